@@ -1,0 +1,17 @@
+"""Where the playbooks, roles and inventories are: a checkout's top level, or inside the wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def root() -> Path:
+    """Directory that holds `ansible.cfg`, `playbooks/`, `roles/` and `inventories/`."""
+    package = Path(__file__).resolve().parent
+    packed = package / "_bundle"
+    return packed if packed.is_dir() else package.parent
+
+
+def playbook(name: str) -> Path:
+    """Path of the playbook `name`, given without its ending."""
+    return root() / "playbooks" / f"{name}.yml"
