@@ -1,0 +1,1 @@
+"""What a served model must pass."""

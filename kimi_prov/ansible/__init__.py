@@ -1,0 +1,1 @@
+"""Thin plugins that let Ansible call this package."""

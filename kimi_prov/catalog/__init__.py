@@ -1,0 +1,1 @@
+"""What is known of models, engines and hardware, each row with its source."""

@@ -1,0 +1,1 @@
+"""Facts: what a machine is, however that was learnt."""

@@ -1,0 +1,1 @@
+"""Stand-in machines: real systemd, no real hardware."""

@@ -1,0 +1,1 @@
+"""Facts and wishes in, one plan out; a pure function."""

@@ -1,0 +1,1 @@
+"""ansible-runner behind one door."""
