@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIN := uv pip compile -q --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --python-version 3.11
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # The strict reading of Ansible: what passes here runs under either setting.
 export ANSIBLE_INJECT_FACT_VARS := false
@@ -14,15 +15,43 @@ help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(STAMP): tests/requirements.txt pyproject.toml
-	@$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 2; }
+	@tests/system-packages python3-venv
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --require-hashes -r <(sed -n '/^uv==/,/^[^ ]/p' tests/requirements.txt | sed '$$d')
-	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r tests/requirements.txt
-	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	uv pip install -q --python $(BIN)/python --require-hashes -r tests/requirements.txt
+	uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
-.PHONY: venv
+.PHONY: venv lock
 venv: $(STAMP) ## prepare .venv with the pinned tools
-
-.PHONY: lock
 lock: $(STAMP) ## pin the tools again (tests/requirements.txt)
-	uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --python-version 3.11 pyproject.toml tests/requirements.in -o tests/requirements.txt
+	$(PIN) --upgrade pyproject.toml tests/requirements.in -o tests/requirements.txt
+
+.PHONY: deps deps-slow
+deps: # what the lab and the real parts under test come from
+	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl
+deps-slow: deps
+	@tests/system-packages qemu-system-x86 qemu-utils
+
+.PHONY: demo demo-down
+demo: $(STAMP) deps ## a lab host, a served model, a real chat
+	kimi-prov lab up inventories/lab
+	kimi-prov apply inventories/lab
+	kimi-prov verify inventories/lab
+demo-down: $(STAMP) ## take the demo's lab host away
+	kimi-prov lab down inventories/lab
+
+.PHONY: lint test-fast test test-slow bench
+lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
+	ruff check .
+	ruff format --check .
+	mypy
+	ansible-lint --profile production --strict
+test-fast: lint ## lint, types and units
+	pytest tests/unit
+test: lint deps ## everything that must hold
+	pytest tests/unit tests/lab -m "not slow"
+test-slow: $(STAMP) deps-slow ## emulated machines and large installs
+	pytest tests -m slow
+bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging
+	python tests/bench/run.py
