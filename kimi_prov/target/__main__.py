@@ -1,0 +1,39 @@
+"""`python3 kimi-target.pyz SUBCOMMAND ...`: the one door into the code on the managed machine."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import List, Optional
+
+# Each module has `main(argv) -> exit status` and is imported only when it is asked for.
+COMMANDS = {
+    "probe": "kimi_prov.target.probe",
+    "lock": "kimi_prov.target.lock",
+    "manifest": "kimi_prov.target.manifest",
+    "fetch": "kimi_prov.target.fetch",
+    "stage": "kimi_prov.target.stage",
+    "proxy-ensure": "kimi_prov.target.proxy",
+    "proxy-state": "kimi_prov.target.haproxy",
+    "keys": "kimi_prov.target.keys",
+    "firewall-ensure": "kimi_prov.target.firewall",
+    "knock": "kimi_prov.target.knock",
+    "runtime": "kimi_prov.target.runtime",
+    "status": "kimi_prov.target.status",
+    "destroy": "kimi_prov.target.destroy",
+}
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run the subcommand named first; without one, describe this machine."""
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["probe"]
+    name = arguments.pop(0)
+    if name not in COMMANDS:
+        print(f"unknown subcommand {name!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    status: int = import_module(COMMANDS[name]).main(arguments)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

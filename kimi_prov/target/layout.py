@@ -1,0 +1,69 @@
+"""Where things are on the managed machine. The plan carries the same paths to the roles."""
+
+from __future__ import annotations
+
+from typing import Dict
+
+USER = "kimi"
+
+ROOT = "/srv/kimi"
+ENGINES = f"{ROOT}/engines"
+ENGINE = f"{ROOT}/engine"
+MODELS = f"{ROOT}/models"
+RAM = f"{ROOT}/ram"
+LIB = f"{ROOT}/lib"
+ZIPAPP = f"{LIB}/kimi-target.pyz"
+TOOLS = f"{ROOT}/tools"
+CACHE = f"{ROOT}/cache"
+
+ETC = "/etc/kimi"
+PLAN = f"{ETC}/plan.json"
+WEIGHTS = f"{ETC}/weights.json"
+STAGE = f"{ETC}/stage.json"
+CA_BUNDLE = f"{ETC}/ca-bundle.pem"
+HUB_TOKEN = f"{ETC}/keys/hub-token"
+ENV = f"{ETC}/env"
+KEYS = f"{ETC}/keys"
+PROXY = f"{ETC}/proxy"
+FIREWALL = f"{ETC}/firewall.nft"
+
+HOME = "/var/lib/kimi"
+STATE = f"{HOME}/state"
+
+RUN = "/run/kimi"
+PROGRESS = f"{RUN}/progress"
+APPLY_LOCK = "/run/kimi-apply.lock"
+
+# Written last into an engine's environment: without it the environment is half made.
+ENV_COMPLETE = ".complete"
+# Written last into a model's directory.
+MODEL_VERIFIED = ".kimi-verified"
+
+
+def paths() -> Dict[str, str]:
+    """The plan's `paths`: a name and an absolute path for each place a role writes to."""
+    return {
+        "root": ROOT,
+        "engines": ENGINES,
+        "engine": ENGINE,
+        "models": MODELS,
+        "ram": RAM,
+        "lib": LIB,
+        "zipapp": ZIPAPP,
+        "tools": TOOLS,
+        "cache": CACHE,
+        "etc": ETC,
+        "plan": PLAN,
+        "weights": WEIGHTS,
+        "stage": STAGE,
+        "ca_bundle": CA_BUNDLE,
+        "hub_token": HUB_TOKEN,
+        "env": ENV,
+        "keys": KEYS,
+        "proxy": PROXY,
+        "firewall": FIREWALL,
+        "home": HOME,
+        "state": STATE,
+        "run": RUN,
+        "progress": PROGRESS,
+    }

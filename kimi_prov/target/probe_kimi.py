@@ -1,0 +1,132 @@
+"""What of ours is on the machine already, and the packages that we may want."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from typing import Any, Dict, List, Optional
+
+from kimi_prov.target import layout
+from kimi_prov.target.machine import Machine
+
+# The versions of these are told; a plan may ask only for packages in this list.
+PACKAGES = (
+    "apparmor",
+    "ca-certificates",
+    "firewalld",
+    "g++",
+    "haproxy",
+    "libnuma1",
+    "nftables",
+    "numactl",
+    "nvidia-fabricmanager-580",
+    "openssl",
+    "python3-debian",
+    "python3-dev",
+    "python3-venv",
+    "ufw",
+)
+_UNITS = (
+    "firewalld.service",
+    "kimi-fetch.service",
+    "kimi-firewall.service",
+    "kimi-proxy.service",
+    "kimi-serve@*.service",
+    "kimi-stage.service",
+    "kimi-warm.service",
+    "srv-kimi-ram.mount",
+)
+_PACKAGE = re.compile(r"^Package: (.+)$", re.MULTILINE)
+_VERSION = re.compile(r"^Version: (.+)$", re.MULTILINE)
+
+
+def packages(machine: Machine) -> Dict[str, Any]:
+    """Installed packages of interest with their version; None where dpkg is not the manager."""
+    status = machine.read("/var/lib/dpkg/status")
+    if status is None:
+        return {"installed": None}
+    installed: Dict[str, str] = {}
+    for block in status.split("\n\n"):
+        name, version = _PACKAGE.search(block), _VERSION.search(block)
+        if name and version and name.group(1) in PACKAGES and "ok installed" in block:
+            installed[name.group(1)] = version.group(1)
+    return {"installed": installed}
+
+
+def units(machine: Machine) -> Dict[str, Dict[str, str]]:
+    """State of our units and of firewalld: name to the properties that systemd tells."""
+    text = machine.run(
+        ["systemctl", "show", "--property=Id,LoadState,ActiveState,SubState", "--", *_UNITS]
+    )
+    found: Dict[str, Dict[str, str]] = {}
+    for block in (text or "").split("\n\n"):
+        row = dict(line.partition("=")[::2] for line in block.splitlines())
+        if row.get("Id") and row.get("LoadState") not in ("not-found", "masked", None):
+            found[row["Id"]] = row
+    return found
+
+
+def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
+    """Engines, models, plan and program of ours; null where we may not look."""
+    return {
+        "plan_sha256": _sha256(machine, layout.PLAN),
+        "target_sha256": _sha256(machine, layout.ZIPAPP),
+        "engine_envs": [
+            path.split("/")[-2]
+            for path in machine.glob(f"{layout.ENGINES}/*/{layout.ENV_COMPLETE}")
+        ],
+        "engine_link": _link(machine, layout.ENGINE),
+        "models": _models(machine),
+        "models_verified": [
+            os.path.dirname(path)
+            for path in machine.glob(f"{layout.MODELS}/*/*/{layout.MODEL_VERIFIED}")
+        ],
+        "ram_disk_mounted": os.path.ismount(machine.path(layout.RAM)) if machine.live else None,
+        "user": _has_user(machine),
+        "units": {
+            name: row.get("ActiveState")
+            for name, row in sorted(states.items())
+            if "kimi" in name
+        },
+    }
+
+
+def _models(machine: Machine) -> List[Dict[str, Any]]:
+    """Bytes that each model takes on the disk, unfinished downloads included."""
+    return [
+        {"dir": path, "disk_bytes": _disk_bytes(machine.path(path))}
+        for path in machine.glob(f"{layout.MODELS}/*/*")
+        if os.path.isdir(machine.path(path))
+    ]
+
+
+def _disk_bytes(path: str) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total
+
+
+def _link(machine: Machine, path: str) -> Optional[str]:
+    try:
+        return os.path.basename(os.readlink(machine.path(path)).rstrip("/"))
+    except OSError:
+        return None
+
+
+def _sha256(machine: Machine, path: str) -> Optional[str]:
+    try:
+        with open(machine.path(path), "rb") as stream:
+            return hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return None
+
+
+def _has_user(machine: Machine) -> bool:
+    lines = (machine.read("/etc/passwd") or "").splitlines()
+    return any(line.startswith(f"{layout.USER}:") for line in lines)
