@@ -1,0 +1,178 @@
+"""The lab's wire: a bridge, a virtual cable a host, and translation to the outside in a table of its own.
+
+Only the bridge and the table live in the control machine's own network; each host's namespace is
+held by its process and goes with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.lab.inventory import address6
+from kimi_prov.lab.shell import run
+
+if TYPE_CHECKING:
+    from kimi_prov.lab.inventory import Lab, LabHost
+
+FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
+TABLE_PREFIX = "kimi_lab_"
+# A chain of this name says that forwarding was off before the first lab came up.
+FORWARD_WAS_OFF = "forwarding_was_off"
+
+
+def bridge(lab: Lab) -> str:
+    """Name of the lab's bridge (at most 15 characters, the kernel's limit)."""
+    return f"kp{lab.ident}"
+
+
+def cable(lab: Lab, host_name: str) -> str:
+    """Name of the control machine's end of a host's cable."""
+    return "kv" + hashlib.sha256(f"{lab.ident}/{host_name}".encode()).hexdigest()[:10]
+
+
+def table(lab: Lab) -> str:
+    """Name of the lab's nftables table."""
+    return f"{TABLE_PREFIX}{lab.ident}"
+
+
+def ruleset(lab: Lab, *, forwarding_was_off: bool) -> str:
+    """The nftables script that (re)makes the lab's table."""
+    name, network = table(lab), lab.network
+    mark = f"  chain {FORWARD_WAS_OFF} {{ }}\n" if forwarding_was_off else ""
+    return (
+        f"table ip {name} {{ }}\ndelete table ip {name}\n"
+        f"table ip {name} {{\n{mark}"
+        "  chain postrouting {\n    type nat hook postrouting priority srcnat;\n"
+        f"    ip saddr {network} ip daddr != {network} masquerade\n  }}\n}}\n"
+    )
+
+
+def bring_up(lab: Lab) -> None:
+    """Make the bridge with the gateway's address, the table, and switch forwarding on."""
+    _refuse_overlap(lab)
+    name = bridge(lab)
+    script = [
+        f"link add {name} type bridge" if not Path(f"/sys/class/net/{name}").exists() else "",
+        f"link set {name} mtu {_uplink_mtu()} up",
+        f"addr replace {lab.gateway}/{lab.network.prefixlen} dev {name}",
+        f"addr replace {address6(lab.gateway)}/64 dev {name} nodad",
+    ]
+    _ip_batch(script)
+    was_off = FORWARD.read_text().strip() == "0" or _other_lab_switched_it_on()
+    run(
+        ["nft", "-f", "-"],
+        what="making the lab's nftables table",
+        text=ruleset(lab, forwarding_was_off=was_off),
+    )
+    FORWARD.write_text("1")
+
+
+def connect(lab: Lab, host: LabHost, pid: int) -> None:
+    """Lay the cable into the network namespace of process `pid` and give the host its addresses."""
+    name = cable(lab, host.name)
+    mtu = _uplink_mtu()
+    if Path(f"/sys/class/net/{name}").exists():
+        _ip_batch([f"link del {name}"])
+    _ip_batch(
+        [
+            f"link add {name} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pid}",
+            f"link set {name} master {bridge(lab)} up",
+        ]
+    )
+    inside = [
+        "link set lo up",
+        f"addr add {host.address}/{lab.network.prefixlen} dev eth0",
+        f"addr add {address6(host.address)}/64 dev eth0 nodad",
+        "link set eth0 up",
+        f"route add default via {lab.gateway}",
+    ]
+    run(
+        ["nsenter", "--target", str(pid), "--net", "ip", "-batch", "-"],
+        what=f"host {host.name}: setting its network",
+        text="\n".join(inside),
+    )
+
+
+def set_link(lab: Lab, host: LabHost, *, up: bool) -> None:
+    """Plug the host's cable in or pull it out."""
+    name = cable(lab, host.name)
+    if not Path(f"/sys/class/net/{name}").exists():
+        raise UserError(
+            f"lab host {host.name} has no cable: it is not up as an nspawn host",
+            fix=f"kimi-prov lab up {lab.inventory}",
+        )
+    _ip_batch([f"link set {name} {'up' if up else 'down'}"])
+
+
+def take_down(lab: Lab) -> None:
+    """Remove the table and the bridge; switch forwarding off again after the last lab."""
+    name = bridge(lab)
+    if Path(f"/sys/class/net/{name}").exists():
+        _ip_batch([f"link del {name}"])
+    present = _tables()
+    if table(lab) not in present:
+        return
+    was_off = FORWARD_WAS_OFF in present[table(lab)]
+    run(["nft", "delete", "table", "ip", table(lab)], what="removing the lab's nftables table")
+    if was_off and len(present) == 1:
+        FORWARD.write_text("0")
+
+
+def drop_cable(lab: Lab, host_name: str) -> None:
+    """Remove a host's cable where its end in the host is gone but the kernel kept it."""
+    name = cable(lab, host_name)
+    if Path(f"/sys/class/net/{name}").exists():
+        run(["ip", "link", "del", name], what="removing a cable", check=False)
+
+
+def _tables() -> dict[str, set[str]]:
+    """The labs' nftables tables, each with the names of its chains."""
+    done = run(["nft", "-j", "list", "ruleset"], what="reading nftables")
+    found: dict[str, set[str]] = {}
+    for entry in json.loads(done.stdout).get("nftables", []):
+        if "table" in entry and entry["table"]["name"].startswith(TABLE_PREFIX):
+            found.setdefault(entry["table"]["name"], set())
+        if "chain" in entry and entry["chain"]["table"].startswith(TABLE_PREFIX):
+            found.setdefault(entry["chain"]["table"], set()).add(entry["chain"]["name"])
+    return found
+
+
+def _other_lab_switched_it_on() -> bool:
+    return any(FORWARD_WAS_OFF in chains for chains in _tables().values())
+
+
+def _refuse_overlap(lab: Lab) -> None:
+    done = run(["ip", "-j", "-4", "addr", "show"], what="reading the addresses of this machine")
+    for link in json.loads(done.stdout):
+        for address in link.get("addr_info", []):
+            taken = f"{address['local']}/{address['prefixlen']}"
+            if link["ifname"] != bridge(lab) and lab.network.overlaps(_network(taken)):
+                raise UserError(
+                    f"{lab.inventory}: lab_network {lab.network} is taken: {link['ifname']} of "
+                    f"this machine has {taken}",
+                    fix="take that lab down, or choose another lab_network and lab_address",
+                    exit_code=ExitCode.BAD_INPUT,
+                )
+
+
+def _network(text: str) -> ipaddress.IPv4Network:
+    return ipaddress.IPv4Network(text, strict=False)
+
+
+def _uplink_mtu() -> int:
+    """MTU of the default route's link, so that the hosts never send what it cannot carry."""
+    route = run(["ip", "-4", "route", "show", "default"], what="reading routes", check=False)
+    match = re.search(r"\bdev (\S+)", route.stdout)
+    path = Path(f"/sys/class/net/{match[1]}/mtu") if match else None
+    return int(path.read_text()) if path and path.exists() else 1500
+
+
+def _ip_batch(lines: list[str]) -> None:
+    text = "\n".join(line for line in lines if line)
+    run(["ip", "-batch", "-"], what="setting the lab's network", text=text)

@@ -1,0 +1,173 @@
+"""nspawn hosts: a real systemd with its own network, process tree and mounts, at native speed.
+
+Everything a host has (namespaces, mounts, its end of the cable) is held by one process tree and
+goes when that goes, however it ends. What stays on the disk is the overlay's upper layer: the
+host's own state, which survives a reboot and a poweroff.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.lab import network
+from kimi_prov.lab.shell import run, which
+from kimi_prov.lab.state import HostState, kill_process, launch
+
+if TYPE_CHECKING:
+    from kimi_prov.lab.inventory import Lab, LabHost
+
+TOOLS = ("systemd-nspawn", "ip", "nft", "unshare", "nsenter", "mmdebstrap")
+
+# First stage, in fresh mount, network and process namespaces. systemd in the host wants one unified
+# cgroup tree, and a group of its own: two hosts in one group would fight over its subgroups.
+# $1 cgroup, $2 image, $3 host's folder, $4 host's name
+_STAGE_ONE = r"""
+set -e
+mount -t cgroup2 none /sys/fs/cgroup
+mkdir -p "/sys/fs/cgroup/$1"
+echo 0 > "/sys/fs/cgroup/$1/cgroup.procs"
+exec unshare --cgroup --mount sh -c "$0" sh "$@"
+"""
+
+# Second stage: the overlay, the cable, then the machine, again as long as it asks for a reboot (133).
+_STAGE_TWO = r"""
+set -e
+umount /sys/fs/cgroup
+mount -t cgroup2 none /sys/fs/cgroup
+mkdir -p "$3/upper" "$3/work" "$3/root"
+mount -t overlay overlay -o "lowerdir=$2,upperdir=$3/upper,workdir=$3/work" "$3/root"
+until [ -e /sys/class/net/eth0 ]; do sleep 0.02; done
+while :; do
+  status=0
+  SYSTEMD_NSPAWN_API_VFS_WRITABLE=network SYSTEMD_NSPAWN_TMPFS_TMP=0 \
+    systemd-nspawn --quiet --boot --register=no --keep-unit \
+    --directory="$3/root" --machine="$4" --network-namespace-path=/proc/self/ns/net \
+    --capability=CAP_NET_ADMIN,CAP_NET_RAW --resolv-conf=off --timezone=off --link-journal=no \
+    || status=$?
+  [ "$status" = 133 ] || exit "$status"
+done
+"""
+
+
+def cgroup(lab: Lab, host_name: str | None = None) -> str:
+    """The host's control group, or the lab's, below the root of the unified tree."""
+    return f"kimi-lab-{lab.ident}" + (f"/{host_name}" if host_name else "")
+
+
+def command(lab: Lab, host: LabHost, image: Path, state: HostState) -> list[str]:
+    """Build the command line that becomes the host."""
+    return [
+        *("unshare", "--mount", "--net", "--pid", "--ipc", "--uts"),
+        *("--fork", "--kill-child=SIGKILL", "--mount-proc"),
+        "sh",
+        "-c",
+        _STAGE_ONE,
+        _STAGE_TWO,
+        cgroup(lab, host.name),
+        str(image / "root"),
+        str(state.folder),
+        host.name,
+    ]
+
+
+def why_not() -> str | None:
+    """Say why nspawn hosts cannot run on this machine; None when they can."""
+    if os.geteuid() != 0:
+        return "nspawn hosts need root, and this is an ordinary user"
+    missing = [tool for tool in TOOLS if which(tool) is None]
+    if missing:
+        return (
+            f"not installed: {', '.join(missing)} "
+            "(apt-get install systemd-container mmdebstrap iproute2 nftables)"
+        )
+    probe = (
+        "mount -t tmpfs none /mnt && mkdir /mnt/l /mnt/u /mnt/w /mnt/r && "
+        "mount -t overlay overlay -o lowerdir=/mnt/l,upperdir=/mnt/u,workdir=/mnt/w /mnt/r && "
+        "mount -t cgroup2 none /mnt/l && ip link add kpprobe type bridge && nft list tables"
+    )
+    tried = run(
+        ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "sh", "-c", probe],
+        what="probing for nspawn",
+        check=False,
+    )
+    if tried.returncode != 0:
+        return f"this machine does not allow it: {tried.stderr.strip().splitlines()[-1:]}"
+    return None
+
+
+def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
+    """Boot the host; returns when its process runs and its cable is in place.
+
+    The seed is laid into the upper layer only once: later changes on the host stay.
+    """
+    upper = state.folder / "upper"
+    if not upper.exists():
+        fresh = state.folder / "upper.new"
+        fresh.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(state.seed) as tar:
+            tar.extractall(fresh, filter="fully_trusted")
+        fresh.rename(upper)
+    launch(command(lab, host, image, state), state)
+    own = os.readlink("/proc/self/ns/net")
+    deadline = time.monotonic() + 20
+    while True:
+        pid = state.running_pid()
+        if pid is not None and _namespace(pid) not in {own, None}:
+            network.connect(lab, host, pid)
+            return
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"lab host {host.name} did not start: {tail(state.console)}",
+                fix=f"read {state.console}",
+                exit_code=ExitCode.FAILED,
+            )
+        time.sleep(0.02)
+
+
+def stop(lab: Lab, host_name: str, state: HostState) -> None:
+    """End all that runs in the host, at once, also what a killed first process left behind."""
+    kill_process(state)
+    network.drop_cable(lab, host_name)
+
+
+def sweep(lab: Lab) -> None:
+    """End whatever still runs in the lab's control groups, and remove the groups.
+
+    This finds what no record tells of: a start that was cut before the record was written.
+    """
+    script = r"""
+mount -t cgroup2 none /sys/fs/cgroup || exit 0
+top="/sys/fs/cgroup/$1"
+[ -d "$top" ] || exit 0
+tries=0
+while [ -d "$top" ] && [ $tries -lt 200 ]; do
+  echo 1 > "$top/cgroup.kill" 2>/dev/null \
+    || find "$top" -name cgroup.procs -exec cat {} + | xargs -r kill -KILL 2>/dev/null
+  find "$top" -depth -type d -exec rmdir {} \; 2>/dev/null
+  tries=$((tries+1)); [ -d "$top" ] && sleep 0.05
+done
+[ ! -d "$top" ]
+"""
+    run(
+        ["unshare", "--mount", "sh", "-c", script, "sh", cgroup(lab)],
+        what=f"ending what still runs in the control group {cgroup(lab)}",
+    )
+
+
+def _namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return None
+
+
+def tail(console: Path, lines: int = 6) -> str:
+    """The last lines that a machine printed on its console."""
+    if not console.exists():
+        return "it printed nothing"
+    return " | ".join(console.read_text(errors="replace").strip().splitlines()[-lines:])

@@ -1,0 +1,160 @@
+"""What the control machine itself uses to reach package indexes, as the product's own variables.
+
+A lab host stands behind the same mirror and the same inspecting proxy as the control machine;
+a site tells its servers about those by the same variables.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from kimi_prov.lab.shell import tool_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEBIAN_MIRROR = "http://deb.debian.org/debian"
+DEBIAN_SECURITY = "http://deb.debian.org/debian-security"
+# Options that decide whether apt reaches and believes the archive; the rest is a matter of taste.
+_APT_OPTION = re.compile(
+    r'^(Acquire::(?:Check-Valid-Until|Check-Date|https?::Proxy|ForceIPv[46])) "(.*)";$'
+)
+
+
+@dataclass(frozen=True)
+class AptSettings:
+    """Archive addresses and access options, as `apt-get` of the control machine has them."""
+
+    mirror: str = DEBIAN_MIRROR
+    security_mirror: str = DEBIAN_SECURITY
+    options: tuple[str, ...] = ()
+
+
+def apt_settings() -> AptSettings:
+    """Read the control machine's apt sources; Debian's own archive where it has none of Debian."""
+    texts = [
+        path.read_text(errors="replace")
+        for folder, pattern in (("/etc/apt", "sources.list"), ("/etc/apt/sources.list.d", "*"))
+        for path in sorted(Path(folder).glob(pattern))
+        if path.suffix in {".list", ".sources"}
+    ]
+    mirror, security = debian_archives(texts)
+    return AptSettings(mirror, security, apt_options(_output(["apt-config", "dump"])))
+
+
+def debian_archives(texts: list[str]) -> tuple[str, str]:
+    """Return the Debian archive and its security archive named in sources files of either form."""
+    urls = [
+        url.rstrip("/")
+        for text in texts
+        for line in text.splitlines()
+        if line.startswith(("deb ", "URIs:"))
+        for url in re.findall(r"https?://[^\s\]]+", line)
+    ]
+    main = [u for u in urls if u.endswith("/debian")]
+    security = [u for u in urls if u.endswith("/debian-security")]
+    mirror = main[0] if main else DEBIAN_MIRROR
+    return mirror, security[0] if security else DEBIAN_SECURITY
+
+
+def apt_options(dump: str) -> tuple[str, ...]:
+    """Pick the access options out of what `apt-config dump` printed."""
+    found = [_APT_OPTION.match(line.strip()) for line in dump.splitlines()]
+    return tuple(f'{m[1]} "{m[2]}"' for m in found if m and m[2])
+
+
+def product_variables(
+    environment: Mapping[str, str], pip_config: Mapping[str, str], apt: AptSettings
+) -> dict[str, object]:
+    """Return the `kimi_*` variables that carry these settings to the hosts; unset ones are left out.
+
+    Environment variables win over pip's configuration file, as they do for pip. Addresses of the
+    control machine's own disk (file:) mean nothing on a host and are left out; the find-links
+    folder is kept, because the product copies the wheels that its lock names.
+    """
+    pip = {**pip_config}
+    for variable, value in environment.items():
+        if variable.startswith("PIP_") and value:
+            pip[variable[4:].lower().replace("_", "-")] = value
+    variables: dict[str, object] = {}
+    index = pip.get("index-url", "")
+    if _is_web(index):
+        variables["kimi_pip_index_url"] = index
+    extra = [url for url in pip.get("extra-index-url", "").split() if _is_web(url)]
+    if extra:
+        variables["kimi_pip_extra_index_urls"] = extra
+    links = pip.get("find-links", "").split()
+    if links:
+        variables["kimi_pip_find_links"] = links[0].removeprefix("file://")
+    bundle = next(
+        (
+            value
+            for value in (
+                environment.get("SSL_CERT_FILE"),
+                pip.get("cert"),
+                environment.get("REQUESTS_CA_BUNDLE"),
+            )
+            if value and Path(value).is_file()
+        ),
+        None,
+    )
+    if bundle:
+        variables["kimi_ca_bundle"] = bundle
+    if apt.mirror != DEBIAN_MIRROR:
+        variables["kimi_apt_mirror"] = apt.mirror
+    return variables
+
+
+def detect() -> dict[str, object]:
+    """The product variables of this machine, now."""
+    listing = _output([sys.executable, "-m", "pip", "config", "list"])
+    if not listing:
+        listing = _output(["pip3", "config", "list"])
+    return product_variables(os.environ, parse_pip_config(listing), apt_settings())
+
+
+def parse_pip_config(listing: str) -> dict[str, str]:
+    """Read `pip config list`: `global.cert='/x'`, later sections over earlier ones."""
+    found: dict[str, str] = {}
+    for line in listing.splitlines():
+        match = re.match(r"^(?:global|install|user|site)\.([a-z-]+)=(['\"])(.*)\2$", line.strip())
+        if match:
+            found[match[1]] = match[3].replace("\\n", " ")
+    return found
+
+
+def resolvers(texts: list[str]) -> list[str]:
+    """Name servers of the first resolv.conf that has any which a host could reach (not loopback)."""
+    for text in texts:
+        servers = re.findall(r"^nameserver\s+(\S+)", text, re.MULTILINE)
+        reachable = [s for s in servers if not s.startswith("127.") and s != "::1"]
+        if reachable:
+            return reachable
+    return []
+
+
+def control_resolvers() -> list[str]:
+    """Name servers of the control machine, those behind a local stub included."""
+    paths = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
+    return resolvers([p.read_text(errors="replace") for p in paths if p.is_file()])
+
+
+def _is_web(url: str) -> bool:
+    return urlsplit(url).scheme in {"http", "https"}
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=60, env=tool_environment()
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

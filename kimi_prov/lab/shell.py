@@ -1,0 +1,81 @@
+"""Running the system's own tools: one door, so that each failure names its command."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kimi_prov.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+Say = Callable[[str], None]
+
+
+def say(line: str) -> None:
+    """Write one line of progress to standard error."""
+    sys.stderr.write(f"lab: {line}\n")
+    sys.stderr.flush()
+
+
+def tool_environment() -> dict[str, str]:
+    """Environment for system tools: the sbin folders are on PATH for ordinary users too."""
+    path = os.environ.get("PATH", os.defpath)
+    missing = [d for d in ("/usr/local/sbin", "/usr/sbin", "/sbin") if d not in path.split(":")]
+    return {**os.environ, "PATH": ":".join([path, *missing]), "LC_ALL": "C.UTF-8"}
+
+
+def which(tool: str) -> str | None:
+    """Path of `tool` on the widened PATH, or None."""
+    return shutil.which(tool, path=tool_environment()["PATH"])
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    what: str,
+    check: bool = True,
+    timeout: float = 60,
+    text: str = "",
+    environment: dict[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run `command` and return what it said; `text` goes to its standard input.
+
+    Raises UserError (exit 1) that says `what` failed, with the command and the end of its output.
+    """
+    argv = [str(part) for part in command]
+    try:
+        done = subprocess.run(
+            argv,
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            input=text,
+            env={**tool_environment(), **(environment or {})},
+        )
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{what}: the command {argv[0]} is not installed on this machine",
+            fix="apt-get install systemd-container mmdebstrap iproute2 nftables openssh-client "
+            "qemu-system-x86 qemu-utils",
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise UserError(
+            f"{what}: no end after {timeout:g} s: {shlex.join(argv)}", exit_code=ExitCode.FAILED
+        ) from error
+    if check and done.returncode != 0:
+        tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
+        raise UserError(
+            f"{what}: {shlex.join(argv)} ended with {done.returncode}: {tail}",
+            exit_code=ExitCode.FAILED,
+        )
+    return done

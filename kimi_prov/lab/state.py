@@ -1,0 +1,187 @@
+"""Where a lab keeps what it made, and how it recognises its own processes again."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.lab.shell import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kimi_prov.lab.inventory import Lab
+
+
+def _base(variable: str, fallback: str) -> Path:
+    value = os.environ.get(variable, "")
+    return (Path(value) if value.startswith("/") else Path.home() / fallback) / "kimi-prov"
+
+
+def state_home() -> Path:
+    """Folder of all labs' state: $XDG_STATE_HOME/kimi-prov/lab."""
+    return _base("XDG_STATE_HOME", ".local/state") / "lab"
+
+
+def cache_home() -> Path:
+    """Folder of what can be made again: $XDG_CACHE_HOME/kimi-prov."""
+    return _base("XDG_CACHE_HOME", ".cache")
+
+
+@dataclass(frozen=True)
+class LabState:
+    """The paths of one lab's state."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, lab: Lab) -> LabState:
+        """State of `lab`."""
+        return cls(state_home() / lab.name)
+
+    @property
+    def key(self) -> Path:
+        """Private key that opens every host of the lab."""
+        return self.folder / "id_ed25519"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The hosts' public keys, so that host key checking stays on."""
+        return self.folder / "known_hosts"
+
+    @property
+    def generated(self) -> Path:
+        """List of the files that were written beside the inventory, one a line."""
+        return self.folder / "generated"
+
+    def host(self, name: str) -> HostState:
+        """Paths of the host called `name`."""
+        return HostState(self.folder / "hosts" / name)
+
+    def host_names(self) -> list[str]:
+        """Hosts that have left something on the disk."""
+        folder = self.folder / "hosts"
+        return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+
+
+@dataclass(frozen=True)
+class HostState:
+    """The paths of one host's state, and its process."""
+
+    folder: Path
+
+    @property
+    def kind_file(self) -> Path:
+        """Names the kind the host runs as, which the inventory may have asked otherwise."""
+        return self.folder / "kind"
+
+    @property
+    def pid_file(self) -> Path:
+        """`PID STARTTIME`, written by the process itself before it becomes the machine."""
+        return self.folder / "pid"
+
+    @property
+    def console(self) -> Path:
+        """What the machine printed on its console."""
+        return self.folder / "console.log"
+
+    @property
+    def host_key(self) -> Path:
+        """The host's own SSH key."""
+        return self.folder / "ssh_host_ed25519_key"
+
+    @property
+    def seed(self) -> Path:
+        """Tar of the files that make the image this host."""
+        return self.folder / "seed.tar"
+
+    def running_pid(self) -> int | None:
+        """Pid of the machine's process, or None; a reused pid does not count."""
+        try:
+            pid_text, start = self.pid_file.read_text().split()
+        except (OSError, ValueError):
+            return None
+        return int(pid_text) if start_time(int(pid_text)) == start else None
+
+
+def start_time(pid: int) -> str | None:
+    """Kernel start time (clock ticks since boot) of a living process; None when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else fields[19]
+
+
+# Runs before the machine's own program and in its process: no moment exists in which the machine
+# runs and is not on record. $0 is the pid file, the rest the program.
+_RECORD_AND_EXEC = (
+    "read -r s < /proc/$$/stat; n=0; for i in ${s##*) }; do "
+    "n=$((n+1)); [ $n = 20 ] && t=$i; done; "
+    'printf "%s %s" $$ $t > "$0.new" && mv "$0.new" "$0" && exec "$@"'
+)
+
+
+def launch(command: list[str], host: HostState) -> None:
+    """Start the host's program in a session of its own, its output going to the console file.
+
+    Returns at once; the process puts itself on record before it becomes the program.
+    """
+    host.pid_file.unlink(missing_ok=True)
+    run(
+        [
+            *("sh", "-c", 'setsid sh -c "$0" "$@" >>"$CONSOLE" 2>&1 </dev/null &'),
+            _RECORD_AND_EXEC,
+            host.pid_file,
+            *command,
+        ],
+        what=f"starting {host.folder.name}",
+        environment={"CONSOLE": str(host.console)},
+    )
+
+
+def kill_process(host: HostState) -> None:
+    """End the host's process at once, and wait until it is gone (at most 20 s)."""
+    pid = host.running_pid()
+    if pid is None:
+        return
+    start = start_time(pid)
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while start_time(pid) == start and start is not None:
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"process {pid} of lab host {host.folder.name} does not end",
+                fix=f"look at /proc/{pid}/stack, then run `kimi-prov lab down` again",
+                exit_code=ExitCode.FAILED,
+            )
+        time.sleep(0.02)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder of state with all that is in it; nothing happens where there is none."""
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def locked(inventory: Path) -> Iterator[None]:
+    """Hold the lab's lock: `up` and `down` of one inventory go one after the other.
+
+    The lock is on the inventory folder itself, so nothing is left behind.
+    """
+    handle = os.open(inventory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
