@@ -10,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import struct
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.lab import tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 _HIDDEN = 256
 _LAYERS = 3
@@ -38,6 +41,12 @@ _LOGITS = 0x3E  # below 1/2: logits with a spread of about 4, so that some answe
 _PROJECTION = (
     0x3D  # below 1/8: about 1/sqrt(256), keeps a projection's output the size of its input
 )
+
+# The first channel of the hidden state is a constant, and what the last layer makes of it a bias.
+_CONSTANT = 4.0
+_THOUGHT_ENDS = 8.0
+_ONLY_WHERE_ASKED = -4.0
+_NEVER = -8.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ def make(dest: Path) -> Path:
     return dest
 
 
-def _json(document: Any) -> bytes:
+def _json(document: object) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
@@ -150,15 +159,51 @@ def _ones(name: str, size: int) -> _Tensor:
     return _Tensor(name, (size,), "BF16", b"\x80\x3f" * size)
 
 
+def _with_column(tensor: _Tensor, values: list[float]) -> _Tensor:
+    """Replace the first column of a matrix, one value for each row."""
+    data = bytearray(tensor.data)
+    stride = 2 * tensor.shape[1]
+    upper_halves = [struct.pack("<f", value)[2:] for value in values]
+    data[0::stride] = bytes(half[0] for half in upper_halves)
+    data[1::stride] = bytes(half[1] for half in upper_halves)
+    return replace(tensor, data=bytes(data))
+
+
+def _without_first_row(tensor: _Tensor) -> _Tensor:
+    row = 2 * tensor.shape[1]
+    return replace(tensor, data=bytes(row) + tensor.data[row:])
+
+
+def _embedding() -> _Tensor:
+    """Put a constant into the first channel; no layer writes there, so it reaches the end."""
+    table = _random("model.embed_tokens.weight", (tokenizer.VOCAB_SIZE, _HIDDEN), _UNIT)
+    return _with_column(table, [_CONSTANT] * tokenizer.VOCAB_SIZE)
+
+
 def _lm_head() -> _Tensor:
-    """Special tokens get no weight: an answer neither ends nor calls a tool by accident."""
-    full = _random("lm_head.weight", (tokenizer.VOCAB_SIZE, _HIDDEN), _LOGITS)
-    kept = full.data[: 2 * _HIDDEN * tokenizer.FIRST_SPECIAL]
-    return _Tensor(full.name, full.shape, full.dtype, kept.ljust(len(full.data), b"\0"))
+    """Random rows; the constant channel gives each token a bias, so that an answer has a shape.
+
+    The thought ends after some tens of tokens; no other special token comes by itself. Where a
+    grammar allows digits or blanks to go on for ever, the mark that ends them is the likelier.
+    """
+    head = _random("lm_head.weight", (tokenizer.VOCAB_SIZE, _HIDDEN), _LOGITS)
+    data, row = bytearray(head.data), 2 * _HIDDEN
+    for token in tokenizer.endless():
+        data[row * token : row * (token + 1)] = bytes(row)
+    head = replace(head, data=bytes(data))
+    return _with_column(head, [_bias(token) for token in range(tokenizer.VOCAB_SIZE)])
+
+
+def _bias(token: int) -> float:
+    if token == tokenizer.special_tokens()["</think>"]:
+        return _THOUGHT_ENDS
+    if token in tokenizer.tool_marks():
+        return _ONLY_WHERE_ASKED
+    return _NEVER if token in tokenizer.endless() else 0.0
 
 
 def _tensors() -> Iterator[_Tensor]:
-    yield _random("model.embed_tokens.weight", (tokenizer.VOCAB_SIZE, _HIDDEN), _UNIT)
+    yield _embedding()
     for layer in range(_LAYERS):
         prefix = f"model.layers.{layer}"
         yield _ones(f"{prefix}.input_layernorm.weight", _HIDDEN)
@@ -179,13 +224,13 @@ def _attention(prefix: str) -> Iterator[_Tensor]:
     yield _random(f"{prefix}.kv_a_proj_with_mqa.weight", (_KV_RANK + _ROPE, _HIDDEN))
     yield _ones(f"{prefix}.kv_a_layernorm.weight", _KV_RANK)
     yield _random(f"{prefix}.kv_b_proj.weight", (_HEADS * (_NOPE + _VALUE), _KV_RANK))
-    yield _random(f"{prefix}.o_proj.weight", (_HIDDEN, _HEADS * _VALUE))
+    yield _without_first_row(_random(f"{prefix}.o_proj.weight", (_HIDDEN, _HEADS * _VALUE)))
 
 
 def _mlp(prefix: str, width: int) -> Iterator[_Tensor]:
     yield _random(f"{prefix}.gate_proj.weight", (width, _HIDDEN))
     yield _random(f"{prefix}.up_proj.weight", (width, _HIDDEN))
-    yield _random(f"{prefix}.down_proj.weight", (_HIDDEN, width))
+    yield _without_first_row(_random(f"{prefix}.down_proj.weight", (_HIDDEN, width)))
 
 
 def _experts(prefix: str) -> Iterator[_Tensor]:
@@ -197,7 +242,7 @@ def _experts(prefix: str) -> Iterator[_Tensor]:
 
 
 def _weights() -> dict[str, bytes]:
-    """The shards and their index."""
+    """Make the shards and their index."""
     shards: list[list[_Tensor]] = [[]]
     for tensor in _tensors():
         if shards[-1] and _size([*shards[-1], tensor]) > _SHARD_BYTES:

@@ -6,6 +6,7 @@ bytes are the same wherever and whenever it is made. The last 256 ids are specia
 
 from __future__ import annotations
 
+import functools
 import json
 from itertools import product
 from string import ascii_lowercase, ascii_uppercase, digits
@@ -40,10 +41,11 @@ _SPECIAL = {
 # These two are text that a reader may want to see, not marks to be hidden.
 _SHOWN = ("<think>", "</think>")
 
-_JSON_PAIRS = (
-    '{" "} ": ," "] [" [{ }] }, ], {} [] "" :: .. -- == ?? !! () // \\n \\" <| |> </ /> `` ** '
-    "## ;; '' __"
-).split()
+_JSON_PAIRS = [
+    *('{"', '"}', '":', ',"', '"]', '["', "[{", "}]", "},", "],", "{}", "[]", '""', "\\n", '\\"'),
+    *("::", "..", "--", "==", "??", "!!", "()", "//", "<|", "|>", "</", "/>", "``", "**", "##"),
+    *(";;", "__"),
+]
 
 _SPLIT = r"\p{N}{1,2}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"
 
@@ -89,13 +91,37 @@ CHAT_TEMPLATE = """\
 """
 
 
+_BLANK = frozenset(
+    "ĠĉĊč"
+)  # space, tab, line feed and carriage return, as written by byte-level BPE
+
+
 def special_tokens() -> dict[str, int]:
     """Each named special token and its id."""
     return {text: FIRST_SPECIAL + offset for offset, text in _SPECIAL.items()}
 
 
+def tool_marks() -> frozenset[int]:
+    """Ids of the tokens that frame a tool call."""
+    return frozenset(number for text, number in special_tokens().items() if "tool_call" in text)
+
+
+@functools.cache
+def endless() -> frozenset[int]:
+    """Ids of special tokens, and of what would keep a grammar from its end.
+
+    That is digits and white space, which may go on for ever, and the opening of a mark spelt out.
+    """
+    kept_out = [
+        number
+        for number, text in enumerate(_vocabulary())
+        if text.isdigit() or text[0] == "<" or set(text) <= _BLANK
+    ]
+    return frozenset([*kept_out, *range(FIRST_SPECIAL, VOCAB_SIZE)])
+
+
 def files() -> dict[str, bytes]:
-    """The tokenizer's files by name."""
+    """Make the tokenizer's files, by name."""
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "[BOS]",
@@ -113,12 +139,12 @@ def files() -> dict[str, bytes]:
     }
 
 
-def _json(document: Any) -> bytes:
+def _json(document: object) -> bytes:
     return (json.dumps(document, ensure_ascii=False, indent=1) + "\n").encode()
 
 
 def _byte_alphabet() -> list[str]:
-    """The printable character that byte-level BPE writes for each byte, in the order of bytes."""
+    """List the printable character that byte-level BPE writes for each byte."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     spare = iter(range(256, 512))
     return [chr(byte) if byte in shown else chr(next(spare)) for byte in range(256)]
@@ -138,11 +164,14 @@ def _merges() -> list[tuple[str, str]]:
     return merges[: FIRST_SPECIAL - 256]
 
 
-def _tokenizer() -> dict[str, Any]:
-    merges = _merges()
-    vocabulary = [*_byte_alphabet(), *(first + second for first, second in merges)]
-    if len(vocabulary) != FIRST_SPECIAL or len(set(vocabulary)) != FIRST_SPECIAL:
+def _vocabulary() -> list[str]:
+    vocabulary = [*_byte_alphabet(), *(first + second for first, second in _merges())]
+    if len(set(vocabulary)) != FIRST_SPECIAL:
         raise AssertionError("the merges do not fill the ids before the special ones")
+    return vocabulary
+
+
+def _tokenizer() -> dict[str, Any]:
     byte_level = {"add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {
         "version": "1.0",
@@ -173,8 +202,8 @@ def _tokenizer() -> dict[str, Any]:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {text: number for number, text in enumerate(vocabulary)},
-            "merges": [list(pair) for pair in merges],
+            "vocab": {text: number for number, text in enumerate(_vocabulary())},
+            "merges": [list(pair) for pair in _merges()],
         },
     }
 
