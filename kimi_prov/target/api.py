@@ -1,0 +1,172 @@
+"""A small client of the served API; runs on the control machine and on the target alike.
+
+The server's certificate is pinned: a self-signed one needs no authority, and an operator's own
+one is checked for being exactly the one that was installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Any, Iterator
+
+
+class ApiError(Exception):
+    """The service could not be reached, or what answered is not it; the sentence says which."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the service is, and by what it is known."""
+
+    host: str
+    port: int
+    fingerprint: str
+    timeout_s: float = 120.0
+
+    @property
+    def url(self) -> str:
+        """The base URL that an OpenAI client takes."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"https://{host}:{self.port}/v1"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A whole answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        """Return the body as a JSON object; empty when it is none."""
+        try:
+            value = json.loads(self.body)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+def connect(endpoint: Endpoint) -> http.client.HTTPSConnection:
+    """Return an open connection whose certificate is the pinned one.
+
+    Raises ApiError when nothing answers or another certificate is shown.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # the pin below is stricter than a chain
+    connection = http.client.HTTPSConnection(
+        endpoint.host, endpoint.port, timeout=endpoint.timeout_s, context=context
+    )
+    try:
+        connection.connect()
+    except OSError as error:
+        raise ApiError(f"no answer at {endpoint.url}: {reason(error)}") from None
+    shown = hashlib.sha256(_peer_certificate(connection)).hexdigest()
+    if shown != endpoint.fingerprint:
+        connection.close()
+        raise ApiError(
+            f"another certificate is shown at {endpoint.url} ({shown[:16]}…) "
+            f"than the one installed ({endpoint.fingerprint[:16]}…)"
+        )
+    return connection
+
+
+def _peer_certificate(connection: http.client.HTTPSConnection) -> bytes:
+    sock = connection.sock
+    return sock.getpeercert(binary_form=True) or b"" if isinstance(sock, ssl.SSLSocket) else b""
+
+
+def reason(error: BaseException) -> str:
+    """Return the plain words of a socket error."""
+    if isinstance(error, (TimeoutError, socket.timeout)):
+        return "timed out"
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+
+
+def tls_facts(endpoint: Endpoint) -> dict[str, str]:
+    """Protocol version and cipher of a fresh connection."""
+    connection = connect(endpoint)
+    try:
+        sock = connection.sock
+        cipher = sock.cipher() if isinstance(sock, ssl.SSLSocket) else None
+        version = sock.version() if isinstance(sock, ssl.SSLSocket) else None
+        return {"version": version or "", "cipher": cipher[0] if cipher else ""}
+    finally:
+        connection.close()
+
+
+def _headers(key: str | None) -> dict[str, str]:
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    if key is not None:
+        headers["Authorization"] = "Bearer " + key
+    return headers
+
+
+def call(
+    endpoint: Endpoint, method: str, path: str, key: str | None, body: dict[str, Any] | None = None
+) -> Reply:
+    """One request and its whole answer."""
+    connection = connect(endpoint)
+    try:
+        payload = json.dumps(body) if body is not None else None
+        connection.request(method, path, payload, _headers(key))
+        answer = connection.getresponse()
+        content = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise ApiError(f"the connection broke: {reason(error)}") from None
+    finally:
+        connection.close()
+    found = {name.lower(): value for name, value in answer.getheaders()}
+    return Reply(answer.status, found, content)
+
+
+def chat(endpoint: Endpoint, key: str | None, body: dict[str, Any]) -> Reply:
+    """One chat completion, not streamed."""
+    return call(endpoint, "POST", "/v1/chat/completions", key, body)
+
+
+def stream(
+    endpoint: Endpoint, key: str, body: dict[str, Any]
+) -> Iterator[tuple[float, dict[str, Any] | None]]:
+    """Yield the pieces of a streamed chat: seconds since the request, and the piece.
+
+    The end mark comes as None.
+
+    Raises ApiError when the answer is not a stream of events.
+    """
+    connection = connect(endpoint)
+    started = time.monotonic()
+    try:
+        connection.request(
+            "POST", "/v1/chat/completions", json.dumps({**body, "stream": True}), _headers(key)
+        )
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise ApiError(
+                "HTTP {}: {}".format(answer.status, answer.read(300).decode(errors="replace"))
+            )
+        kind = answer.getheader("Content-Type") or ""
+        if not kind.startswith("text/event-stream"):
+            raise ApiError("the answer is %s, not a stream of events" % (kind or "untyped"))
+        for raw in answer:
+            line = raw.decode().strip()
+            if not line.startswith("data:"):
+                continue
+            data = line[5:].strip()
+            since = time.monotonic() - started
+            if data == "[DONE]":
+                yield since, None
+                return
+            yield since, json.loads(data)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ApiError(f"the stream broke: {reason(error)}") from None
+    finally:
+        connection.close()
