@@ -13,6 +13,7 @@ COMMANDS = {
     "manifest": "kimi_prov.target.manifest",
     "fetch": "kimi_prov.target.fetch",
     "stage": "kimi_prov.target.stage",
+    "follow": "kimi_prov.target.follow",
     "proxy-ensure": "kimi_prov.target.proxy",
     "proxy-state": "kimi_prov.target.haproxy",
     "keys": "kimi_prov.target.keys",
