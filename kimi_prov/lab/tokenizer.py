@@ -150,7 +150,7 @@ def _byte_alphabet() -> list[str]:
     return [chr(byte) if byte in shown else chr(next(spare)) for byte in range(256)]
 
 
-def _merges() -> list[tuple[str, str]]:
+def _merges() -> list[tuple[str, ...]]:
     """Pairs to join, best first; as many as there are ids between the bytes and the specials."""
     space = _byte_alphabet()[ord(" ")]
     pairs = [*product(ascii_lowercase, repeat=2)]
