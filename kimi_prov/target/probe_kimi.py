@@ -27,7 +27,10 @@ PACKAGES = (
     "python3-venv",
     "ufw",
 )
+# Services that a package of ours brings along; whether they ran before is kept for `destroy`.
+_SERVICES = ("haproxy.service",)
 _UNITS = (
+    *_SERVICES,
     "firewalld.service",
     "kimi-fetch.service",
     "kimi-firewall.service",
@@ -57,7 +60,13 @@ def packages(machine: Machine) -> Dict[str, Any]:
 def units(machine: Machine) -> Dict[str, Dict[str, str]]:
     """State of our units and of firewalld: name to the properties that systemd tells."""
     text = machine.run(
-        ["systemctl", "show", "--property=Id,LoadState,ActiveState,SubState", "--", *_UNITS]
+        [
+            "systemctl",
+            "show",
+            "--property=Id,LoadState,ActiveState,SubState,UnitFileState",
+            "--",
+            *_UNITS,
+        ]
     )
     found: Dict[str, Dict[str, str]] = {}
     for block in (text or "").split("\n\n"):
@@ -84,10 +93,17 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         ],
         "ram_disk_mounted": os.path.ismount(machine.path(layout.RAM)) if machine.live else None,
         "user": _has_user(machine),
+        "before_kept": machine.read(f"{layout.STATE}/before.json") is not None,
+        "services": {
+            name: {
+                "enabled": states[name].get("UnitFileState") == "enabled",
+                "active": states[name].get("ActiveState") == "active",
+            }
+            for name in _SERVICES
+            if name in states
+        },
         "units": {
-            name: row.get("ActiveState")
-            for name, row in sorted(states.items())
-            if "kimi" in name
+            name: row.get("ActiveState") for name, row in sorted(states.items()) if "kimi" in name
         },
     }
 
