@@ -254,6 +254,10 @@ class HubSource(Source):
         return answer
 
 
+class Busy(Transient):
+    """The server is there and cannot serve just now."""
+
+
 class Missing(Permanent):
     """The server answered, and has no such file."""
 
@@ -349,7 +353,7 @@ def _http_fault(error: urllib.error.HTTPError, asked: str) -> Exception:
     where = masked(asked)
     answered = error.url or asked
     if error.code in _BUSY:
-        return Transient(f"{where}: the server answered {error.code}")
+        return Busy(f"{where}: the server answered {error.code}")
     if error.code in (401, 403) and _origin(answered) != _origin(asked):
         # a signed address behind a redirect runs out in time; asking again gives a new one
         return Transient(f"{where}: the redirect to {_host(answered)} was refused ({error.code})")

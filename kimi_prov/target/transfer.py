@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Callable, Iterable, Optional
 from kimi_prov.target.faults import Permanent, Transient, human, plain
 from kimi_prov.target.files import remove, size_of, sync_directory
 from kimi_prov.target.manifest import PARTIAL, Entry, Hasher, Manifest, Record
+from kimi_prov.target.sources import Busy
 
 if TYPE_CHECKING:
     from kimi_prov.target.progress import Progress
@@ -109,6 +110,7 @@ class Transfer:
             try:
                 answer = self._source.listing(revision)
             except Transient as fault:
+                self.contacted = self.contacted or isinstance(fault, Busy)
                 trying.pause(fault, "")
             else:
                 self.contacted = True
@@ -184,6 +186,7 @@ class Transfer:
                 self._progress.say(f"{entry.path} of {human(entry.size)}", log=False)
                 fault = self._pump(stream, partial)
             except Transient as error:
+                self.contacted = self.contacted or isinstance(error, Busy)
                 fault = error
             if partial.offset > furthest:
                 furthest = partial.offset

@@ -192,7 +192,8 @@ def test_a_busy_server_is_asked_again(
 def test_a_kill_in_the_middle_loses_next_to_nothing(
     machine: Machine, serve: Start, tmp_path: Path
 ) -> None:
-    files = {f"model-{n}.safetensors": noise(n, 3_000_000) for n in range(3)}
+    sizes = (3_000_000, 2_000_000, 1_000_000)
+    files = {f"model-{n}.safetensors": noise(n, size) for n, size in enumerate(sizes)}
     server = serve(files)
     server.behaviour.rate = 2_000_000
     machine.write(source=server.url, manifest=manifest_of(files))

@@ -37,10 +37,10 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *args: Any) -> None:
         """Quiet."""
 
-    def do_HEAD(self) -> None:  # noqa: N802
+    def do_HEAD(self) -> None:
         self.do_GET()
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         b = self.server.behaviour
         with b.lock:
             b.requests.append((self.path, dict(self.headers)))
@@ -157,18 +157,20 @@ class HubHandler(Handler):
     branch = "main"
     storage: str | None = None  # where large files are redirected
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         b = self.server.behaviour
         with b.lock:
             b.requests.append((self.path, dict(self.headers)))
             status = b.statuses.pop(0) if b.statuses else None
         if status is not None:
             return self.refuse(status)
-        path = self.path.split("?")[0]
         if b.token and self.headers.get("Authorization") != f"Bearer {b.token}":
             return self.refuse(
                 401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."}
             )
+        return self.route(self.path.split("?")[0])
+
+    def route(self, path: str) -> None:
         api = f"/api/models/{self.repository}/revision/"
         if path.startswith(api):
             if path.removeprefix(api) not in (self.branch, COMMIT):
@@ -186,7 +188,9 @@ class HubHandler(Handler):
         siblings = []
         for name, body in self.server.behaviour.files.items():
             row: dict[str, Any] = {"rfilename": name, "size": len(body)}
-            row["blobId"] = hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
+            row["blobId"] = hashlib.sha1(
+                b"blob %d\0" % len(body) + body, usedforsecurity=False
+            ).hexdigest()
             if name.endswith(".safetensors"):
                 digest = hashlib.sha256(body).hexdigest()
                 row["lfs"] = {"sha256": digest, "size": len(body), "pointerSize": 134}
