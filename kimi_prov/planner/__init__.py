@@ -1,1 +1,1 @@
-"""Facts and wishes in, one plan out; a pure function."""
+"""Facts, wishes and the catalogue become a plan."""

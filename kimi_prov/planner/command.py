@@ -1,0 +1,122 @@
+"""The engine's command line and environment."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.target import layout
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.loader import Model
+    from kimi_prov.planner.engine import Choice
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.memory import Budget
+    from kimi_prov.planner.placement import Placement
+    from kimi_prov.planner.wishes import Wishes
+
+_GIB = 1 << 30
+# The proxy, the firewall and the key all rest on these.
+_RESERVED = {
+    "api-key": "kimi_api_keys_file",
+    "host": "kimi_allowed_networks",
+    "model": "kimi_weights_source",
+    "port": "kimi_port",
+    "root-path": "kimi_port",
+    "served-model-name": "kimi_served_names",
+    "ssl-certfile": "kimi_tls_cert_file",
+    "ssl-keyfile": "kimi_tls_key_file",
+    "uds": "kimi_port",
+}
+
+
+def flags(
+    wishes: Wishes, model: Model, choice: Choice, budget: Budget, findings: Findings
+) -> dict[str, Any]:
+    """Give the engine's flags but those of one instance, with the inventory's merged over them."""
+    chosen: dict[str, Any] = {
+        "max-model-len": budget.context,
+        "max-num-seqs": int(wishes.concurrency),
+    }
+    if choice.engine.variant == "cpu":
+        # Compiling takes minutes at every start on CPUs and was measured to gain nothing.
+        chosen |= {"dtype": "bfloat16", "enforce-eager": True}
+    else:
+        chosen |= {
+            "tensor-parallel-size": budget.tensor_parallel,
+            "gpu-memory-utilization": choice.engine.gpu_memory_utilization,
+        }
+        if model.architecture.vision_params:
+            chosen["mm-encoder-tp-mode"] = "data"
+    if model.trust_remote_code:
+        chosen["trust-remote-code"] = True
+    if model.tool_call_parser:
+        chosen |= {"enable-auto-tool-choice": True, "tool-call-parser": model.tool_call_parser}
+    if model.reasoning_parser:
+        chosen["reasoning-parser"] = model.reasoning_parser
+    return _merged(chosen, dict(wishes.engine_args), findings)
+
+
+def _merged(
+    chosen: dict[str, Any], wanted: dict[str, Any], findings: Findings
+) -> dict[str, Any]:
+    for flag in sorted(set(wanted) & set(_RESERVED)):
+        findings.blocker(
+            "engine_args.reserved",
+            f"kimi_engine_args sets --{flag}, which the product itself has to set",
+            observed=f"kimi_engine_args: {flag}",
+            required=f"the variable {_RESERVED[flag]}",
+            fix=f"remove {flag} from kimi_engine_args and use {_RESERVED[flag]}",
+            source="the proxy in front holds TLS and keys; engines listen on loopback",
+        )
+        del wanted[flag]
+    for flag, value in sorted(wanted.items()):
+        if flag in chosen and chosen[flag] != value:
+            findings.info(
+                "engine_args.override",
+                f"The inventory overrides the plan's --{flag}",
+                observed=f"kimi_engine_args: {flag}: {json.dumps(value)}",
+                required=f"the plan chose {json.dumps(chosen[flag])}",
+                source="kimi_engine_args wins over the planner",
+            )
+    return {flag: value for flag, value in {**chosen, **wanted}.items() if value is not None}
+
+
+def argv(
+    choice: Choice, chosen: dict[str, Any], serve_dir: str, names: list[str], port: int
+) -> list[str]:
+    """Give an instance's whole command line; each element is one argument."""
+    line = [f"{layout.ENGINE}/bin/python", "-m", choice.engine.module]
+    line += ["--model", serve_dir, "--served-model-name", *names]
+    line += ["--host", "127.0.0.1", "--port", str(port)]
+    for flag, value in chosen.items():
+        line += _arguments(flag, value)
+    return line
+
+
+def _arguments(flag: str, value: Any) -> list[str]:
+    if value is True:
+        return [f"--{flag}"]
+    if value is False:
+        return [f"--no-{flag}"]
+    if isinstance(value, list):
+        return [f"--{flag}", *[str(item) for item in value]]
+    return [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
+
+
+def environment(choice: Choice, budget: Budget, placement: Placement) -> dict[str, str]:
+    """Give an instance's environment: offline, silent to others, caches where `kimi` may write."""
+    found = {
+        "DO_NOT_TRACK": "1",
+        "HF_HOME": f"{layout.CACHE}/huggingface",
+        "HF_HUB_OFFLINE": "1",
+        "TORCHINDUCTOR_CACHE_DIR": f"{layout.CACHE}/inductor",
+        "VLLM_CACHE_ROOT": f"{layout.CACHE}/vllm",
+        "VLLM_NO_USAGE_STATS": "1",
+        "XDG_CACHE_HOME": layout.CACHE,
+    }
+    if choice.engine.variant == "cpu":
+        # Without it the backend takes most of the machine's memory for its cache.
+        found["VLLM_CPU_KVCACHE_SPACE"] = str(budget.kv_bytes // _GIB)
+        found["VLLM_CPU_OMP_THREADS_BIND"] = placement.threads
+    return found

@@ -1,0 +1,81 @@
+"""Findings: what was observed, what is required, and how to mend it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+Severity = Literal["blocker", "warning", "info", "pass"]
+ORDER: tuple[Severity, ...] = ("blocker", "warning", "info", "pass")
+
+
+class Finding(TypedDict):
+    """One finding. `id` is stable: others script against it."""
+
+    id: str
+    severity: Severity
+    title: str
+    observed: Any
+    required: Any
+    fix: str | None
+    source: str
+
+
+class Findings:
+    """Collects findings while a plan is made."""
+
+    def __init__(self) -> None:
+        self._rows: list[Finding] = []
+
+    def blocker(  # noqa: PLR0913  (the six parts of a finding)
+        self, identity: str, title: str, *, observed: Any, required: Any, fix: str, source: str
+    ) -> None:
+        """Say what forbids to go on."""
+        self._add("blocker", identity, title, (observed, required, fix, source))
+
+    def warning(  # noqa: PLR0913
+        self, identity: str, title: str, *, observed: Any, required: Any, fix: str, source: str
+    ) -> None:
+        """Say what will probably hurt."""
+        self._add("warning", identity, title, (observed, required, fix, source))
+
+    def info(
+        self, identity: str, title: str, *, observed: Any, required: Any, source: str
+    ) -> None:
+        """Say what was decided or assumed."""
+        self._add("info", identity, title, (observed, required, None, source))
+
+    def passed(
+        self, identity: str, title: str, *, observed: Any, required: Any, source: str
+    ) -> None:
+        """Say what was looked at and is good."""
+        self._add("pass", identity, title, (observed, required, None, source))
+
+    def rows(self) -> list[Finding]:
+        """All of them, the gravest first; within a severity in the order they were found."""
+        return sorted(self._rows, key=lambda row: ORDER.index(row["severity"]))
+
+    def _add(
+        self, severity: Severity, identity: str, title: str, rest: tuple[Any, Any, str | None, str]
+    ) -> None:
+        observed, required, fix, source = rest
+        self._rows.append(
+            Finding(
+                id=identity,
+                severity=severity,
+                title=title,
+                observed=observed,
+                required=required,
+                fix=fix,
+                source=source,
+            )
+        )
+
+
+def human(size: float | None) -> str:
+    """Bytes as a person reads them, in GiB and MiB as memory is sold."""
+    if size is None:
+        return "unknown"
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
+        if abs(size) >= 1 << power:
+            return f"{size / (1 << power):.1f} {unit}"
+    return f"{size / 1024:.0f} KiB"

@@ -1,0 +1,58 @@
+"""Finds where in an inventory a variable was written, for messages that name file and line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_MOST_FILES = 2000
+_LARGEST_BYTES = 1 << 20
+
+
+def locator(sources: Iterable[str | Path], extra: Iterable[str] = ()) -> Callable[[str], str | None]:
+    """Give a function that tells "FILE:LINE" of a variable in these inventory sources, or None.
+
+    `sources` are what -i named, files or directories; `extra` are variables of the command line.
+    """
+    given = set(extra)
+    roots = [Path(source) for source in sources]
+
+    def locate(name: str) -> str | None:
+        if name in given:
+            return f"-e {name}"
+        pattern = re.compile(rf"""^\s*(?:-\s*)?["']?{re.escape(name)}["']?\s*[:=]|\s{name}=""")
+        for path in _files(roots):
+            try:
+                lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            except OSError:
+                continue
+            for number, line in enumerate(lines, 1):
+                if pattern.search(line):
+                    return f"{path}:{number}"
+        return None
+
+    return locate
+
+
+def _files(roots: Iterable[Path]) -> list[Path]:
+    """Inventory files and the variables beside them."""
+    found: list[Path] = []
+    for root in roots:
+        folders = [root] if root.is_dir() else [root.parent / "group_vars", root.parent / "host_vars"]
+        if root.is_file():
+            found.append(root)
+        for folder in folders:
+            if folder.is_dir():
+                found += sorted(p for p in folder.rglob("*") if _readable(p))
+    return found[:_MOST_FILES]
+
+
+def _readable(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size <= _LARGEST_BYTES
+    except OSError:
+        return False

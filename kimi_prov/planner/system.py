@@ -1,0 +1,193 @@
+"""The operating system: what is supported, which settings to change, packages, ports, firewall."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.loader import Catalogue, Engine
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.host import Host
+    from kimi_prov.planner.wishes import Wishes
+
+# Setting, value, whether a higher one is as good.
+_SYSCTLS = (
+    ("kernel.numa_balancing", 0, False),  # it moves pages that are bound on purpose
+    ("vm.max_map_count", 1048576, True),  # shards are mapped in many pieces
+    ("vm.swappiness", 1, False),  # weights that are swapped out come back a page at a time
+    ("vm.zone_reclaim_mode", 0, False),  # a full node shall borrow, not reclaim
+)
+_LIMITS = {"memlock": "infinity", "nofile": 1048576}
+_PACKAGES = ("ca-certificates", "haproxy", "nftables", "numactl", "openssl")
+
+
+def judge(host: Host, catalogue: Catalogue, findings: Findings) -> None:
+    """Operating system, init system and our own rights."""
+    facts = host.facts["host"]
+    release = facts["os"]
+    shown = release.get("pretty") or f"{release.get('id')} {release.get('version_id')}"
+    known = {(row.id, row.version): row for row in catalogue.systems}
+    row = known.get((release.get("id"), release.get("version_id")))
+    proven = " or ".join(f"{r.id} {r.version}" for r in catalogue.systems if r.proven)
+    if row is None:
+        findings.blocker(
+            "os.supported",
+            "The operating system is not supported",
+            observed=shown,
+            required=", ".join(f"{r.id} {r.version}" for r in catalogue.systems),
+            fix="install Debian 12 or 13",
+            source="kimi_prov/catalog/systems.yaml",
+        )
+    elif not row.proven:
+        findings.warning(
+            "os.supported",
+            "The operating system should work, and was not proven",
+            observed=shown,
+            required=proven,
+            fix="try it in a machine that may fail, or install Debian 12",
+            source="kimi_prov/catalog/systems.yaml",
+        )
+    else:
+        findings.passed(
+            "os.supported",
+            "The operating system is supported",
+            observed=shown,
+            required=proven,
+            source="kimi_prov/catalog/systems.yaml",
+        )
+    if facts.get("systemd_running") is False:
+        findings.blocker(
+            "os.systemd",
+            "systemd does not run this machine",
+            observed="no /run/systemd/system",
+            required="systemd as the first process",
+            fix="boot the machine, or the container, with systemd",
+            source="every long task and service is a systemd unit",
+        )
+
+
+def tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
+    """Settings to change, and what was left alone with the reason.
+
+    The values do not depend on what is set now, except that a higher limit is kept.
+    """
+    have = host.facts["tunables"]
+    sysctl: dict[str, str] = {}
+    skipped: list[dict[str, str]] = []
+    for name, value, at_least in _SYSCTLS:
+        row = (have.get("sysctl") or {}).get(name)
+        if row is None:
+            skipped.append({"what": name, "reason": "this kernel does not have it"})
+        elif not row.get("writable"):
+            skipped.append({"what": name, "reason": _not_ours(host)})
+        else:
+            current = int(row["value"]) if str(row.get("value", "")).isdigit() else 0
+            sysctl[name] = str(max(value, current) if at_least else value)
+    wanted = {"governor": "performance"}
+    if on_cpu:
+        # Weights in memory of the engine's own are read from end to end for every token.
+        wanted["thp"] = "always"
+    chosen: dict[str, str | None] = {"thp": None, "governor": None}
+    for name, choice in sorted(wanted.items()):
+        row = have.get(name)
+        label = {"thp": "transparent huge pages", "governor": "CPU frequency governor"}[name]
+        if row is None:
+            skipped.append({"what": label, "reason": "this machine does not have it"})
+        elif choice not in (row.get("choices") or []):
+            skipped.append({"what": label, "reason": f"{choice} is not among its choices"})
+        elif not row.get("writable"):
+            skipped.append({"what": label, "reason": _not_ours(host)})
+        else:
+            chosen[name] = choice
+    return {"sysctl": sysctl, **chosen, "limits": dict(_LIMITS), "skipped": skipped}
+
+
+def _not_ours(host: Host) -> str:
+    container = host.facts["host"].get("container")
+    if container:
+        return f"this is a container ({container}): the setting belongs to its host"
+    return "it cannot be changed on this machine"
+
+
+def packages(host: Host, wishes: Wishes, python: str) -> list[str]:
+    """Debian packages that the roles need; `python` is the interpreter's path."""
+    name = python.rsplit("/", 1)[-1]
+    system = host.facts["python"]
+    versioned = name.startswith("python3.") and python != system.get("path")
+    own = str(system.get("version") or "").startswith(name.removeprefix("python") + ".")
+    venv = f"{name}-venv" if versioned and not own else "python3-venv"
+    more = ["python3-debian"] if wishes.apt_mirror else []
+    return sorted({*_PACKAGES, venv, *more})
+
+
+def firewall(host: Host, wishes: Wishes) -> dict[str, Any]:
+    """Give the plan's `firewall`: an accept of ours cannot undo another table's drop."""
+    have = host.facts["firewall"]
+    manager = "nftables"
+    for name in ("firewalld", "ufw"):
+        if have.get(name) == "active":
+            manager = name
+    networks = [ipaddress.ip_network(text) for text in wishes.allowed_networks]
+    return {
+        "port": wishes.port,
+        "ipv4": [str(n) for n in networks if n.version == 4],
+        "ipv6": [str(n) for n in networks if n.version == 6],
+        "manager": manager,
+    }
+
+
+def judge_ports(host: Host, ports: list[int], findings: Findings) -> None:
+    """Ports that another program holds. Our own units may hold them: that is a converged host."""
+    taken = []
+    for row in host.facts["network"].get("listening") or []:
+        ours = str(row.get("unit") or "").startswith("kimi-")
+        if row.get("port") in ports and not ours:
+            taken.append(f"{row['port']} by {row.get('process') or 'another program'}")
+    if taken:
+        findings.blocker(
+            "port.taken",
+            "A port that is needed is taken by another program",
+            observed=", ".join(dict.fromkeys(taken)),
+            required=f"ports {', '.join(str(port) for port in ports)} free",
+            fix="stop that program, or set kimi_port to another port",
+            source="the proxy listens on kimi_port, the engines on the ports after it",
+        )
+    else:
+        findings.passed(
+            "port.taken",
+            "The ports are free, or held by our own units",
+            observed=", ".join(str(port) for port in ports),
+            required="not taken by another program",
+            source="the proxy listens on kimi_port, the engines on the ports after it",
+        )
+
+
+def driver(host: Host, engine: Engine, findings: Findings) -> dict[str, Any]:
+    """Give the plan's `driver`; drivers are looked at and not installed by this version."""
+    nvidia = host.facts.get("nvidia")
+    if not host.gpu_bytes:
+        if nvidia and nvidia.get("pci_devices"):
+            findings.blocker(
+                "driver.missing",
+                "NVIDIA cards are in the machine and no driver serves them",
+                observed=f"{nvidia['pci_devices']} card(s), driver "
+                f"{nvidia.get('driver_loaded') or 'not loaded'}",
+                required="nvidia-smi lists the cards",
+                fix="install NVIDIA's driver, branch 580 or newer, from NVIDIA's own repository, "
+                "and restart the machine",
+                source="stock Debian 12 and 13 ship drivers that are too old for Kimi's INT4",
+            )
+        return {"required_branch": None, "action": "none"}
+    loaded = str((nvidia or {}).get("driver_loaded") or "")
+    branch = int(loaded.split(".")[0]) if loaded.split(".")[0].isdigit() else 0
+    if engine.driver_branch and branch < engine.driver_branch:
+        findings.blocker(
+            "driver.branch",
+            "The NVIDIA driver is too old for the engine's kernels",
+            observed=loaded or "unknown",
+            required=f"branch {engine.driver_branch} or newer",
+            fix=f"install NVIDIA's driver, branch {engine.driver_branch}, and restart the machine",
+            source="vLLM's Marlin kernels carry PTX of a newer toolkit (vllm issue 38619)",
+        )
+    return {"required_branch": engine.driver_branch, "action": "none"}
