@@ -101,16 +101,17 @@ def collect(paths: Paths) -> dict[str, Any]:
     plan = read_json(paths.plan)
     if not plan:
         return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
+    model = plan["model"]
     serving = [serve_unit(item["index"]) for item in plan["instances"]]
     states = units.show(*serving, PROXY_UNIT, FIREWALL_UNIT, *SUPPORT)
     shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
     needed = [*serving, PROXY_UNIT, FIREWALL_UNIT]
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     placed = runtime.collect(paths)["instances"]
-    model = plan["model"]
     return {
         "ok": not down,
         "provisioned": True,
+        "random_weights": bool(model["random_weights"]),
         "detail": "serving" if not down else "not active: " + ", ".join(down),
         "units": shown,
         "versions": _versions(plan),

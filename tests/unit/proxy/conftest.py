@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
 import shutil
 import socket
 import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 import pytest
@@ -20,6 +19,9 @@ from kimi_prov.bundle import root
 from kimi_prov.target import keys, tls
 from kimi_prov.target.api import Endpoint
 from kimi_prov.target.edge import Paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def free_port() -> int:
@@ -36,7 +38,7 @@ class Engine(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.seen: list[tuple[str, dict[str, str]]] = []
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
     def port(self) -> int:
@@ -177,7 +179,6 @@ def make_proxy(tmp_path, request):
         paths = Paths(tmp_path)
         for directory in (paths.proxy, paths.socket.parent):
             directory.mkdir(parents=True)
-        os.chmod(tmp_path, 0o755)
         tls.ensure(paths, {"mode": "self-signed", "names": ["lab1", "10.0.0.1"]})
         keys.ensure(paths, {n: keys.digest(k) for n, k in (given or {}).items()})
         proxy = Proxy(

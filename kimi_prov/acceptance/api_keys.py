@@ -1,0 +1,67 @@
+"""Reads the operator's file of API keys on the control machine; only hashes leave it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kimi_prov.errors import UserError
+from kimi_prov.target.keys import RESERVED, digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAME = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
+HASH = re.compile(r"^[0-9a-fA-F]{64}$")
+SHORTEST = 16
+
+
+def load(path: Path) -> dict[str, str]:
+    """Name to SHA-256 of every key in `path`: lines `name:sha256:<hex>` or `name:<key>`.
+
+    Raises UserError naming the file and line (never the key) where one is malformed.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"kimi_api_keys_file: {path} cannot be read: {getattr(error, 'strerror', 'no text')}",
+            fix="name a text file with one `name:sha256:<hex>` or `name:<key>` a line",
+        ) from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, value = _line(line.strip(), f"{path}:{number}")
+        if name in found:
+            raise UserError(f"{path}:{number}: the name {name} is given twice", fix="rename one")
+        found[name] = value
+    return found
+
+
+def _line(line: str, where: str) -> tuple[str, str]:
+    name, separator, value = line.partition(":")
+    if not separator or not NAME.match(name):
+        raise UserError(
+            f"{where}: this is no key; expected `name:sha256:<hex>` or `name:<key>`",
+            fix="write one key a line, its name of letters, digits, `.`, `_` and `-`",
+        )
+    if name in RESERVED:
+        raise UserError(
+            f"{where}: the name {name} is kept for the key that kimi-prov makes itself",
+            fix="choose another name; `kimi-prov key` shows and rotates the operator's key",
+        )
+    if value.startswith("sha256:"):
+        value = value.removeprefix("sha256:").strip()
+        if not HASH.match(value):
+            raise UserError(
+                f"{where}: the hash of {name} is not 64 hexadecimal digits",
+                fix='make it with: printf %s "$KEY" | sha256sum',
+            )
+        return name, value.lower()
+    if len(value) < SHORTEST or any(character.isspace() for character in value):
+        raise UserError(
+            f"{where}: the key of {name} is shorter than {SHORTEST} characters or has spaces",
+            fix="make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
+        )
+    return name, digest(value)

@@ -1,0 +1,194 @@
+"""What a served model must pass, put together from where it can be seen.
+
+The checks through the port are `kimi_prov.target.checks`; here are the judgements over what the
+machine reports about itself and over what other hosts tried, and the whole document of a host.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+Check = dict[str, Any]
+STRAY_SHARE = 0.05
+
+STAND_INS = {
+    "nspawn": "the host is a systemd-nspawn container on the control machine's kernel",
+    "qemu": "the host is a machine emulated in software (qemu)",
+}
+
+
+def stand_ins(plan: dict[str, Any], lab_kind: str | None) -> list[str]:
+    """Name what is not the real thing in this result; empty for a real host and real weights."""
+    said = [STAND_INS[lab_kind]] if lab_kind in STAND_INS else []
+    if plan.get("model", {}).get("random_weights"):
+        said.append("the model has random weights: its answers have form and no meaning")
+    return said
+
+
+def vantage(
+    *, local: bool, address: str, source: str | None, networks: list[str]
+) -> tuple[str, str]:
+    """From where to go through the port: `control` or `machine`, and why.
+
+    `source` is the control machine's own address on the way to the host, None without a route.
+    """
+    if local:
+        return "control", "the control machine is the served machine"
+    if _is_loopback(address):
+        return "machine", f"the host is reached through a forwarded port of {address}"
+    if source is None:
+        return "machine", f"the control machine has no route to {address}"
+    if source != address and not _listed(source, networks):
+        return "machine", f"the control machine ({source}) is in no allowed network"
+    return "control", f"the control machine ({source}) is in an allowed network"
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _listed(address: str, networks: list[str]) -> bool:
+    found = ipaddress.ip_address(address.partition("%")[0])
+    return any(found in ipaddress.ip_network(network, strict=False) for network in networks)
+
+
+def cpu_set(text: str) -> set[int]:
+    """Return the numbers in a CPU list as the kernel writes it (`0-3,8`)."""
+    numbers: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        low, _, high = part.partition("-")
+        numbers.update(range(int(low), int(high or low) + 1))
+    return numbers
+
+
+def placement(plan: dict[str, Any], seen: dict[str, Any]) -> Check:
+    """Judge whether the engine's processes run and keep their memory where the plan says."""
+    reports = {item["index"]: item for item in seen["instances"]}
+    wrong: list[str] = []
+    said: list[str] = []
+    for instance in plan["instances"]:
+        processes = reports.get(instance["index"], {}).get("processes", [])
+        if not processes:
+            wrong.append(f"instance {instance['index']} does not run")
+            continue
+        faults = [fault for process in processes for fault in _cpu_faults(instance, process)]
+        memory, fault = _memory(instance, processes)
+        wrong += [f"instance {instance['index']}: {text}" for text in [*faults, *fault]]
+        said.append(
+            f"instance {instance['index']}: {len(processes)} processes within CPUs "
+            f"{instance['cpus'] or 'any'}, {memory}"
+        )
+    return _check("placement", "; ".join(wrong), "; ".join(said))
+
+
+def _cpu_faults(instance: dict[str, Any], process: dict[str, Any]) -> list[str]:
+    if not instance["cpus"]:
+        return []
+    allowed = cpu_set(instance["cpus"])
+    masks = [process["cpus"], *process.get("threads", {})]
+    outside = sorted({mask for mask in masks if cpu_set(mask) - allowed})
+    if not outside:
+        return []
+    who = f"{process['name']} ({process['pid']})"
+    return [f"{who} may use CPUs {', '.join(outside)}, the plan says {instance['cpus']}"]
+
+
+def _memory(instance: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[str, list[str]]:
+    """Say where the memory lies, and what is wrong with that."""
+    total: dict[str, int] = {}
+    policies: set[str] = set()
+    for process in processes:
+        policies |= set(process["policies"])
+        for node, size in process["bytes_by_node"].items():
+            total[node] = total.get(node, 0) + size
+    if not policies:
+        return "the kernel tells no memory policy", []
+    wanted = next(
+        (word for word in instance["numactl"] if word.startswith(("--membind", "--interleave"))), ""
+    )
+    kind = {"--membind": "bind", "--interleave": "interleave"}.get(wanted.partition("=")[0], "")
+    shown = ", ".join(f"node {node} {size / 1e6:.0f} MB" for node, size in sorted(total.items()))
+    text = f"memory on {shown or 'no node'}"
+    if not kind:
+        return f"{text}, no policy planned", []
+    faults = []
+    if not any(policy.startswith(kind) for policy in policies):
+        faults.append(f"no memory is under the planned policy {wanted[2:]}")
+    nodes = {str(node) for node in instance["numa_nodes"]}
+    stray = sum(size for node, size in total.items() if node not in nodes)
+    if stray > STRAY_SHARE * sum(total.values()):
+        faults.append(f"{stray / 1e6:.0f} MB lie outside node {', '.join(sorted(nodes))}")
+    return f"{text}, policy {wanted[2:]}", faults
+
+
+def loopback_only(seen: dict[str, Any]) -> Check:
+    """Judge whether the engines listen on the loopback alone."""
+    wrong = []
+    for port, addresses in sorted(seen["listening"].items()):
+        if not addresses:
+            wrong.append(f"nothing listens on port {port}")
+        wrong += [
+            f"port {port} listens on {address}"
+            for address in addresses
+            if address not in ("127.0.0.1", "::1")
+        ]
+    ports = ", ".join(sorted(seen["listening"]))
+    return _check("engine-on-loopback", "; ".join(wrong), f"port {ports} on 127.0.0.1 alone")
+
+
+def tries(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Read what each outsider found from the results of a loop; one that is down tried nothing."""
+    return [
+        result.get("found")
+        or {
+            "name": str(result.get("item", "?")),
+            "address": "",
+            "outcome": "untried",
+            "detail": str(result.get("msg") or "it did not answer").splitlines()[0],
+        }
+        for result in results
+    ]
+
+
+def outsiders(tries: list[dict[str, Any]]) -> Check:
+    """Judge what hosts that are not allowed found: {"name", "address", "outcome", "seconds"}."""
+    usable = [found for found in tries if found["outcome"] != "untried"]
+    seconds = round(sum(found.get("seconds", 0.0) for found in tries), 3)
+    if not usable:
+        why = "; ".join(f"{found['name']}: {found.get('detail', '')}" for found in tries)
+        check = _check("outsider-refused", "", "")
+        check |= {
+            "status": "skip",
+            "detail": why or "no host in the group kimi_outsiders to try it from",
+        }
+        return check
+    wrong = [
+        f"{found['name']} reached {found['address']}"
+        for found in usable
+        if found["outcome"] == "connected"
+    ]
+    said = [f"{found['name']} -> {found['address']}: {found['outcome']}" for found in usable]
+    return {**_check("outsider-refused", "; ".join(wrong), "; ".join(said)), "seconds": seconds}
+
+
+def _check(name: str, wrong: str, right: str) -> Check:
+    status = "fail" if wrong else "ok"
+    return {"name": name, "status": status, "detail": wrong or right, "seconds": 0.0}
+
+
+def document(
+    *, endpoint: str, seen_from: str, why: str, checks: list[Check], said: list[str]
+) -> dict[str, Any]:
+    """Return the verify document of one host."""
+    return {
+        "ok": bool(checks) and all(check["status"] != "fail" for check in checks),
+        "endpoint": endpoint,
+        "vantage": seen_from,
+        "vantage_reason": why,
+        "checks": checks,
+        "stand_ins": said,
+    }

@@ -1,0 +1,61 @@
+"""Action `kimi_key`: hand the operator's key over, once, and rotate it on demand."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from kimi_prov.ansible.remote import RemoteError, failure, target
+
+OUT = "KIMI_PROV_KEY_OUT"
+
+
+def hand_over(file: Path, line: dict[str, Any]) -> None:
+    """Append one JSON line to the file that only its owner may read."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        os.fchmod(stream.fileno(), 0o600)
+        stream.write(json.dumps(line) + "\n")
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """The key goes to a file of the caller and to nothing else; the machine then forgets it."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Rotate when asked, then hand over the key that nobody has seen yet."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        out = os.environ.get(OUT)
+        if not out:
+            return result | failure(
+                f"the environment variable {OUT} names no file to write the key to",
+                f"use `kimi-prov key`, or set {OUT} to a path on this machine",
+                "bad_input",
+            )
+        rotate = bool(self._task.args.get("rotate", False))
+        if self._task.check_mode:
+            return result | {"changed": rotate, "msg": "check mode: no key was shown"}
+        host = (task_vars or {}).get("inventory_hostname", "")
+        try:
+            if rotate:
+                target(self, "keys", "rotate")
+            key = target(self, "keys", "show", secret=True)["key"]
+            line: dict[str, Any] = {"host": host, "name": "operator", "key": key}
+            if key is None:
+                line["detail"] = "the key was shown before; `--rotate` makes a new one"
+            hand_over(Path(out), line)
+            if key is not None:
+                target(self, "keys", "forget")
+        except RemoteError as error:
+            return result | failure(str(error))
+        except OSError as error:
+            return result | failure(f"{out} cannot be written: {error.strerror}", None, "bad_input")
+        return result | {"changed": rotate, "shown": key is not None}

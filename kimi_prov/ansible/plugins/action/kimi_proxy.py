@@ -1,0 +1,64 @@
+"""Action `kimi_proxy`: bring the proxy's certificate and API keys to the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from kimi_prov.acceptance import api_keys
+from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.errors import UserError
+
+
+def _pem(path: str | None, option: str) -> str:
+    try:
+        return Path(path or "").read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UserError(
+            f"{option}: {path} cannot be read: {reason}", fix="name a PEM file on this machine"
+        ) from error
+
+
+def wish(plan: dict[str, Any]) -> dict[str, Any]:
+    """Read the control files that the plan names; keys become hashes here."""
+    tls = plan["proxy"]["tls"]
+    wanted = {"mode": tls["mode"], "names": tls["names"]}
+    if tls["mode"] == "files":
+        wanted["cert_pem"] = _pem(tls["cert_file"], "kimi_tls_cert_file")
+        wanted["key_pem"] = _pem(tls["key_file"], "kimi_tls_key_file")
+    file = plan.get("api_keys_file")
+    return {"tls": wanted, "api_keys": api_keys.load(Path(file)) if file else {}}
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Sends certificate and hashes over standard input; nothing secret is in the result."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Bring certificate and keys to the plan; reports what changed by name."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        plan = self._task.args["plan"]
+        check = bool(self._task.check_mode)
+        try:
+            wanted = wish(plan)
+        except UserError as error:
+            return result | failure(error.message, error.fix, "bad_input")
+        try:
+            done = target(
+                self, "proxy-ensure", *(["--check"] if check else []), stdin=wanted, secret=True
+            )
+        except RemoteError as error:
+            if check:
+                return result | {"changed": True, "msg": f"would be made: {error}"}
+            return result | failure(str(error))
+        keys = done["keys"]
+        if keys["created"] or keys["removed"]:
+            result["msg"] = f"keys made: {keys['created']}, keys gone: {keys['removed']}"
+        return result | {"changed": done["changed"], "key_names": keys["names"]}

@@ -1,0 +1,55 @@
+"""Action `kimi_ready`: wait until one token comes through the opened port."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.provision import progress
+
+STEP_S = 5
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Says meanwhile what the engine is doing, and stops at once when its unit fails."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Knock until it answers, a unit fails, or `timeout` seconds are over."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        if self._task.check_mode:
+            return result | {"changed": False, "msg": "check mode: the port was not tried"}
+        host = (task_vars or {}).get("inventory_hostname", "")
+        limit = float(self._task.args["timeout"])
+        started = time.monotonic()
+        restarts: dict[str, int] = {}
+        while True:
+            counts = [f"{unit}={count}" for unit, count in restarts.items()]
+            try:
+                seen = target(self, "knock", str(STEP_S), *counts)
+            except RemoteError as error:
+                return result | failure(str(error))
+            waited = round(time.monotonic() - started, 1)
+            if seen["answered"]:
+                return result | {"changed": False, "waited_s": waited, "msg": "the model answers"}
+            if seen["failed_unit"]:
+                return result | failure(
+                    f"{seen['failed_unit']} failed: {seen['cause']}",
+                    f"{seen['fix']} (log: journalctl -u {seen['failed_unit']})",
+                )
+            if waited > limit:
+                return result | failure(
+                    f"no token within {waited:.0f} s ({seen['refusal']}); "
+                    f"the engine's last line: {seen['line']}",
+                    "raise ready_timeout_s if the engine is still loading, or read its journal",
+                )
+            restarts = seen["restarts"]
+            progress.report(Display(), host, {"phase": "start", "line": seen["line"]})

@@ -1,0 +1,81 @@
+"""Runs the code that lies on a managed machine, from inside an action plugin."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.target import layout
+
+if TYPE_CHECKING:
+    from ansible.plugins.action import ActionBase
+
+PYTHON = "/usr/bin/python3"
+
+
+class RemoteError(Exception):
+    """The machine's code did not answer, or answered that it failed; the sentence says why."""
+
+
+def shell(
+    action: ActionBase, command: str, *, stdin: str | None = None, secret: bool = False
+) -> str:
+    """Return the standard output of a shell command on the machine.
+
+    `secret` keeps the output out of the connection plugin's own -vvv lines. Raises RemoteError
+    on a return code other than 0.
+    """
+    context = action._connection._play_context
+    censored, context.no_log = context.no_log, secret or context.no_log
+    try:
+        done = action._low_level_execute_command(
+            command, in_data=None if stdin is None else stdin.encode()
+        )
+    finally:
+        context.no_log = censored
+    if done["rc"] != 0:
+        said = (done["stderr"] or done["stdout"]).strip().splitlines()
+        words = shlex.split(command)[0]
+        raise RemoteError(said[-1] if said and not secret else f"{words} failed ({done['rc']})")
+    return str(done["stdout"])
+
+
+def target(
+    action: ActionBase,
+    *arguments: str,
+    stdin: object = None,
+    secret: bool = False,
+    zipapp: str = layout.ZIPAPP,
+) -> dict[str, Any]:
+    """Return the JSON answer of a subcommand of the code on the machine; `stdin` is sent as JSON.
+
+    Raises RemoteError when there is no such code, or when the answer's `ok` is false and it
+    carries an `error`.
+    """
+    command = " ".join(shlex.quote(word) for word in (PYTHON, zipapp, *arguments))
+    # Its own failures come as JSON on standard output, whatever the exit status.
+    text = shell(
+        action,
+        f"test -r {shlex.quote(zipapp)} || {{ echo absent; exit 0; }}; {command} || true",
+        stdin=None if stdin is None else json.dumps(stdin),
+        secret=secret,
+    ).strip()
+    if text == "absent":
+        raise RemoteError(f"there is no {zipapp} on the machine: run `kimi-prov apply` first")
+    try:
+        value = json.loads(text.splitlines()[-1]) if text else None
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        said = "nothing" if secret or not text else text.splitlines()[-1][:300]
+        raise RemoteError(f"`{arguments[0]}` on the machine answered {said} instead of JSON")
+    if "error" in value:
+        raise RemoteError(str(value["error"]))
+    return value
+
+
+def failure(message: str, fix: str | None = None, code: str = "failed") -> dict[str, Any]:
+    """Return the result of a plugin that failed: one sentence, what mends it, and its class."""
+    text = f"{message}\n  fix: {fix}" if fix else message
+    return {"failed": True, "msg": text, "kimi": {"code": code, "findings": []}}
