@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,27 +22,46 @@ _MODEL = "model:"
 _TINY = "kimi-k2-lab"
 
 
-def resolve(lab: Lab, host: LabHost, file: LabFile) -> Path:
-    """Path on the control machine of what `file` names; the tiny model is made when first asked for.
+def resolve_all(lab: Lab) -> dict[str, Path]:
+    """Path on the control machine of each source that a host of the lab names.
 
-    Paths are relative to the inventory. UserError (exit 2) where there is nothing.
+    Paths are relative to the inventory; the tiny model is made when first asked for.
+    Raises UserError (exit 2) where there is nothing.
     """
-    if file.src.startswith(_MODEL):
-        if file.src != _MODEL + _TINY:
-            raise UserError(
-                f"{lab.inventory}: host {host.name}: lab_files: there is no {file.src!r}",
-                fix=f"the lab makes one model: {_MODEL}{_TINY}",
-            )
-        from kimi_prov.lab.model import make  # noqa: PLC0415 - heavy, and seldom needed
+    sources: dict[str, Path] = {}
+    for host in lab.hosts:
+        for file in host.files:
+            if file.src not in sources:
+                sources[file.src] = _resolve(lab, host, file)
+    return sources
 
-        return make(cache_home() / "models" / _TINY)
+
+def _resolve(lab: Lab, host: LabHost, file: LabFile) -> Path:
+    if file.src == _MODEL + _TINY:
+        return _tiny_model()
     source = lab.inventory / file.src
     if not source.exists():
         raise UserError(
             f"{lab.inventory}: host {host.name}: lab_files: {source} does not exist",
-            fix="correct src: a path relative to the inventory, or model:kimi-k2-lab",
+            fix=f"correct src: a path relative to the inventory, or {_MODEL}{_TINY}",
         )
     return source
+
+
+def _tiny_model() -> Path:
+    """Folder of the tiny model, made anew when the code that makes it has changed."""
+    from kimi_prov.lab import model, tokenizer  # noqa: PLC0415 - seldom needed
+
+    code = b"".join(Path(str(module.__file__)).read_bytes() for module in (model, tokenizer))
+    cache = cache_home() / "models"
+    made = cache / f"{_TINY}-{hashlib.sha256(code).hexdigest()[:12]}"
+    if not made.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache, prefix=".new-") as fresh:
+            model.make(Path(fresh) / _TINY)
+            if not made.is_dir():
+                (Path(fresh) / _TINY).rename(made)
+    return made
 
 
 def fingerprint(source: Path) -> str:
@@ -55,17 +75,15 @@ def fingerprint(source: Path) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def copy_all(lab: Lab, host: LabHost, state: HostState, ssh: list[str], report: Say) -> None:
-    """Copy the host's files over `ssh`, those that have not changed since the last copy left out."""
-    for file in host.files:
-        source = resolve(lab, host, file)
-        digest = fingerprint(source)
-        mark = state.folder / f"copied-{hashlib.sha256(file.dest.encode()).hexdigest()[:12]}"
-        if mark.exists() and mark.read_text() == digest:
-            continue
-        report(f"{host.name}: copying {file.src} to {file.dest}")
-        _copy(source, file.dest, ssh, host.name)
-        mark.write_text(digest)
+def copy_changed(source: Path, dest: str, ssh: list[str], state: HostState, report: Say) -> None:
+    """Copy `source` to `dest` on the host over `ssh`, unless it was and has not changed since."""
+    digest = fingerprint(source)
+    mark = state.folder / f"copied-{hashlib.sha256(dest.encode()).hexdigest()[:12]}"
+    if mark.exists() and mark.read_text() == digest:
+        return
+    report(f"{state.folder.name}: copying {source.name} to {dest}")
+    _copy(source, dest, ssh, state.folder.name)
+    mark.write_text(digest)
 
 
 def _copy(source: Path, dest: str, ssh: list[str], host_name: str) -> None:
@@ -79,7 +97,7 @@ def _copy(source: Path, dest: str, ssh: list[str], host_name: str) -> None:
         pack = ["tar", *flags, "-C", str(source.parent), source.name]
         folder, packed = shlex.quote(str(Path(dest).parent)), shlex.quote(source.name)
         unpack = (
-            f"mkdir -p {folder} && t=$(mktemp -d) && tar -xf - -C $t && "
+            f"mkdir -p {folder} && t=$(mktemp -d -p {folder}) && tar -xf - -C $t && "
             f"mv -f $t/{packed} {target} && rmdir $t"
         )
     environment = tool_environment()

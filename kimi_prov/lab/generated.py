@@ -12,7 +12,8 @@ from kimi_prov.lab.inventory import address6
 from kimi_prov.lab.keys import ssh_options
 
 if TYPE_CHECKING:
-    from kimi_prov.lab.inventory import Kind, Lab
+    from kimi_prov.lab.inventory import Lab
+    from kimi_prov.lab.machine import Machine
     from kimi_prov.lab.state import LabState
 
 _HEAD = "# Written by `kimi-prov lab up`, removed by `kimi-prov lab down`. Edits are lost.\n---\n"
@@ -24,32 +25,33 @@ def group_variables(lab: Lab, state: LabState, product: dict[str, object]) -> di
         "ansible_user": "root",
         "ansible_ssh_private_key_file": str(state.key),
         "ansible_ssh_common_args": " ".join(ssh_options(state.known_hosts)),
-        "lab_gateway": lab.gateway,
         "lab_gateway6": address6(lab.gateway),
         **product,
     }
 
 
-def host_variables(address: str, port: int, kind: Kind, own: str) -> dict[str, object]:
-    """Variables of one host: where it answers, and as what it really runs."""
+def host_variables(machine: Machine) -> dict[str, object]:
+    """Variables of one host: where it answers, what it sees of us, and as what it really runs."""
     return {
-        "ansible_host": address,
-        "ansible_port": port,
-        "lab_runs_as": kind,
-        "lab_address6": address6(own),
+        "ansible_host": machine.address,
+        "ansible_port": machine.port,
+        "lab_gateway": machine.gateway,
+        "lab_address6": address6(machine.host.address),
+        "lab_runs_as": machine.kind,
     }
 
 
 def plan_files(
-    lab: Lab, group: dict[str, object], hosts: dict[str, dict[str, object]]
+    lab: Lab, state: LabState, machines: list[Machine], product: dict[str, object]
 ) -> dict[Path, str]:
     """Content of each generated file by its path.
 
     Raises UserError where a file stands in the place of a folder: Ansible would read only one.
     """
-    files = {lab.inventory / "group_vars" / "all" / "lab.yml": group}
-    for name, variables in hosts.items():
-        files[lab.inventory / "host_vars" / name / "lab.yml"] = variables
+    files = {lab.inventory / "group_vars" / "all" / "lab.yml": group_variables(lab, state, product)}
+    for machine in machines:
+        path = lab.inventory / "host_vars" / machine.host.name / "lab.yml"
+        files[path] = host_variables(machine)
     for path in files:
         for ending in (".yml", ".yaml", ".json"):
             rival = path.parent.with_name(path.parent.name + ending)

@@ -1,4 +1,4 @@
-"""Root file systems of the stand-in machines: built once by mmdebstrap, kept by what they are made of."""
+"""Root file systems of the stand-in machines: built once by mmdebstrap, then cached."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
 PACKAGES = (
     "ca-certificates",
     "dbus",
-    "ifupdown",
     "iproute2",
     "iputils-ping",
     "kmod",
@@ -55,7 +54,8 @@ chmod 0440 "$1/etc/sudoers.d/operator"
 rm -f "$1"/etc/ssh/ssh_host_*
 : > "$1/etc/machine-id"
 mkdir -p "$1/var/log/journal"
-chroot "$1" systemctl disable apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer
+chroot "$1" systemctl disable apt-daily.timer apt-daily-upgrade.timer \
+  e2scrub_all.timer e2scrub_reap.service
 """
 
 # The disk's own files come as a tar on a second disk, so that no privilege is needed to make them.
@@ -71,11 +71,16 @@ Before=sysinit.target systemd-networkd.service
 ConditionPathExists=!/etc/lab-seeded
 [Service]
 Type=oneshot
-ExecStart=/bin/sh -c 'for i in 1 2 3 4 5 6 7 8 9 10; do [ -b /dev/vdb ] && break; sleep 0.5; done; tar -xpf /dev/vdb -C / && touch /etc/lab-seeded'
+ExecStart=/bin/sh -c '\
+  for i in 1 2 3 4 5 6 7 8 9 10; do [ -b /dev/vdb ] && break; sleep 0.5; done; \
+  tar -xpf /dev/vdb -C / && touch /etc/lab-seeded'
 [Install]
 WantedBy=sysinit.target
 UNIT
 printf '/dev/vda / ext4 errors=remount-ro 0 1\n' > "$1/etc/fstab"
+printf 'virtio_pci\nvirtio_blk\nvirtio_net\next4\n' >> "$1/etc/initramfs-tools/modules"
+printf 'MODULES=list\n' > "$1/etc/initramfs-tools/conf.d/lab"
+chroot "$1" update-initramfs -u >/dev/null
 chroot "$1" systemctl enable lab-seed.service systemd-networkd.service
 chroot "$1" systemctl disable systemd-networkd-wait-online.service
 """
@@ -188,7 +193,8 @@ def _build_disk(wanted: Recipe, out: Path) -> None:
     fakeroot = [] if os.geteuid() == 0 else ["fakeroot", "--"]
     script = (
         'mkdir "$1/root" && tar -xpf "$1/root.tar" -C "$1/root" --exclude=./dev/* '
-        '&& cp "$1"/root/boot/vmlinuz-* "$1/vmlinuz" && cp "$1"/root/boot/initrd.img-* "$1/initrd.img" '
+        '&& cp "$1"/root/boot/vmlinuz-* "$1/vmlinuz" '
+        '&& cp "$1"/root/boot/initrd.img-* "$1/initrd.img" '
         '&& truncate -s "$2" "$1/disk.ext4" && mke2fs -q -t ext4 -F -L root -d "$1/root" '
         '-E lazy_itable_init=1 "$1/disk.ext4" && rm -rf "$1/root" "$1/root.tar"'
     )

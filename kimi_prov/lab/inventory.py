@@ -1,4 +1,4 @@
-"""What the inventory asks of the lab: its hosts, their addresses, and nothing that Ansible decides."""
+"""What the inventory asks of the lab: its hosts, their addresses and files."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Lab:
 
 
 def address6(address: str) -> str:
-    """The unique local IPv6 address (fd6b:6d00::/32) that stands for the IPv4 `address`."""
+    """Return the unique local IPv6 address (fd6b:6d00::/32) that stands for the IPv4 `address`."""
     a, b, c, d = ipaddress.IPv4Address(address).packed
     return str(ipaddress.IPv6Address(f"fd6b:6d00:{a:x}{b:02x}:{c:x}::{d:x}"))
 

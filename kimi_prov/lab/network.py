@@ -1,4 +1,4 @@
-"""The lab's wire: a bridge, a virtual cable a host, and translation to the outside in a table of its own.
+"""The lab's wire: a bridge, a virtual cable a host, and a table that translates to the outside.
 
 Only the bridge and the table live in the control machine's own network; each host's namespace is
 held by its process and goes with it.
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab.inventory import address6
-from kimi_prov.lab.shell import run
+from kimi_prov.lab.shell import run, which
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kimi_prov.lab.inventory import Lab, LabHost
 
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
@@ -42,7 +44,7 @@ def table(lab: Lab) -> str:
 
 
 def ruleset(lab: Lab, *, forwarding_was_off: bool) -> str:
-    """The nftables script that (re)makes the lab's table."""
+    """Return the nftables script that (re)makes the lab's table."""
     name, network = table(lab), lab.network
     mark = f"  chain {FORWARD_WAS_OFF} {{ }}\n" if forwarding_was_off else ""
     return (
@@ -110,11 +112,15 @@ def set_link(lab: Lab, host: LabHost, *, up: bool) -> None:
     _ip_batch([f"link set {name} {'up' if up else 'down'}"])
 
 
-def take_down(lab: Lab) -> None:
-    """Remove the table and the bridge; switch forwarding off again after the last lab."""
+def take_down(lab: Lab, host_names: Iterable[str]) -> None:
+    """Remove cables, table and bridge; switch forwarding off again after the last lab."""
+    for host_name in host_names:
+        drop_cable(lab, host_name)
     name = bridge(lab)
     if Path(f"/sys/class/net/{name}").exists():
         _ip_batch([f"link del {name}"])
+    if which("nft") is None:
+        return
     present = _tables()
     if table(lab) not in present:
         return
@@ -132,7 +138,7 @@ def drop_cable(lab: Lab, host_name: str) -> None:
 
 
 def _tables() -> dict[str, set[str]]:
-    """The labs' nftables tables, each with the names of its chains."""
+    """Return the labs' nftables tables, each with the names of its chains."""
     done = run(["nft", "-j", "list", "ruleset"], what="reading nftables")
     found: dict[str, set[str]] = {}
     for entry in json.loads(done.stdout).get("nftables", []):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import network
 from kimi_prov.lab.shell import run, which
-from kimi_prov.lab.state import HostState, kill_process, launch
+from kimi_prov.lab.state import HostState, kill_process, launch, remove_tree
 
 if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Lab, LabHost
@@ -34,7 +34,7 @@ echo 0 > "/sys/fs/cgroup/$1/cgroup.procs"
 exec unshare --cgroup --mount sh -c "$0" sh "$@"
 """
 
-# Second stage: the overlay, the cable, then the machine, again as long as it asks for a reboot (133).
+# Second stage: the overlay, the cable, then the machine; 133 is its wish for a reboot.
 _STAGE_TWO = r"""
 set -e
 umount /sys/fs/cgroup
@@ -55,7 +55,7 @@ done
 
 
 def cgroup(lab: Lab, host_name: str | None = None) -> str:
-    """The host's control group, or the lab's, below the root of the unified tree."""
+    """Return the host's control group, or the lab's, below the root of the unified tree."""
     return f"kimi-lab-{lab.ident}" + (f"/{host_name}" if host_name else "")
 
 
@@ -108,12 +108,13 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
     upper = state.folder / "upper"
     if not upper.exists():
         fresh = state.folder / "upper.new"
-        fresh.mkdir(parents=True, exist_ok=True)
+        remove_tree(fresh)
+        fresh.mkdir(parents=True)
         with tarfile.open(state.seed) as tar:
-            tar.extractall(fresh, filter="fully_trusted")
+            tar.extractall(fresh, filter="fully_trusted")  # noqa: S202 - written by this program
         fresh.rename(upper)
-    launch(command(lab, host, image, state), state)
-    own = os.readlink("/proc/self/ns/net")
+    launch(command(lab, host, image, state), state, lab.ident)
+    own = _namespace("self")
     deadline = time.monotonic() + 20
     while True:
         pid = state.running_pid()
@@ -122,7 +123,7 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
             return
         if time.monotonic() > deadline:
             raise UserError(
-                f"lab host {host.name} did not start: {tail(state.console)}",
+                f"lab host {host.name} did not start: {state.console_tail()}",
                 fix=f"read {state.console}",
                 exit_code=ExitCode.FAILED,
             )
@@ -159,15 +160,8 @@ done
     )
 
 
-def _namespace(pid: int) -> str | None:
+def _namespace(process: int | str) -> str | None:
     try:
-        return os.readlink(f"/proc/{pid}/ns/net")
+        return str(Path(f"/proc/{process}/ns/net").readlink())
     except OSError:
         return None
-
-
-def tail(console: Path, lines: int = 6) -> str:
-    """The last lines that a machine printed on its console."""
-    if not console.exists():
-        return "it printed nothing"
-    return " | ".join(console.read_text(errors="replace").strip().splitlines()[-lines:])

@@ -23,7 +23,7 @@ SLIRP_DNS = "10.0.2.3"
 
 @dataclass(frozen=True)
 class SeedFile:
-    """One file of the seed, owned by root unless `owner` says otherwise."""
+    """One file of the seed, owned by root."""
 
     path: str
     content: bytes
@@ -31,24 +31,23 @@ class SeedFile:
 
 
 def machine_id(lab: Lab, host: LabHost) -> str:
-    """The host's /etc/machine-id: the same at every `up`."""
+    """Return the host's /etc/machine-id: the same at every `up`."""
     return hashlib.sha256(f"{lab.ident}/{host.name}".encode()).hexdigest()[:32]
 
 
 def mac(lab: Lab, host: LabHost, card: int) -> str:
-    """A locally administered MAC address for the host's network card number `card`."""
+    """Return a locally administered MAC address for the host's network card number `card`."""
     digest = hashlib.sha256(f"{lab.ident}/{host.name}/{card}".encode()).digest()
     return ":".join(f"{byte:02x}" for byte in (0x52, 0x54, 0x00, *digest[:3]))
 
 
 def common_files(lab: Lab, host: LabHost, public_key: str, host_key: Path) -> list[SeedFile]:
     """Files that every kind of host gets."""
-    names = "".join(f"{h.address}\t{h.name}\n{address6(h.address)}\t{h.name}\n" for h in lab.hosts)
     key = public_key.encode()
     return [
         SeedFile("etc/hostname", f"{host.name}\n".encode()),
         SeedFile("etc/machine-id", f"{machine_id(lab, host)}\n".encode(), 0o444),
-        SeedFile("etc/hosts", f"127.0.0.1\tlocalhost\n::1\tlocalhost\n{names}".encode()),
+        hosts_file(lab),
         SeedFile("etc/ssh/ssh_host_ed25519_key", host_key.read_bytes(), 0o600),
         SeedFile("etc/ssh/ssh_host_ed25519_key.pub", host_key.with_suffix(".pub").read_bytes()),
         # One place for both accounts: a key file in a home folder would need its owner's number.
@@ -61,8 +60,14 @@ def common_files(lab: Lab, host: LabHost, public_key: str, host_key: Path) -> li
     ]
 
 
+def hosts_file(lab: Lab) -> SeedFile:
+    """/etc/hosts with the names of all the lab's hosts."""
+    names = "".join(f"{h.address}\t{h.name}\n{address6(h.address)}\t{h.name}\n" for h in lab.hosts)
+    return SeedFile("etc/hosts", f"127.0.0.1\tlocalhost\n::1\tlocalhost\n{names}".encode())
+
+
 def resolver_file(servers: list[str]) -> SeedFile:
-    """The host's /etc/resolv.conf."""
+    """Return the host's /etc/resolv.conf."""
     return SeedFile("etc/resolv.conf", "".join(f"nameserver {s}\n" for s in servers).encode())
 
 
@@ -92,7 +97,9 @@ def write_tar(files: list[SeedFile], target: Path) -> None:
         for parts in [file.path.split("/")]
         for depth in range(1, len(parts))
     }
-    with tarfile.open(target, "w") as tar:
+    fresh = target.with_suffix(".new")
+    fresh.touch(mode=0o600)
+    with tarfile.open(fresh, "w") as tar:
         for folder in sorted(folders):
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
@@ -101,4 +108,4 @@ def write_tar(files: list[SeedFile], target: Path) -> None:
             entry = tarfile.TarInfo(file.path)
             entry.size, entry.mode = len(file.content), file.mode
             tar.addfile(entry, io.BytesIO(file.content))
-    target.chmod(0o600)
+    fresh.rename(target)

@@ -73,7 +73,7 @@ def apt_options(dump: str) -> tuple[str, ...]:
 def product_variables(
     environment: Mapping[str, str], pip_config: Mapping[str, str], apt: AptSettings
 ) -> dict[str, object]:
-    """Return the `kimi_*` variables that carry these settings to the hosts; unset ones are left out.
+    """Return the `kimi_*` variables that carry these settings to the hosts; none that is unset.
 
     Environment variables win over pip's configuration file, as they do for pip. Addresses of the
     control machine's own disk (file:) mean nothing on a host and are left out; the find-links
@@ -113,7 +113,7 @@ def product_variables(
 
 
 def detect() -> dict[str, object]:
-    """The product variables of this machine, now."""
+    """Return the product variables of this machine as it is now."""
     listing = _output([sys.executable, "-m", "pip", "config", "list"])
     if not listing:
         listing = _output(["pip3", "config", "list"])
@@ -131,7 +131,7 @@ def parse_pip_config(listing: str) -> dict[str, str]:
 
 
 def resolvers(texts: list[str]) -> list[str]:
-    """Name servers of the first resolv.conf that has any which a host could reach (not loopback)."""
+    """Return the name servers of the first resolv.conf with any that is not on loopback."""
     for text in texts:
         servers = re.findall(r"^nameserver\s+(\S+)", text, re.MULTILINE)
         reachable = [s for s in servers if not s.startswith("127.") and s != "::1"]

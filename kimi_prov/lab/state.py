@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Lab
 
 
+# Name of the environment variable that holds a lab's ident in all that the lab starts.
+MARK = "KIMI_PROV_LAB"
+
+
 def _base(variable: str, fallback: str) -> Path:
     value = os.environ.get(variable, "")
     return (Path(value) if value.startswith("/") else Path.home() / fallback) / "kimi-prov"
@@ -94,6 +98,33 @@ class HostState:
         return self.folder / "console.log"
 
     @property
+    def image_file(self) -> Path:
+        """Names the image that the host's disk differs from."""
+        return self.folder / "image"
+
+    def image(self) -> Path | None:
+        """Folder of the image that the host was first started from; None before that.
+
+        Raises UserError (exit 1) where that image is gone from the cache.
+        """
+        if not self.image_file.exists():
+            return None
+        image = Path(self.image_file.read_text())
+        if not image.is_dir():
+            raise UserError(
+                f"lab host {self.folder.name} was started from {image}, which is gone",
+                fix="kimi-prov lab down INVENTORY, then up again",
+                exit_code=ExitCode.FAILED,
+            )
+        return image
+
+    def console_tail(self, lines: int = 6) -> str:
+        """Return the last lines that the machine printed on its console, in one line."""
+        if not self.console.exists():
+            return "(nothing)"
+        return " | ".join(self.console.read_text(errors="replace").strip().splitlines()[-lines:])
+
+    @property
     def host_key(self) -> Path:
         """The host's own SSH key."""
         return self.folder / "ssh_host_ed25519_key"
@@ -131,10 +162,11 @@ _RECORD_AND_EXEC = (
 )
 
 
-def launch(command: list[str], host: HostState) -> None:
+def launch(command: list[str], host: HostState, mark: str) -> None:
     """Start the host's program in a session of its own, its output going to the console file.
 
-    Returns at once; the process puts itself on record before it becomes the program.
+    `mark` stands in its environment, so that it can be found even without its record.
+    Returns when the process has put itself on record, which it does before it becomes the program.
     """
     host.pid_file.unlink(missing_ok=True)
     run(
@@ -145,8 +177,17 @@ def launch(command: list[str], host: HostState) -> None:
             *command,
         ],
         what=f"starting {host.folder.name}",
-        environment={"CONSOLE": str(host.console)},
+        environment={"CONSOLE": str(host.console), MARK: mark},
     )
+    deadline = time.monotonic() + 10
+    while not host.pid_file.exists():
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"lab host {host.folder.name} did not start",
+                fix=f"read {host.console}",
+                exit_code=ExitCode.FAILED,
+            )
+        time.sleep(0.01)
 
 
 def kill_process(host: HostState) -> None:
@@ -167,6 +208,13 @@ def kill_process(host: HostState) -> None:
         time.sleep(0.02)
 
 
+def tidy_homes() -> None:
+    """Remove the folders above a lab's state that are empty now."""
+    for folder in (state_home(), state_home().parent):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
 def remove_tree(folder: Path) -> None:
     """Remove a folder of state with all that is in it; nothing happens where there is none."""
     if folder.exists():
@@ -177,8 +225,12 @@ def remove_tree(folder: Path) -> None:
 def locked(inventory: Path) -> Iterator[None]:
     """Hold the lab's lock: `up` and `down` of one inventory go one after the other.
 
-    The lock is on the inventory folder itself, so nothing is left behind.
+    The lock is on the inventory folder itself, so nothing is left behind; without the folder
+    there is nothing to bring up.
     """
+    if not inventory.is_dir():
+        yield
+        return
     handle = os.open(inventory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,0 +1,184 @@
+"""One stand-in machine, whichever kind it runs as: where it answers, its start, boot and files."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.lab import files, inventory, keys, nspawn, qemu, seed
+from kimi_prov.lab.settings import control_resolvers
+from kimi_prov.lab.shell import run
+from kimi_prov.lab.state import HostState, LabState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from kimi_prov.lab.inventory import Kind, Lab, LabHost
+    from kimi_prov.lab.shell import Say
+
+BOOT_TIMEOUT_S: dict[Kind, float] = {"nspawn": 60, "qemu": 400}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A lab host as the kind that it really runs as."""
+
+    lab: Lab
+    host: LabHost
+    kind: Kind
+    # Set when the whole `up` is to end, so that no thread waits for a boot nobody wants.
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    @classmethod
+    def existing(cls, lab: Lab, name: str) -> Machine:
+        """Return the machine as it was last started; as declared where it never was."""
+        host = lab.host(name)
+        return cls(lab, host, recorded_kind(LabState.of(lab), name) or host.kind)
+
+    @property
+    def state(self) -> HostState:
+        """What the machine keeps on the control machine's disk."""
+        return LabState.of(self.lab).host(self.host.name)
+
+    @property
+    def address(self) -> str:
+        """Address at which the control machine reaches it."""
+        return qemu.address(self.host) if self.kind == "qemu" else self.host.address
+
+    @property
+    def port(self) -> int:
+        """Port of its sshd, as the control machine sees it."""
+        if self.kind != self.host.kind:
+            return inventory.SSH_PORT[self.kind]
+        return self.host.port
+
+    @property
+    def gateway(self) -> str:
+        """The control machine's address, as the host sees it."""
+        return seed.SLIRP_GATEWAY if self.kind == "qemu" else self.lab.gateway
+
+    @property
+    def status(self) -> str:
+        """Say `up`, `off` (it keeps its disk) or `absent`."""
+        if self.state.running_pid() is not None:
+            return "up"
+        return "off" if self.state.kind_file.exists() else "absent"
+
+    def ssh(self, command: Sequence[str] = ()) -> list[str]:
+        """Build the ssh command line; one word goes to the host's shell as it is."""
+        lab_state = LabState.of(self.lab)
+        remote = list(command) if len(command) <= 1 else [shlex.join(command)]
+        return [
+            *("ssh", "-F", "none", "-i", str(lab_state.key), "-p", str(self.port)),
+            *("-o", "BatchMode=yes", "-o", "ConnectTimeout=20"),
+            *keys.ssh_options(lab_state.known_hosts),
+            f"root@{self.address}",
+            *remote,
+        ]
+
+    def start(self, image: Path, public_key: str, *, kvm: bool, report: Say) -> None:
+        """Boot the machine unless it runs, and wait until it has booted."""
+        name, state = self.host.name, self.state
+        if state.running_pid() is not None:
+            self.wait_for_boot()
+            report(f"{name}: is up")
+            return
+        state.folder.mkdir(parents=True, exist_ok=True)
+        state.kind_file.write_text(self.kind)
+        state.image_file.write_text(str(image))
+        if not state.seed.exists():
+            self._write_seed(public_key)
+        began = time.monotonic()
+        if self.kind == "qemu":
+            report(f"{name}: starting (qemu, {'KVM' if kvm else 'software emulation'})")
+            qemu.start(self.lab, self.host, image, state, self.port, kvm=kvm)
+        else:
+            report(f"{name}: starting (nspawn)")
+            nspawn.start(self.lab, self.host, image, state)
+        self.wait_for_boot()
+        report(f"{name}: up at {self.address}:{self.port} after {time.monotonic() - began:.1f} s")
+
+    def _write_seed(self, public_key: str) -> None:
+        wanted = seed.common_files(self.lab, self.host, public_key, self.state.host_key)
+        if self.kind == "qemu":
+            wanted += seed.qemu_network_files(self.lab, self.host)
+        else:
+            wanted.append(seed.resolver_file(control_resolvers()))
+        seed.write_tar(wanted, self.state.seed)
+
+    def pull_plug(self) -> None:
+        """End the machine at once; its disk stays."""
+        if self.kind == "qemu":
+            qemu.stop(self.state)
+        else:
+            nspawn.stop(self.lab, self.host.name, self.state)
+
+    def wait_for_boot(self) -> None:
+        """Wait until sshd answers and systemd has finished booting; UserError (exit 1) if never."""
+        limit = BOOT_TIMEOUT_S[self.kind]
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline and not self.cancelled.is_set():
+            if self.speaks_ssh():
+                said = self.ask("systemctl is-system-running --wait", timeout=limit)
+                if said in {"running", "degraded"}:
+                    return
+            if self.state.running_pid() is None:
+                break
+            time.sleep(0.1)
+        raise UserError(
+            f"lab host {self.host.name} does not answer at {self.address}:{self.port}; "
+            f"its console ends with: {self.state.console_tail()}",
+            fix=f"read {self.state.console}, then `kimi-prov lab down {self.lab.inventory}`",
+            exit_code=ExitCode.FAILED,
+        )
+
+    def speaks_ssh(self) -> bool:
+        """Whether an sshd greets at the machine's address."""
+        try:
+            with socket.create_connection((self.address, self.port), timeout=2) as connection:
+                return connection.recv(4) == b"SSH-"
+        except OSError:
+            return False
+
+    def ask(self, command: str, *, timeout: float = 60) -> str:
+        """Return what `command` prints on the host; nothing where the host does not answer."""
+        done = run(
+            self.ssh([command]),
+            what=f"asking lab host {self.host.name}",
+            check=False,
+            timeout=timeout,
+        )
+        return done.stdout.strip()
+
+    def boot_mark(self) -> str:
+        """Return what changes at each boot, of either kind of host; empty while it is down."""
+        if not self.speaks_ssh():
+            return ""
+        return self.ask("cut -d' ' -f22 /proc/1/stat; cat /proc/sys/kernel/random/boot_id")
+
+    def copy_files(self, sources: Mapping[str, Path], report: Say) -> None:
+        """Copy what `lab_files` wants (`sources`: path here by its `src`), where that has changed.
+
+        The lab's /etc/hosts goes the same way, because a host may have joined since.
+        """
+        ssh, state = self.ssh(), self.state
+        hosts = state.folder / "hosts"
+        text = seed.hosts_file(self.lab).content
+        if not hosts.exists() or hosts.read_bytes() != text:
+            hosts.write_bytes(text)
+        files.copy_changed(hosts, "/etc/hosts", ssh, state, lambda _line: None)
+        for file in self.host.files:
+            files.copy_changed(sources[file.src], file.dest, ssh, state, report)
+
+
+def recorded_kind(state: LabState, name: str) -> Kind | None:
+    """Kind that the host called `name` was last started as; None where it never was."""
+    path = state.host(name).kind_file
+    text = path.read_text() if path.exists() else ""
+    return next((kind for kind in inventory.KINDS if kind == text), None)

@@ -1,0 +1,68 @@
+"""Processes of a lab that no record tells of: sessions to its hosts, and cut starts.
+
+They are recognised by what they hold (an open connection to a lab host, the lab's mark in their
+environment), never by their name.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from kimi_prov.lab.machine import Machine, recorded_kind
+from kimi_prov.lab.state import MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kimi_prov.lab.inventory import Lab
+    from kimi_prov.lab.state import LabState
+
+
+def end_sessions(lab: Lab, state: LabState) -> None:
+    """End ssh sessions to the lab's hosts, such as those that Ansible keeps open for a minute."""
+    hosts = {
+        (machine.address, machine.port)
+        for host in lab.hosts
+        if recorded_kind(state, host.name)
+        for machine in [Machine.existing(lab, host.name)]
+    }
+    _end(process for process in _own_processes() if _connected(process) & hosts)
+
+
+def end_unrecorded(lab: Lab) -> None:
+    """End what carries the lab's mark: a machine whose record was lost."""
+    mark = f"{MARK}={lab.ident}".encode()
+    _end(process for process in _own_processes() if mark in _environment(process.pid).split(b"\0"))
+
+
+def _own_processes() -> Iterable[psutil.Process]:
+    own = {psutil.Process().pid, *(parent.pid for parent in psutil.Process().parents())}
+    return (process for process in psutil.process_iter() if process.pid not in own)
+
+
+def _connected(process: psutil.Process) -> set[tuple[str, int]]:
+    try:
+        return {(c.raddr.ip, c.raddr.port) for c in process.net_connections("tcp") if c.raddr}
+    except psutil.Error:
+        return set()
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def _end(processes: Iterable[psutil.Process]) -> None:
+    ending = list(processes)
+    for process in ending:
+        try:
+            process.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(ending, timeout=10)
