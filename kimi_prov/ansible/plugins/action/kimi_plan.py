@@ -1,0 +1,76 @@
+"""Action `kimi_plan`: describe the machine, and work out what it shall become. Changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible import context
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.send import run_sent
+from kimi_prov.catalog import loader
+from kimi_prov.errors import UserError
+from kimi_prov.planner import wishes
+from kimi_prov.planner.locate import locator
+from kimi_prov.planner.plan import make_plan
+from kimi_prov.planner.variables import INTERNAL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Returns `plan` and `facts`; the role keeps them as `kimi_plan` and `kimi_facts`."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Check the wishes before the machine is asked: what is misspelt needs no connection."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        try:
+            wanted = self._wishes(variables)
+            facts = run_sent(self, "probe")
+            plan = make_plan(facts, wanted, loader.load())
+        except UserError as error:
+            return result | failure(error.message, error.fix, "bad_input")
+        except RemoteError as error:
+            return result | failure(str(error))
+        document = {"plan": plan, "facts": facts}
+        return result | {"changed": False, **document, "kimi_document": plan}
+
+    def _wishes(self, variables: Mapping[str, Any]) -> wishes.Wishes:
+        values = {}
+        names = [n for n in variables if str(n).startswith("kimi_") and n not in INTERNAL]
+        for name in [*names, "ansible_host"]:
+            if name in variables:
+                values[str(name)] = self._value(name, variables[name])
+        folder = variables.get("inventory_dir")
+        return wishes.parse(
+            values,
+            host=str(variables.get("inventory_hostname", "")),
+            base=Path(str(folder)) if folder else None,
+            locate=locator(_sources(variables)),
+        )
+
+    def _value(self, name: str, value: Any) -> Any:  # noqa: ANN401  (whatever YAML can hold)
+        try:
+            return self._templar.template(value)
+        except AnsibleError as error:
+            raise UserError(
+                f"{name}: {str(error).splitlines()[0]}",
+                fix="define the variable that it refers to",
+            ) from error
+
+
+def _sources(variables: Mapping[str, Any]) -> list[str]:
+    """Inventories and files of extra variables that were named on the command line."""
+    given = context.CLIARGS.get("extra_vars") or ()
+    files = [str(text)[1:] for text in given if str(text).startswith("@")]
+    return [*files, *(str(source) for source in variables.get("ansible_inventory_sources") or ())]

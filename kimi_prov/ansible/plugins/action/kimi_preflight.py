@@ -1,0 +1,33 @@
+"""Action `kimi_preflight`: stop before anything changes where the plan has blockers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from kimi_prov.ansible.remote import failure
+from kimi_prov.planner.plan import blockers
+from kimi_prov.report import text
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """All blockers come in one message: mending them one run at a time wastes the reader's day."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Fail with the blockers of `plan`, or pass with its warnings in `msg`."""
+        result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
+        plan = self._task.args["plan"]
+        found = blockers(plan)
+        host = (task_vars or {}).get("inventory_hostname", "the machine")
+        if found:
+            message = f"{host} does not meet what the plan requires:\n{text.findings(found)}"
+            refusal = failure(message, code="blockers")
+            return result | refusal | {"kimi": {"code": "blockers", "findings": found}}
+        warnings = [row for row in plan["findings"] if row["severity"] == "warning"]
+        return result | {"msg": text.findings(warnings) if warnings else "nothing stands in the way"}

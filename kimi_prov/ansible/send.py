@@ -1,0 +1,58 @@
+"""Runs a subcommand of our code on a machine that does not have it, and leaves no file there."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.ansible.remote import PYTHON, RemoteError
+from kimi_prov.hardware.bundle import zipapp_bytes
+
+if TYPE_CHECKING:
+    from ansible.plugins.action import ActionBase
+
+# The zipapp comes by standard input into memory without a name and is imported from there.
+_RECEIVER = """\
+import os, sys
+name = os.memfd_create("kimi-target")
+with open(name, "wb", closefd=False) as file:
+    file.write(sys.stdin.buffer.read())
+sys.dont_write_bytecode = True
+sys.path.insert(0, "/proc/self/fd/%d" % name)
+from kimi_prov.target.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def run_sent(action: ActionBase, *arguments: str) -> dict[str, Any]:
+    """Return the JSON answer of a subcommand, in one round trip.
+
+    `arguments` must hold no secret: they show in the process list. Raises RemoteError with a
+    sentence that says what failed and how to mend it.
+    """
+    words = (PYTHON, "-c", _RECEIVER, *arguments)
+    done = action._low_level_execute_command(shlex.join(words), in_data=zipapp_bytes())
+    text = str(done["stdout"])
+    start = text.find("{")
+    try:
+        # A banner of a login shell may stand before the answer.
+        value = json.loads(text[start:]) if start >= 0 and done["rc"] == 0 else None
+    except ValueError:
+        value = None
+    if isinstance(value, dict):
+        return value
+    raise RemoteError(_cause(int(done["rc"]), f"{done['stderr']}\n{text}"))
+
+
+def _cause(status: int, said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    last = lines[-1] if lines else f"exit status {status}"
+    if any("sudo" in line for line in lines):
+        return (
+            f"no root rights on the machine: {last}\n  fix: log in as root, or give the user "
+            "passwordless sudo, or set ansible_become_password"
+        )
+    if status == 127 or "No such file" in last:
+        return f"{PYTHON} cannot be run on the machine: {last}\n  fix: apt-get install python3"
+    return f"the machine could not be described: {last}"

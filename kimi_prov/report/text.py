@@ -1,0 +1,99 @@
+"""A plan and its findings as text for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.planner.findings import human
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_WIDTH = 80
+_LABEL = 14
+_MARKS = {"blocker": "BLOCKER", "warning": "warning", "info": "info", "pass": "ok"}
+
+
+def plan(document: Mapping[str, Any]) -> str:
+    """Describe one host's plan: every decision with its reason, then the findings."""
+    engine, model, ram = document["engine"], document["model"], document["ram_disk"]
+    memory, tuning, proxy = document["memory"], document["tuning"], document["proxy"]
+    lines = [
+        *_row("model", f"{model['name']} ({model['weights_format']}, {human(model['bytes'])})"),
+        *_row("", "random weights: it talks nonsense" if model["random_weights"] else None),
+        *_row("weights from", document["weights"]["source"]),
+        *_row("weights at", model["dir"]),
+        *_row("engine", f"{engine['name']} {engine['version']} ({engine['variant']})"),
+        *_row("", engine["reason"]),
+        *_row("context", f"{model['context']} tokens, cache for {memory['kv_tokens_max']} in all"),
+        *_row("memory", _memory(memory)),
+        *_row("RAM disk", "no" if not ram["enabled"] else human(ram["size_bytes"])),
+        *_row("", ram["reason"]),
+        *_row("disk", f"{human(document['disk']['required_bytes'])} below {document['disk']['path']}"),
+        *_row("speed", "not estimated by this version"),
+        *_row("tuning", _tuning(tuning)),
+        *[line for row in tuning["skipped"] for line in _row("", f"{row['what']}: {row['reason']}")],
+        *_row("port", f"{proxy['port']}, TLS {proxy['tls']['mode']}"),
+        *_row("", "from " + (", ".join(proxy["allowed_networks"]) or "the machine itself alone")),
+        *_row("firewall", document["firewall"]["manager"]),
+    ]
+    for instance in document["instances"]:
+        words = shlex.join([*instance["numactl"], *instance["argv"]])
+        lines += ["", *_row(f"instance {instance['index']}", f"port {instance['port']}")]
+        lines += _row("", f"NUMA nodes {instance['numa_nodes']}, CPUs {instance['cpus']}")
+        lines += _row("", words)
+    shown = [row for row in document["findings"] if row["severity"] != "pass"]
+    passed = len(document["findings"]) - len(shown)
+    lines += ["", findings(shown)] if shown else [""]
+    lines.append(f"{passed} requirement(s) met")
+    return "\n".join(lines) + "\n"
+
+
+def findings(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Describe findings: the title, what was found, what is needed, and how to mend it."""
+    lines: list[str] = []
+    for row in rows:
+        lines += _wrap(f"{_MARKS[row['severity']]}: {row['title']} [{row['id']}]", "", "  ")
+        lines += _wrap(f"found: {row['observed']}", "  ", "         ")
+        lines += _wrap(f"needed: {row['required']}", "  ", "          ")
+        if row["fix"]:
+            lines += _wrap(f"fix: {row['fix']}", "  ", "       ")
+    return "\n".join(lines)
+
+
+def _row(label: str, value: str | None) -> list[str]:
+    if not value:
+        return []
+    return _wrap(value, label.ljust(_LABEL), " " * _LABEL)
+
+
+def _wrap(text: str, first: str, rest: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _memory(memory: Mapping[str, Any]) -> str:
+    host = (
+        f"{human(memory['host_ram_required_bytes'])} needed of "
+        f"{human(memory['host_ram_available_bytes'])}"
+    )
+    if memory["weights_bytes_per_gpu"] is None:
+        return host
+    return (
+        f"{host}; each GPU: weights {human(memory['weights_bytes_per_gpu'])}, "
+        f"cache {human(memory['kv_available_bytes_per_gpu'])}"
+    )
+
+
+def _tuning(tuning: Mapping[str, Any]) -> str:
+    parts = [f"{name}={value}" for name, value in sorted(tuning["sysctl"].items())]
+    parts += [f"{name} {tuning[name]}" for name in ("thp", "governor") if tuning[name]]
+    return ", ".join(parts) or "nothing that may be changed here"
