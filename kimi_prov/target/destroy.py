@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 UNIT_DIRECTORY = "etc/systemd/system"
 OUR_UNITS = ("kimi-*.service", "kimi-*.mount", "kimi-*.target", "kimi-*.path", "srv-kimi-ram.mount")
+DROPIN = "etc/systemd/system/nftables.service.d/kimi-firewall.conf"
 # Files of ours among the distribution's own directories.
 OUR_FILES = (
     "etc/sysctl.d/80-kimi.conf",
@@ -77,6 +79,7 @@ class Undo:
         for pattern in OUR_UNITS:
             found += self._at(f"{UNIT_DIRECTORY}/{pattern}")
             found += self._at(f"{UNIT_DIRECTORY}/{pattern}.d")
+        found += self._at(DROPIN)
         return sorted(set(found))
 
     def units(self) -> None:
@@ -91,7 +94,7 @@ class Undo:
         names = {
             *loaded,
             *linked,
-            *[path.name for path in files if path.suffix != ".d"],
+            *[path.name for path in files if path.suffix not in (".d", ".conf")],
         } - templates
         for name in sorted(names, key=lambda unit: (unit == FIREWALL_UNIT, unit)):
             self.act(self.removed, "unit " + name, partial(_end_unit, name))
@@ -253,6 +256,9 @@ def _delete(path: Path) -> None:
         shutil.rmtree(str(path))
     elif path.exists() or path.is_symlink():
         path.unlink()
+    if path.parent.suffix == ".d" and path.parent.name.endswith(".service.d"):
+        with suppress(OSError):  # others may have drop-ins there
+            path.parent.rmdir()
 
 
 def _put(path: Path, content: str, mode: int) -> None:
