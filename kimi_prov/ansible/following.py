@@ -1,0 +1,63 @@
+"""What an answer of `follow` means for someone who waits for a unit to finish its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REPORTED = ("done_bytes", "total_bytes", "rate_bytes_per_s", "eta_s", "line")
+# What systemd says of a process that could not say anything itself any more.
+RESULTS = {
+    "oom-kill": "the kernel killed it for want of memory",
+    "signal": "it was killed by a signal",
+    "core-dump": "it crashed",
+    "timeout": "it took longer than its unit allows",
+    "start-limit-hit": "it failed several times in a row",
+    "dependency": "a unit that it needs failed",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether to wait on, and the sentence for either end."""
+
+    state: Literal["running", "done", "failed"]
+    message: str = ""
+
+
+def judge(unit: str, answer: Mapping[str, Any]) -> Verdict:
+    """Tell from systemd's view and the job's own progress how the work stands.
+
+    A unit that is queued or starting is running; a oneshot that has finished is active.
+    """
+    shown: Mapping[str, str] = answer["unit"]
+    progress: Mapping[str, Any] = answer.get("progress") or {}
+    active = shown.get("ActiveState", "")
+    told = str(progress.get("message") or "") if progress.get("state") == "failed" else ""
+    if shown.get("LoadState") == "not-found":
+        return Verdict("failed", f"there is no {unit} on the machine")
+    if active == "failed":
+        return Verdict("failed", told or _unsaid(unit, shown, answer.get("journal") or []))
+    if shown.get("SubState", "").startswith("auto-restart") and told:
+        return Verdict("failed", f"{told}; {unit} goes on trying by itself")
+    if shown.get("Job", "0") not in ("", "0") or active in ("activating", "deactivating"):
+        return Verdict("running")
+    if active == "active":
+        return Verdict("done", str(progress.get("message") or ""))
+    return Verdict("failed", f"{unit} was stopped before it was done")
+
+
+def _unsaid(unit: str, shown: Mapping[str, str], journal: list[str]) -> str:
+    result = shown.get("Result", "")
+    why = RESULTS.get(result, f"exit status {shown.get('ExecMainStatus', '?')}")
+    last = journal[-1] if journal else "nothing in the journal"
+    return f"{unit}: {why}; its last line: {last}"
+
+
+def report_of(phase: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Shape what the reader sees while it runs: bytes, rate, time left and one line."""
+    progress: Mapping[str, Any] = answer.get("progress") or {"line": "starting"}
+    return {"phase": phase, **{key: progress[key] for key in REPORTED if key in progress}}

@@ -1,0 +1,74 @@
+"""Action `kimi_follow`: wait until a unit has done its work, showing how far it is."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from kimi_prov.ansible.following import judge, report_of
+from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.provision import progress
+
+INTERVAL_S = 1.0
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """The work goes on without us: a cut connection is only waited out."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Ask once a second until the unit is done, has failed, or `timeout_s` is over."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        if self._task.check_mode:
+            return result | {"changed": False, "skipped": True, "msg": "check mode: not waited"}
+        unit, phase = str(self._task.args["unit"]), str(self._task.args["phase"])
+        host = (task_vars or {}).get("inventory_hostname", "")
+        started = time.monotonic()
+        limit_s = float(self._task.args["timeout_s"])
+        while True:
+            try:
+                answer = self._ask(unit)
+            except RemoteError as error:
+                return result | failure(str(error))
+            verdict = judge(unit, answer)
+            waited = round(time.monotonic() - started, 1)
+            if verdict.state == "done":
+                return result | {"changed": False, "waited_s": waited, "msg": verdict.message}
+            if verdict.state == "failed":
+                return (
+                    result
+                    | failure(
+                        verdict.message,
+                        "mend what it names and run this again: what is done is kept "
+                        f"(log: journalctl -u {unit})",
+                    )
+                    | {"journal": answer.get("journal") or []}
+                )
+            if waited > limit_s:
+                return result | failure(
+                    f"{unit} is still at work after {waited:.0f} s",
+                    "let it go on by itself and run this again later",
+                )
+            progress.report(Display(), host, report_of(phase, answer))
+            time.sleep(INTERVAL_S)
+
+    def _ask(self, unit: str) -> dict[str, Any]:
+        """Return the unit's state, waiting out a machine that is away (a cut link, a reboot)."""
+        patience_s = float(self._task.args.get("unreachable_s", 300))
+        gone = time.monotonic()
+        while True:
+            try:
+                return target(self, "follow", unit, "--progress", self._task.args["progress"])
+            except AnsibleConnectionFailure:
+                if time.monotonic() - gone > patience_s:
+                    raise
+                self._connection.reset()
+                time.sleep(INTERVAL_S)
