@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.target.edge import EdgeError, Paths, answer, read_json, run, write_atomic
+from kimi_prov.target.edge import EdgeError, Paths, answer, read_json, read_text, run, write_atomic
 
 if TYPE_CHECKING:
     import subprocess
@@ -41,18 +43,31 @@ def wanted_rules(wish: dict[str, Any], zones: list[str]) -> list[Rule]:
     return []
 
 
+def ufw_line(network: str, port: str) -> re.Pattern[str]:
+    """Return what `ufw status` shows for this network and port, as ufw normalises both."""
+    net = ipaddress.ip_network(network, strict=False)
+    source, label = str(net), f"{port}/tcp"
+    if net.prefixlen == 0:
+        anywhere = " (v6)" if net.version == 6 else ""
+        source, label = f"Anywhere{anywhere}", f"{label}{anywhere}"
+    elif net.prefixlen == net.max_prefixlen:
+        source = str(net.network_address)
+    return re.compile(
+        rf"^{re.escape(label)}\s+ALLOW(?: IN)?\s+{re.escape(source)}\s*(?:# (?P<comment>.*))?$"
+    )
+
+
 class Ufw:
-    """ufw's own list of added rules; our rules carry a comment."""
+    """The rules that ufw holds; ours carry a comment."""
 
     def __init__(self) -> None:
-        self.added = run("ufw", "show", "added").stdout.splitlines()
+        self.lines = [line.strip() for line in run("ufw", "status").stdout.splitlines()]
 
     def holds(self, rule: Rule) -> str:
         """`ours`, `theirs` or nothing."""
-        start = "ufw allow from {} to any port {} proto tcp".format(rule["from"], rule["port"])
-        for line in self.added:
-            if line == start or line.startswith(start + " "):
-                return "ours" if f"comment '{COMMENT}'" in line else "theirs"
+        pattern = ufw_line(rule["from"], rule["port"])
+        for found in filter(None, map(pattern.match, self.lines)):
+            return "ours" if found.group("comment") == COMMENT else "theirs"
         return ""
 
     @staticmethod
@@ -143,7 +158,8 @@ def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[s
 
     Without either (manager "nftables") only leftovers are removed.
     """
-    ours: list[Rule] = read_json(paths.firewall_state).get("rules", [])
+    state = read_json(paths.firewall_state)
+    ours: list[Rule] = state.get("rules", [])
     zones = active_zones() if wish["manager"] == "firewalld" else []
     if wish["manager"] == "ufw" and not _ufw_knows_ipv6():
         wish = {**wish, "ipv6": []}  # with IPV6=no ufw neither filters nor takes such a rule
@@ -161,13 +177,14 @@ def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[s
         # Intent first: what is in the record may be missing, never the other way round.
         record = [*kept, *[rule for rule in added if rule not in kept]]
         paths.state.mkdir(parents=True, exist_ok=True)
-        _write(paths, [*record, *removed])
+        created = [*state.get("zone_files", []), *_new_zone_files(zones)]
+        _write(paths, [*record, *removed], created)
         for rule in added:
             _manager(rule["manager"]).add(rule)
         for rule in removed:
             if running(rule["manager"]):
                 _manager(rule["manager"]).remove(rule)
-        _write(paths, record)
+        _write(paths, record, created)
     return {
         "changed": changed,
         "added": added,
@@ -178,18 +195,43 @@ def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[s
 
 def remove_all(paths: Paths, *, check: bool = False) -> list[Rule]:
     """Take every rule that was recorded as ours out of ufw and firewalld."""
-    ours: list[Rule] = read_json(paths.firewall_state).get("rules", [])
+    state = read_json(paths.firewall_state)
+    ours: list[Rule] = state.get("rules", [])
     if not check:
         for rule in ours:
             if running(rule["manager"]):
                 _manager(rule["manager"]).remove(rule)
+        for name in sorted(state.get("zone_files", [])):
+            _drop_zone_file(name)
         if ours:
-            _write(paths, [])
+            _write(paths, [], [])
     return ours
 
 
-def _write(paths: Paths, rules: list[Rule]) -> None:
-    write_atomic(paths.firewall_state, json.dumps({"rules": rules}, indent=1) + "\n", 0o600)
+def _write(paths: Paths, rules: list[Rule], zone_files: list[str]) -> None:
+    record = {"rules": rules, "zone_files": zone_files}
+    write_atomic(paths.firewall_state, json.dumps(record, indent=1) + "\n", 0o600)
+
+
+def _new_zone_files(zones: list[str]) -> list[str]:
+    """Return the files that firewalld will write for our rules and that are not there yet."""
+    names = [f"/etc/firewalld/zones/{zone}.xml{old}" for zone in zones for old in ("", ".old")]
+    return [name for name in names if not Path(name).exists()]
+
+
+def _drop_zone_file(name: str) -> None:
+    """Remove a zone file that exists only because of our rules and says again what is shipped."""
+    path = Path(name)
+    shipped = Path("/usr/lib/firewalld/zones") / path.name.replace(".old", "")
+    current = path.with_name(shipped.name)
+    if path == current and path.exists() and _words(path) != _words(shipped):
+        return  # somebody else's rules are in it too
+    if path.exists() and (path == current or not current.exists()):
+        path.unlink()
+
+
+def _words(path: Path) -> list[str]:
+    return sorted(read_text(path).replace("><", "> <").split())
 
 
 def drops_elsewhere(wish: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from kimi_prov.target import api, checks, tls, units
+from kimi_prov.target import api, checks, lock, tls, units
 from kimi_prov.target.edge import PROXY_UNIT, Paths, answer, read_json, read_text, serve_unit
 
 # What a line in the engine's journal means, and what the operator can do about it.
@@ -110,5 +110,6 @@ def main(argv: list[str]) -> int:
     """`knock SECONDS [UNIT=RESTARTS ...]` waits for a token; `knock verify` runs the checks."""
     if argv[:1] == ["verify"]:
         return answer(verify(Paths()))
+    lock.renew()
     seen = {name: int(count) for name, _, count in (word.rpartition("=") for word in argv[1:])}
     return answer(knock(Paths(), float(argv[0]) if argv else 0.0, seen))

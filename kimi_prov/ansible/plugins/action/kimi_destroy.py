@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, failure, target
-from kimi_prov.hardware.bundle import build_zipapp
+from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.send import run_sent
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
     """Sends its own copy of the code: the installed one is among what it removes."""
 
-    TRANSFERS_FILES = True
+    TRANSFERS_FILES = False
     _supports_check_mode = True
 
     def run(
@@ -31,16 +29,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             )
         options = ["--check"] if self._task.check_mode else []
         options += ["--purge-weights"] if self._task.args.get("purge_weights") else []
-        directory = self._make_tmp_path()
-        remote = self._connection._shell.join_path(directory, "kimi-target.pyz")
         try:
-            with tempfile.TemporaryDirectory(prefix="kimi-prov-") as local:
-                self._transfer_file(str(build_zipapp(Path(local) / "kimi-target.pyz")), remote)
-            done = target(self, "destroy", *options, zipapp=remote)
+            done = run_sent(self, "destroy", *options)
         except RemoteError as error:
             return result | failure(str(error))
-        finally:
-            self._remove_tmp_path(directory)
         result |= {"changed": done["changed"], "kimi_document": done}
         if not done["ok"]:
             result |= failure(

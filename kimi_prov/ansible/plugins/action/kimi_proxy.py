@@ -29,7 +29,7 @@ def wish(plan: dict[str, Any]) -> dict[str, Any]:
     if tls["mode"] == "files":
         wanted["cert_pem"] = _pem(tls["cert_file"], "kimi_tls_cert_file")
         wanted["key_pem"] = _pem(tls["key_file"], "kimi_tls_key_file")
-    file = plan.get("api_keys_file")
+    file = plan["control"]["api_keys_file"]
     return {"tls": wanted, "api_keys": api_keys.load(Path(file)) if file else {}}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -32,9 +33,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         started = time.monotonic()
         restarts: dict[str, int] = {}
         while True:
-            counts = [f"{unit}={count}" for unit, count in restarts.items()]
             try:
-                seen = target(self, "knock", str(STEP_S), *counts)
+                seen = self._knock(restarts)
             except RemoteError as error:
                 return result | failure(str(error))
             waited = round(time.monotonic() - started, 1)
@@ -49,7 +49,23 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return result | failure(
                     f"no token within {waited:.0f} s ({seen['refusal']}); "
                     f"the engine's last line: {seen['line']}",
-                    "raise ready_timeout_s if the engine is still loading, or read its journal",
+                    "raise kimi_start_timeout_s if it is still loading, or read its journal",
                 )
             restarts = seen["restarts"]
             progress.report(Display(), host, {"phase": "start", "line": seen["line"]})
+
+    def _knock(self, restarts: dict[str, int]) -> dict[str, Any]:
+        """Ask once; a cut connection is no answer yet, for the engine goes on loading."""
+        counts = [f"{unit}={count}" for unit, count in restarts.items()]
+        try:
+            return target(self, "knock", str(STEP_S), *counts)
+        except AnsibleConnectionFailure as error:
+            time.sleep(STEP_S)
+            line = "the connection is cut; trying again"
+            return {
+                "answered": False,
+                "failed_unit": "",
+                "refusal": str(error).splitlines()[0],
+                "line": line,
+                "restarts": restarts,
+            }
