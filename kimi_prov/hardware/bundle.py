@@ -33,13 +33,13 @@ def build_zipapp(dest: Path) -> Path:
 
 
 def zipapp_sha256() -> str:
-    """Digest of the zipapp's bytes: tells whether a machine holds this very version."""
+    """Return the digest of the zipapp's bytes: tells whether a machine holds this very version."""
     return hashlib.sha256(zipapp_bytes()).hexdigest()
 
 
 @cache
 def zipapp_bytes() -> bytes:
-    """The zipapp. Order, times, modes and compression are fixed, so that bytes can be compared."""
+    """Return the zipapp. Order, times, modes and compression are fixed, so that bytes compare."""
     buffer = io.BytesIO()
     buffer.write(_SHEBANG)
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -52,7 +52,7 @@ def zipapp_bytes() -> bytes:
 
 
 def _members() -> dict[str, bytes]:
-    """Every file of the zipapp. `kimi_prov` itself is empty there: only `target` travels."""
+    """Return every file of the zipapp. `kimi_prov` itself is empty there: only `target` travels."""
     members = {"__main__.py": _MAIN.encode(), "kimi_prov/__init__.py": b""}
     for path in (_PACKAGE / "target").rglob("*.py"):
         members[f"kimi_prov/{path.relative_to(_PACKAGE).as_posix()}"] = path.read_bytes()

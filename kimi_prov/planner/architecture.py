@@ -14,12 +14,12 @@ _BF16 = 2
 
 
 def routed_params(a: Architecture) -> int:
-    """Weights of all routed experts."""
+    """Count the weights of all routed experts."""
     return (a.layers - a.dense_layers) * a.experts * 3 * a.hidden * a.expert_width
 
 
 def attention_params(a: Architecture) -> int:
-    """Weights of MLA attention in all layers, its norms included."""
+    """Count the weights of MLA attention in all layers, its norms included."""
     down = a.hidden * (a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim)
     up_q = a.q_lora_rank * a.heads * (a.qk_nope_head_dim + a.qk_rope_head_dim)
     up_kv = a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim)
@@ -28,7 +28,7 @@ def attention_params(a: Architecture) -> int:
 
 
 def other_params(a: Architecture) -> int:
-    """Routers, shared experts, dense layers, norms, embeddings and head."""
+    """Count routers, shared experts, dense layers, norms, embeddings and head."""
     sparse = a.layers - a.dense_layers
     router = sparse * (a.experts * a.hidden + a.experts)
     shared = sparse * a.shared_experts * 3 * a.hidden * a.expert_width
@@ -38,12 +38,12 @@ def other_params(a: Architecture) -> int:
 
 
 def total_params(a: Architecture) -> int:
-    """All weights of the language model; a vision tower stands apart."""
+    """Count all weights of the language model; a vision tower stands apart."""
     return routed_params(a) + attention_params(a) + other_params(a)
 
 
 def checkpoint_bytes(a: Architecture, weights_format: str) -> int:
-    """Bytes of the tensors of a checkpoint in a format; 0.1 % of headers and rounding not counted.
+    """Return the bytes of a checkpoint's tensors in a format; headers (0.1 %) are not counted.
 
     int4 and nvfp4 pack the routed experts alone; fp8 nearly everything but router and embeddings.
     """
@@ -57,12 +57,12 @@ def checkpoint_bytes(a: Architecture, weights_format: str) -> int:
 
 
 def replicated_bytes(a: Architecture) -> int:
-    """Bytes that every tensor-parallel rank holds in full: MLA's down projections, routers, vision."""
+    """Return the bytes that every rank holds in full: MLA's down projections, routers, vision."""
     down = a.layers * a.hidden * (a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim)
     router = (a.layers - a.dense_layers) * a.experts * a.hidden
     return _BF16 * (down + router + a.vision_params)
 
 
 def kv_bytes_per_token(a: Architecture, dtype_bytes: int = _BF16) -> int:
-    """Cache bytes of one token on one rank: MLA keeps one latent for all heads, on every rank."""
+    """Return the cache bytes of one token: MLA keeps one latent for all heads, on every rank."""
     return a.layers * (a.kv_lora_rank + a.qk_rope_head_dim) * dtype_bytes

@@ -57,9 +57,7 @@ def flags(
     return _merged(chosen, dict(wishes.engine_args), findings)
 
 
-def _merged(
-    chosen: dict[str, Any], wanted: dict[str, Any], findings: Findings
-) -> dict[str, Any]:
+def _merged(chosen: dict[str, Any], wanted: dict[str, Any], findings: Findings) -> dict[str, Any]:
     for flag in sorted(set(wanted) & set(_RESERVED)):
         findings.blocker(
             "engine_args.reserved",
@@ -94,7 +92,7 @@ def argv(
     return line
 
 
-def _arguments(flag: str, value: Any) -> list[str]:
+def _arguments(flag: str, value: object) -> list[str]:
     if value is True:
         return [f"--{flag}"]
     if value is False:

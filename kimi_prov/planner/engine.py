@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from kimi_prov.planner.wishes import Wishes
 
 _GGUF = (
-    "choose a machine with GPUs; or a model whose weights are bf16; llama.cpp and ik_llama.cpp serve "
-    "Kimi from GGUF files without a GPU (13.4 tokens/s of IQ2_KL were measured on one EPYC 9965), "
-    "which this product does not provision"
+    "choose a machine with GPUs; or a model whose weights are bf16; llama.cpp and ik_llama.cpp "
+    "serve Kimi from GGUF files without a GPU (13.4 tokens/s of IQ2_KL were measured on one EPYC "
+    "9965), which this product does not provision"
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 Severity = Literal["blocker", "warning", "info", "pass"]
 ORDER: tuple[Severity, ...] = ("blocker", "warning", "info", "pass")
@@ -14,8 +14,8 @@ class Finding(TypedDict):
     id: str
     severity: Severity
     title: str
-    observed: Any
-    required: Any
+    observed: object
+    required: object
     fix: str | None
     source: str
 
@@ -26,26 +26,40 @@ class Findings:
     def __init__(self) -> None:
         self._rows: list[Finding] = []
 
-    def blocker(  # noqa: PLR0913  (the six parts of a finding)
-        self, identity: str, title: str, *, observed: Any, required: Any, fix: str, source: str
+    def blocker(
+        self,
+        identity: str,
+        title: str,
+        *,
+        observed: object,
+        required: object,
+        fix: str,
+        source: str,
     ) -> None:
         """Say what forbids to go on."""
         self._add("blocker", identity, title, (observed, required, fix, source))
 
-    def warning(  # noqa: PLR0913
-        self, identity: str, title: str, *, observed: Any, required: Any, fix: str, source: str
+    def warning(
+        self,
+        identity: str,
+        title: str,
+        *,
+        observed: object,
+        required: object,
+        fix: str,
+        source: str,
     ) -> None:
         """Say what will probably hurt."""
         self._add("warning", identity, title, (observed, required, fix, source))
 
     def info(
-        self, identity: str, title: str, *, observed: Any, required: Any, source: str
+        self, identity: str, title: str, *, observed: object, required: object, source: str
     ) -> None:
         """Say what was decided or assumed."""
         self._add("info", identity, title, (observed, required, None, source))
 
     def passed(
-        self, identity: str, title: str, *, observed: Any, required: Any, source: str
+        self, identity: str, title: str, *, observed: object, required: object, source: str
     ) -> None:
         """Say what was looked at and is good."""
         self._add("pass", identity, title, (observed, required, None, source))
@@ -55,7 +69,11 @@ class Findings:
         return sorted(self._rows, key=lambda row: ORDER.index(row["severity"]))
 
     def _add(
-        self, severity: Severity, identity: str, title: str, rest: tuple[Any, Any, str | None, str]
+        self,
+        severity: Severity,
+        identity: str,
+        title: str,
+        rest: tuple[object, object, str | None, str],
     ) -> None:
         observed, required, fix, source = rest
         self._rows.append(

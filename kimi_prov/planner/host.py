@@ -111,7 +111,7 @@ def _nodes(
 
 
 def _pythons(python: Mapping[str, Any]) -> tuple[Python, ...]:
-    """The system's own first: an interpreter elsewhere may go away with its environment."""
+    """Put the system's own first: an interpreter elsewhere may go away with its environment."""
     found = [
         Python(str(row["path"]), str(row["version"]))
         for row in python.get("others") or []

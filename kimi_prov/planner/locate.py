@@ -13,7 +13,9 @@ _MOST_FILES = 2000
 _LARGEST_BYTES = 1 << 20
 
 
-def locator(sources: Iterable[str | Path], extra: Iterable[str] = ()) -> Callable[[str], str | None]:
+def locator(
+    sources: Iterable[str | Path], extra: Iterable[str] = ()
+) -> Callable[[str], str | None]:
     """Give a function that tells "FILE:LINE" of a variable in these inventory sources, or None.
 
     `sources` are what -i named, files or directories; `extra` are variables of the command line.
@@ -42,7 +44,9 @@ def _files(roots: Iterable[Path]) -> list[Path]:
     """Inventory files and the variables beside them."""
     found: list[Path] = []
     for root in roots:
-        folders = [root] if root.is_dir() else [root.parent / "group_vars", root.parent / "host_vars"]
+        folders = (
+            [root] if root.is_dir() else [root.parent / "group_vars", root.parent / "host_vars"]
+        )
         if root.is_file():
             found.append(root)
         for folder in folders:

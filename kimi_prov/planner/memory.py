@@ -22,7 +22,7 @@ _SOURCE = "MLA keeps layers x (kv_lora + rope) x 2 bytes for each token on every
 
 @dataclass(frozen=True)
 class Budget:
-    """What memory goes to. `kv_bytes` is the cache of one instance (of each GPU, where there are)."""
+    """What memory goes to. `kv_bytes` is the cache of one instance, or of each GPU."""
 
     context: int
     kv_bytes: int
@@ -54,7 +54,7 @@ class Budget:
         }
 
 
-def budget(  # noqa: PLR0913  (the four inputs of every decision, and where to say what was found)
+def budget(
     host: Host,
     wishes: Wishes,
     model: Model,
@@ -78,7 +78,7 @@ def budget(  # noqa: PLR0913  (the four inputs of every decision, and where to s
 def _on_cpu(
     host: Host, wishes: Wishes, model: Model, engine: Engine, sizes: tuple[int, int]
 ) -> Budget:
-    """vLLM's CPU backend takes its cache in whole GiB and copies the weights into memory."""
+    """Count as vLLM's CPU backend does: cache in whole GiB, weights copied into memory."""
     weights, per_token = sizes
     free = host.memory_bytes - host.reserve_bytes - weights - engine.overhead_bytes
     most = max(_GIB, free // _GIB * _GIB)

@@ -18,7 +18,7 @@ _SOURCE = "spinning workers on every core cost 2.4 to 6 times (measured with kt-
 
 @dataclass(frozen=True)
 class Placement:
-    """`threads`: CPUs that the engine's kernels are pinned to; `cpus`: all that the unit may use."""
+    """`threads`: CPUs that the kernels are pinned to; `cpus`: all that the unit may use."""
 
     numactl: tuple[str, ...]
     nodes: tuple[int, ...]

@@ -112,7 +112,7 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
 
 
 def blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Findings that forbid to go on."""
+    """Return the findings that forbid to go on."""
     return [row for row in plan["findings"] if row["severity"] == "blocker"]
 
 
@@ -168,7 +168,7 @@ def _weights(wishes: Wishes, weights: storage.Weights) -> dict[str, Any]:
 
 
 def _warm(ram_disk: storage.RamDisk, host: hosts.Host, weights: storage.Weights) -> dict[str, Any]:
-    """Decide to read the files into the page cache, where there is no RAM disk but room for them."""
+    """Read the files into the page cache where there is no RAM disk, but room for them."""
     if ram_disk.enabled:
         return {"enabled": False, "reason": "the RAM disk holds the weights"}
     if weights.size_bytes > host.memory_bytes - host.reserve_bytes:

@@ -96,7 +96,9 @@ def ram_disk(
     if wish == "never":
         return _off("the inventory says never (kimi_ram_disk)")
     if wish == "auto" and not fits:
-        return _off(f"memory does not hold the weights twice: {need}, {have}; the page cache serves")
+        return _off(
+            f"memory does not hold the weights twice: {need}, {have}; the page cache serves"
+        )
     if not fits:
         findings.blocker(
             "ram_disk.memory",
@@ -116,7 +118,12 @@ def ram_disk(
             fix="swapoff -a and remove swap from /etc/fstab, or run a newer kernel",
             source=_TMPFS,
         )
-    return RamDisk(True, size, f"memory holds it: {need}, {have}", _options(host, size))
+    return RamDisk(
+        enabled=True,
+        size_bytes=size,
+        reason=f"memory holds it: {need}, {have}",
+        options=_options(host, size),
+    )
 
 
 def _off(reason: str) -> RamDisk:

@@ -18,7 +18,7 @@ _SYSCTLS = (
     ("vm.swappiness", 1, False),  # weights that are swapped out come back a page at a time
     ("vm.zone_reclaim_mode", 0, False),  # a full node shall borrow, not reclaim
 )
-_LIMITS = {"memlock": "infinity", "nofile": 1048576}
+_NOFILE = 1048576
 _PACKAGES = ("ca-certificates", "haproxy", "nftables", "numactl", "openssl")
 
 
@@ -68,7 +68,7 @@ def judge(host: Host, catalogue: Catalogue, findings: Findings) -> None:
 
 
 def tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
-    """Settings to change, and what was left alone with the reason.
+    """Choose settings to change, and say what was left alone with the reason.
 
     The values do not depend on what is set now, except that a higher limit is kept.
     """
@@ -100,7 +100,21 @@ def tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
             skipped.append({"what": label, "reason": _not_ours(host)})
         else:
             chosen[name] = choice
-    return {"sysctl": sysctl, **chosen, "limits": dict(_LIMITS), "skipped": skipped}
+    return {
+        "sysctl": sysctl,
+        **chosen,
+        "limits": {"memlock": "infinity", "nofile": _nofile(host, skipped)},
+        "skipped": skipped,
+    }
+
+
+def _nofile(host: Host, skipped: list[dict[str, str]]) -> int:
+    """Open files that the engine may have; in a container not more than its first process."""
+    most = host.facts["tunables"].get("nofile_max")
+    if not host.facts["host"].get("container") or most is None or most >= _NOFILE:
+        return _NOFILE
+    skipped.append({"what": f"open files above {most}", "reason": _not_ours(host)})
+    return int(most)
 
 
 def _not_ours(host: Host) -> str:
@@ -180,7 +194,8 @@ def driver(host: Host, engine: Engine, findings: Findings) -> dict[str, Any]:
             )
         return {"required_branch": None, "action": "none"}
     loaded = str((nvidia or {}).get("driver_loaded") or "")
-    branch = int(loaded.split(".")[0]) if loaded.split(".")[0].isdigit() else 0
+    number = loaded.partition(".")[0]
+    branch = int(number) if number.isdigit() else 0
     if engine.driver_branch and branch < engine.driver_branch:
         findings.blocker(
             "driver.branch",

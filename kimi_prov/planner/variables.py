@@ -36,10 +36,18 @@ class Variable:
     choices: tuple[str, ...] = ()
 
 
-def _v(
-    group: str, name: str, kind: Kind, default: Any, example: str, text: str, **more: Any
+def _v(  # noqa: PLR0913  (a row of the table)
+    group: str,
+    name: str,
+    kind: Kind,
+    default: object,
+    example: str,
+    text: str,
+    *,
+    auto: bool = False,
+    choices: tuple[str, ...] = (),
 ) -> Variable:
-    return Variable(f"kimi_{name}", kind, default, text, example, group, **more)
+    return Variable(f"kimi_{name}", kind, default, text, example, group, auto, choices)
 
 
 _MODEL = "What is served"
@@ -265,7 +273,7 @@ VARIABLES: tuple[Variable, ...] = (
 BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 # Set by the product itself while a playbook runs; nobody writes them in an inventory.
-INTERNAL = frozenset({"kimi_plan", "kimi_facts", "kimi_target", "kimi_key_rotate"})
+INTERNAL = frozenset({"kimi_plan", "kimi_facts", "kimi_key_rotate"})
 
 
 def table() -> str:
@@ -274,13 +282,19 @@ def table() -> str:
         "# Variables",
         "",
         "Wishes in an inventory. All but `kimi_model` have a default; what is written in the",
-        "inventory wins over what the planner would choose, and where the two contradict each other",
-        "the plan says so. Paths on the control machine are relative to the inventory's directory.",
+        "inventory wins over what the planner would choose, and where the two contradict each",
+        "other the plan says so. Paths on the control machine are relative to the inventory's directory.",
         "",
         "Made from `kimi_prov/planner/variables.py` by `python -m kimi_prov.planner.variables`.",
     ]
     for group in dict.fromkeys(variable.group for variable in VARIABLES):
-        lines += ["", f"## {group}", "", "| variable | type | default | |", "| --- | --- | --- | --- |"]
+        lines += [
+            "",
+            f"## {group}",
+            "",
+            "| variable | type | default | |",
+            "| --- | --- | --- | --- |",
+        ]
         lines += [_row(variable) for variable in VARIABLES if variable.group == group]
     return "\n".join(lines) + "\n"
 

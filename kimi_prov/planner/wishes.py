@@ -1,4 +1,4 @@
-"""Inventory variables as typed wishes; what is wrong is refused with file, line and nearest name."""
+"""Inventory variables as typed wishes; what is wrong is refused with file, line, nearest name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Wishes:
     manifest: Mapping[str, Any] | None = None
     places: Mapping[str, str] = field(default_factory=dict)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (its type is in the table)
         """Value of the variable `kimi_<name>`."""
         try:
             return self.values[f"kimi_{name}"]
@@ -100,7 +100,7 @@ class _Place:
     host: str
     where: str | None
 
-    def refuse(self, value: Any, expected: str) -> UserError:
+    def refuse(self, value: object, expected: str) -> UserError:
         at = self.where or f"host {self.host}"
         shown = json.dumps(value, default=str) if not isinstance(value, str) else repr(value)
         return UserError(
@@ -120,7 +120,7 @@ def _unknown(name: str, where: str | None) -> UserError:
     )
 
 
-def _value(variable: Variable, value: Any, place: _Place, base: Path | None) -> Any:
+def _value(variable: Variable, value: object, place: _Place, base: Path | None) -> Any:  # noqa: ANN401
     if value is None or value == "":
         return variable.default
     if variable.auto and value == "auto":
@@ -128,7 +128,7 @@ def _value(variable: Variable, value: Any, place: _Place, base: Path | None) -> 
     return _CHECKS[variable.kind](value, place, base)
 
 
-def _text(value: Any, place: _Place, _base: Path | None) -> str:
+def _text(value: object, place: _Place, _base: Path | None) -> str:
     # YAML reads 0.32 as a number: the text that was meant cannot be told from it any more.
     if not isinstance(value, str):
         raise place.refuse(value, "text (in quotes where it looks like a number)")
@@ -137,7 +137,7 @@ def _text(value: Any, place: _Place, _base: Path | None) -> str:
     return str(value)
 
 
-def _choice(value: Any, place: _Place, _base: Path | None) -> str:
+def _choice(value: object, place: _Place, _base: Path | None) -> str:
     allowed = place.variable.choices + (("auto",) if place.variable.auto else ())
     if isinstance(value, str) and value in allowed:
         return str(value)
@@ -146,7 +146,7 @@ def _choice(value: Any, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, f"one of {', '.join(allowed)}{hint}")
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: object) -> int | None:
     """Give a whole number, also one that Ansible's templates or -e turned into text."""
     if isinstance(value, bool):
         return None
@@ -157,14 +157,14 @@ def _whole(value: Any) -> int | None:
     return None
 
 
-def _count(value: Any, place: _Place, _base: Path | None) -> int:
+def _count(value: object, place: _Place, _base: Path | None) -> int:
     number = _whole(value)
     if number is None or not 1 <= number <= 100_000_000:
         raise place.refuse(value, "a whole number of at least 1")
     return number
 
 
-def _port(value: Any, place: _Place, _base: Path | None) -> int:
+def _port(value: object, place: _Place, _base: Path | None) -> int:
     number = _whole(value)
     # The engines take the ports after it.
     if number is None or not 1 <= number <= 65000:
@@ -172,7 +172,7 @@ def _port(value: Any, place: _Place, _base: Path | None) -> int:
     return number
 
 
-def _url(value: Any, place: _Place, _base: Path | None) -> str:
+def _url(value: object, place: _Place, _base: Path | None) -> str:
     if isinstance(value, str):
         try:
             parts = urlsplit(value)
@@ -183,7 +183,7 @@ def _url(value: Any, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, "an http or https URL")
 
 
-def _source(value: Any, place: _Place, base: Path | None) -> str:
+def _source(value: object, place: _Place, base: Path | None) -> str:
     if isinstance(value, str):
         if value.startswith("file:///") and ".." not in value and not re.search(r"\s", value):
             return value.rstrip("/")
@@ -194,7 +194,7 @@ def _source(value: Any, place: _Place, base: Path | None) -> str:
     raise place.refuse(value, _SOURCES)
 
 
-def _path(value: Any, place: _Place, base: Path | None) -> Path:
+def _path(value: object, place: _Place, base: Path | None) -> Path:
     if not isinstance(value, str) or "\0" in value:
         raise place.refuse(value, "a path on the control machine")
     try:
@@ -203,7 +203,7 @@ def _path(value: Any, place: _Place, base: Path | None) -> Path:
         raise place.refuse(value, "a path on the control machine") from None
 
 
-def _file(value: Any, place: _Place, base: Path | None) -> str:
+def _file(value: object, place: _Place, base: Path | None) -> str:
     path = _path(value, place, base)
     try:
         with path.open("rb"):
@@ -216,7 +216,7 @@ def _file(value: Any, place: _Place, base: Path | None) -> str:
         ) from None
 
 
-def _links(value: Any, place: _Place, base: Path | None) -> str:
+def _links(value: object, place: _Place, base: Path | None) -> str:
     if isinstance(value, str) and value.startswith(("http://", "https://")):
         return _url(value, place, base)
     path = _path(value, place, base)
@@ -225,27 +225,26 @@ def _links(value: Any, place: _Place, base: Path | None) -> str:
     return str(path)
 
 
-def _list(value: Any, place: _Place) -> list[Any]:
+def _list(value: object, place: _Place) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return list(value)
     raise place.refuse(value, "a list")
 
 
-def _texts(value: Any, place: _Place, base: Path | None) -> list[str]:
+def _texts(value: object, place: _Place, base: Path | None) -> list[str]:
     return [_text(item, place, base) for item in _list(value, place)]
 
 
-def _urls(value: Any, place: _Place, base: Path | None) -> list[str]:
+def _urls(value: object, place: _Place, base: Path | None) -> list[str]:
     return [_url(item, place, base) for item in _list(value, place)]
 
 
-def _networks(value: Any, place: _Place, _base: Path | None) -> list[str]:
+def _networks(value: object, place: _Place, _base: Path | None) -> list[str]:
     found = []
     for item in _list(value, place):
         try:
-            if not isinstance(item, str):
-                raise ValueError  # noqa: TRY301  (a bare number is an address to ipaddress)
-            found.append(str(ipaddress.ip_network(item, strict=True)))
+            # As text: ipaddress takes a bare number for an address.
+            found.append(str(ipaddress.ip_network(str(item), strict=True)))
         except ValueError:
             raise place.refuse(
                 item, "networks such as 10.0.0.0/8 or fd00::/8, with no bits set behind the mask"
@@ -253,7 +252,7 @@ def _networks(value: Any, place: _Place, _base: Path | None) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _flags(value: Any, place: _Place, _base: Path | None) -> dict[str, Any]:
+def _flags(value: object, place: _Place, _base: Path | None) -> dict[str, Any]:
     if not hasattr(value, "items"):
         raise place.refuse(value, "a mapping of flag to value")
     found: dict[str, Any] = {}
@@ -268,7 +267,7 @@ def _flags(value: Any, place: _Place, _base: Path | None) -> dict[str, Any]:
     return found
 
 
-_CHECKS: dict[str, Callable[[Any, _Place, Path | None], Any]] = {
+_CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
     "text": _text,
     "choice": _choice,
     "count": _count,

@@ -31,10 +31,16 @@ def plan(document: Mapping[str, Any]) -> str:
         *_row("memory", _memory(memory)),
         *_row("RAM disk", "no" if not ram["enabled"] else human(ram["size_bytes"])),
         *_row("", ram["reason"]),
-        *_row("disk", f"{human(document['disk']['required_bytes'])} below {document['disk']['path']}"),
+        *_row(
+            "disk", f"{human(document['disk']['required_bytes'])} below {document['disk']['path']}"
+        ),
         *_row("speed", "not estimated by this version"),
         *_row("tuning", _tuning(tuning)),
-        *[line for row in tuning["skipped"] for line in _row("", f"{row['what']}: {row['reason']}")],
+        *[
+            line
+            for row in tuning["skipped"]
+            for line in _row("", f"{row['what']}: {row['reason']}")
+        ],
         *_row("port", f"{proxy['port']}, TLS {proxy['tls']['mode']}"),
         *_row("", "from " + (", ".join(proxy["allowed_networks"]) or "the machine itself alone")),
         *_row("firewall", document["firewall"]["manager"]),

@@ -10,7 +10,10 @@ from typing import List, Optional
 COMMANDS = {
     "probe": "kimi_prov.target.probe",
     "lock": "kimi_prov.target.lock",
+    "engine-check": "kimi_prov.target.engine_check",
     "manifest": "kimi_prov.target.manifest",
+    "ready": "kimi_prov.target.ready",
+    "serve-ensure": "kimi_prov.target.serve",
     "fetch": "kimi_prov.target.fetch",
     "stage": "kimi_prov.target.stage",
     "follow": "kimi_prov.target.follow",

@@ -41,7 +41,7 @@ MODEL_VERIFIED = ".kimi-verified"
 
 
 def paths() -> Dict[str, str]:
-    """The plan's `paths`: a name and an absolute path for each place a role writes to."""
+    """Return the plan's `paths`: a name and an absolute path for each place a role writes to."""
     return {
         "root": ROOT,
         "engines": ENGINES,

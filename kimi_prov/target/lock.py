@@ -1,7 +1,7 @@
 """One apply at a time: a lock on the machine that says who holds it.
 
-`lock acquire HOLDER-JSON`, `lock take HOLDER-JSON RUN`, `lock release RUN`; each prints JSON. A lock
-that nobody renewed for half an hour is free: its holder was cut off for good.
+`lock acquire HOLDER-JSON`, `lock take HOLDER-JSON RUN`, `lock release RUN`; each prints JSON. A
+lock that nobody renewed for half an hour is free: its holder was cut off for good.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from kimi_prov.target import layout
 from kimi_prov.target.files import read_json, remove, write_json
@@ -70,8 +70,8 @@ def _alone(path: str) -> Iterator[None]:
         os.close(folder)
 
 
-def _current(path: str) -> "tuple[Optional[Dict[str, Any]], float]":
-    """The holder and the seconds since it was renewed; a lock that cannot be read is none."""
+def _current(path: str) -> Tuple[Optional[Dict[str, Any]], float]:
+    """Return the holder and the seconds since it was renewed; an unreadable lock is none."""
     found = read_json(path)
     if not isinstance(found, dict):
         return None, 0.0

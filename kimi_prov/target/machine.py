@@ -24,11 +24,11 @@ class Machine:
         return not self.root
 
     def path(self, name: str) -> str:
-        """Where an absolute path of the machine lies for us."""
+        """Return where an absolute path of the machine lies for us."""
         return self.root + name
 
     def read(self, name: str) -> Optional[str]:
-        """A small text file without its last line break, or None where it cannot be read."""
+        """Return a small text file without its last line break, or None where it cannot be read."""
         try:
             with open(self.path(name), encoding="utf-8", errors="replace") as stream:
                 return stream.read().rstrip("\n")
@@ -36,7 +36,7 @@ class Machine:
             return None
 
     def read_int(self, name: str) -> Optional[int]:
-        """A file that holds one whole number."""
+        """Return what a file holds that is one whole number; None for anything else."""
         text = self.read(name)
         try:
             return int(text) if text is not None else None
@@ -48,19 +48,19 @@ class Machine:
         return os.path.exists(self.path(name))
 
     def glob(self, pattern: str) -> List[str]:
-        """Paths of the machine that match, sorted."""
+        """Return the paths of the machine that match, sorted."""
         found = glob.glob(self.path(pattern))
         return sorted(path[len(self.root) :] for path in found)
 
     def which(self, command: str) -> Optional[str]:
-        """Full path of a command, looked for in the system's own folders too."""
+        """Return the full path of a command, looked for in the system's own folders too."""
         for folder in _PATH.split(":"):
             if os.access(self.path(f"{folder}/{command}"), os.X_OK):
                 return f"{folder}/{command}"
         return None
 
     def run(self, argv: Sequence[str], timeout_s: float = 10.0) -> Optional[str]:
-        """Standard output of a command that only reads; None where it is missing or too slow.
+        """Return the output of a command that only reads; None where it is missing or too slow.
 
         The exit status is not looked at: systemctl and others print what they know and exit 1.
         """
@@ -86,7 +86,7 @@ class Machine:
 
 
 def parse_list(text: Optional[str]) -> List[int]:
-    """`0-3,8` as [0, 1, 2, 3, 8]; what is not a number is left out."""
+    """Return `0-3,8` as [0, 1, 2, 3, 8]; what is not a number is left out."""
     numbers: List[int] = []
     for part in (text or "").split(","):
         match = _RANGE.fullmatch(part.strip())
@@ -97,7 +97,7 @@ def parse_list(text: Optional[str]) -> List[int]:
 
 
 def format_list(numbers: Sequence[int]) -> str:
-    """[0, 1, 2, 3, 8] as `0-3,8`: the kernel's own form."""
+    """Return [0, 1, 2, 3, 8] as `0-3,8`: the kernel's own form."""
     parts: List[str] = []
     ordered = sorted(set(numbers))
     start = 0
@@ -111,7 +111,7 @@ def format_list(numbers: Sequence[int]) -> str:
 
 
 def fields(text: Optional[str], separator: str) -> Dict[str, str]:
-    """Lines of `key<separator>value` as a dictionary; the first of a key counts."""
+    """Return lines of `key<separator>value` as a dictionary; the first of a key counts."""
     found: Dict[str, str] = {}
     for line in (text or "").splitlines():
         key, mark, value = line.partition(separator)

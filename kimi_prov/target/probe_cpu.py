@@ -105,7 +105,7 @@ def _place(machine: Machine, number: int) -> Optional[Dict[str, int]]:
 
 
 def _by_cpuinfo(machine: Machine) -> Dict[str, Any]:
-    """What py-cpuinfo adds: the cache in bytes and the advertised frequency in Hz.
+    """Return what py-cpuinfo adds: the cache in bytes and the advertised frequency in Hz.
 
     Its whole `get_cpu_info` takes over a second (it times the processor in child processes), so
     only its readers of /proc/cpuinfo and lscpu are asked.
@@ -115,8 +115,8 @@ def _by_cpuinfo(machine: Machine) -> Dict[str, Any]:
     try:
         from cpuinfo import cpuinfo  # noqa: PLC0415  (bundled in the zipapp; may be missing)
 
-        found: Dict[str, Any] = dict(cpuinfo._get_cpu_info_from_lscpu() or {})  # noqa: SLF001
-        found.update(cpuinfo._get_cpu_info_from_proc_cpuinfo() or {})  # noqa: SLF001
+        found: Dict[str, Any] = dict(cpuinfo._get_cpu_info_from_lscpu() or {})
+        found.update(cpuinfo._get_cpu_info_from_proc_cpuinfo() or {})
     except Exception:  # noqa: BLE001  (it adds; the kernel's files have told what is needed)
         return {}
     advertised = found.get("hz_advertised")

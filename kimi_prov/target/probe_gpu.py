@@ -24,17 +24,16 @@ def gpus(machine: Machine) -> List[Dict[str, Any]]:
     for line in (text or "").splitlines():
         values = [value.strip() for value in line.split(",")]
         if len(values) == len(_QUERY) and values[0].isdigit():
-            row = dict(zip(_QUERY, values))
-            memory = row["memory.total"]
+            memory = values[2]
             rows.append(
                 {
-                    "index": int(row["index"]),
+                    "index": int(values[0]),
                     "vendor": "nvidia",
-                    "model": row["name"],
+                    "model": values[1],
                     "memory_total_bytes": int(memory) << 20 if memory.isdigit() else None,
-                    "uuid": row["uuid"],
-                    "pci": row["pci.bus_id"],
-                    "compute_capability": row["compute_cap"],
+                    "uuid": values[3],
+                    "pci": values[4],
+                    "compute_capability": values[5],
                 }
             )
     return rows

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from kimi_prov.target import layout
-from kimi_prov.target.machine import Machine
+
+if TYPE_CHECKING:
+    from kimi_prov.target.machine import Machine
 
 # The versions of these are told; a plan may ask only for packages in this list.
 PACKAGES = (
@@ -93,7 +96,7 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         ],
         "ram_disk_mounted": os.path.ismount(machine.path(layout.RAM)) if machine.live else None,
         "user": _has_user(machine),
-        "before_kept": machine.read(f"{layout.STATE}/before.json") is not None,
+        "before": _before(machine),
         "services": {
             name: {
                 "enabled": states[name].get("UnitFileState") == "enabled",
@@ -106,6 +109,15 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
             name: row.get("ActiveState") for name, row in sorted(states.items()) if "kimi" in name
         },
     }
+
+
+def _before(machine: Machine) -> Optional[Dict[str, Any]]:
+    """Read what the first apply kept of the state that it found; None where there was none."""
+    try:
+        found = json.loads(machine.read(f"{layout.STATE}/before.json") or "null")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _models(machine: Machine) -> List[Dict[str, Any]]:

@@ -78,14 +78,14 @@ def _listening(machine: Machine) -> List[Dict[str, Any]]:
             if len(words) > 9 and words[3] == _LISTEN:
                 address, _, port = words[1].partition(":")
                 sockets[words[9]] = (int(port, 16), _decode(address))
-    owners = _owners(machine, set(sockets)) if machine.live else {}
+    owners = _owners(set(sockets)) if machine.live else {}
     rows = []
-    for inode, (port, address) in sockets.items():
+    for inode, (number, where) in sockets.items():
         pid = owners.get(inode)
         rows.append(
             {
-                "port": port,
-                "address": address,
+                "port": number,
+                "address": where,
                 "process": machine.read(f"/proc/{pid}/comm") if pid else None,
                 "unit": _unit(machine, pid) if pid else None,
             }
@@ -94,13 +94,13 @@ def _listening(machine: Machine) -> List[Dict[str, Any]]:
 
 
 def _decode(text: str) -> str:
-    """An address of /proc/net/tcp*: words of four bytes in the machine's own order."""
+    """Read an address of /proc/net/tcp*: words of four bytes in the machine's own order."""
     raw = bytes.fromhex(text)
     turned = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
     return str(ipaddress.ip_address(turned))
 
 
-def _owners(machine: Machine, inodes: set[str]) -> Dict[str, str]:
+def _owners(inodes: set[str]) -> Dict[str, str]:
     """Socket inode to the process that holds it; the scan ends when all are found."""
     found: Dict[str, str] = {}
     for name in os.listdir("/proc"):
@@ -121,7 +121,7 @@ def _owners(machine: Machine, inodes: set[str]) -> Dict[str, str]:
 
 
 def _unit(machine: Machine, pid: str) -> Optional[str]:
-    """The systemd unit of a process, the innermost where several are nested."""
+    """Return the systemd unit of a process, the innermost where several are nested."""
     for line in (machine.read(f"/proc/{pid}/cgroup") or "").splitlines():
         names = _SERVICE.findall(line.split(":", 2)[-1])
         if names:

@@ -28,7 +28,7 @@ _UNLIMITED = 1 << 60
 
 
 def host(machine: Machine) -> Dict[str, Any]:
-    """What runs here: distribution, kernel, C library, and what the machine itself runs in."""
+    """Tell what runs here: distribution, kernel, C library, and what the machine itself runs in."""
     release = fields(machine.read("/etc/os-release"), "=")
     version = re.search(r"systemd (\d+)", machine.run(["systemctl", "--version"]) or "")
     identity = machine.read("/etc/machine-id")
@@ -57,7 +57,7 @@ def host(machine: Machine) -> Dict[str, Any]:
 
 
 def python(machine: Machine) -> Dict[str, Any]:
-    """The Python that runs the probe, and the others that an engine could be installed for."""
+    """Tell the Python that runs the probe, and the others that an engine could be installed for."""
     others = [
         {"path": path, "version": path.rsplit("python", 1)[1]}
         for path in machine.glob("/usr/bin/python3.*")
@@ -87,13 +87,13 @@ def memory(machine: Machine) -> Dict[str, Any]:
         "swap_total_bytes": size("SwapTotal"),
         "hugepages_total": int(huge) if huge.isdigit() else None,
         "hugepage_bytes": size("Hugepagesize"),
-        "shm_size_bytes": _size_of_fs(machine, "/dev/shm"),
+        "shm_size_bytes": _size_of_fs(machine, "/dev/shm"),  # noqa: S108
         "cgroup_limit_bytes": _cgroup_limit(machine, total),
     }
 
 
 def filesystems(machine: Machine) -> List[Dict[str, Any]]:
-    """The file systems that the product writes to, each once, with the paths it holds."""
+    """Tell the file systems that the product writes to, each once, with the paths it holds."""
     mounts = _mounts(machine)
     found: Dict[str, Dict[str, Any]] = {}
     for place in _PLACES:
@@ -124,11 +124,12 @@ def tunables(machine: Machine) -> Dict[str, Any]:
         "sysctl": sysctl,
         "thp": _choice(machine, THP, bracketed=True),
         "governor": _choice(machine, GOVERNOR, bracketed=False),
+        "nofile_max": _nofile(machine),
     }
 
 
 def _choice(machine: Machine, path: str, *, bracketed: bool) -> Optional[Dict[str, Any]]:
-    """A setting with a fixed set of values; None where the machine has no such setting."""
+    """Read a setting with a fixed set of values; None where the machine has no such setting."""
     text = machine.read(path)
     if text is None:
         return None
@@ -140,6 +141,12 @@ def _choice(machine: Machine, path: str, *, bracketed: bool) -> Optional[Dict[st
         value = text.strip()
         choices = (machine.read(path.replace("_governor", "_available_governors")) or "").split()
     return {"value": value, "choices": choices, "writable": _writable(machine, path)}
+
+
+def _nofile(machine: Machine) -> Optional[int]:
+    """Open files that the first process may have at most: a unit cannot be given more."""
+    match = re.search(r"Max open files\s+\d+\s+(\d+)", machine.read("/proc/1/limits") or "")
+    return int(match.group(1)) if match else None
 
 
 def _writable(machine: Machine, path: str) -> Optional[bool]:
@@ -174,7 +181,7 @@ def _virtualization(machine: Machine, kind: str) -> Optional[str]:
 
 
 def _cgroup_limit(machine: Machine, total: Optional[int]) -> Optional[int]:
-    """The limit at the top of what we see of the hierarchy, version 2 or 1; None: no limit."""
+    """Return the limit at the top of what we see of the hierarchy; None where there is none."""
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         limit = machine.read_int(path)
         if limit is not None and limit < min(_UNLIMITED, total or _UNLIMITED):
@@ -183,7 +190,7 @@ def _cgroup_limit(machine: Machine, total: Optional[int]) -> Optional[int]:
 
 
 def _mounts(machine: Machine) -> Dict[str, Any]:
-    """Mount point to (device, kind); a later mount on the same point hides the earlier one."""
+    """Map mount point to (device, kind); a later mount on the same point hides the earlier one."""
     found: Dict[str, Any] = {}
     for line in (machine.read("/proc/self/mountinfo") or "").splitlines():
         left, mark, right = line.partition(" - ")
@@ -195,7 +202,7 @@ def _mounts(machine: Machine) -> Dict[str, Any]:
 
 
 def _below(path: str, mount: str) -> bool:
-    return mount == "/" or path == mount or path.startswith(mount + "/")
+    return mount in ("/", path) or path.startswith(mount + "/")
 
 
 def _space(machine: Machine, path: str) -> Dict[str, Any]:

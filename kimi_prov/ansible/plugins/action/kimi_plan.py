@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Returns `plan` and `facts`; the role keeps them as `kimi_plan` and `kimi_facts`."""
+    """Returns `plan` and `facts`; the play keeps them as `kimi_plan` and `kimi_facts`."""
 
     TRANSFERS_FILES = False
     _supports_check_mode = True

@@ -30,4 +30,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             refusal = failure(message, code="blockers")
             return result | refusal | {"kimi": {"code": "blockers", "findings": found}}
         warnings = [row for row in plan["findings"] if row["severity"] == "warning"]
-        return result | {"msg": text.findings(warnings) if warnings else "nothing stands in the way"}
+        return result | {
+            "msg": text.findings(warnings) if warnings else "nothing stands in the way"
+        }

@@ -1,0 +1,22 @@
+"""What `kimi-prov probe` does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.hardware.bundle import build_zipapp
+from kimi_prov.target import probe as target_probe
+from kimi_prov.target.machine import Machine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def probe() -> dict[str, Any]:
+    """Return the facts of the machine we stand on. Changes nothing and needs no root."""
+    return target_probe.collect(Machine())
+
+
+def bundle(dest: Path) -> Path:
+    """Write the one file that a vendor runs: `python3 FILE > facts.json`. Returns its path."""
+    return build_zipapp(dest)

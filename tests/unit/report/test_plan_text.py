@@ -1,0 +1,32 @@
+"""A plan as text fits a terminal and hides nothing that matters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from kimi_prov.catalog.loader import load
+from kimi_prov.planner.plan import make_plan
+from kimi_prov.planner.wishes import parse
+from kimi_prov.report import text
+
+FACTS = Path(__file__).resolve().parents[2] / "data" / "facts" / "lab-nspawn.json"
+
+
+def shown(**wishes: object) -> str:
+    given = {"kimi_model": "kimi-k2-lab", "kimi_weights_source": "file:///srv/model"}
+    given |= {f"kimi_{name}": value for name, value in wishes.items()}
+    return text.plan(make_plan(json.loads(FACTS.read_text()), parse(given, host="lab1"), load()))
+
+
+def test_it_fits_80_columns_and_names_every_decision() -> None:
+    page = shown()
+    assert max(len(line) for line in page.splitlines()) <= 80
+    for word in ("kimi-k2-lab", "vllm 0.32.0", "RAM disk", "numactl", "firewall", "random weights"):
+        assert word in page
+
+
+def test_blockers_come_with_how_to_mend_them() -> None:
+    page = shown(context=999999)
+    assert "BLOCKER" in page
+    assert "fix: set kimi_context to 4096" in page
