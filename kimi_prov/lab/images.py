@@ -167,6 +167,12 @@ def ensure(wanted: Recipe, say: Say) -> Path:
                 "mmdebstrap is not installed, so the lab cannot build its image",
                 fix="apt-get install mmdebstrap",
             )
+        if os.geteuid() != 0 and which("newuidmap") is None and which("fakechroot") is None:
+            raise UserError(
+                "an ordinary user cannot build the lab's image without newuidmap",
+                fix="apt-get install uidmap (and a line for the user in /etc/subuid and "
+                "/etc/subgid), or let root build the image once: kimi-prov lab up",
+            )
         fresh = images / f".new-{wanted.key}"
         if fresh.exists():
             shutil.rmtree(fresh)

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ def run(
     Raises UserError (exit 1) that says `what` failed, with the command and the end of its output.
     """
     argv = [str(part) for part in command]
+    shown = textwrap.shorten(shlex.join(argv), 160)
     try:
         done = subprocess.run(
             argv,
@@ -70,12 +72,12 @@ def run(
         ) from error
     except subprocess.TimeoutExpired as error:
         raise UserError(
-            f"{what}: no end after {timeout:g} s: {shlex.join(argv)}", exit_code=ExitCode.FAILED
+            f"{what}: no end after {timeout:g} s: {shown}", exit_code=ExitCode.FAILED
         ) from error
     if check and done.returncode != 0:
         tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise UserError(
-            f"{what}: {shlex.join(argv)} ended with {done.returncode}: {tail}",
+            f"{what}: {shown} ended with {done.returncode}: {tail}",
             exit_code=ExitCode.FAILED,
         )
     return done
