@@ -281,9 +281,9 @@ def table() -> str:
     lines = [
         "# Variables",
         "",
-        "Wishes in an inventory. All but `kimi_model` have a default; what is written in the",
-        "inventory wins over what the planner would choose, and where the two contradict each",
-        "other the plan says so. Paths on the control machine are relative to the inventory's directory.",
+        "Wishes in an inventory. All but `kimi_model` have a default; what is written there wins",
+        "over what the planner would choose, and where the two contradict each other the plan says",
+        "so. Paths on the control machine are relative to the inventory's directory.",
         "",
         "Made from `kimi_prov/planner/variables.py` by `python -m kimi_prov.planner.variables`.",
     ]
