@@ -1,0 +1,113 @@
+from pathlib import Path
+
+import pytest
+
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.lab import inventory
+
+FOLDER = Path("/srv/inv")
+NODE = {"lab_kind": "nspawn", "lab_address": "10.93.7.11"}
+
+
+def document(**hosts):
+    return {"_meta": {"hostvars": hosts}}
+
+
+def test_a_host_needs_no_more_than_kind_and_address():
+    lab = inventory.parse(FOLDER, document(node1=NODE, elsewhere={"ansible_host": "x"}))
+    (host,) = lab.hosts
+    assert (host.name, host.kind, host.image, host.port) == ("node1", "nspawn", "debian-12", 22)
+    assert (str(lab.network), lab.gateway) == ("10.93.7.0/24", "10.93.7.1")
+
+
+def test_qemu_hosts_answer_ssh_at_a_port_that_needs_no_root():
+    lab = inventory.parse(FOLDER, document(q={**NODE, "lab_kind": "qemu"}))
+    assert lab.host("q").port == 2222
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("lab_kind", "docker", "nspawn or qemu"),
+        ("lab_image", "alpine", "debian-12 or debian-13"),
+        ("lab_address", "10.93.7", "IPv4 address"),
+        ("lab_address", None, "IPv4 address"),
+        ("lab_memory_mb", "8 GB", "whole number of MiB"),
+        ("lab_memory_mb", 64, "at least 512"),
+        ("lab_ssh_port", 70000, "port number"),
+        ("lab_forward_ports", 8000, "list of port numbers"),
+        ("lab_files", [{"src": "x"}], "{src: PATH"),
+        ("lab_files", [{"src": "x", "dest": "relative"}], "/ABSOLUTE/PATH"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_host_and_key(key, value, expected):
+    with pytest.raises(UserError) as refused:
+        inventory.parse(FOLDER, document(node1={**NODE, key: value}))
+    assert refused.value.exit_code == ExitCode.BAD_INPUT
+    assert f"host node1: {key} is {value!r}" in refused.value.message
+    assert expected in refused.value.message
+
+
+@pytest.mark.parametrize("address", ["10.93.7.1", "10.93.7.0", "10.93.7.255", "10.93.8.2"])
+def test_an_address_that_is_not_free_in_the_network_is_refused(address):
+    host = {**NODE, "lab_address": address, "lab_network": "10.93.7.0/24"}
+    with pytest.raises(UserError, match=r"is not a free address of lab_network 10\.93\.7\.0/24"):
+        inventory.parse(FOLDER, document(node1=host))
+
+
+def test_two_hosts_cannot_share_an_address():
+    with pytest.raises(UserError, match=r"hosts a and b both have lab_address 10\.93\.7\.11"):
+        inventory.parse(FOLDER, document(a=NODE, b=NODE))
+
+
+def test_an_inventory_without_lab_hosts_says_what_makes_one():
+    with pytest.raises(UserError, match="lab_kind") as refused:
+        inventory.parse(FOLDER, document(node1={}))
+    assert "lab_kind: nspawn" in (refused.value.fix or "")
+
+
+def test_a_file_is_no_place_for_a_lab(tmp_path):
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text("kimi: {}\n")
+    with pytest.raises(UserError, match="inventory folder") as refused:
+        inventory.load(hosts)
+    assert f"cp {hosts} DIR/hosts.yml" in (refused.value.fix or "")
+
+
+def test_a_missing_inventory_is_named(tmp_path):
+    with pytest.raises(UserError, match="no such inventory"):
+        inventory.load(tmp_path / "none")
+
+
+def test_a_malformed_inventory_is_refused_in_ansibles_words(tmp_path):
+    (tmp_path / "hosts.yml").write_text("kimi: [\n")
+    with pytest.raises(UserError, match="Ansible cannot read this inventory"):
+        inventory.load(tmp_path)
+
+
+def test_ansibles_own_loader_reads_group_variables_and_ranges(tmp_path):
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / "kimi.yml").write_text("lab_kind: qemu\nlab_memory_mb: 2048\n")
+    (tmp_path / "hosts.ini").write_text("[kimi]\nn[1:2]\n[kimi:vars]\nlab_network=10.9.8.0/24\n")
+    (tmp_path / "host_vars").mkdir()
+    for number in (1, 2):
+        (tmp_path / "host_vars" / f"n{number}.yml").write_text(f"lab_address: 10.9.8.1{number}\n")
+    lab = inventory.load(tmp_path)
+    assert [(h.name, h.address, h.memory_mb) for h in lab.hosts] == [
+        ("n1", "10.9.8.11", 2048),
+        ("n2", "10.9.8.12", 2048),
+    ]
+
+
+def test_each_path_has_a_lab_of_its_own(tmp_path):
+    one, other = tmp_path / "a" / "lab", tmp_path / "b" / "lab"
+    assert inventory.identify(one) != inventory.identify(other)
+    assert inventory.identify(one) == inventory.identify(tmp_path / "a" / ".." / "a" / "lab")
+
+
+@pytest.mark.parametrize(
+    ("v4", "v6"),
+    [("10.93.0.11", "fd6b:6d00:a5d::b"), ("10.93.101.12", "fd6b:6d00:a5d:65::c")],
+)
+def test_the_ipv6_address_follows_from_the_other(v4, v6):
+    assert inventory.address6(v4) == v6

@@ -1,0 +1,213 @@
+import ipaddress
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kimi_prov.errors import UserError
+from kimi_prov.lab import files, generated, images, keys, network, nspawn, qemu, seed
+from kimi_prov.lab.inventory import Lab, LabFile, LabHost
+from kimi_prov.lab.machine import Machine
+from kimi_prov.lab.settings import AptSettings
+from kimi_prov.lab.state import HostState, LabState, kill_process, launch, start_time
+
+NODE = LabHost("node1", "nspawn", "debian-12", "10.93.7.11", 22, 4096)
+GUEST = LabHost("q1", "qemu", "debian-12", "10.93.7.21", 2222, 6144, (8000, 9000))
+LAB = Lab(
+    Path("/srv/inv"),
+    "inv-12ab34cd",
+    "12ab34cd",
+    ipaddress.IPv4Network("10.93.7.0/24"),
+    (NODE, GUEST),
+)
+
+
+def pairs(command, flag):
+    return [command[i + 1] for i, word in enumerate(command) if word == flag]
+
+
+def test_a_guest_has_two_sockets_and_half_of_its_memory_on_each_of_two_nodes(tmp_path):
+    command = qemu.command(LAB, GUEST, tmp_path, HostState(tmp_path), 2222, kvm=False)
+    assert pairs(command, "-smp") == ["4,sockets=2,cores=2,threads=1"]
+    assert pairs(command, "-m") == ["6144"]
+    assert pairs(command, "-object") == [
+        "memory-backend-ram,id=ram0,size=3072M",
+        "memory-backend-ram,id=ram1,size=3072M",
+    ]
+    assert pairs(command, "-numa")[:2] == [
+        "node,nodeid=0,cpus=0-1,memdev=ram0",
+        "node,nodeid=1,cpus=2-3,memdev=ram1",
+    ]
+    assert pairs(command, "-accel") == ["tcg,thread=multi"]
+    assert pairs(command, "-cpu") == ["max"]
+
+
+def test_a_guest_is_reached_at_a_loopback_address_of_its_own(tmp_path):
+    command = qemu.command(LAB, GUEST, tmp_path, HostState(tmp_path), 2222, kvm=True)
+    (user, wire) = pairs(command, "-netdev")
+    assert user == (
+        "user,id=up,ipv6=off,hostfwd=tcp:127.93.7.21:2222-:22"
+        ",hostfwd=tcp:127.93.7.21:8000-:8000,hostfwd=tcp:127.93.7.21:9000-:9000"
+    )
+    assert wire.startswith("socket,id=lab,mcast=230.93.0.1:")
+    assert pairs(command, "-accel") == ["kvm"]
+
+
+def test_an_nspawn_host_holds_its_namespaces_by_its_own_process(tmp_path):
+    command = nspawn.command(LAB, NODE, Path("/images/x"), HostState(tmp_path))
+    assert command[:9] == [
+        *("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork"),
+        *("--kill-child=SIGKILL", "--mount-proc"),
+    ]
+    assert command[-4:] == ["kimi-lab-12ab34cd/node1", "/images/x/root", str(tmp_path), "node1"]
+    stage_two = command[-5]
+    assert "SYSTEMD_NSPAWN_API_VFS_WRITABLE=network" in stage_two
+    for flag in (
+        "--boot",
+        "--register=no",
+        "--keep-unit",
+        "--capability=CAP_NET_ADMIN,CAP_NET_RAW",
+    ):
+        assert f" {flag} " in stage_two
+
+
+def test_a_host_that_fell_back_to_qemu_says_where_it_answers_and_what_it_sees_of_us():
+    fallen = Machine(LAB, NODE, "qemu")
+    assert generated.host_variables(fallen) == {
+        "ansible_host": "127.93.7.11",
+        "ansible_port": 2222,
+        "lab_gateway": "10.0.2.2",
+        "lab_address6": "fd6b:6d00:a5d:7::b",
+        "lab_runs_as": "qemu",
+    }
+    assert generated.host_variables(Machine(LAB, NODE, "nspawn")) == {
+        "ansible_host": "10.93.7.11",
+        "ansible_port": 22,
+        "lab_gateway": "10.93.7.1",
+        "lab_address6": "fd6b:6d00:a5d:7::b",
+        "lab_runs_as": "nspawn",
+    }
+
+
+def test_interface_names_fit_the_kernel_and_differ():
+    names = {network.bridge(LAB), network.cable(LAB, "node1"), network.cable(LAB, "q1")}
+    assert len(names) == 3
+    assert all(len(name) <= 15 for name in names)
+
+
+def test_the_ruleset_replaces_its_own_table_and_no_other():
+    rules = network.ruleset(LAB, forwarding_was_off=True)
+    assert rules.startswith("table ip kimi_lab_12ab34cd { }\ndelete table ip kimi_lab_12ab34cd\n")
+    assert "flush" not in rules
+    assert "ip saddr 10.93.7.0/24 ip daddr != 10.93.7.0/24 masquerade" in rules
+    assert network.FORWARD_WAS_OFF in rules
+    assert network.FORWARD_WAS_OFF not in network.ruleset(LAB, forwarding_was_off=False)
+
+
+def test_the_generated_files_keep_host_key_checking_on(tmp_path):
+    lab = Lab(tmp_path, LAB.name, LAB.ident, LAB.network, LAB.hosts)
+    state = LabState(tmp_path / "state")
+    planned = generated.plan_files(
+        lab, state, [Machine(lab, NODE, "nspawn")], {"kimi_ca_bundle": "/ca.pem"}
+    )
+    group = yaml.safe_load(planned[tmp_path / "group_vars" / "all" / "lab.yml"])
+    assert "StrictHostKeyChecking=yes" in group["ansible_ssh_common_args"]
+    assert f"UserKnownHostsFile={state.known_hosts}" in group["ansible_ssh_common_args"]
+    assert group["kimi_ca_bundle"] == "/ca.pem"
+
+
+def test_generated_files_go_and_the_users_own_stay(tmp_path):
+    lab = Lab(tmp_path, LAB.name, LAB.ident, LAB.network, LAB.hosts)
+    state = LabState(tmp_path / "state")
+    state.folder.mkdir()
+    own = tmp_path / "group_vars" / "all" / "main.yml"
+    own.parent.mkdir(parents=True)
+    own.write_text("kimi_port: 8000\n")
+    planned = generated.plan_files(lab, state, [Machine(lab, NODE, "nspawn")], {})
+    generated.write(planned, state)
+    assert all(path.exists() for path in planned)
+    generated.remove(lab, state)
+    assert not any(path.exists() for path in planned)
+    assert own.exists()
+    assert not (tmp_path / "host_vars").exists()
+
+
+def test_a_variables_file_that_would_be_shadowed_is_refused(tmp_path):
+    lab = Lab(tmp_path, LAB.name, LAB.ident, LAB.network, LAB.hosts)
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / "all.yml").write_text("kimi_port: 8000\n")
+    with pytest.raises(UserError, match=r"all\.yml: the lab writes") as refused:
+        generated.plan_files(lab, LabState(tmp_path / "s"), [], {})
+    assert "mv " in (refused.value.fix or "")
+
+
+def test_an_image_is_known_by_all_that_it_is_made_of():
+    plain = images.recipe("debian-12", with_kernel=False, apt=AptSettings())
+    again = images.recipe("debian-12", with_kernel=False, apt=AptSettings())
+    mirror = images.recipe(
+        "debian-12", with_kernel=False, apt=AptSettings(mirror="http://m/debian")
+    )
+    kernel = images.recipe("debian-12", with_kernel=True, apt=AptSettings())
+    newer = images.recipe("debian-13", with_kernel=False, apt=AptSettings())
+    assert plain.key == again.key
+    assert len({plain.key, mirror.key, kernel.key, newer.key}) == 4
+    assert "linux-image-amd64" not in plain.packages
+    assert not {"numactl", "haproxy", "nftables", "python3-venv"} & set(kernel.packages)
+    assert "trixie" in images.bootstrap_command(newer, Path("/x"))
+
+
+def test_the_seed_carries_the_host_key_for_root_alone(tmp_path):
+    key = tmp_path / "host_key"
+    keys.ensure_key(key, "host")
+    target = tmp_path / "seed.tar"
+    seed.write_tar(seed.common_files(LAB, NODE, "ssh-ed25519 AAAA lab\n", key), target)
+    with tarfile.open(target) as tar:
+        assert tar.getmember("etc/ssh/ssh_host_ed25519_key").mode == 0o600
+        assert tar.getmember("etc").mode == 0o755
+        assert {entry.uid for entry in tar} == {0}
+        hosts = tar.extractfile("etc/hosts")
+        assert hosts is not None
+        assert b"10.93.7.21\tq1\n" in hosts.read()
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_host_on_an_odd_port_is_named_as_ssh_wants_it():
+    assert keys.known_hosts_line("127.93.7.21", 2222, "ssh-ed25519 AAAA c\n") == (
+        "[127.93.7.21]:2222 ssh-ed25519 AAAA\n"
+    )
+    assert keys.known_hosts_line("10.93.7.11", 22, "ssh-ed25519 AAAA").startswith("10.93.7.11 ")
+
+
+def test_a_machine_is_on_record_by_pid_and_start_time(tmp_path):
+    state = HostState(tmp_path / "node1")
+    state.folder.mkdir()
+    launch(["sleep", "60"], state, "12ab34cd")
+    pid = state.running_pid()
+    assert pid is not None
+    kill_process(state)
+    assert state.running_pid() is None
+    # The pid of another living process, with the start time of the dead one, is not ours.
+    own = subprocess.run(["sh", "-c", "echo $PPID"], check=True, capture_output=True, text=True)
+    state.pid_file.write_text(f"{own.stdout.strip()} 1")
+    assert start_time(int(own.stdout)) is not None
+    assert state.running_pid() is None
+    kill_process(state)
+
+
+def test_a_missing_lab_file_is_named_with_its_host(tmp_path):
+    host = LabHost(
+        "node1", "nspawn", "debian-12", "10.93.7.11", 22, 4096, (), (LabFile("nothing", "/x"),)
+    )
+    lab = Lab(tmp_path, LAB.name, LAB.ident, LAB.network, (host,))
+    with pytest.raises(UserError, match=r"host node1: lab_files: .*nothing does not exist"):
+        files.resolve_all(lab)
+
+
+def test_a_changed_file_is_due_for_a_copy(tmp_path):
+    (tmp_path / "a").write_text("x")
+    before = files.fingerprint(tmp_path)
+    assert files.fingerprint(tmp_path) == before
+    (tmp_path / "a").write_text("xy")
+    assert files.fingerprint(tmp_path) != before
