@@ -1,0 +1,52 @@
+"""Action `kimi_engine_check`: the engine's own parser has to accept the plan's command lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from kimi_prov.ansible.remote import RemoteError, failure, target
+
+_FIX = "change kimi_engine_args (or kimi_engine_version) in the inventory, then apply again"
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Asks before any unit is written, so that what runs now goes on when it refuses."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Let every instance of `plan` be parsed by the engine in `plan.engine.env_dir`."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        plan = self._task.args["plan"]
+        question = {
+            "env_dir": plan["engine"]["env_dir"],
+            "instances": [{"argv": i["argv"], "env": i["env"]} for i in plan["instances"]],
+        }
+        check = bool(self._task.check_mode)
+        try:
+            target(self, "engine-check", *(["--check"] if check else []), stdin=question)
+        except RemoteError as error:
+            if check:
+                return result | {"changed": False, "skipped": True, "msg": str(error)}
+            return result | _refused(plan["engine"], str(error))
+        return result | {"changed": False}
+
+
+def _refused(engine: dict[str, Any], reason: str) -> dict[str, Any]:
+    shown = f"{engine['name']} {engine['version']} ({engine['variant']})"
+    finding = {
+        "id": "engine.command_line",
+        "severity": "blocker",
+        "title": f"{shown} does not accept its command line",
+        "observed": reason,
+        "required": "flags of that version",
+        "fix": _FIX,
+        "source": "the engine's own argument parser",
+    }
+    refused = failure(f"{shown} does not accept its command line: {reason}", _FIX, "blockers")
+    return refused | {"kimi": {"code": "blockers", "findings": [finding]}}

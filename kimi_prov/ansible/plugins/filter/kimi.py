@@ -1,0 +1,42 @@
+"""Filters of the roles: they only call what is tested elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kimi_prov import catalog
+from kimi_prov.ansible import systemd, wheels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def lock_path(name: str) -> str:
+    """Give the path of a lock on the control machine."""
+    return str(Path(catalog.__file__).parent / "locks" / name)
+
+
+def lock_wheels(name: str, directory: str | None) -> list[str]:
+    """List the wheels in a directory of the control machine that a lock asks for."""
+    return wheels.wanted(Path(lock_path(name)), directory)
+
+
+def lock_version(name: str, package: str) -> str:
+    """Give the version that a lock pins a package at."""
+    text = Path(lock_path(name)).read_text(encoding="utf-8")
+    return next(pin.version for pin in wheels.pins(text) if pin.name == package)
+
+
+class FilterModule:
+    """What Ansible looks for in a filter plugin."""
+
+    def filters(self) -> dict[str, Callable[..., object]]:
+        """Map the names that templates use."""
+        return {
+            "systemd_quote": systemd.quote_argument,
+            "systemd_assignment": systemd.quote_assignment,
+            "lock_path": lock_path,
+            "lock_wheels": lock_wheels,
+            "lock_version": lock_version,
+        }

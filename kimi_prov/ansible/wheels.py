@@ -1,0 +1,57 @@
+"""Which wheels of a directory on the control machine a lock asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+
+
+class Pin(NamedTuple):
+    """A package of a lock: its name and version as wheels write them, and the digests it allows."""
+
+    name: str
+    version: str
+    sha256: frozenset[str]
+
+
+def pins(lock: str) -> list[Pin]:
+    """Read the pins of a lock made by `uv pip compile --generate-hashes`."""
+    found: list[Pin] = []
+    for line in lock.splitlines():
+        if match := _PIN.match(line):
+            found.append(Pin(_name(match.group(1)), match.group(2), frozenset()))
+        if found and (digest := _HASH.search(line)):
+            found[-1] = found[-1]._replace(sha256=found[-1].sha256 | {digest.group(1)})
+    return found
+
+
+def wanted(lock: Path, directory: str | None) -> list[str]:
+    """List the wheels in `directory` that the lock names with their very digest.
+
+    Empty when `directory` is a URL or is not there: the installer then reads it itself, or the
+    index has to have everything.
+    """
+    if not directory or "://" in directory or not Path(directory).is_dir():
+        return []
+    by_name = {(pin.name, pin.version): pin for pin in pins(lock.read_text())}
+    found = []
+    for path in sorted(Path(directory).glob("*.whl")):
+        parts = path.name.split("-")
+        pin = by_name.get((_name(parts[0]), parts[1])) if len(parts) >= 5 else None
+        if pin is not None and _sha256(path) in pin.sha256:
+            found.append(str(path))
+    return found
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[-_.]+", "-", text).lower()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
