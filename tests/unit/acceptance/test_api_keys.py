@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from kimi_prov.acceptance import api_keys
+from kimi_prov.errors import UserError
+from kimi_prov.target.keys import digest
+
+SECRET = "a-long-enough-secret"
+
+
+def load(tmp_path, text):
+    file = tmp_path / "keys"
+    file.write_text(text)
+    return api_keys.load(file)
+
+
+def test_hashes_and_keys_are_read_and_only_hashes_come_out(tmp_path):
+    found = load(tmp_path, f"# team\nalice:sha256:{'A' * 64}\n\nbob:{SECRET}\n")
+    assert found == {"alice": "a" * 64, "bob": digest(SECRET)}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("alice", "expected `name:sha256:<hex>`"),
+        ("al ice:" + SECRET, "expected"),
+        ("alice:sha256:12", "64 hexadecimal digits"),
+        ("alice:short", "shorter than 16"),
+        (f"alice:{SECRET}\nalice:{SECRET}", "given twice"),
+        ("operator:" + SECRET, "kept for the key"),
+    ],
+)
+def test_a_bad_line_is_refused_by_file_and_line_without_showing_the_key(tmp_path, text, words):
+    with pytest.raises(UserError, match=words) as caught:
+        load(tmp_path, text)
+    assert f"keys:{text.count(chr(10)) + 1}" in str(caught.value)
+    assert SECRET not in str(caught.value)
+    assert caught.value.fix
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"kimi_api_keys_file.*nowhere"):
+        api_keys.load(tmp_path / "nowhere")

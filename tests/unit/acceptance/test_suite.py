@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from kimi_prov.acceptance import suite
+
+NETWORKS = ["10.93.5.0/24", "fd00::/8"]
+
+
+@pytest.mark.parametrize(
+    ("local", "address", "source", "expected"),
+    [
+        (True, "localhost", None, "control"),
+        (False, "10.93.5.11", "10.93.5.1", "control"),
+        (False, "10.93.5.11", "192.0.2.9", "machine"),
+        (False, "fd00::b", "fd00::1", "control"),
+        (False, "fe80::b", "fe80::1%eth0", "machine"),
+        (False, "127.0.0.1", "127.0.0.1", "machine"),
+        (False, "10.93.5.11", "10.93.5.11", "control"),
+        (False, "nowhere.example", None, "machine"),
+    ],
+)
+def test_the_vantage_follows_the_allowed_networks(local, address, source, expected):
+    where, why = suite.vantage(local=local, address=address, source=source, networks=NETWORKS)
+    assert where == expected
+    assert why
+
+
+PLAN = {
+    "instances": [
+        {
+            "index": 0,
+            "numactl": ["numactl", "--cpunodebind=0", "--membind=0"],
+            "numa_nodes": [0],
+            "cpus": "0-3",
+        }
+    ]
+}
+GOOD = {
+    "pid": 7,
+    "name": "python",
+    "cpus": "0-3",
+    "threads": {"0-3": 9, "1": 3},
+    "policies": {"bind:0": 900, "default": 4},
+    "bytes_by_node": {"0": 3_000_000_000, "1": 9_000_000},
+}
+
+
+def judged(**changes):
+    process = {**copy.deepcopy(GOOD), **changes}
+    return suite.placement(PLAN, {"instances": [{"index": 0, "processes": [process]}]})
+
+
+def test_an_engine_that_keeps_to_its_node_passes():
+    check = judged()
+    assert check["status"] == "ok"
+    assert "membind=0" in check["detail"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cpus": "0-7"}, "may use CPUs 0-7"),
+        ({"threads": {"4": 1}}, "may use CPUs 4"),
+        ({"policies": {"default": 900}}, "no memory is under the planned policy membind=0"),
+        ({"bytes_by_node": {"0": 10, "1": 10}}, "outside node 0"),
+    ],
+)
+def test_an_engine_that_strays_is_caught(changes, words):
+    check = judged(**changes)
+    assert check["status"] == "fail"
+    assert words in check["detail"]
+
+
+def test_an_engine_that_does_not_run_is_no_pass():
+    seen = {"instances": [{"index": 0, "processes": []}]}
+    assert suite.placement(PLAN, seen)["status"] == "fail"
+
+
+def test_the_engine_must_listen_on_the_loopback_alone():
+    assert suite.loopback_only({"listening": {"8001": ["127.0.0.1"]}})["status"] == "ok"
+    for wrong in (["any"], ["127.0.0.1", "10.0.0.1"], []):
+        assert suite.loopback_only({"listening": {"8001": wrong}})["status"] == "fail"
+
+
+def test_an_outsider_that_connects_is_a_failure_and_none_is_a_skip():
+    refused = {"found": {"name": "o", "address": "h 8000", "outcome": "no answer", "seconds": 4.0}}
+    reached = {"found": {"name": "p", "address": "h 8000", "outcome": "connected", "seconds": 0.1}}
+    down = {"item": "q", "unreachable": True, "msg": "Failed to connect"}
+
+    def judge(*results):
+        return suite.outsiders(suite.tries(list(results)))
+
+    assert judge(refused)["status"] == "ok"
+    assert judge(refused, reached)["status"] == "fail"
+    assert "p reached h 8000" in judge(reached)["detail"]
+    assert judge()["status"] == "skip"
+    assert judge(down)["status"] == "skip"
+    assert "q: Failed to connect" in judge(down)["detail"]
+    assert judge(down, refused)["status"] == "ok"
+
+
+def test_stand_ins_are_named_and_real_things_are_not():
+    assert suite.stand_ins({"model": {"random_weights": False}}, None) == []
+    assert len(suite.stand_ins({"model": {"random_weights": True}}, "nspawn")) == 2
+
+
+def test_a_host_passes_only_when_something_was_checked_and_nothing_failed():
+    def document(*statuses):
+        checks = [{"name": "n", "status": s, "detail": "", "seconds": 0.0} for s in statuses]
+        return suite.document(endpoint="", seen_from="control", why="", checks=checks, said=[])
+
+    assert document("ok", "skip")["ok"] is True
+    assert document("ok", "fail")["ok"] is False
+    assert document()["ok"] is False

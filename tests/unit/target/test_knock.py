@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from kimi_prov.target import knock, units
+
+
+def unit(state="active", restarts=0, load="loaded"):
+    return {"load_state": load, "state": state, "restarts": restarts}
+
+
+@pytest.mark.parametrize(
+    ("states", "counts", "broken"),
+    [
+        ({"e": unit("activating")}, {}, ""),
+        ({"e": unit("failed")}, {}, "e"),
+        ({"e": unit("activating", 1)}, {"e": 0}, "e"),
+        ({"e": unit("activating", 4)}, {"e": 4}, ""),
+        ({"e": unit(), "p": unit(load="not-found")}, {}, "p"),
+    ],
+)
+def test_a_unit_that_failed_or_started_again_ends_the_waiting(states, counts, broken):
+    assert knock.failed(states, counts) == broken
+
+
+def test_the_cause_is_the_last_telling_line_and_not_the_noise_after_it():
+    lines = [
+        "INFO loading",
+        "Traceback (most recent call last):",
+        "ValueError: No available memory for the cache blocks. Try increasing it",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        "kimi-serve@0.service: Main process exited, code=exited, status=1/FAILURE",
+    ]
+    found = units.cause(lines)
+    assert found.startswith("ValueError: No available memory")
+    assert "kimi_context" in knock.advice(found)
+
+
+def test_without_a_telling_line_the_last_one_is_shown():
+    assert units.cause(["a", "b"]) == "b"
+    assert units.cause([]) == "nothing in the journal"
+    assert "journalctl" in knock.advice("b")

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from kimi_prov.target import runtime
+
+NUMA_MAPS = """\
+7f10 bind:0 anon=300 dirty=300 active=0 N0=290 N1=10 kernelpagesize_kB=4
+7f20 bind:0 huge anon=2 N0=2 kernelpagesize_kB=2048
+7f30 default file=/lib/x.so mapped=5 N1=5 kernelpagesize_kB=4
+7f40 bind:0
+"""
+
+
+def test_pages_of_every_size_are_counted_on_their_node():
+    found = runtime.parse_numa_maps(NUMA_MAPS)
+    assert found["bytes_by_node"] == {"0": 290 * 4096 + 2 * 2048 * 1024, "1": 15 * 4096}
+    assert found["policies"] == {"bind:0": 3, "default": 1}
+
+
+def test_this_very_process_can_be_read():
+    found = runtime.parse_status(Path("/proc/self/status").read_text())
+    allowed = sorted(os.sched_getaffinity(0))
+    assert found["cpus"].startswith(str(allowed[0]))
+    assert found["resident_bytes"] > 1_000_000
+
+
+def test_listening_addresses_are_told_apart():
+    with socket.socket() as loop, socket.socket() as everywhere:
+        loop.bind(("127.0.0.1", 0))
+        everywhere.bind(("0.0.0.0", 0))
+        loop.listen()
+        everywhere.listen()
+        ports = [loop.getsockname()[1], everywhere.getsockname()[1], 1]
+        found = runtime.listening(ports)
+    assert found == {str(ports[0]): ["127.0.0.1"], str(ports[1]): ["any"], "1": []}
