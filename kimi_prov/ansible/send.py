@@ -6,6 +6,8 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+
 from kimi_prov.ansible.remote import PYTHON, RemoteError
 from kimi_prov.hardware.bundle import zipapp_bytes
 
@@ -25,6 +27,10 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+class NoRightsError(RemoteError):
+    """The inventory's user may not become root."""
+
+
 def run_sent(action: ActionBase, *arguments: str) -> dict[str, Any]:
     """Return the JSON answer of a subcommand, in one round trip.
 
@@ -32,7 +38,12 @@ def run_sent(action: ActionBase, *arguments: str) -> dict[str, Any]:
     sentence that says what failed and how to mend it.
     """
     words = (PYTHON, "-c", _RECEIVER, *arguments)
-    done = action._low_level_execute_command(shlex.join(words), in_data=zipapp_bytes())
+    try:
+        done = action._low_level_execute_command(shlex.join(words), in_data=zipapp_bytes())
+    except AnsibleConnectionFailure:
+        raise
+    except AnsibleError as error:
+        raise _error(1, str(error)) from error
     text = str(done["stdout"])
     start = text.find("{")
     try:
@@ -42,17 +53,19 @@ def run_sent(action: ActionBase, *arguments: str) -> dict[str, Any]:
         value = None
     if isinstance(value, dict):
         return value
-    raise RemoteError(_cause(int(done["rc"]), f"{done['stderr']}\n{text}"))
+    raise _error(int(done["rc"]), f"{done['stderr']}\n{text}")
 
 
-def _cause(status: int, said: str) -> str:
+def _error(status: int, said: str) -> RemoteError:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = lines[-1] if lines else f"exit status {status}"
     if any("sudo" in line for line in lines):
-        return (
+        return NoRightsError(
             f"no root rights on the machine: {last}\n  fix: log in as root, or give the user "
             "passwordless sudo, or set ansible_become_password"
         )
     if status == 127 or "No such file" in last:
-        return f"{PYTHON} cannot be run on the machine: {last}\n  fix: apt-get install python3"
-    return f"the machine could not be described: {last}"
+        return RemoteError(
+            f"{PYTHON} cannot be run on the machine: {last}\n  fix: apt-get install python3"
+        )
+    return RemoteError(f"the machine could not be described: {last}")

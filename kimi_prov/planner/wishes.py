@@ -178,6 +178,11 @@ def _url(value: object, place: _Place, _base: Path | None) -> str:
             parts = urlsplit(value)
         except ValueError:
             parts = urlsplit("")
+        if "@" in parts.netloc:
+            # A URL ends up in plans, logs and process lists: what is secret has no place in it.
+            raise place.refuse(
+                "a URL with credentials", "a URL without user and password (use a .netrc file)"
+            )
         if parts.scheme in ("http", "https") and parts.hostname and not re.search(r"\s", value):
             return str(value)
     raise place.refuse(value, "an http or https URL")

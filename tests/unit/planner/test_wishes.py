@@ -90,6 +90,13 @@ def test_a_wrong_value_is_refused(name: str, value: object) -> None:
     assert name in refused({name: value}).message
 
 
+@pytest.mark.parametrize("name", ["pip_index_url", "weights_source", "pip_find_links"])
+def test_credentials_in_a_url_are_refused_and_not_repeated(name: str) -> None:
+    message = str(refused({f"kimi_{name}": "https://me:canary@host.test/x"}))
+    assert "credentials" in message
+    assert "canary" not in message
+
+
 def test_a_choice_gets_the_nearest_one() -> None:
     assert "did you mean vllm?" in refused({"kimi_engine": "vlm"}).message
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.send import NoRightsError, run_sent
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
 from kimi_prov.planner import wishes
@@ -40,6 +41,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             plan = make_plan(facts, wanted, loader.load())
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
+        except NoRightsError as error:
+            return result | failure(str(error), code="bad_input")
         except RemoteError as error:
             return result | failure(str(error))
         document = {"plan": plan, "facts": facts}
@@ -56,7 +59,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             values,
             host=str(variables.get("inventory_hostname", "")),
             base=Path(str(folder)) if folder else None,
-            locate=locator(_sources(variables)),
+            locate=locator(_sources(variables), extra=_extra()),
         )
 
     def _value(self, name: str, value: Any) -> Any:  # noqa: ANN401  (whatever YAML can hold)
@@ -69,8 +72,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             ) from error
 
 
+def _given() -> list[str]:
+    return [str(text) for text in context.CLIARGS.get("extra_vars") or ()]
+
+
+def _extra() -> list[str]:
+    """Names that were set with -e on the command line itself."""
+    texts = [text for text in _given() if not text.startswith("@")]
+    return [name for text in texts for name in re.findall(r"\bkimi_\w+", text)]
+
+
 def _sources(variables: Mapping[str, Any]) -> list[str]:
     """Inventories and files of extra variables that were named on the command line."""
-    given = context.CLIARGS.get("extra_vars") or ()
-    files = [str(text)[1:] for text in given if str(text).startswith("@")]
+    files = [text[1:] for text in _given() if text.startswith("@")]
     return [*files, *(str(source) for source in variables.get("ansible_inventory_sources") or ())]
