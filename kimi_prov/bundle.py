@@ -15,3 +15,8 @@ def root() -> Path:
 def playbook(name: str) -> Path:
     """Path of the playbook `name`, given without its ending."""
     return root() / "playbooks" / f"{name}.yml"
+
+
+def plugins() -> Path:
+    """Directory of our own Ansible plugins; they are part of the package either way."""
+    return Path(__file__).resolve().parent / "ansible" / "plugins"

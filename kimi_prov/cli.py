@@ -1,0 +1,223 @@
+"""The command line: one function a command. What they do lies elsewhere and is imported late."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from kimi_prov import __version__
+
+if TYPE_CHECKING:
+    from kimi_prov.errors import ExitCode
+    from kimi_prov.provision.output import Output
+
+PATH = click.Path(path_type=Path)
+INVENTORY = click.argument("inventory", type=PATH)
+LIMIT = click.option("--limit", metavar="PATTERN", help="Only these hosts or groups.")
+FORMAT = click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+OUTPUT = click.option(
+    "--output", type=PATH, metavar="FILE", help="Write the report there, not to standard output."
+)
+EXTRA = click.option(
+    "-e", "--extra-vars", "extra", multiple=True, metavar="@FILE", help="Variables from a file."
+)
+
+
+def _output(form: str, file: Path | None) -> Output:
+    from kimi_prov.provision.output import Output
+
+    return Output("json" if form == "json" else "text", file)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done; 1 it failed; 2 bad input; 3 blocked; 4 a host was unreachable; "
+    "130 interrupted.",
+)
+@click.version_option(__version__, prog_name="kimi-prov")
+def cli() -> None:
+    """Take a bare Linux server to a served, verified Kimi model."""
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@EXTRA
+@FORMAT
+@OUTPUT
+def plan(
+    inventory: Path, limit: str | None, extra: tuple[str, ...], form: str, output: Path | None
+) -> ExitCode:
+    """Print what would be done and why; changes nothing. Exits 3 where that is blocked."""
+    from kimi_prov.provision import commands
+    from kimi_prov.report import text
+
+    passed = commands.Passed(limit=limit, extra=extra)
+    return commands.plan(inventory, passed, _output(form, output), text.plan)
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@click.option("--tags", metavar="TAGS", help="Only these parts, by role name.")
+@click.option("--skip-tags", metavar="TAGS", help="All but these parts.")
+@click.option("--check", is_flag=True, help="Change nothing, say what would change.")
+@click.option("--diff", is_flag=True, help="Show what changes in files.")
+@EXTRA
+def apply(inventory: Path, extra: tuple[str, ...], **passed: Any) -> ExitCode:  # noqa: ANN401
+    """Bring the machines to a served model; the same command again changes nothing."""
+    from kimi_prov.acceptance import suite
+    from kimi_prov.provision import commands
+
+    return commands.apply(inventory, commands.Passed(extra=extra, **passed), suite.stand_ins)
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@FORMAT
+@OUTPUT
+def verify(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
+    """Have the served model, and its port, prove themselves."""
+    from kimi_prov.acceptance import render
+    from kimi_prov.provision import commands
+
+    return commands.verify(inventory, limit, _output(form, output), render.verify)
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@FORMAT
+@OUTPUT
+def status(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
+    """Say what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve."""
+    from kimi_prov.acceptance import render
+    from kimi_prov.provision import commands
+
+    return commands.status(inventory, limit, _output(form, output), render.status)
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted.")
+def key(inventory: Path, limit: str | None, *, rotate: bool) -> ExitCode:
+    """Print `HOST KEY` for the API key that nobody has seen yet. It is shown once."""
+    from kimi_prov.provision import commands
+
+    return commands.key(inventory, limit, rotate=rotate)
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--purge-weights", is_flag=True, help="Remove the weights too.")
+def destroy(inventory: Path, limit: str | None, *, yes: bool, purge_weights: bool) -> ExitCode:
+    """Put the machines back as they were; the weights stay unless told otherwise."""
+    from kimi_prov.provision import commands
+
+    def ask(question: str) -> bool:
+        return click.confirm(question, err=True)
+
+    return commands.destroy(inventory, limit, confirmed=yes, purge=purge_weights, ask=ask)
+
+
+@cli.command()
+@click.argument("directory", type=PATH)
+@click.option("--profile", required=True, metavar="NAME", help="lab, localhost, ...")
+def init(directory: Path, profile: str) -> None:
+    """Write an inventory to start from, with its variables explained."""
+    from kimi_prov.provision import starter
+    from kimi_prov.provision.output import say
+
+    for file in starter.write(directory, profile):
+        sys.stdout.write(f"{file}\n")
+    first = "lab up" if profile.startswith("lab") else "plan"
+    say(f"next: edit what it says, then  kimi-prov {first} {directory}")
+
+
+@cli.command()
+@OUTPUT
+@click.option("--bundle", type=PATH, metavar="FILE", help="Write one file that does it elsewhere.")
+def probe(output: Path | None, bundle: Path | None) -> None:
+    """Describe this machine as JSON; needs no root and changes nothing."""
+    from kimi_prov.hardware import commands
+
+    if bundle is not None:
+        sys.stdout.write(f"{commands.bundle(bundle)}\n")
+        return
+    wished = _output("json", output)
+    wished.check()
+    wished.write(commands.probe(), str)
+
+
+@cli.group()
+def lab() -> None:
+    """Stand-in machines: real systemd, sshd and apt, without the hardware."""
+
+
+@lab.command("up")
+@INVENTORY
+def lab_up(inventory: Path) -> None:
+    """Bring the inventory's lab hosts up; those that are up stay as they are."""
+    from kimi_prov.lab import commands
+
+    commands.up(inventory)
+
+
+@lab.command("down")
+@INVENTORY
+def lab_down(inventory: Path) -> None:
+    """Take the inventory's lab away, with all that it made."""
+    from kimi_prov.lab import commands
+
+    commands.down(inventory)
+
+
+@lab.command("list")
+@INVENTORY
+@FORMAT
+@OUTPUT
+def lab_list(inventory: Path, form: str, output: Path | None) -> None:
+    """Say which lab hosts the inventory has, where they answer, and whether they are up."""
+    from kimi_prov.lab import commands
+
+    wished = _output(form, output)
+    wished.check()
+    hosts = [asdict(host) for host in commands.list_hosts(inventory)]
+
+    def text() -> str:
+        return "\n".join(
+            "{name:<16} {kind:<7} {state:<7} {address}:{port}  {image}".format(**h) for h in hosts
+        )
+
+    wished.write({"hosts": hosts}, text)
+
+
+@lab.command("ssh", context_settings={"ignore_unknown_options": True})
+@INVENTORY
+@click.argument("host")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def lab_ssh(inventory: Path, host: str, command: tuple[str, ...]) -> NoReturn:
+    """Open a session on a lab host, or run COMMAND there."""
+    from kimi_prov.lab import commands
+
+    commands.ssh(inventory, host, command)
+
+
+def main() -> NoReturn:
+    """Run the command line; every end has its documented exit code and none a traceback."""
+    from kimi_prov.ending import guarded
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(guarded(partial(cli.main, standalone_mode=False)))

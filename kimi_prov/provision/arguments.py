@@ -1,0 +1,122 @@
+"""What ansible-playbook is given: its argument list and its environment, both pure functions."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RUN = "KIMI_PROV_RUN"
+PROGRESS = "KIMI_PROV_PROGRESS"
+KEY_OUT = "KIMI_PROV_KEY_OUT"
+# A result above this many characters reaches the callback empty: a plan carries its manifest.
+_RESULT_CHARACTERS = "50000000"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run of one playbook. Paths are absolute; `variables` never reach the command line."""
+
+    command: str
+    playbook: Path
+    inventory: Path
+    limit: str | None = None
+    tags: str | None = None
+    skip_tags: str | None = None
+    check: bool = False
+    diff: bool = False
+    vars_files: tuple[Path, ...] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Private:
+    """The places of one run inside its private folder, which is removed at its end."""
+
+    folder: Path
+
+    @property
+    def variables(self) -> Path:
+        """Extra variables, as JSON."""
+        return self.folder / "vars.json"
+
+    @property
+    def progress(self) -> Path:
+        """Lines of progress that action plugins append."""
+        return self.folder / "progress"
+
+    @property
+    def key(self) -> Path:
+        """Where the action `kimi_key` hands the operator's key over."""
+        return self.folder / "key"
+
+    @property
+    def sockets(self) -> Path:
+        """Sockets of the SSH connections that this run shares between its tasks."""
+        return self.folder / "s"
+
+    @property
+    def temporary(self) -> Path:
+        """Ansible's own temporary files, rendered templates among them."""
+        return self.folder / "tmp"
+
+
+def executable(name: str = "ansible-playbook") -> str:
+    """Path of one of Ansible's commands: the one installed beside this Python."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else name
+
+
+def playbook_arguments(request: Request, private: Private) -> list[str]:
+    """Return the arguments of ansible-playbook for `request`; the playbook comes last."""
+    arguments = ["-i", str(request.inventory)]
+    for flag, value in (
+        ("--limit", request.limit),
+        ("--tags", request.tags),
+        ("--skip-tags", request.skip_tags),
+    ):
+        if value:
+            arguments += [flag, value]
+    if request.check:
+        arguments.append("--check")
+    if request.diff:
+        arguments.append("--diff")
+    files = [*request.vars_files, *([private.variables] if request.variables else [])]
+    for file in files:
+        arguments += ["-e", f"@{file}"]
+    return [*arguments, str(request.playbook)]
+
+
+def environment(
+    inherited: Mapping[str, str], *, config: Path, plugins: Path, private: Private, run_id: str
+) -> dict[str, str]:
+    """Return the variables that ansible-playbook runs with, on top of `inherited`.
+
+    `plugins` holds our own Ansible plugins: beside the configuration in a checkout, elsewhere in
+    a wheel. `run_id` marks every process of the run, so that each can be found and ended.
+    """
+    own = {
+        "ANSIBLE_CONFIG": str(config),
+        "ANSIBLE_ACTION_PLUGINS": str(plugins / "action"),
+        "ANSIBLE_FILTER_PLUGINS": str(plugins / "filter"),
+        "ANSIBLE_LOCAL_TEMP": str(private.temporary),
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(private.sockets),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_FORCE_COLOR": "0",
+        # A verdict of ours about one inventory file that cannot be read is better than half of it.
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
+        "MAX_EVENT_RES": _RESULT_CHARACTERS,
+        # Messages are matched in English, and Ansible refuses a locale that is not UTF-8.
+        "LC_ALL": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+        RUN: run_id,
+        PROGRESS: str(private.progress),
+        KEY_OUT: str(private.key),
+    }
+    # ansible-runner turns the check of host keys off where nobody has an opinion.
+    kept = {"ANSIBLE_HOST_KEY_CHECKING": inherited.get("ANSIBLE_HOST_KEY_CHECKING", "True")}
+    return {**own, **kept}

@@ -1,0 +1,121 @@
+"""What ansible-runner reports, as a small typed stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Status = Literal["ok", "changed", "skipped", "failed", "unreachable"]
+_ENDS: dict[str, Status] = {
+    "runner_on_ok": "ok",
+    "runner_on_skipped": "skipped",
+    "runner_on_failed": "failed",
+    "runner_on_unreachable": "unreachable",
+}
+
+
+@dataclass(frozen=True)
+class Began:
+    """A host has begun a task. `phase` is the role, or what stands in for one."""
+
+    host: str
+    phase: str
+    task: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A host has ended a task after `seconds`; `result` is the module's or plugin's own."""
+
+    host: str
+    phase: str
+    task: str
+    action: str
+    status: Status
+    seconds: float
+    result: Mapping[str, Any]
+    ignored: bool = False
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Ansible's own count at the end, by host."""
+
+    ok: Mapping[str, int]
+    changed: Mapping[str, int]
+    failures: Mapping[str, int]
+    unreachable: Mapping[str, int]
+    rescued: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Said:
+    """Ansible said something outside of a task's result: a warning, an error, a plain line."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What a task changed in a file, as Ansible writes it."""
+
+    host: str
+    text: str
+
+
+Event = Began | Ended | Stats | Said | Diff
+
+
+def parse(raw: Mapping[str, Any]) -> Event | None:
+    """Return the typed event, or None where there is nothing in it for us."""
+    name = raw.get("event")
+    data: Mapping[str, Any] = raw.get("event_data") or {}
+    if name == "playbook_on_stats":
+        return Stats(
+            ok=data.get("ok") or {},
+            changed=data.get("changed") or {},
+            failures=data.get("failures") or {},
+            unreachable=data.get("dark") or {},
+            rescued=data.get("rescued") or {},
+        )
+    if name == "runner_on_start":
+        return Began(str(data.get("host")), phase_of(data), str(data.get("task") or ""))
+    if name in _ENDS:
+        return _ended(_ENDS[name], data)
+    if name == "runner_on_file_diff":
+        text = str(raw.get("stdout") or "").strip("\r\n")
+        return Diff(str(data.get("host")), text) if text.strip() else None
+    if name in {"verbose", "warning", "error", "deprecated", "system_warning"}:
+        text = str(raw.get("stdout") or "").strip()
+        return Said(text) if text else None
+    return None
+
+
+def phase_of(data: Mapping[str, Any]) -> str:
+    """Name the phase of a task: its role, or its own action where it stands outside of one."""
+    role = data.get("role")
+    if role:
+        return str(role)
+    action = str(data.get("task_action") or data.get("resolved_action") or "")
+    short = action.rpartition(".")[2]
+    return short.removeprefix("kimi_") if short.startswith("kimi_") else "other"
+
+
+def _ended(status: Status, data: Mapping[str, Any]) -> Ended:
+    result = data.get("res")
+    result = result if isinstance(result, dict) else {}
+    if status == "ok" and result.get("changed"):
+        status = "changed"
+    return Ended(
+        host=str(data.get("host")),
+        phase=phase_of(data),
+        task=str(data.get("task") or ""),
+        action=str(data.get("task_action") or "").rpartition(".")[2],
+        status=status,
+        seconds=float(data.get("duration") or 0.0),
+        result=result,
+        ignored=bool(data.get("ignore_errors")),
+    )

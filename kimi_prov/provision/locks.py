@@ -1,0 +1,92 @@
+"""One apply at a time for an inventory: a lock on this side, given back by the kernel at death."""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import hashlib
+import json
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# The remains of a killed run are ended within seconds; so long a newcomer waits for that.
+PATIENCE_S = 15.0
+
+
+@contextmanager
+def held(inventory: Path, command: str, state: Path) -> Iterator[int]:
+    """Hold the inventory's lock; gives its file descriptor.
+
+    `state` is the folder of this user's state. Raises UserError (exit 3) that names the holder.
+    """
+    real = inventory.resolve()
+    folder = state / "locks"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"{hashlib.sha256(str(real).encode()).hexdigest()[:16]}.json"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _take(descriptor, inventory)
+        holder = {
+            "pid": os.getpid(),
+            "user": getpass.getuser(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "command": command,
+            "inventory": str(real),
+        }
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, inventory: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _read(descriptor)
+            if _alive(holder.get("pid")) or time.monotonic() > deadline:
+                raise _refusal(inventory, holder) from None
+            time.sleep(0.2)
+        else:
+            return
+
+
+def _read(descriptor: int) -> dict[str, Any]:
+    try:
+        found = json.loads(os.pread(descriptor, 4096, 0))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _alive(pid: object) -> bool:
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _refusal(inventory: Path, holder: dict[str, Any]) -> UserError:
+    pid = holder.get("pid", "?")
+    return UserError(
+        f"{inventory}: `kimi-prov {holder.get('command', 'apply')}` is running on it: "
+        f"process {pid} of {holder.get('user', '?')}, since {holder.get('since', '?')}",
+        fix=f"wait until it ends, or end it:  kill {pid}",
+        exit_code=ExitCode.BLOCKED,
+    )

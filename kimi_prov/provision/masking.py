@@ -1,0 +1,100 @@
+"""Keeps secrets out of what is written down."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MASK = "********"
+_SHORTEST = 6
+_LARGEST_BYTES = 1 << 20
+_PATTERNS = (
+    (re.compile(r"\bsk-kimi-[A-Za-z0-9_\-]+"), MASK),
+    (re.compile(r"\bhf_[A-Za-z0-9]{6,}"), MASK),
+    (
+        re.compile(r"(?i)(authorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic|token)\s+)[^\s'\",]+"),
+        rf"\1{MASK}",
+    ),
+    (re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=\-]{8,}"), rf"\1{MASK}"),
+    (
+        re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL),
+        MASK,
+    ),
+    # user:password@ in the URL of an index or a mirror
+    (re.compile(r"(://[^/\s:@'\"]+:)[^/\s@'\"]+(@)"), rf"\1{MASK}\2"),
+)
+# Inventory variables whose value is itself a secret, and those that name a file that holds one.
+_VALUES = re.compile(r"ansible_(?:.*_)?pass(?:word|phrase)?\Z")
+_FILES = frozenset({"kimi_hf_token_file", "kimi_api_keys_file", "kimi_tls_key_file"})
+
+
+class Masker:
+    """Replaces whatever looks like a secret, and the secrets that it was told."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._values: set[str] = set()
+        self._known: re.Pattern[str] | None = None
+        self.add(values)
+
+    def add(self, values: Iterable[str]) -> None:
+        """Remember further values; those too short to be told from ordinary words are not taken."""
+        fresh = {value.strip() for value in values} - self._values
+        self._values |= {value for value in fresh if len(value) >= _SHORTEST}
+        longest = sorted(self._values, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, longest))) if longest else None
+
+    def mask(self, text: str) -> str:
+        """Return `text` without secrets."""
+        if self._known:
+            text = self._known.sub(MASK, text)
+        for pattern, instead in _PATTERNS:
+            text = pattern.sub(instead, text)
+        return text
+
+
+def from_variables(variables: Mapping[str, Any], base: Path) -> set[str]:
+    """Return the secrets of one host's inventory variables, those in files included.
+
+    Relative paths start at `base`.
+    """
+    found: set[str] = set()
+    for name, value in variables.items():
+        if not isinstance(value, str):
+            continue
+        if _VALUES.match(name):
+            found.add(value)
+        elif name in _FILES and "{{" not in value:
+            found |= from_file(base / Path(value))
+    return found
+
+
+def from_plan(plan: Mapping[str, Any]) -> set[str]:
+    """Return the secrets in the control machine's files that a plan names."""
+    control: Mapping[str, Any] = plan.get("control") or {}
+    tls = (plan.get("proxy") or {}).get("tls") or {}
+    paths = [control.get("api_keys_file"), control.get("hf_token_file"), tls.get("key_file")]
+    found: set[str] = set()
+    for path in filter(None, paths):
+        found |= from_file(Path(str(path)))
+    return found
+
+
+def from_file(path: Path) -> set[str]:
+    """Return each line of a secret file, and what follows a NAME: in it; nothing if unreadable."""
+    try:
+        path = path.expanduser()
+        if path.stat().st_size > _LARGEST_BYTES:
+            return set()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except (OSError, RuntimeError):
+        return set()
+    found: set[str] = set()
+    for line in lines:
+        text = line.strip()
+        if text and not text.startswith(("#", "-----")):
+            found |= {text, text.rpartition(":")[2].strip()}
+    return found

@@ -1,0 +1,77 @@
+"""Where a report goes: JSON or text, to standard output alone or to a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Format = Literal["text", "json"]
+
+
+@dataclass(frozen=True)
+class Output:
+    """The reader's wishes: format, and a file in place of standard output."""
+
+    format: Format = "text"
+    file: Path | None = None
+
+    def check(self) -> None:
+        """Refuse a file that cannot be written before the work is done."""
+        if self.file is None:
+            return
+        folder = self.file.absolute().parent
+        if self.file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise UserError(
+                f"--output {self.file}: no file can be written there",
+                fix="name a file in a folder that is there and that you may write to",
+            )
+
+    def write(self, document: object, text: Callable[[], str]) -> None:
+        """Write the document as JSON, or what `text` makes of it."""
+        if self.format == "json":
+            content = json.dumps(document, indent=2, ensure_ascii=False)
+        else:
+            content = text()
+        content = content.rstrip("\n") + "\n"
+        if self.file is None:
+            sys.stdout.write(content)
+            sys.stdout.flush()
+            return
+        write_whole(self.file, content)
+
+
+def write_whole(path: Path, content: str) -> None:
+    """Write a file whole or not at all; a reader never meets half of it."""
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(content)
+            mask = os.umask(0)
+            os.umask(mask)
+            Path(name).chmod(0o666 & ~mask)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written: {error.strerror}",
+            fix="name a file in a folder that you may write to",
+        ) from error
+
+
+def say(line: str) -> None:
+    """Write one message to standard error: standard output is the report's."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
