@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import threading
 import time
 from dataclasses import dataclass, field
@@ -33,6 +34,11 @@ class Behaviour:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Server
+
+    def setup(self) -> None:
+        super().setup()
+        # what lies in a buffer of ours counts as served and may never arrive: keep that small
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
 
     def log_message(self, *args: Any) -> None:
         """Quiet."""
@@ -125,11 +131,11 @@ class Server(ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(
-        self, files: dict[str, bytes], handler: type[Handler] = Handler, port: int = 0
+        self, files: dict[str, bytes], handler: type[Handler] = Handler, host: str = "127.0.0.1"
     ) -> None:
         self.behaviour = Behaviour(files=files)
         self.closing = threading.Event()
-        super().__init__(("127.0.0.1", port), handler)
+        super().__init__((host, 0), handler)
         self.thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
         self.thread.start()
 
@@ -138,7 +144,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"http://{self.server_address[0]}:{self.server_address[1]}"
 
     def stop(self) -> None:
         self.closing.set()
