@@ -1,0 +1,34 @@
+"""Speed estimates with their ranges: estimate(model, machine, serving) -> Estimate."""
+
+from kimi_prov.planner.speed.estimate import estimate
+from kimi_prov.planner.speed.formats import uniform, weight_format
+from kimi_prov.planner.speed.inputs import (
+    Basis,
+    Cpu,
+    EngineFamily,
+    Estimate,
+    Gpus,
+    Machine,
+    ModelShape,
+    Range,
+    Serving,
+    WeightFormat,
+)
+from kimi_prov.planner.speed.subjects import shape_of
+
+__all__ = [
+    "Basis",
+    "Cpu",
+    "EngineFamily",
+    "Estimate",
+    "Gpus",
+    "Machine",
+    "ModelShape",
+    "Range",
+    "Serving",
+    "WeightFormat",
+    "estimate",
+    "shape_of",
+    "uniform",
+    "weight_format",
+]

@@ -1,0 +1,194 @@
+"""What a speed estimate is made from and what it answers; units stand in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Basis = Literal["latency-bound", "bandwidth-bound", "kernel-bound"]
+EngineFamily = Literal[
+    "vllm", "sglang", "ktransformers", "ktransformers-legacy", "llama.cpp", "ik_llama.cpp"
+]
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The dimensions that speed depends on.
+
+    `always_params`: weights read for every token whatever the router says (attention, shared
+    experts, dense layers, head); `kv_bytes_per_token` is for one rank at 16 bit; `kv_heads` is
+    how many ranks can share it (1 for MLA, which every rank holds in full); `attention_width` is
+    heads x (key + value width), for the cost of attending over a long prompt.
+    """
+
+    name: str
+    layers: int
+    moe_layers: int
+    experts: int
+    experts_per_token: int
+    params_per_expert: float
+    always_params: float
+    total_params: float
+    kv_bytes_per_token: float
+    kv_heads: int = 1
+    attention_width: float = 0.0
+
+    @property
+    def routed_active_params(self) -> float:
+        """Weights of the experts that one token is routed to."""
+        return self.moe_layers * self.experts_per_token * self.params_per_expert
+
+    @property
+    def active_params(self) -> float:
+        """Weights that one token meets, head included, embedding not."""
+        return self.always_params + self.routed_active_params
+
+    def flops_per_token(self, context: float) -> float:
+        """Operations to take one token in, attending over `context` tokens before it."""
+        return 2 * self.active_params + 2 * self.layers * self.attention_width * context
+
+    def distinct_experts(self, tokens: float) -> float:
+        """Experts of one layer that a batch touches when routing is even: E(1-(1-k/E)^B)."""
+        missed: float = (1 - self.experts_per_token / self.experts) ** tokens
+        return self.experts * (1 - missed)
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """Bytes of one weight, scales included: experts on the GPU, on the CPU, and all the rest.
+
+    `amx`: the CPU kernels of this format use AMX tiles where the processor has them.
+    """
+
+    gpu_expert: float
+    cpu_expert: float
+    rest: float
+    amx: bool = False
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """The sockets in use together.
+
+    `bandwidth_gb_s` is theoretical (channels x MT/s x 8), `measured_gb_s` what a streaming test
+    read on the machine, where there was one. `vector`: the widest of avx2, avx512, amx, arm.
+    """
+
+    sockets: int
+    cores: int
+    bandwidth_gb_s: float
+    measured_gb_s: float | None = None
+    vector: Literal["avx2", "avx512", "amx", "arm"] = "avx512"
+    numa_aware: bool = True
+
+    def __post_init__(self) -> None:
+        _positive(self, "sockets", "cores", "bandwidth_gb_s", "measured_gb_s")
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """Equal GPUs of one host. `tflops_bf16` is dense; None takes it from the bandwidth.
+
+    `nvlink_gb_s` is both directions of one GPU's direct links, 0 where there are none.
+    """
+
+    name: str
+    count: int
+    bandwidth_gb_s: float
+    memory_gb: float
+    vendor: Literal["NVIDIA", "AMD"] = "NVIDIA"
+    nvlink_gb_s: float = 0.0
+    tflops_bf16: float | None = None
+    pcie_gb_s: float = 25.0
+
+    def __post_init__(self) -> None:
+        _positive(self, "count", "bandwidth_gb_s", "tflops_bf16", "pcie_gb_s")
+
+    @property
+    def tflops(self) -> float:
+        """Dense bf16 TFLOP/s of one GPU; without a figure, 0.25 for each GB/s (H100: 0.295)."""
+        return self.tflops_bf16 or 0.25 * self.bandwidth_gb_s
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What serves: processors, graphics cards, or both. `disk_gb_s`: sequential read."""
+
+    cpu: Cpu | None = None
+    gpus: Gpus | None = None
+    disk_gb_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _positive(self, "disk_gb_s")
+        if self.cpu is None and self.gpus is None:
+            raise ValueError("a machine needs a CPU or a GPU to serve with")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How it is served.
+
+    `input_tokens` and `output_tokens` are of a typical request, not the largest one allowed.
+    `tensor_parallel` None means all GPUs. `gpu_experts` (hybrid) counts experts of each layer
+    that live on GPUs. `cpu_threads` None means all cores. `kv_tokens_max` bounds how many
+    requests run at once. `concurrency` is what users ask for. `weights_in_memory`: the files
+    are in the page cache or on a RAM disk when the engine starts. `stream_prefill_from`: prompts of
+    that many tokens and more are computed layer by layer on the GPU (ktransformers), None never.
+    """
+
+    engine: EngineFamily
+    weights: WeightFormat
+    concurrency: int = 1
+    input_tokens: float = 8192
+    output_tokens: float = 1024
+    tensor_parallel: int | None = None
+    kv_dtype_bytes: float = 2
+    kv_tokens_max: float | None = None
+    gpu_experts: int = 0
+    cpu_threads: int | None = None
+    weights_in_memory: bool = False
+    stream_prefill_from: int | None = 400
+
+    def __post_init__(self) -> None:
+        _positive(self, "concurrency", "input_tokens", "output_tokens", "tensor_parallel")
+        _positive(self, "kv_dtype_bytes", "cpu_threads")
+
+    @property
+    def running(self) -> float:
+        """Requests that run at once: as asked, or as the cache allows (others wait)."""
+        if self.kv_tokens_max is None:
+            return float(self.concurrency)
+        room = self.kv_tokens_max / max(1.0, self.input_tokens + self.output_tokens)
+        return max(1.0, min(float(self.concurrency), room))
+
+
+@dataclass(frozen=True)
+class Range:
+    """A value that lies between low and high nine times in ten, as far as is known."""
+
+    low: float
+    expected: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Speeds in tokens a second, `load_s` in seconds.
+
+    `decode_tok_s` is for one request at the asked concurrency, `aggregate_tok_s` for all that
+    run, `prefill_tok_s` for one prompt alone. `kind` names the class whose errors apply.
+    """
+
+    decode_tok_s: Range
+    aggregate_tok_s: Range
+    prefill_tok_s: Range
+    load_s: Range
+    basis: Basis
+    kind: Literal["cpu", "hybrid", "gpu-single", "gpu-batched"]
+
+
+def _positive(record: object, *names: str) -> None:
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and value <= 0:
+            raise ValueError(f"{type(record).__name__}.{name} is {value}, wanted above 0")

@@ -1,0 +1,116 @@
+"""Models, processors and graphics cards by name, with the figures that speed depends on.
+
+Read from catalog/speed_subjects.yaml. A name is found inside a longer text; the longest wins.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kimi_prov.planner import architecture as counting
+from kimi_prov.planner.speed.inputs import Cpu, Gpus, ModelShape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kimi_prov.catalog.loader import Architecture
+
+CATALOGUE = Path(__file__).resolve().parents[2] / "catalog"
+Row = dict[str, Any]
+
+
+def shape_of(name: str, a: Architecture) -> ModelShape:
+    """Make a shape from a catalogue model's dimensions (MLA attention, routed experts)."""
+    sparse = a.layers - a.dense_layers
+    always = counting.attention_params(a) + counting.other_params(a) - a.vocab * a.hidden
+    return ModelShape(
+        name=name,
+        layers=a.layers,
+        moe_layers=sparse,
+        experts=a.experts,
+        experts_per_token=a.experts_per_token,
+        params_per_expert=3 * a.hidden * a.expert_width,
+        always_params=always,
+        total_params=counting.total_params(a),
+        kv_bytes_per_token=counting.kv_bytes_per_token(a),
+        attention_width=a.heads * (a.qk_nope_head_dim + a.qk_rope_head_dim + a.v_head_dim),
+    )
+
+
+def model(name: str) -> ModelShape | None:
+    """Find the shape of a model that measured rows name; None for one that is not known."""
+    row = find(((n, row) for row in _table("models") for n in row["names"]), name)
+    if row is None:
+        return None
+    return ModelShape(name=name, **{key: v for key, v in row.items() if key != "names"})
+
+
+def gpus(name: str, count: int) -> Gpus | None:
+    """Find cards by name ("H200 SXM", "8x RTX 4090 48GB"); None where none is known."""
+    rows = (row for row in _table("gpus") if not row.get("assumed"))
+    row = find(((n, row) for row in rows for n in row["names"]), name)
+    return None if row is None else _cards(row, count)
+
+
+def unspecified_gpus(count: int) -> Gpus:
+    """Stand in for a card that a source calls a consumer's."""
+    return _cards(next(row for row in _table("gpus") if row.get("assumed")), count)
+
+
+def cpu(name: str, sockets: int) -> Cpu | None:
+    """Find processors by name, with all channels populated; None where none is known."""
+    rows = (row for row in _table("cpus") if not row.get("assumed"))
+    row = find(((row["name"].rsplit(" ", 1)[-1], row) for row in rows), name)
+    return None if row is None else _sockets(row, sockets)
+
+
+def unspecified_cpu(text: str, sockets: int) -> Cpu:
+    """Stand in for a processor that is not known: 32 cores, eight channels of DDR5-4800."""
+    wanted = "96-core ARM" if "arm" in text.lower() else "unspecified"
+    return _sockets(next(row for row in _table("cpus") if row["name"] == wanted), sockets)
+
+
+def find(rows: Iterable[tuple[str, Row]], text: str) -> Row | None:
+    """Return the row with the longest name that the text contains."""
+    hits = [(len(name), row) for name, row in rows if _plain(name) in _plain(text)]
+    return max(hits, key=lambda hit: hit[0])[1] if hits else None
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9.+]", "", text.lower())
+
+
+@cache
+def _table(kind: str) -> list[Row]:
+    text = (CATALOGUE / "speed_subjects.yaml").read_text(encoding="utf-8")
+    rows: list[Row] = yaml.safe_load(text)[kind]
+    return rows
+
+
+def _cards(row: Row, count: int) -> Gpus:
+    return Gpus(
+        name=row["names"][0],
+        count=count,
+        bandwidth_gb_s=row["gb_s"],
+        memory_gb=row["memory_gb"],
+        vendor=row["vendor"],
+        nvlink_gb_s=row["nvlink_gb_s"],
+        tflops_bf16=row["tflops"],
+        pcie_gb_s=row["pcie_gb_s"],
+    )
+
+
+def _sockets(row: Row, sockets: int) -> Cpu:
+    measured = row.get("measured_gb_s")
+    return Cpu(
+        sockets=sockets,
+        cores=row["cores"] * sockets,
+        bandwidth_gb_s=row["gb_s"] * sockets,
+        measured_gb_s=measured * sockets if measured else None,
+        vector=row["vector"],
+    )
