@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
 from machines import CHECKOUT, run
 
 if TYPE_CHECKING:
