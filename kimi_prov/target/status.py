@@ -52,6 +52,13 @@ def _uptime(unit: dict[str, Any]) -> float | None:
     return float(round(time.clock_gettime(time.CLOCK_MONOTONIC) - since / 1e6, 1))
 
 
+def _machine_uptime() -> float:
+    """Seconds since the first process was started: a container is younger than its kernel."""
+    booted = float(read_text(Path("/proc/uptime")).split()[0])
+    ticks = int(read_text(Path("/proc/1/stat")).rsplit(")", 1)[1].split()[19])
+    return round(booted - ticks / os.sysconf("SC_CLK_TCK"), 1)
+
+
 def _unit(unit: dict[str, Any]) -> dict[str, Any]:
     return {
         "state": unit["state"],
@@ -139,7 +146,7 @@ def collect(paths: Paths) -> dict[str, Any]:
             }
             for item in placed
         ],
-        "uptime_seconds": float(read_text(Path("/proc/uptime")).split()[0]),
+        "uptime_seconds": _machine_uptime(),
     }
 
 
