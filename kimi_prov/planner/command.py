@@ -102,7 +102,14 @@ def _arguments(flag: str, value: object) -> list[str]:
     return [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
-def environment(choice: Choice, budget: Budget, placement: Placement) -> dict[str, str]:
+def compiles(choice: Choice, chosen: dict[str, Any]) -> bool:
+    """Whether the engine compiles C++ on the machine when it starts."""
+    return choice.engine.variant == "cpu" and not chosen.get("enforce-eager")
+
+
+def environment(
+    choice: Choice, chosen: dict[str, Any], budget: Budget, placement: Placement
+) -> dict[str, str]:
     """Give an instance's environment: offline, silent to others, caches where `kimi` may write."""
     found = {
         "DO_NOT_TRACK": "1",
@@ -117,4 +124,7 @@ def environment(choice: Choice, budget: Budget, placement: Placement) -> dict[st
         # Without it the backend takes most of the machine's memory for its cache.
         found["VLLM_CPU_KVCACHE_SPACE"] = str(budget.kv_bytes // _GIB)
         found["VLLM_CPU_OMP_THREADS_BIND"] = placement.threads
+        if not compiles(choice, chosen):
+            # Eager or not, a request for logprobs would compile, and kill an engine without g++.
+            found["TORCHDYNAMO_DISABLE"] = "1"
     return found

@@ -55,7 +55,7 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
             {
                 "index": backend["index"],
                 "argv": command.argv(choice, chosen, serve_dir, names, backend["port"]),
-                "env": command.environment(choice, budget, where),
+                "env": command.environment(choice, chosen, budget, where),
                 "numactl": list(where.numactl),
                 "numa_nodes": list(where.nodes),
                 "cpus": where.cpus,
@@ -88,7 +88,9 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
         "proxy": _proxy(host, wishes, backends),
         "firewall": system.firewall(host, wishes),
         "driver": driver,
-        "packages": system.packages(host, wishes, choice.python.path),
+        "packages": system.packages(
+            host, choice.python.path, compiles=command.compiles(choice, chosen)
+        ),
         "site": {
             "apt_mirror": wishes.apt_mirror,
             "pip_index_url": wishes.pip_index_url,

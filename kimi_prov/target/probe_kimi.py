@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 # The versions of these are told; a plan may ask only for packages in this list.
 PACKAGES = (
-    "apparmor",
     "ca-certificates",
     "firewalld",
     "g++",
@@ -23,9 +22,7 @@ PACKAGES = (
     "libnuma1",
     "nftables",
     "numactl",
-    "nvidia-fabricmanager-580",
     "openssl",
-    "python3-debian",
     "python3-dev",
     "python3-venv",
     "ufw",

