@@ -20,7 +20,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Copy it to `dest`, owned by root, for everybody to run, unless `installed` is its SHA-256."""
+        """Copy it to `dest`, for everybody to run, unless `installed` is its SHA-256."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         if self._task.args.get("installed") == zipapp_sha256():
             return result | {"changed": False}
