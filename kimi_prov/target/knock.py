@@ -18,6 +18,7 @@ ADVICE = (
     ("Killed", "the kernel's OOM killer ended it: set kimi_ram_disk: never or lower kimi_context"),
     ("Address already in use", "another program listens on the engine's port: change kimi_port"),
     ("unrecognized arguments", "a flag in kimi_engine_args is unknown to this engine version"),
+    ("Invalid repository ID or local directory", "a file of the model is missing: run apply again"),
     ("No such file", "a file of the model or the engine is missing: run `kimi-prov apply` again"),
     ("PermissionError", "the user kimi cannot read a file named there: check its mode"),
 )  # fmt: skip
@@ -93,7 +94,10 @@ def knock(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[str, An
             return {**report, "cause": line, "fix": advice(line)}
         if time.monotonic() >= until:
             recent = units.journal(names[0], 5)
-            return {**report, "line": recent[-1][-200:] if recent else "no line in the journal yet"}
+            return {
+                **report,
+                "line": units.plain(recent[-1]) if recent else "no line in the journal yet",
+            }
         time.sleep(1)
 
 

@@ -18,6 +18,8 @@ CAUSE = re.compile(
     r"(?:^|[\s:(])(?:[A-Za-z_.]*Error|[A-Za-z_.]*Exception|FATAL|CRITICAL|Killed|Cannot|cannot|"
     r"No such file|not found|refused|error:)"
 )
+# `(EngineCore pid=7) INFO 11-21 03:04:19 [core.py:185] `, as vLLM begins its lines.
+STAMP = re.compile(r"^(?:\(\w+ pid=\d+\) *)?(?:[A-Z]+ \d\d-\d\d [\d:]+ (?:\[[\w./]+:\d+\] ?)*)?\s*")
 NOISE = re.compile(
     r"EngineDeadError|Traceback|During handling|engine core initialization failed", re.I
 )
@@ -63,9 +65,17 @@ def journal(unit: str, lines: int = 60) -> list[str]:
     return [line for line in clean if line and not line.startswith("-- ")]
 
 
+def plain(line: str) -> str:
+    """Return an engine's log line without process, time and source file before it."""
+    return STAMP.sub("", line)[:400]
+
+
 def cause(lines: list[str]) -> str:
     """Return the line of a failed unit's journal that says why: the last that names an error."""
-    telling = [line for line in lines if CAUSE.search(line) and not NOISE.search(line)]
-    return (
-        telling[-1][-400:] if telling else (lines[-1][-400:] if lines else "nothing in the journal")
-    )
+    at = [n for n, line in enumerate(lines) if CAUSE.search(line) and not NOISE.search(line)]
+    if not at:
+        return plain(lines[-1]) if lines else "nothing in the journal"
+    text = plain(lines[at[-1]])
+    if "validation error" in text and at[-1] + 1 < len(lines):
+        text += ": " + plain(lines[at[-1] + 1])  # pydantic tells what is wrong on the next line
+    return text

@@ -36,6 +36,17 @@ def test_the_cause_is_the_last_telling_line_and_not_the_noise_after_it():
     assert "kimi_context" in knock.advice(found)
 
 
+def test_the_engines_own_marks_before_a_line_are_left_out():
+    line = "(EngineCore pid=77) ERROR 11-21 03:04:19 [core.py:1] ValueError: too long"
+    assert units.cause([line, "INFO 11-21 03:04:20 [x.py:2] bye"]) == "ValueError: too long"
+    assert units.plain("(Worker pid=9) loading shards: 50%") == "loading shards: 50%"
+
+
+def test_what_pydantic_says_on_the_next_line_belongs_to_the_cause():
+    lines = ["pydantic_core.ValidationError: 1 validation error for ModelConfig", "no config.json"]
+    assert units.cause(lines).endswith("ModelConfig: no config.json")
+
+
 def test_without_a_telling_line_the_last_one_is_shown():
     assert units.cause(["a", "b"]) == "b"
     assert units.cause([]) == "nothing in the journal"
