@@ -16,6 +16,8 @@ from kimi_prov.errors import ExitCode, UserError
 _HERE = Path(__file__).resolve().parent
 LOCKS = _HERE / "locks"
 _T = TypeVar("_T")
+# The same loader in C where PyYAML was built with it: ten times as fast.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def load() -> Catalogue:
 
 def _rows(kind: str) -> list[tuple[dict[str, Any], str]]:
     path = _HERE / f"{kind}.yaml"
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    document = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506
     return [(row, f"{path.name}: {kind}[{n}]") for n, row in enumerate(document[kind])]
 
 

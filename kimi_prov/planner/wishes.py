@@ -110,7 +110,10 @@ class _Place:
 
 
 def _unknown(name: str, where: str | None) -> UserError:
-    near = difflib.get_close_matches(name, list(BY_NAME), n=2, cutoff=0.5)
+    # Compared without the prefix that they all share: it would make everything look alike.
+    tails = {known.removeprefix("kimi_"): known for known in BY_NAME}
+    close = difflib.get_close_matches(name.removeprefix("kimi_"), tails, n=2, cutoff=0.6)
+    near = [tails[tail] for tail in close]
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return UserError(
         f"{where or 'the inventory'}: unknown variable {name}{hint}",

@@ -36,11 +36,7 @@ def plan(document: Mapping[str, Any]) -> str:
         ),
         *_row("speed", "not estimated by this version"),
         *_row("tuning", _tuning(tuning)),
-        *[
-            line
-            for row in tuning["skipped"]
-            for line in _row("", f"{row['what']}: {row['reason']}")
-        ],
+        *[line for text in _skipped(tuning["skipped"]) for line in _row("", text)],
         *_row("port", f"{proxy['port']}, TLS {proxy['tls']['mode']}"),
         *_row("", "from " + (", ".join(proxy["allowed_networks"]) or "the machine itself alone")),
         *_row("firewall", document["firewall"]["manager"]),
@@ -97,6 +93,14 @@ def _memory(memory: Mapping[str, Any]) -> str:
         f"{host}; each GPU: weights {human(memory['weights_bytes_per_gpu'])}, "
         f"cache {human(memory['kv_available_bytes_per_gpu'])}"
     )
+
+
+def _skipped(rows: Iterable[Mapping[str, str]]) -> list[str]:
+    """Name what was left alone, together where the reason is the same."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        reasons.setdefault(row["reason"], []).append(row["what"])
+    return [f"not {', '.join(names)}: {reason}" for reason, names in reasons.items()]
 
 
 def _tuning(tuning: Mapping[str, Any]) -> str:
