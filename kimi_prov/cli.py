@@ -26,6 +26,9 @@ FORMAT = click.option(
 OUTPUT = click.option(
     "--output", type=PATH, metavar="FILE", help="Write the report there, not to standard output."
 )
+YEARS = click.FloatRange(0.1, 20)
+SHARE = click.FloatRange(0, 1, min_open=True)
+DOLLARS = click.FloatRange(0, 10)
 EXTRA = click.option(
     "-e", "--extra-vars", "extra", multiple=True, metavar="@FILE", help="Variables from a file."
 )
@@ -62,6 +65,45 @@ def plan(
 
     passed = commands.Passed(limit=limit, extra=extra)
     return commands.plan(inventory, passed, _output(form, output), text.plan)
+
+
+@cli.command()
+@click.argument("targets", nargs=-1, required=True, type=PATH, metavar="TARGET...")
+@click.option("--model", metavar="NAME", help="The model to serve.  [default: kimi-k2.5]")
+@click.option("--engine", metavar="auto|vllm|ktransformers", help="The engine.")
+@click.option("--context", metavar="N|auto", help="Tokens of one conversation.")
+@click.option("--concurrency", metavar="N", help="Requests at the same time.")
+@click.option("--weights-format", metavar="auto|int4|nvfp4|...", help="Format of the experts.")
+@click.option("--kv-dtype", metavar="auto|bf16|fp8", help="Number format of the cache.")
+@click.option(
+    "--amortise-years", type=YEARS, metavar="YEARS", help="A purchase is paid off in.  [default: 3]"
+)
+@click.option(
+    "--utilisation",
+    type=SHARE,
+    metavar="SHARE",
+    help="Share of all hours that it works, 0 to 1.  [default: 0.3]",
+)
+@click.option("--power-price", type=DOLLARS, metavar="USD", help="Dollars a kWh.  [default: 0.12]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "markdown", "html"]),
+    default="text",
+    show_default=True,
+)
+@OUTPUT
+def check(targets: tuple[Path, ...], form: str, output: Path | None, **asked: Any) -> ExitCode:  # noqa: ANN401
+    """Say whether machines can serve the model, how fast, at what cost, and what is in the way.
+
+    A TARGET is a spec sheet, a facts file that `probe` wrote, or an inventory, whose hosts are
+    probed and not changed. Exits 3 where any of them is blocked.
+    """
+    from kimi_prov import report
+    from kimi_prov.provision import check as checking
+
+    wished = checking.asked(**asked)
+    return checking.run(targets, wished, _output(form, output), report.renderer(form))
 
 
 @cli.command()
