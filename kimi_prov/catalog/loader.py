@@ -6,7 +6,7 @@ import hashlib
 import os
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from kimi_prov.catalog import rows as kinds
 from kimi_prov.catalog.names import forms, index, plain, unknown
@@ -14,6 +14,7 @@ from kimi_prov.catalog.reading import HERE, Files
 from kimi_prov.catalog.rows import (
     Architecture,
     Broken,
+    Combination,
     Cpu,
     Drivers,
     Engine,
@@ -25,16 +26,18 @@ from kimi_prov.catalog.rows import (
     Model,
     Prices,
     System,
+    Verdict,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from kimi_prov.errors import UserError
 
 __all__ = [
     "LOCKS",
     "OVERLAY",
     "Architecture",
     "Catalogue",
+    "Combination",
     "Cpu",
     "Engine",
     "Gpu",
@@ -44,6 +47,7 @@ __all__ = [
     "unknown",
 ]
 
+_T = TypeVar("_T")
 LOCKS = HERE / "locks"
 # Names the directory of a site's own rows; an environment variable, so that it reaches Ansible.
 OVERLAY = "KIMI_PROV_CATALOG"
@@ -134,7 +138,7 @@ class Catalogue:
         wanted = name.strip().lower().rsplit("/", 1)[-1]
         found = index(self.models, lambda row: (row.name, *row.aliases)).get(wanted)
         if found is None:
-            raise unknown("model", name, [row.name for row in self.models], wanted)
+            raise unknown("model", name, {row.name: row.aliases for row in self.models})
         return found
 
     def format(self, name: str) -> Format:
@@ -142,25 +146,33 @@ class Catalogue:
         wanted = name.strip().lower()
         found = index(self.formats, lambda row: (row.name, *row.aliases)).get(wanted)
         if found is None:
-            raise unknown("weight format", name, [row.name for row in self.formats], wanted)
+            raise unknown("weight format", name, {row.name: row.aliases for row in self.formats})
         return found
 
     def cpu(self, name: str) -> Cpu:
         """Find a processor by any of its names; refuses others with the nearest names."""
         found = self.find_cpu(name)
         if found is None:
-            raise unknown("CPU", name, [row.name for row in self.cpus])
+            raise self.unknown_cpu(name)
         return found
 
     def gpu(self, name: str, memory_bytes: int | None = None) -> Gpu:
         """Find a card by any of its names; refuses others with the nearest names."""
         found = self.find_gpu(name, memory_bytes)
         if found is None:
-            raise unknown("GPU", name, [row.name for row in self.gpus])
+            raise self.unknown_gpu(name)
         return found
 
+    def unknown_cpu(self, name: str) -> UserError:
+        """Return the refusal of a processor that is not known."""
+        return unknown("CPU", name, {row.name: row.aliases for row in self.cpus})
+
+    def unknown_gpu(self, name: str) -> UserError:
+        """Return the refusal of a card that is not known."""
+        return unknown("GPU", name, {row.name: row.aliases for row in self.gpus})
+
     def find_cpu(self, name: str) -> Cpu | None:
-        """Find a processor by a name as people or /proc/cpuinfo have it; None where none is known."""
+        """Find a processor by a name as people or /proc/cpuinfo have it, or None."""
         return self._cpu_names.get(plain(name))
 
     def find_gpu(self, name: str, memory_bytes: int | None = None) -> Gpu | None:
@@ -193,54 +205,25 @@ class Catalogue:
         row = next((r for r in rows if r.value is not None and r.value == value), None)
         row = row or next((r for r in rows if r.value is None), None)
         if row is not None:
-            status = between(row.versions, version) or "unknown"
+            status: Verdict | Literal["unknown"] = between(row.versions, version) or "unknown"
             return FlagState(name, status, row.replacement, row.reason, row.source)
         for found in self.flag_sets:
             if found.engine == engine and name in found.flags:
-                verdict = between(dict.fromkeys(found.versions, "accepted"), version)
-                return FlagState(name, verdict or "unknown", None, None, found.source)
+                all_of_them: dict[str, Verdict] = dict.fromkeys(found.versions, "accepted")
+                verdict = between(all_of_them, version) or "unknown"
+                return FlagState(name, verdict, None, None, found.source)
         return FlagState(name, "unknown", None, None, None)
 
-    def broken_with(
-        self,
-        *,
-        engine: str,
-        variant: str,
-        version: str,
-        model: str,
-        weights_format: str,
-        tensor_parallel: int = 1,
-        capability: str | None = None,
-        flags: Iterable[str] = (),
-    ) -> tuple[Broken, ...]:
-        """Return the broken combinations that this one is.
-
-        `flags` as written, `--name` or `--name=value`.
-        """
-        given = set(flags)
-        given |= {flag.split("=", 1)[0] for flag in given}
-
-        def hit(row: Broken) -> bool:
-            return (
-                row.engine == engine
-                and row.variant in (None, variant)
-                and (row.since is None or number(version) >= number(row.since))
-                and (row.before is None or number(version) < number(row.before))
-                and (not row.models or model in row.models)
-                and (not row.formats or weights_format in row.formats)
-                and (not row.capabilities or capability in row.capabilities)
-                and (row.tensor_parallel_above or 0) < tensor_parallel
-                and set(row.flags) <= given
-            )
-
-        return tuple(row for row in self.broken if hit(row))
+    def broken_with(self, given: Combination) -> tuple[Broken, ...]:
+        """Return the broken combinations that this one is."""
+        return tuple(row for row in self.broken if _holds(row, given))
 
     @cached_property
     def _cpu_names(self) -> dict[str, Cpu]:
         found = index(self.cpus, lambda row: [plain(n) for n in (row.name, *row.aliases)])
         return {**index(self.cpus, lambda row: forms(row.name)), **found}
 
-    def _rows(self, file: str, kind: type[Any], key: tuple[str, ...] = ("name",)) -> Any:  # noqa: ANN401
+    def _rows(self, file: str, kind: type[_T], key: tuple[str, ...] = ("name",)) -> tuple[_T, ...]:
         return self._files.rows(file, file, kind, key)
 
 
@@ -272,7 +255,7 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def between(versions: dict[str, Any], version: str) -> Any:  # noqa: ANN401
+def between(versions: dict[str, Verdict], version: str) -> Verdict | None:
     """Return what is known of a version, or what its two nearest neighbours agree on."""
     if version in versions:
         return versions[version]
@@ -283,6 +266,22 @@ def between(versions: dict[str, Any], version: str) -> Any:  # noqa: ANN401
     if below and not above:
         return below[-1] if below[-1] == "rejected" else None
     return below[-1] if below and below[-1] == above[0] else None
+
+
+def _holds(row: Broken, given: Combination) -> bool:
+    flags = {*given.flags, *(flag.split("=", 1)[0] for flag in given.flags)}
+    version = number(given.version)
+    return (
+        row.engine == given.engine
+        and row.variant in (None, given.variant)
+        and (row.since is None or version >= number(row.since))
+        and (row.before is None or version < number(row.before))
+        and (not row.models or given.model in row.models)
+        and (not row.formats or given.weights_format in row.formats)
+        and (not row.capabilities or given.capability in row.capabilities)
+        and (row.tensor_parallel_above or 0) < given.tensor_parallel
+        and flags.issuperset(row.flags)
+    )
 
 
 def _gpu_names(row: Gpu) -> tuple[str, ...]:

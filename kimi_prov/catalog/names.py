@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 _T = TypeVar("_T")
 _MAKERS = re.compile(r"\b(nvidia|amd|intel|geforce|instinct|tesla|radeon)\b")
@@ -38,12 +38,14 @@ def index(rows: Iterable[_T], keys: Callable[[_T], Iterable[str]]) -> dict[str, 
     return found
 
 
-def unknown(kind: str, name: str, names: list[str], wanted: str | None = None) -> UserError:
-    """Say that a name is not known, with the nearest ones first."""
-    near = nearest(wanted or name, names)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
+def unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> UserError:
+    """Say that a name is not known, with the nearest ones first. `known`: names, their aliases."""
+    by_alias = {alias: row for row, aliases in known.items() for alias in aliases}
+    called = {**by_alias, **{row: row for row in known}}
+    near = list(dict.fromkeys(called[hit] for hit in nearest(name, called)))
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
     return UserError(
-        f"unknown {kind} {shown(name)}; {hint}", fix=f"choose one of: {', '.join(names)}"
+        f"unknown {kind} {shown(name)}; {hint}", fix=f"choose one of: {', '.join(known)}"
     )
 
 

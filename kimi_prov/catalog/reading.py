@@ -10,7 +10,7 @@ import types
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -54,7 +54,7 @@ def parse(text: str) -> Any:  # noqa: ANN401  (it is judged next)
 
 
 def line_of(text: str, path: Key) -> int | None:
-    """Return the line, from 1, of the value that `path` leads to, or of what is nearest above it."""
+    """Return the line, from 1, of what `path` leads to, or of what is nearest above it."""
     try:
         node = yaml.compose(text, Loader=_LOADER)
     except FAULTS:
@@ -126,7 +126,7 @@ class Files:
                 before, places = found.get(identity, ({}, Places(place, {})))
                 if ours and before:
                     raise FaultError(place, f"{shown(identity[0])} is there twice")
-                where = {**places.keys, **{name: place for name in row}}
+                where = {**places.keys, **dict.fromkeys(row, place)}
                 found[identity] = ({**before, **row}, Places(place, where))
         return list(found.values())
 
@@ -227,15 +227,15 @@ def _section(path: Path, section: str) -> list[Any]:
 
 
 def make(kind: type[_T], row: Any, places: Places) -> _T:  # noqa: ANN401
-    """Build a row's record. Raises FaultError for keys missing or unknown and values of a wrong kind."""
+    """Build a row's record. Raises FaultError for a key or a value that does not fit."""
     if not isinstance(row, dict):
         raise FaultError(places.row, f"wanted a mapping, found {shown(row)}")
-    known = _hints(kind)
+    known = _hints(cast("Any", kind))
     for key in row:
         if key not in known:
             near = nearest(str(key), known)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise FaultError(places.of(key), f"unknown key {shown(key)}{hint}")
+            raise FaultError(places.of(str(key)), f"unknown key {shown(key)}{hint}")
     values = {key: _value(value, known[key], places.of(key)) for key, value in row.items()}
     try:
         return kind(**values)
@@ -246,7 +246,7 @@ def make(kind: type[_T], row: Any, places: Places) -> _T:  # noqa: ANN401
 
 
 @cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (a dataclass)
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
 
@@ -254,34 +254,34 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 _PLAIN = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
-def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401, PLR0911
+def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
     """Return the value as a record holds it: lists as tuples, mappings as records."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        return _value(value, next(a for a in arguments if a is not type(None)), place)
+        some = next(a for a in arguments if a is not type(None))
+        return None if value is None else _value(value, some, place)
+    if origin is tuple:
+        wanted = _typed(value, list, place)
+        return tuple(_value(v, arguments[0], place.down(n)) for n, v in enumerate(wanted))
+    if origin is dict:
+        pairs = _typed(value, dict, place)
+        return {str(k): _value(v, arguments[1], place.down(str(k))) for k, v in pairs.items()}
+    if is_dataclass(kind):
+        keys = _typed(value, dict, place)
+        return make(cast("type[Any]", kind), value, Places(place, dict.fromkeys(keys, place)))
     if origin is Literal:
         if value not in arguments:
             choices = ", ".join(str(a) for a in arguments)
             raise FaultError(place, f"wanted one of {choices}, found {shown(value)}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise FaultError(place, f"wanted a list, found {shown(value)}")
-        return tuple(_value(v, arguments[0], place.down(n)) for n, v in enumerate(value))
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise FaultError(place, f"wanted a mapping, found {shown(value)}")
-        return {str(k): _value(v, arguments[1], place.down(str(k))) for k, v in value.items()}
-    if is_dataclass(kind):
-        return make(
-            kind,
-            value,
-            Places(place, dict.fromkeys(value, place) if isinstance(value, dict) else {}),
-        )  # type: ignore[arg-type]
-    if not _is(value, kind):
+    elif not _is(value, kind):
         raise FaultError(place, f"wanted {_PLAIN[kind]}, found {shown(value)}")
+    return value
+
+
+def _typed(value: Any, kind: type[_T], place: Place) -> _T:  # noqa: ANN401
+    if not isinstance(value, kind):
+        name = "a list" if kind is list else "a mapping"
+        raise FaultError(place, f"wanted {name}, found {shown(value)}")
     return value
 
 

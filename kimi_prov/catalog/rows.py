@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Confidence = Literal["high", "medium", "low"]
@@ -489,4 +489,18 @@ class Broken:
     flags: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     tensor_parallel_above: int | None = None
-    note: str | None = field(default=None)
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Combination:
+    """What is to run together; `flags` as written, `--name` or `--name=value`."""
+
+    engine: str
+    variant: str
+    version: str
+    model: str
+    weights_format: str
+    tensor_parallel: int = 1
+    capability: str | None = None
+    flags: tuple[str, ...] = ()

@@ -12,8 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kimi_prov.catalog.loader import load
-from kimi_prov.catalog.reading import HERE as CATALOGUE
-from kimi_prov.catalog.reading import parse
+from kimi_prov.catalog.reading import HERE, parse
 from kimi_prov.planner import architecture as counting
 from kimi_prov.planner.speed.inputs import Cpu, Gpus, ModelShape
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Architecture, Gpu
     from kimi_prov.catalog.loader import Cpu as CatalogueCpu
 
-__all__ = ["CATALOGUE"]
+CATALOGUE = HERE
 _T = TypeVar("_T")
 
 
