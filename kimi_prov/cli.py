@@ -76,7 +76,7 @@ def plan(
 @click.option("--weights-format", metavar="auto|int4|nvfp4|...", help="Format of the experts.")
 @click.option("--kv-dtype", metavar="auto|bf16|fp8", help="Number format of the cache.")
 @click.option(
-    "--amortise-years", type=YEARS, metavar="YEARS", help="A purchase is paid off in.  [default: 3]"
+    "--amortise-years", type=YEARS, metavar="YEARS", help="A purchase is paid off in.  [default: 4]"
 )
 @click.option(
     "--utilisation",
@@ -84,7 +84,7 @@ def plan(
     metavar="SHARE",
     help="Share of all hours that it works, 0 to 1.  [default: 0.3]",
 )
-@click.option("--power-price", type=DOLLARS, metavar="USD", help="Dollars a kWh.  [default: 0.12]")
+@click.option("--power-price", type=DOLLARS, metavar="USD", help="Dollars a kWh.  [default: 0.15]")
 @click.option(
     "--format",
     "form",

@@ -13,14 +13,13 @@ from kimi_prov.planner import wishes
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.report import check as documents
 from kimi_prov.report.cost import Use
-from kimi_prov.report.prices import prices
+from kimi_prov.report.prices import known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from kimi_prov.provision.output import Output
-    from kimi_prov.report.cost import Prices
 
     Render = Callable[[Mapping[str, Any]], str]
 
@@ -52,30 +51,23 @@ def asked(
     **named: object,
 ) -> Asked:
     """Sort the options of the command line; None stands for one that was not given."""
-    costs = {
-        "amortise_years": amortise_years,
-        "utilisation": utilisation,
-        "power_price": power_price,
-    }
-    given = {name: value for name, value in costs.items() if value is not None}
     variables = {f"kimi_{name}": value for name, value in named.items() if value is not None}
-    return Asked(variables, Use(**given, given=frozenset(given)))
+    return Asked(variables, Use(amortise_years, utilisation, power_price))
 
 
 def run(paths: Sequence[Path], asked: Asked, output: Output, render: Render) -> ExitCode:
     """Judge every target and write one report; exit 3 where any of them has a blocker."""
     output.check()
     kinds = [(path, kind_of(path)) for path in paths]
-    known = prices(loader.load())
     targets: list[dict[str, Any]] = []
     codes: list[ExitCode] = []
     for path, kind in kinds:
         if kind == "inventory":
-            found, code = _live(path, asked, known)
+            found, code = _live(path, asked)
             codes.append(code)
             targets += found
         else:
-            targets.append(_written(path, kind, asked, known))
+            targets.append(_written(path, kind, asked))
     if targets:
         document = documents.document(targets)
         output.write(document, lambda: render(document))
@@ -120,13 +112,14 @@ def _near(path: Path) -> str:
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
-def _written(path: Path, kind: str, asked: Asked, known: Prices) -> dict[str, Any]:
+def _written(path: Path, kind: str, asked: Asked) -> dict[str, Any]:
     """Judge a target that lies here as a file."""
     facts = _facts(path, kind)
     name = str((facts.get("origin") or {}).get("name") or path.stem)
     variables = {"kimi_model": DEFAULT_MODEL, **asked.variables}
-    plan = make_plan(facts, wishes.parse(variables, host=name), loader.load())
-    return documents.target(name, facts, plan, asked.use, known)
+    catalogue = loader.load()
+    plan = make_plan(facts, wishes.parse(variables, host=name), catalogue)
+    return documents.target(name, facts, plan, asked.use, known(facts, catalogue))
 
 
 def _facts(path: Path, kind: str) -> dict[str, Any]:
@@ -143,13 +136,14 @@ def _facts(path: Path, kind: str) -> dict[str, Any]:
     return facts.read(path)
 
 
-def _live(path: Path, asked: Asked, known: Prices) -> tuple[list[dict[str, Any]], ExitCode]:
+def _live(path: Path, asked: Asked) -> tuple[list[dict[str, Any]], ExitCode]:
     """Probe all hosts of an inventory, several at a time; nothing on them is changed."""
     from kimi_prov.provision import commands  # noqa: PLC0415  (Ansible's half second)
 
+    catalogue = loader.load()
     probed, code = commands.probe(path, asked.variables, default_model=DEFAULT_MODEL)
     return [
-        documents.target(host, facts, plan, asked.use, known)
+        documents.target(host, facts, plan, asked.use, known(facts, catalogue))
         for host, (facts, plan) in probed.items()
     ], code
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
 from kimi_prov.planner.findings import human
-from kimi_prov.report import view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from kimi_prov.report import view
 
 _BAR_HEIGHT = 26
 _ROW_HEIGHT = 30
@@ -67,7 +69,7 @@ class Scale:
         """Round values to letter the axis with."""
         if self.log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            steps = (1,) if len(powers) > 3 else (1, 3)
+            steps = (1,) if len(powers) > 4 else (1, 3) if len(powers) > 3 else (1, 2, 5)
             found = [step * 10.0**power for power in powers for step in steps]
         else:
             raw = self.high / _MOST_TICKS
@@ -108,13 +110,13 @@ def swatch(kind: str) -> Markup:
     return element("svg", part, width=12, height=12, class_="swatch", aria_hidden="true")
 
 
-def spans(rows: Sequence[view.Span]) -> tuple[list[Markup], Markup]:
-    """Draw ranges over one scale: a picture for each row, and the axis beneath them."""
+def spans(rows: Sequence[view.Span]) -> tuple[list[Markup], Markup, bool]:
+    """Draw ranges over one scale: a picture for each row, the axis, whether it is logarithmic."""
     scale = Scale.over(
         value for row in rows for value in (row.low, row.expected, row.high) if value is not None
     )
     ticks = scale.ticks()
-    return [_span(row, scale, ticks) for row in rows], _axis(scale, ticks)
+    return [_span(row, scale, ticks) for row in rows], _axis(scale, ticks), scale.log
 
 
 def _span(row: view.Span, scale: Scale, ticks: Sequence[float]) -> Markup:
@@ -142,7 +144,7 @@ def _axis(scale: Scale, ticks: Sequence[float]) -> Markup:
     parts = []
     for tick in ticks:
         at = scale.place(tick)
-        anchor = "start" if at < 0.03 else "end" if at > 0.94 else "middle"
+        anchor = "start" if 0 < at < 0.03 else "end" if at > 0.94 else "middle"
         parts += [
             _grid(at, 5),
             element(
@@ -182,7 +184,7 @@ def capacity(points: Sequence[tuple[int, int]], context: int, requests: int) -> 
             y2=round(y(after[1]), 1),
             class_="curve",
         )
-        for before, after in zip(points, points[1:], strict=False)
+        for before, after in pairwise(points)
     ]
     base = _PLOT_HEIGHT - 24
     parts.append(element("line", x1="0", x2="100%", y1=base, y2=base, class_="base"))

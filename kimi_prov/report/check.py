@@ -11,7 +11,7 @@ from kimi_prov.report import cost
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.report.cost import Prices, Use
+    from kimi_prov.report.cost import Known, Use
 
 SCHEMA = "kimi-prov/check/v1"
 _KINDS = {
@@ -44,10 +44,10 @@ def document(targets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def target(
-    name: str, facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, prices: Prices
+    name: str, facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: Known
 ) -> dict[str, Any]:
     """Judge one target. The plan is the planner's own, its findings included."""
-    costs, assumed = cost.of(facts, plan, use, prices)
+    costs, assumed = cost.of(facts, plan, use, known)
     return {
         "name": name,
         "facts": facts,

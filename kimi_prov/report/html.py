@@ -68,7 +68,7 @@ def _costs(targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for target in targets:
         for api in target["cost"]["break_even"]:
             price = api["api_usd_per_million_output_tokens"]
-            row = (f"API: {api['model']} ({api['provider']})", view.Span(None, price, None))
+            row = (f"API of {api['api']}", view.Span(None, price, None))
             if row not in rows:
                 rows.append(row)
     texts = [view.spread(row) for _, row in rows]
@@ -78,11 +78,12 @@ def _costs(targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _plot(
     kind: str, title: str, rows: Sequence[tuple[str, view.Span]], texts: Sequence[str]
 ) -> dict[str, Any]:
-    pictures, axis = charts.spans([row for _, row in rows])
+    pictures, axis, log = charts.spans([row for _, row in rows])
     return {
         "kind": kind,
         "title": title,
         "axis": axis,
+        "log": log,
         "known": any(row.expected is not None for _, row in rows),
         "rows": [
             {"name": name, "picture": picture, "text": text}

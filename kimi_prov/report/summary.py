@@ -27,9 +27,9 @@ def check(document: Mapping[str, Any]) -> str:
     if blocked:
         lines += _heading("Blockers")
         for target, row in blocked:
-            lines += text.wrap(view.clean(target["name"]), "", "")
-            lines += [f"  {line}" for line in text.findings([_cleaned(row)]).splitlines()]
-            lines += text.wrap(f"costs: {view.mending(row)}", "    ", "           ")
+            lines += text.wrap(f"{view.clean(target['name'])}:")
+            lines.append(text.findings([_cleaned(row)]))
+            lines += text.wrap(f"costs: {view.mending(row)}", "  ", "         ")
     for target in targets:
         lines += _heading(view.clean(target["name"]))
         lines += _target(target)

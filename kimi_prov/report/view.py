@@ -17,13 +17,13 @@ UNKNOWN = "unknown"
 # Quotes and facts come from strangers: nothing of them may steer a terminal.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
 _LEAST_CONTEXT, _MOST_CONTEXT = 4096, 262144
-_USES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 SPEEDS = (
     ("decode_tok_s", "Writing, one request", "tokens/s"),
     ("aggregate_tok_s", "Writing, all requests together", "tokens/s"),
     ("prefill_tok_s", "Reading the question", "tokens/s"),
     ("load_s", "From start to first answer", "s"),
 )
+_KINDS = ("weights", "cache", "overhead", "ramdisk")
 STATUS = {"fits": "Fits", "warnings": "Fits, with warnings", "blocked": "Blocked"}
 
 
@@ -101,7 +101,7 @@ def duration(seconds: float | None) -> str:
 
 def share(value: float) -> str:
     """Give a share as a percentage that stays honest near nothing."""
-    return f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"
+    return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
 
 
 def title(targets: Sequence[Target]) -> str:
@@ -162,7 +162,7 @@ def processor(target: Target) -> str:
     name = clean(cpu.get("catalogue_name") or cpu.get("model") or UNKNOWN)
     cores = f", {cpu['cores']} cores" if cpu.get("cores") else ""
     sockets = cpu.get("sockets") or 1
-    return f"{sockets} × {name}{cores}" if sockets > 1 else f"{name}{cores}"
+    return f"{sockets} x {name}{cores}" if sockets > 1 else f"{name}{cores}"
 
 
 def gpus(target: Target) -> str:
@@ -171,7 +171,7 @@ def gpus(target: Target) -> str:
     for gpu in target["facts"].get("gpus") or ():
         name = clean(gpu.get("model") or gpu.get("name_raw") or UNKNOWN)
         counted[name] = counted.get(name, 0) + 1
-    return ", ".join(f"{number} × {name}" for name, number in counted.items()) or "none"
+    return ", ".join(f"{number} x {name}" for name, number in counted.items()) or "none"
 
 
 def table(targets: Sequence[Target]) -> list[tuple[str, list[str]]]:
@@ -254,7 +254,7 @@ def _host(plan: Mapping[str, Any]) -> Bar:
     found, ram_disk = plan["memory"], plan["ram_disk"]
     needed = found["host_ram_required_bytes"]
     parts = [
-        Segment(str(row.get("kind") or "overhead"), clean(row["name"]), int(row["bytes"]))
+        Segment(_kind(row), clean(row["name"]), int(row["bytes"]))
         for row in found.get("host_parts") or ()
     ]
     if not parts and found["weights_bytes_per_gpu"] is None:
@@ -269,6 +269,10 @@ def _host(plan: Mapping[str, Any]) -> Bar:
         parts.append(Segment("overhead", "Engine and system", rest))
     total = found["host_ram_available_bytes"]
     return Bar("Host memory", total, _filled(parts, total))
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    return str(row["kind"]) if row.get("kind") in _KINDS else "overhead"
 
 
 def _filled(parts: Sequence[Segment], total: int) -> tuple[Segment, ...]:
@@ -314,9 +318,12 @@ def money_sentences(target: Target) -> list[str]:
     if each.expected is not None:
         lines.append(
             f"At {use} use a million output tokens cost {spread(each)}, the "
-            f"{found['input_tokens_per_output_token']} million input tokens with them included."
+            f"{found['input_tokens_per_output_token']:g} million input tokens with them included."
         )
-    lines += [_against(found, row, use) for row in found["break_even"][:1]]
+    lines += [
+        _against(row, use, target["plan"]["throughput"]["concurrency"])
+        for row in found["break_even"][:1]
+    ]
     if not lines:
         lines.append("What a token costs is not known.")
     lines += [_sentence(f"Unknown: {text}") for text in found["unknown"]]
@@ -325,23 +332,50 @@ def money_sentences(target: Target) -> list[str]:
             f"Such GPUs usually rent for {money(found['usual_rent_usd_per_hour'])} an hour "
             f"({found['usual_rent_source']})."
         )
+    cards = found["usual_cards_usd"]
+    if found["usd_per_hour"] is None and cards is not None:
+        lines.append(
+            f"Such cards alone were seen for {money(cards['low'])} to {money(cards['high'])} "
+            f"({cards['source']})."
+        )
     return [clean(line) for line in lines]
 
 
-def _against(found: Mapping[str, Any], row: Mapping[str, Any], use: str) -> str:
-    api = f"{row['provider']}'s API for {row['model']}"
-    asks = f"{api} asks {money(row['api_usd_per_million_output_tokens'])} for the same"
+def money_short(target: Target) -> str:
+    """Say the same for the verdict: the cost beside the API's price, and which is less."""
+    found = target["cost"]
+    each = found["usd_per_million_output_tokens"]["expected"]
+    if each is None or not found["break_even"]:
+        return money_sentences(target)[0]
+    row = found["break_even"][0]
+    use = share(found["utilisation"])
+    loses = (
+        f"self-hosting loses below {share(row['utilisation'])} use"
+        if row["utilisation"]
+        else "self-hosting loses at any use"
+    )
+    return (
+        f"A million output tokens cost {money(each)} at {use} use, by the API of {row['api']} "
+        f"{money(row['api_usd_per_million_output_tokens'])}: {loses}."
+    )
+
+
+def _against(row: Mapping[str, Any], use: str, many: int) -> str:
+    asks = (
+        f"The API of {row['api']} asks {money(row['api_usd_per_million_output_tokens'])} for a "
+        "million output tokens with their input"
+    )
     if row["usd_per_hour_at_most"] is None:
         return f"{asks}; whether self-hosting pays is not known without a speed."
-    if row["utilisation"] is None:
+    if row["cheaper"] is None:
         return (
             f"{asks}: at {use} use self-hosting loses unless an hour costs less than "
             f"{money(row['usd_per_hour_at_most'])}, everything included."
         )
-    if row["utilisation"] > 1:
+    if row["utilisation"] is None:
         return (
-            f"{asks}. Self-hosting loses at any use: busy at all hours, it would still have to do "
-            f"{figure(row['utilisation'])} times as much, or cost that much less, to break even."
+            f"{asks}. Self-hosting loses at any use: with {many} requests at once at all hours it "
+            f"would still cost {figure(row['cost_over_api_at_full_use'])} times as much."
         )
     daily = figure(row["output_tokens_per_day"] / 1e6)
     wins = "is cheaper" if row["cheaper"] == "self-hosting" else "loses"
@@ -349,21 +383,6 @@ def _against(found: Mapping[str, Any], row: Mapping[str, Any], use: str) -> str:
         f"{asks}. Self-hosting loses below {share(row['utilisation'])} use ({daily} million output "
         f"tokens a day); at the stated {use} it {wins}."
     )
-
-
-def by_use(target: Target) -> list[tuple[float, float, bool | None]]:
-    """Give the cost of a million output tokens by use: share, dollars, cheaper than the API.
-
-    Empty where price or speed is not known; the comparison is with the model's own API.
-    """
-    found = target["cost"]
-    hour, rate = found["usd_per_hour"], found["output_tok_s_at_full_use"]["expected"]
-    if hour is None or not rate:
-        return []
-    rows = found["break_even"]
-    asked = rows[0]["api_usd_per_million_output_tokens"] if rows else None
-    costs = [(use, hour * 1e6 / (rate * 3600 * use)) for use in _USES]
-    return [(use, cost, None if asked is None else cost < asked) for use, cost in costs]
 
 
 def blockers(targets: Iterable[Target]) -> list[tuple[Target, Mapping[str, Any]]]:
@@ -405,7 +424,7 @@ def sources(targets: Iterable[Target]) -> list[str]:
 
 
 def _magnitude(value: float) -> int:
-    return int(f"{abs(value):e}".partition("e")[2])
+    return int(f"{abs(value):.2e}".partition("e")[2])
 
 
 def _pace(speed: Span) -> str:
@@ -459,6 +478,6 @@ def spread(found: Span) -> str:
 
 def _from(target: Target) -> str:
     rows = target["cost"]["break_even"]
-    if not rows or rows[0]["utilisation"] is None:
+    if not rows or rows[0]["cheaper"] is None:
         return UNKNOWN
-    return f"from {share(rows[0]['utilisation'])} use" if rows[0]["utilisation"] <= 1 else "never"
+    return f"from {share(rows[0]['utilisation'])} use" if rows[0]["utilisation"] else "never"

@@ -11,17 +11,26 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.wishes import parse
 from kimi_prov.report import check
-from kimi_prov.report.cost import Api, Prices, Rate, Use
+from kimi_prov.report.cost import Api, Known, Rate, Use
 
 LAB = Path(__file__).resolve().parents[2] / "data" / "facts" / "lab-nspawn.json"
 GIB = 1 << 30
-PRICES = Prices(
-    apis=(
-        Api("gemini-3-pro", "Google", 2, 12, "seed 004"),
-        Api("kimi-k2.5", "Moonshot", 0.6, 3.0, "models.dev"),
-    ),
-    kw_per_gpu={"H200 SXM": Rate(1.73, "InferenceX, April 2026")},
-    rent_per_gpu={"H200 SXM": Rate(1.74, "InferenceX, April 2026, neocloud")},
+ASSUMED = {
+    "amortise": Rate(4, "assumed"),
+    "utilisation": Rate(0.3, "assumed"),
+    "electricity": Rate(0.15, "assumed"),
+    "idle_power": Rate(0.3, "assumed"),
+    "input_per_output": Rate(4, "reference 004"),
+}
+APIS = (
+    Api("gemini-3-pro", None, 2, 12, "reference 004"),
+    Api("kimi-k2.5", "kimi-k2.5", 0.6, 3.0, "a pricing test"),
+)
+KNOWN = Known(
+    assumed=ASSUMED,
+    apis=APIS,
+    power_kw=Rate(13.84, "InferenceX, April 2026"),
+    usual_rent=Rate(13.92, "InferenceX, April 2026"),
 )
 
 
@@ -96,7 +105,7 @@ def target(
     speed: dict[str, Any] | None = None,
     *,
     use: Use | None = None,
-    prices: Prices = PRICES,
+    known: Known = KNOWN,
     **wishes: Any,
 ) -> dict[str, Any]:
     """A judged target; keyword arguments are wishes without their prefix."""
@@ -108,7 +117,7 @@ def target(
     plan = make_plan(facts, parse(given, host=name), load())
     if speed:
         plan["throughput"] = speed
-    return check.target(name, facts, plan, use or Use(), prices)
+    return check.target(name, facts, plan, use or Use(), known)
 
 
 def eight_h200(name: str = "vendor-a", **changed: Any) -> dict[str, Any]:
