@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from dataclasses import asdict
@@ -34,6 +35,23 @@ EXTRA = click.option(
 )
 
 
+def _overlay(_context: click.Context, _option: click.Parameter, value: Path | None) -> None:
+    """Hand the site's rows on by the environment, which reaches Ansible's processes too."""
+    if value is not None:
+        os.environ["KIMI_PROV_CATALOG"] = str(value.absolute())
+
+
+CATALOG = click.option(
+    "--catalog",
+    type=PATH,
+    metavar="DIR",
+    callback=_overlay,
+    expose_value=False,
+    is_eager=True,
+    help="Rows of your own over the catalogue's.  [env: KIMI_PROV_CATALOG]",
+)
+
+
 def _output(form: str, file: Path | None) -> Output:
     from kimi_prov.provision.output import Output
 
@@ -54,6 +72,7 @@ def cli() -> None:
 @INVENTORY
 @LIMIT
 @EXTRA
+@CATALOG
 @FORMAT
 @OUTPUT
 def plan(
@@ -69,6 +88,7 @@ def plan(
 
 @cli.command()
 @click.argument("targets", nargs=-1, required=True, type=PATH, metavar="TARGET...")
+@CATALOG
 @click.option("--model", metavar="NAME", help="The model to serve.  [default: kimi-k2.5]")
 @click.option("--engine", metavar="auto|vllm|ktransformers", help="The engine.")
 @click.option("--context", metavar="N|auto", help="Tokens of one conversation.")
@@ -114,6 +134,7 @@ def check(targets: tuple[Path, ...], form: str, output: Path | None, **asked: An
 @click.option("--check", is_flag=True, help="Change nothing, say what would change.")
 @click.option("--diff", is_flag=True, help="Show what changes in files.")
 @EXTRA
+@CATALOG
 def apply(inventory: Path, extra: tuple[str, ...], **passed: Any) -> ExitCode:  # noqa: ANN401
     """Bring the machines to a served model; the same command again changes nothing."""
     from kimi_prov.acceptance import suite
@@ -201,6 +222,23 @@ def probe(output: Path | None, bundle: Path | None) -> None:
     wished = _output("json", output)
     wished.check()
     wished.write(commands.probe(), str)
+
+
+@cli.command()
+@click.argument("kind", required=False)
+@click.argument("name", required=False)
+@CATALOG
+@FORMAT
+@OUTPUT
+def catalog(kind: str | None, name: str | None, form: str, output: Path | None) -> None:
+    """Show what is known: models, cpus, gpus, engines, flags, drivers, prices, broken, ..."""
+    from kimi_prov.catalog import commands
+    from kimi_prov.catalog.loader import load
+
+    wished = _output(form, output)
+    wished.check()
+    document = commands.show(load(), kind, name)
+    wished.write(document, lambda: commands.text(document))
 
 
 @cli.group()

@@ -42,7 +42,7 @@ def unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> UserErr
     """Say that a name is not known, with the nearest ones first. `known`: names, their aliases."""
     by_alias = {alias: row for row, aliases in known.items() for alias in aliases}
     called = {**by_alias, **{row: row for row in known}}
-    near = list(dict.fromkeys(called[hit] for hit in nearest(name, called)))
+    near = list(dict.fromkeys(called[hit] for hit in nearest(name.rsplit("/", 1)[-1], called)))
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
     return UserError(
         f"unknown {kind} {shown(name)}; {hint}", fix=f"choose one of: {', '.join(known)}"
