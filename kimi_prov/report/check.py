@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +68,13 @@ def _origin(facts: Mapping[str, Any]) -> list[dict[str, str]]:
         rows.append(_row("The machine", _KINDS.get(origin["kind"], origin["kind"]), detail))
     by_source: dict[str, list[str]] = {}
     for key, source in (facts.get("origins") or {}).items():
-        by_source.setdefault(str(source), []).append(str(key))
-    rows += [_row("Taken from", ", ".join(keys), source) for source, keys in by_source.items()]
+        # What the sheet itself says is no assumption; like parts are told once.
+        if source != "sheet":
+            by_source.setdefault(str(source), []).append(re.sub(r"\[\d+\]", "", str(key)))
+    rows += [
+        _row("Not told, filled in", ", ".join(dict.fromkeys(keys)), source)
+        for source, keys in by_source.items()
+    ]
     return rows
 
 
