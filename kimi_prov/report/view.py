@@ -23,6 +23,8 @@ SPEEDS = (
     ("prefill_tok_s", "Reading the question", "tokens/s"),
     ("load_s", "From start to first answer", "s"),
 )
+# Findings of settings and software, by the beginning of their id.
+_WORK = ("driver.", "firewall.", "flags.", "gib.", "os.", "port.", "python.", "tls.", "tuning.")
 _KINDS = ("weights", "cache", "overhead", "ramdisk")
 STATUS = {"fits": "Fits", "warnings": "Fits, with warnings", "blocked": "Blocked"}
 
@@ -393,9 +395,11 @@ def blockers(targets: Iterable[Target]) -> list[tuple[Target, Mapping[str, Any]]
 def mending(row: Mapping[str, Any]) -> str:
     """Say what mending a finding costs, as far as that is known."""
     cost = row.get("cost_usd")
-    if cost is None:
-        return "not known"
-    return "nothing but work" if cost == 0 else money(cost)
+    if cost is not None:
+        return "work, nothing to buy" if cost == 0 else money(cost)
+    if str(row["id"]).startswith(_WORK):
+        return "work, nothing to buy"
+    return "not known: nothing in the catalogue has a price for it"
 
 
 def assumptions(targets: Sequence[Target]) -> list[tuple[str, Mapping[str, str]]]:

@@ -197,5 +197,5 @@ def test_a_blocker_says_what_mending_costs_where_that_is_known() -> None:
     for row, known in zip(found["findings"], (0, 12000), strict=False):
         row["cost_usd"] = known
     page = renderer("text")(check.document([found]))
-    assert "costs: nothing but work" in page
+    assert "costs: work, nothing to buy" in page
     assert "costs: $12,000" in page
