@@ -25,13 +25,17 @@ def _parts(kind: str, *parts: str) -> Callable[[Catalogue], _Rows]:
     )
 
 
+def _accepted(catalogue: Catalogue) -> _Rows:
+    return (("flags.accepted", row) for row in catalogue.flag_sets)
+
+
 _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
     "models": _one("models"),
     "formats": _one("formats"),
     "cpus": _one("cpus"),
     "gpus": _one("gpus"),
     "engines": _one("engines"),
-    "flags": _one("flags"),
+    "flags": lambda catalogue: (*_one("flags")(catalogue), *_accepted(catalogue)),
     "systems": _one("systems"),
     "drivers": _parts("drivers", "cuda", "torch", "rules", "packages"),
     "prices": _parts("prices", "api", "gpu_hour", "machine_hour", "purchase", "assumptions"),
@@ -66,6 +70,8 @@ def _row(kind: str, row: Any) -> Document:  # noqa: ANN401  (any record)
     values = asdict(row)
     if kind == "flags":
         name = " ".join(filter(None, [row.flag, row.value]))
+    elif kind == "flags.accepted":
+        name = f"{row.engine} {row.name}"
     elif kind == "systems":
         name = f"{row.id}-{row.version}"
     else:
@@ -92,7 +98,11 @@ def _names(row: Document) -> tuple[str, ...]:
     if row["part"] == "engines":
         variant, version = row["variant"], row["version"]
         return (name, f"{name}-{variant}", f"{name}-{version}", f"{name}-{variant}-{version}")
-    if row["part"] == "flags":
+    if row["part"].startswith("flags"):
+        accepted = row.get("flags", ())
+        bare = [flag.lstrip("-") for flag in accepted]
+        if accepted:
+            return (name, row["engine"], *accepted, *bare)
         return (name, name.lstrip("-"), row["flag"], row["engine"])
     return (name, row["part"].rpartition(".")[2])
 
@@ -104,6 +114,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "gpus": ("name", "memory_gb", "bandwidth_gb_s", "compute_capability", "confidence"),
     "engines": ("name", "variant", "version", "torch", "cuda", "driver_branch", "confidence"),
     "flags": ("name", "engine", "replacement"),
+    "flags.accepted": ("name", "versions", "flags"),
     "systems": ("name", "glibc", "python", "nvidia_driver", "proven"),
     "drivers.cuda": ("name", "driver", "compatible_driver", "confidence"),
     "drivers.torch": ("name", "torch", "cuda", "driver_branch", "confidence"),

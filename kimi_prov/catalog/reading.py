@@ -101,7 +101,9 @@ class Files:
         """Return a section's rows as records, the site's laid over ours by their key fields."""
         try:
             merged = self._merged(file, section, key)
-            return tuple(make(kind, self._expanded(file, row), places) for row, places in merged)
+            return tuple(
+                make(kind, self._expanded(file, row, places), places) for row, places in merged
+            )
         except FaultError as fault:
             raise self._error(fault) from None
 
@@ -130,7 +132,7 @@ class Files:
                 found[identity] = ({**before, **row}, Places(place, where))
         return list(found.values())
 
-    def _expanded(self, file: str, row: dict[str, Any]) -> dict[str, Any]:
+    def _expanded(self, file: str, row: dict[str, Any], places: Places) -> dict[str, Any]:
         """Put shared values, named in a row, in the name's place."""
         for key, section in _SHARED.get(file, {}).items():
             name = row.get(key)
@@ -139,10 +141,8 @@ class Files:
                 if name not in known:
                     near = nearest(name, known)
                     hint = f"; did you mean {near[0]}?" if near else ""
-                    place = Place(HERE / f"{file}.yaml", (file,))
-                    raise FaultError(
-                        place, f"{row.get('name')}: no {section} named {shown(name)}{hint}"
-                    )
+                    problem = f"no such name among {section}: {shown(name)}{hint}"
+                    raise FaultError(places.of(key), problem)
                 row = {**row, key: known[name]}
         return row
 
