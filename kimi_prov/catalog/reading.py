@@ -53,6 +53,14 @@ def parse(text: str) -> Any:  # noqa: ANN401  (it is judged next)
     return yaml.load(text, Loader=_LOADER)  # noqa: S506
 
 
+def not_yaml(file: Path, error: Exception, fix: str) -> UserError:
+    """Say of what `parse` raised where it is and what is wrong."""
+    mark = getattr(error, "problem_mark", None)
+    where = f"{file}:{mark.line + 1}" if mark else str(file)
+    told = getattr(error, "problem", None) or str(error) or type(error).__name__
+    return UserError(f"{where}: not YAML: {told.splitlines()[0][:100]}", fix=fix)
+
+
 def line_of(text: str, path: Key) -> int | None:
     """Return the line, from 1, of what `path` leads to, or of what is nearest above it."""
     try:
@@ -202,10 +210,7 @@ def _parsed(path: Path, _changed: int) -> Any:  # noqa: ANN401
     try:
         return parse(text)
     except FAULTS as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        problem = getattr(error, "problem", None) or str(error)
-        raise UserError(f"{where}: not YAML: {problem}", fix=f"mend {path}") from None
+        raise not_yaml(path, error, f"mend {path}") from None
 
 
 def _text(path: Path) -> str:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.reading import FAULTS, line_of, parse, spelled
+from kimi_prov.catalog.reading import FAULTS, line_of, not_yaml, parse, spelled
 from kimi_prov.errors import UserError
 from kimi_prov.hardware.form import MisfitError, fit
 from kimi_prov.target.machine import format_list
@@ -41,10 +41,7 @@ def read(path: Path, catalogue: Catalogue) -> dict[str, Any]:
     try:
         sheet = parse(text)
     except FAULTS as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        problem = getattr(error, "problem", None) or str(error)[:100] or type(error).__name__
-        raise UserError(f"{where}: not YAML: {problem}", fix=_EXAMPLES) from None
+        raise not_yaml(path, error, _EXAMPLES) from None
     try:
         return facts(sheet, catalogue, str(path))
     except MisfitError as misfit:
