@@ -14,6 +14,7 @@ from kimi_prov.catalog.reading import HERE, Files
 from kimi_prov.catalog.rows import (
     Architecture,
     Broken,
+    Combination,
     Cpu,
     Drivers,
     Engine,
@@ -29,8 +30,6 @@ from kimi_prov.catalog.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from kimi_prov.errors import UserError
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "OVERLAY",
     "Architecture",
     "Catalogue",
+    "Combination",
     "Cpu",
     "Engine",
     "Gpu",
@@ -214,38 +214,9 @@ class Catalogue:
                 return FlagState(name, verdict, None, None, found.source)
         return FlagState(name, "unknown", None, None, None)
 
-    def broken_with(  # noqa: PLR0913  (a combination is what all of these are together)
-        self,
-        *,
-        engine: str,
-        variant: str,
-        version: str,
-        model: str,
-        weights_format: str,
-        tensor_parallel: int = 1,
-        capability: str | None = None,
-        flags: Iterable[str] = (),
-    ) -> tuple[Broken, ...]:
-        """Return the broken combinations that this one is.
-
-        `flags` as written, `--name` or `--name=value`.
-        """
-        given = set(flags)
-        given |= {flag.split("=", 1)[0] for flag in given}
-
-        def holds(row: Broken) -> bool:
-            return (
-                row.engine == engine
-                and row.variant in (None, variant)
-                and _within(row, number(version))
-                and (not row.models or model in row.models)
-                and (not row.formats or weights_format in row.formats)
-                and (not row.capabilities or capability in row.capabilities)
-                and (row.tensor_parallel_above or 0) < tensor_parallel
-                and given.issuperset(row.flags)
-            )
-
-        return tuple(row for row in self.broken if holds(row))
+    def broken_with(self, given: Combination) -> tuple[Broken, ...]:
+        """Return the broken combinations that this one is."""
+        return tuple(row for row in self.broken if _holds(row, given))
 
     @cached_property
     def _cpu_names(self) -> dict[str, Cpu]:
@@ -297,10 +268,20 @@ def between(versions: dict[str, Verdict], version: str) -> Verdict | None:
     return below[-1] if below and below[-1] == above[0] else None
 
 
-def _within(row: Broken, version: tuple[int, ...]) -> bool:
-    """Whether a version is one of those that a row is about."""
-    since = row.since is None or version >= number(row.since)
-    return since and (row.before is None or version < number(row.before))
+def _holds(row: Broken, given: Combination) -> bool:
+    flags = {*given.flags, *(flag.split("=", 1)[0] for flag in given.flags)}
+    version = number(given.version)
+    return (
+        row.engine == given.engine
+        and row.variant in (None, given.variant)
+        and (row.since is None or version >= number(row.since))
+        and (row.before is None or version < number(row.before))
+        and (not row.models or given.model in row.models)
+        and (not row.formats or given.weights_format in row.formats)
+        and (not row.capabilities or given.capability in row.capabilities)
+        and (row.tensor_parallel_above or 0) < given.tensor_parallel
+        and flags.issuperset(row.flags)
+    )
 
 
 def _gpu_names(row: Gpu) -> tuple[str, ...]:

@@ -490,3 +490,17 @@ class Broken:
     capabilities: tuple[str, ...] = ()
     tensor_parallel_above: int | None = None
     note: str | None = None
+
+
+@dataclass(frozen=True)
+class Combination:
+    """What is to run together; `flags` as written, `--name` or `--name=value`."""
+
+    engine: str
+    variant: str
+    version: str
+    model: str
+    weights_format: str
+    tensor_parallel: int = 1
+    capability: str | None = None
+    flags: tuple[str, ...] = ()

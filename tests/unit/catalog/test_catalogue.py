@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections import Counter
@@ -11,7 +12,7 @@ import jsonschema
 import pytest
 
 from kimi_prov.catalog import commands, reading
-from kimi_prov.catalog.loader import Catalogue, load
+from kimi_prov.catalog.loader import Catalogue, Combination, load
 from kimi_prov.catalog.names import forms, plain
 from kimi_prov.errors import UserError
 
@@ -181,15 +182,8 @@ def test_between_versions_that_agree_the_answer_is_theirs() -> None:
     assert catalogue.flag("vllm", "0.9.0", "--swap-space").status == "unknown"
 
 
-KT = {
-    "engine": "ktransformers",
-    "variant": "cuda",
-    "version": "0.7.2",
-    "model": "kimi-k2.6",
-    "weights_format": "int4",
-    "tensor_parallel": 4,
-}
-VLLM = {**KT, "engine": "vllm", "version": "0.15.0", "model": "kimi-k2.5", "tensor_parallel": 8}
+KT = Combination("ktransformers", "cuda", "0.7.2", "kimi-k2.6", "int4", tensor_parallel=4)
+VLLM = Combination("vllm", "cuda", "0.15.0", "kimi-k2.5", "int4", tensor_parallel=8)
 
 
 @pytest.mark.parametrize(
@@ -211,8 +205,8 @@ VLLM = {**KT, "engine": "vllm", "version": "0.15.0", "model": "kimi-k2.5", "tens
         ),
     ],
 )
-def test_known_broken_combinations_are_found(given: dict, changed: dict, hit: str) -> None:
-    found = load().broken_with(**{**given, **changed})
+def test_known_broken_combinations_are_found(given: Combination, changed: dict, hit: str) -> None:
+    found = load().broken_with(dataclasses.replace(given, **changed))
     assert hit in {row.id for row in found}
     assert all(row.fix and row.source for row in found)
 
@@ -233,9 +227,9 @@ def test_known_broken_combinations_are_found(given: dict, changed: dict, hit: st
     ],
 )
 def test_what_differs_in_what_matters_is_not_broken(
-    given: dict, changed: dict, spared: str
+    given: Combination, changed: dict, spared: str
 ) -> None:
-    found = load().broken_with(**{**given, **changed})
+    found = load().broken_with(dataclasses.replace(given, **changed))
     assert spared not in {row.id for row in found}
 
 
