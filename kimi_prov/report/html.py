@@ -97,4 +97,10 @@ def _said(key: str, row: view.Span) -> str:
 
 
 def _command(instance: Mapping[str, Any]) -> str:
-    return shlex.join([*instance["numactl"], *instance["argv"]])
+    """Give the command a flag a line, as a shell would take it."""
+    lines: list[list[str]] = [[]]
+    for word in (*instance["numactl"], *instance["argv"]):
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(view.clean(shlex.quote(word)))
+    return " \\\n  ".join(" ".join(line) for line in lines if line)

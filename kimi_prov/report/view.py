@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 # Quotes and facts come from strangers: nothing of them may steer a terminal.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 _LEAST_CONTEXT, _MOST_CONTEXT = 4096, 262144
 SPEEDS = (
     ("decode_tok_s", "Writing, one request", "tokens/s"),
@@ -155,7 +155,7 @@ def verdict(target: Target) -> str:
 def engine(target: Target) -> str:
     """Name the engine, its version and build."""
     found = target["plan"]["engine"]
-    return f"{found['name']} {found['version']} ({found['variant']})"
+    return clean(f"{found['name']} {found['version']} ({found['variant']})")
 
 
 def processor(target: Target) -> str:
@@ -215,7 +215,7 @@ def table(targets: Sequence[Target]) -> list[tuple[str, list[str]]]:
         ),
         ("Cheaper than the API", [_from(t) for t in targets]),
     ]
-    return rows
+    return [(label, [clean(cell) for cell in cells]) for label, cells in rows]
 
 
 def cache_tokens(target: Target) -> int:
