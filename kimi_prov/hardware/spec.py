@@ -59,6 +59,8 @@ def facts(sheet: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # n
     cpu = _processor(sheet["cpu"], catalogue, origins)
     software = sheet.get("software") or {}
     system = _system(software, catalogue, origins)
+    system["host"]["arch"] = "aarch64" if cpu.row.vendor == "ARM" else "x86_64"
+    origins["host.arch"] = f"catalogue: {cpu.row.name}"
     groups = list(_groups(sheet.get("gpus"), catalogue))
     return {
         "schema": _FACTS,

@@ -9,8 +9,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from kimi_prov.catalog.loader import OVERLAY, load
+from kimi_prov.catalog.loader import OVERLAY, Catalogue, load
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.hardware import spec
 
@@ -175,3 +178,32 @@ def test_the_command_writes_a_file(tmp_path: Path, run) -> None:
     file = tmp_path / "out.txt"
     assert run("catalog", "drivers", "--output", str(file)).returncode == 0
     assert "marlin-ptx" in file.read_text()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.dates(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=9) | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+KEYS = ["name", "vendor", "memory_gb", "aliases", "tdp_w", "nvswitch", "source", "confidence", "x"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(key=st.sampled_from(["gpus", *KEYS]), value=VALUES)
+def test_no_overlay_ends_in_a_traceback(tmp_path_factory, key: str, value: object) -> None:
+    document = yaml.safe_load(CARD)
+    if key == "gpus":
+        document = {"gpus": value}
+    else:
+        document["gpus"][0][key] = value
+    folder = tmp_path_factory.mktemp("site")
+    write(folder, gpus=yaml.safe_dump(document, allow_unicode=True))
+    refusal = None
+    try:
+        assert Catalogue(folder).gpus
+    except UserError as error:
+        refusal = error.message
+    assert refusal is None or f"{folder}/gpus.yaml" in refusal

@@ -19,6 +19,7 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.hardware import facts as documents
 from kimi_prov.hardware import form, spec
+from kimi_prov.provision import starter
 
 SHIPPED = Path(__file__).resolve().parents[3] / "inventories" / "specs"
 GIB = 1 << 30
@@ -75,6 +76,7 @@ def test_the_example_of_the_design(tmp_path: Path) -> None:
     assert found["nvidia"]["driver_loaded"] == "570.133.20"
     assert found["host"]["os"]["id"] == "ubuntu"
     assert found["host"]["glibc"] == "2.39"
+    assert found["host"]["arch"] == "x86_64"
     assert found["disks"][0] == {
         "name": None,
         "kind": "nvme",
@@ -249,6 +251,11 @@ def test_what_the_issue_asks_to_ship_is_there() -> None:
     names = {path.stem for path in SHIPPED.glob("*.yml")}
     assert {f"reference-00{n}" for n in range(5)} <= names
     assert len(names) == 12
+
+
+def test_sheets_are_no_inventory_to_start_from() -> None:
+    assert "specs" not in starter.profiles()
+    assert "localhost" in starter.profiles()
 
 
 def test_reading_a_sheet_does_not_import_the_slow_validator() -> None:
