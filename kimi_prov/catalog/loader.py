@@ -180,8 +180,7 @@ class Catalogue:
 
         Memory tells apart cards that carry one name.
         """
-        wanted = plain(name)
-        hits = [row for row in self.gpus if wanted in (plain(n) for n in _gpu_names(row))]
+        hits = self._gpu_names.get(plain(name))
         if memory_bytes is None or not hits:
             return hits[0] if hits else None
         return min(hits, key=lambda row: abs(row.memory_bytes - memory_bytes))
@@ -222,6 +221,14 @@ class Catalogue:
     def _cpu_names(self) -> dict[str, Cpu]:
         found = index(self.cpus, lambda row: [plain(n) for n in (row.name, *row.aliases)])
         return {**index(self.cpus, lambda row: forms(row.name)), **found}
+
+    @cached_property
+    def _gpu_names(self) -> dict[str, list[Gpu]]:
+        found: dict[str, list[Gpu]] = {}
+        for row in self.gpus:
+            for name in {plain(n) for n in (row.name, *row.aliases, *row.machine_names)}:
+                found.setdefault(name, []).append(row)
+        return found
 
     def _rows(self, file: str, kind: type[_T], key: tuple[str, ...] = ("name",)) -> tuple[_T, ...]:
         return self._files.rows(file, file, kind, key)
@@ -282,7 +289,3 @@ def _holds(row: Broken, given: Combination) -> bool:
         and (row.tensor_parallel_above or 0) < given.tensor_parallel
         and flags.issuperset(row.flags)
     )
-
-
-def _gpu_names(row: Gpu) -> tuple[str, ...]:
-    return (row.name, *row.aliases, *row.machine_names)

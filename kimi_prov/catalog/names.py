@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, TypeVar
 
@@ -51,6 +50,8 @@ def unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> UserErr
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:
     """Return up to three names that look like this one, the nearest first."""
+    import difflib  # noqa: PLC0415  (only a refusal pays for it)
+
     by_low = {known.lower(): known for known in names}
     close = difflib.get_close_matches(name.lower()[:100], by_low, n=3, cutoff=0.4)
     return [by_low[key] for key in close]
