@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _BAR = 40
 _LABEL = 42
 # Name, verdict, context, speed of one request, cost of a million output tokens.
-_COLUMNS = "{:<20} {:<20} {:>8}  {:>11}  {:>13}"
+_COLUMNS = "{:<28} {:<20} {:>7} {:>9} {:>11}"
 _FILL = {"weights": "#", "cache": "=", "overhead": "+", "ramdisk": "%", "free": "."}
 
 
@@ -56,7 +56,7 @@ def _compared(targets: Sequence[Mapping[str, Any]]) -> list[str]:
         found = target["plan"]["throughput"]["decode_tok_s"]["expected"]
         each = target["cost"]["usd_per_million_output_tokens"]["expected"]
         cells = (
-            view.clean(target["name"])[:20],
+            view.clean(target["name"])[:28],
             view.STATUS[view.status(target)],
             target["plan"]["model"]["context"],
             view.figure(found),

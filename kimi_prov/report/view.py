@@ -24,7 +24,21 @@ SPEEDS = (
     ("load_s", "From start to first answer", "s"),
 )
 # Findings of settings and software, by the beginning of their id.
-_WORK = ("driver.", "firewall.", "flags.", "gib.", "os.", "port.", "python.", "tls.", "tuning.")
+_WORK = (
+    "cpu.amx_permission",
+    "driver.",
+    "engine.flag",
+    "engine_args.",
+    "firewall.",
+    "gpu.mig",
+    "host.gib",
+    "os.",
+    "port.",
+    "python.",
+    "ram_disk.",
+    "tuning.",
+    "weights.",
+)
 _KINDS = ("weights", "cache", "overhead", "ramdisk")
 STATUS = {"fits": "Fits", "warnings": "Fits, with warnings", "blocked": "Blocked"}
 
@@ -328,10 +342,15 @@ def money_sentences(target: Target) -> list[str]:
     ]
     if not lines:
         lines.append("What a token costs is not known.")
-    lines += [_sentence(f"Unknown: {text}") for text in found["unknown"]]
-    if found["usd_per_hour"] is None and found["usual_rent_usd_per_hour"] is not None:
+    if found["output_tok_s_at_full_use"]["expected"] is not None:
+        many = target["plan"]["throughput"]["concurrency"]
+        lines.append(f"All this with {many} at once; more requests at once make a token cheaper.")
+    rent = found["usual_rent_usd_per_hour"]
+    if found["usd_per_hour"] is None and rent is not None:
+        most = found["break_even"][0]["usd_per_hour_at_most"] if found["break_even"] else None
+        word = "" if most is None else ", more than that" if rent > most else ", less than that"
         lines.append(
-            f"Such GPUs usually rent for {money(found['usual_rent_usd_per_hour'])} an hour "
+            f"Such GPUs usually rent for {money(rent)} an hour{word} "
             f"({found['usual_rent_source']})."
         )
     cards = found["usual_cards_usd"]
@@ -340,6 +359,7 @@ def money_sentences(target: Target) -> list[str]:
             f"Such cards alone were seen for {money(cards['low'])} to {money(cards['high'])} "
             f"({cards['source']})."
         )
+    lines += [_sentence(f"Unknown: {text}") for text in found["unknown"]]
     return [clean(line) for line in lines]
 
 

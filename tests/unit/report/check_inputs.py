@@ -127,7 +127,7 @@ def eight_h200(name: str = "vendor-a", **changed: Any) -> dict[str, Any]:
 
 
 def two_h100(name: str = "vendor-b") -> dict[str, Any]:
-    """2 x H100 NVL with an old driver: blocked."""
+    """2 x H100 NVL with an old driver, all weights asked on them: blocked."""
     found = facts(
         cpu=("AMD EPYC 9654", 2, 96),
         gib=1536,
@@ -135,7 +135,7 @@ def two_h100(name: str = "vendor-b") -> dict[str, Any]:
         driver="570.133.20",
         price={"purchase_usd": 250000},
     )
-    return target(name, found, speeds(15.6, 4, 410, 700))
+    return target(name, found, speeds(15.6, 4, 410, 700), engine="vllm")
 
 
 def no_gpu(name: str = "vendor-c <script>alert(1)</script>") -> dict[str, Any]:
