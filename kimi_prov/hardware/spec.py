@@ -24,6 +24,7 @@ _FACTS = "kimi-prov/facts/v1"
 _FORM = Path(__file__).resolve().parent / "schema" / "spec.json"
 _EXAMPLES = "see inventories/specs for sheets that are whole"
 _LARGEST_BYTES = 1 << 20
+_MOST_THREADS = 8192
 _GIB = 1 << 30
 _GB = 10**9
 _MT_BYTES = 8 * 10**6  # bytes a second of a channel for each MT/s
@@ -75,7 +76,12 @@ def facts(sheet: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # n
         "filesystems": [],
         "disks": [row for disk in sheet.get("disks") or [] for row in _disks(disk)],
         "nics": [
-            {"name": None, "speed_bits_per_s": round(nic["speed_gbit_s"] * _GB)}
+            {
+                "name": None,
+                "kind": None,
+                "up": None,
+                "speed_bits_per_s": round(nic["speed_gbit_s"] * _GB),
+            }
             for nic in sheet.get("nics") or []
             for _ in range(nic.get("count", 1))
         ],
@@ -84,8 +90,11 @@ def facts(sheet: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # n
         "tunables": {"sysctl": {}, "thp": None, "governor": None, "nofile_max": None},
         "network": {"addresses": [], "default_ipv6": None, "listening": []},
         "firewall": {"nft": None, "ufw": None, "firewalld": None},
-        "packages": {"installed": None},
+        "packages": {"installed": None, "held": None, "unattended_upgrades": None},
         "kimi": {},
+        "amd": None,
+        "cgroup": {"memory_bytes": None, "cpus": None},
+        "ld_conf": None,
         "gib": None,
         "measured": None,
         "price": _price(sheet.get("price")),
@@ -147,6 +156,7 @@ class _Processors:
 
     def facts(self) -> dict[str, Any]:
         threads = self.total_cores * self.threads_per_core
+        per_socket = self.nodes // self.sockets if self.nodes % self.sockets == 0 else None
         return {
             "model": self.row.name,
             "catalogue_name": self.row.name,
@@ -162,6 +172,11 @@ class _Processors:
             "online": f"0-{threads - 1}" if threads > 1 else "0",
             "primary": format_list(range(self.total_cores)),
             "smt": self.threads_per_core > 1,
+            "microarchitecture": self.row.microarchitecture,
+            "nodes_per_socket": per_socket,
+            "snc": per_socket if self.row.vendor == "GenuineIntel" else None,
+            "nps": per_socket if self.row.vendor == "AuthenticAMD" else None,
+            "governor": None,
             "caches": None,
             "l3_bytes": None,
             "frequency_hz": None,
@@ -179,9 +194,12 @@ def _processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Process
         raise MisfitError(("cpu", "sockets"), problem)
     for key in ("cores", "threads_per_core", "isa", "bandwidth_gb_s", "tdp_w"):
         origins[f"cpu.{key}"] = "sheet" if key in sheet else f"catalogue: {row.name}"
+    per_core = sheet.get("threads_per_core", row.threads_per_core)
+    cores = sheet.get("cores", row.cores)
+    if cores * sockets * per_core > _MOST_THREADS:
+        raise MisfitError(("cpu",), f"more than {_MOST_THREADS} threads: no Linux has so many")
     nodes = sheet.get("numa_nodes", row.nodes_per_socket * sockets)
     origins["numa.nodes"] = "sheet" if "numa_nodes" in sheet else f"catalogue: {row.name}"
-    cores = sheet.get("cores", row.cores)
     if nodes > cores * sockets:
         raise MisfitError(("cpu", "numa_nodes"), f"wanted at most one for each core, found {nodes}")
     given = sheet.get("memory_mt_s")
@@ -190,7 +208,7 @@ def _processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Process
         sockets=sockets,
         nodes=nodes,
         cores=cores,
-        threads_per_core=sheet.get("threads_per_core", row.threads_per_core),
+        threads_per_core=per_core,
         isa=tuple(sheet.get("isa", row.isa)),
         channels=sheet.get("memory_channels", row.memory_channels),
         mt_s=given or row.memory_mt_s,
@@ -294,6 +312,7 @@ def _disks(sheet: Sheet) -> list[dict[str, Any]]:
     row = {
         "name": None,
         "kind": sheet.get("kind"),
+        "model": None,
         "size_bytes": round(sheet["size_gb"] * _GB),
         "read_bytes_per_s": round(speed * _GB) if speed else None,
     }
@@ -331,7 +350,8 @@ def _gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[dict[str, A
                     "compute_capability": group.get("compute_capability", row.compute_capability),
                     "pcie": {
                         "gen": group.get("pcie_gen", row.pcie_gen),
-                        "gen_max": row.pcie_gen,
+                        "gen_max": group.get("pcie_gen", row.pcie_gen),
+                        "gen_card": row.pcie_gen,
                         "width": group.get("pcie_width", 16),
                         "width_max": 16,
                     },
@@ -341,6 +361,8 @@ def _gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[dict[str, A
                     "persistence": None,
                     "numa_node": None,
                     "fabric_state": None,
+                    "fabric_status": None,
+                    "passthrough": None,
                 }
             )
             origin = "sheet" if given else f"catalogue: {row.name}"
@@ -373,9 +395,15 @@ def _nvidia(
         "nscq": None,
         "nvlink": None
         if matrix is None
-        else {"matrix": matrix, "links_per_gpu": [max(line, default=0) for line in matrix]},
+        else {
+            "matrix": matrix,
+            "paths": None,
+            "links_per_gpu": [max(line, default=0) for line in matrix],
+            "link_bytes_per_s": None,
+        },
         "nvswitch": len(cards) > 1 and all(row.nvswitch for row, _ in cards),
         "held": None,
+        "libs": None,
     }
 
 

@@ -80,6 +80,7 @@ def test_the_example_of_the_design(tmp_path: Path) -> None:
     assert found["disks"][0] == {
         "name": None,
         "kind": "nvme",
+        "model": None,
         "size_bytes": 3_840_000_000_000,
         "read_bytes_per_s": 7_000_000_000,
     }
@@ -107,7 +108,7 @@ def test_any_field_of_the_catalogue_is_overridden(tmp_path: Path) -> None:
     assert found["origins"]["cpu.cores"] == "sheet"
     [card] = found["gpus"]
     assert (card["memory_bytes"], card["compute_capability"]) == (120 * GIB, "9.1")
-    assert (card["pcie"]["gen"], card["pcie"]["gen_max"]) == (4, 5)
+    assert (card["pcie"]["gen_max"], card["pcie"]["gen_card"]) == (4, 5)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +151,11 @@ def test_a_total_without_modules_leaves_the_channels_unknown(tmp_path: Path) -> 
 def test_nodes_as_delivered_where_the_sheet_does_not_tell(tmp_path: Path) -> None:
     found = read(tmp_path, sheet(cpu={"model": "Xeon 6980P", "sockets": 2}))
     assert len(found["numa"]["nodes"]) == 6
+    assert (found["cpu"]["nodes_per_socket"], found["cpu"]["snc"], found["cpu"]["nps"]) == (
+        3,
+        3,
+        None,
+    )
     assert found["origins"]["numa.nodes"] == "catalogue: Xeon 6980P"
     assert sum(n["memory_total_bytes"] for n in found["numa"]["nodes"]) == 1536 * GIB
 
