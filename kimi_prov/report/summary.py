@@ -76,9 +76,15 @@ def _target(target: Mapping[str, Any]) -> list[str]:
         said = ", ".join(f"{number:,} of {context:,}" for context, number in points)
         lines += ["", *text.wrap(f"The cache holds as many requests of so many tokens: {said}.")]
     lines += ["", *text.wrap(" ".join(view.money_sentences(target)))]
-    shown = [_cleaned(row) for row in view.of_severity(target, "warning", "info")]
-    if shown:
-        lines += ["", text.findings(shown)]
+    warnings = [_cleaned(row) for row in view.of_severity(target, "warning")]
+    if warnings:
+        lines += ["", text.findings(warnings)]
+    notes = view.of_severity(target, "info")
+    if notes:
+        lines.append("")
+    for row in notes:
+        said = f"info: {view.clean(row['title'])}: {view.clean(row['observed'])} [{row['id']}]"
+        lines += text.wrap(said, "", "  ")
     lines += ["", f"{len(view.of_severity(target, 'pass'))} requirement(s) met"]
     return lines
 

@@ -160,10 +160,20 @@ def verdict(target: Target) -> str:
     pace = "speed not estimated"
     if speed.expected is not None:
         pace = f"each at about {_pace(speed)}"
+    few = running(target)
+    wait = f" ({few} of them running, the others waiting)" if few < many else ""
     return (
         f"Serves {model} with {engine(target)}: up to {plan['model']['context']:,} tokens of "
-        f"context, {many} request{'s' * (many != 1)} at once, {pace}."
+        f"context, {many} request{'s' * (many != 1)} at once{wait}, {pace}."
     )
+
+
+def running(target: Target) -> int:
+    """Tell how many of the planned requests the speeds count as running at the same time."""
+    speed = target["plan"]["throughput"]
+    one, many = speed["decode_tok_s"]["expected"], speed["aggregate_tok_s"]["expected"]
+    planned = int(speed["concurrency"])
+    return min(planned, max(1, round(many / one))) if one and many else planned
 
 
 def engine(target: Target) -> str:
@@ -343,8 +353,7 @@ def money_sentences(target: Target) -> list[str]:
     if not lines:
         lines.append("What a token costs is not known.")
     if found["output_tok_s_at_full_use"]["expected"] is not None:
-        many = target["plan"]["throughput"]["concurrency"]
-        lines.append(f"All this with {many} at once; more requests at once make a token cheaper.")
+        lines.append(_load(target))
     rent = found["usual_rent_usd_per_hour"]
     if found["usd_per_hour"] is None and rent is not None:
         most = found["break_even"][0]["usd_per_hour_at_most"] if found["break_even"] else None
@@ -361,6 +370,16 @@ def money_sentences(target: Target) -> list[str]:
         )
     lines += [_sentence(f"Unknown: {text}") for text in found["unknown"]]
     return [clean(line) for line in lines]
+
+
+def _load(target: Target) -> str:
+    few, many = running(target), target["plan"]["throughput"]["concurrency"]
+    if few < many:
+        return (
+            f"All this with {few} requests running at once: the cache holds no more of that "
+            "length; shorter ones make a token cheaper."
+        )
+    return f"All this with {many} requests at once; more at once make a token cheaper."
 
 
 def money_short(target: Target) -> str:
