@@ -211,7 +211,12 @@ def _judge_graphics(model: Model, found: Budget, findings: Findings) -> None:
             observed=f"{human(usable)} usable of {human(card.memory)} on each "
             f"(the engine would say `Available KV cache memory: {found.kv_bytes / GIB:.2f} GiB`)",
             required=f"more than {human(need)}: {shown}",
-            fix="use more or larger GPUs, or KTransformers, which keeps experts in host memory",
+            fix="use more or larger GPUs"
+            + (
+                ", or kimi_engine: ktransformers, which keeps experts in host memory"
+                if model.versions("ktransformers")
+                else ""
+            ),
             source=source,
         )
     else:

@@ -55,6 +55,7 @@ def _flags(case: Case) -> Iterator[Hit]:
 )
 def _broken(case: Case) -> Iterator[Hit]:
     engine = case.choice.engine
+    environment = case.plan["instances"][0]["env"]
     flags: list[str] = []
     for flag, value in case.flags.items():
         if value is not False:
@@ -72,6 +73,8 @@ def _broken(case: Case) -> Iterator[Hit]:
     for row in case.catalogue.broken_with(given):
         if row.id == "vllm-cpu-int4":
             continue  # engine.format says it, with what serves it instead
+        if any(f"{name}={value}" in row.fix for name, value in environment.items()):
+            continue  # the plan has mended it
         yield Hit(
             row.severity,
             observed=row.note or row.title,

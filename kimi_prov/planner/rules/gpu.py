@@ -221,7 +221,7 @@ def _replication(case: Case) -> Iterator[Hit]:
         return
     kv = max(0, case.budget.kv_bytes)
     eight = architecture.kv_bytes_per_token(shape, 1)
-    if card.decode_context > 1:
+    if card.decode_context > 1 or not kv:
         return
     yield Hit(
         "info",
