@@ -212,7 +212,8 @@ def init(directory: Path, profile: str) -> None:
 @cli.command()
 @OUTPUT
 @click.option("--bundle", type=PATH, metavar="FILE", help="Write one file that does it elsewhere.")
-def probe(output: Path | None, bundle: Path | None) -> None:
+@click.option("--measure", is_flag=True, help="Time memory, disk and hashing too.")
+def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
     """Describe this machine as JSON; needs no root and changes nothing."""
     from kimi_prov.hardware import commands
 
@@ -221,7 +222,7 @@ def probe(output: Path | None, bundle: Path | None) -> None:
         return
     wished = _output("json", output)
     wished.check()
-    wished.write(commands.probe(), str)
+    wished.write(commands.probe(measure=measure), str)
 
 
 @cli.command()

@@ -67,12 +67,25 @@ def collect(machine: Machine) -> Dict[str, Any]:
     }
 
 
+def described(machine: Machine, *, timed: bool) -> Dict[str, Any]:
+    """Collect the facts, and what was measured where it is asked for."""
+    facts = collect(machine)
+    if timed:
+        from kimi_prov.target import measure  # noqa: PLC0415  (only who measures pays for it)
+
+        measure.apply(facts, measure.measured(machine, facts))
+    return facts
+
+
 def main(argv: List[str]) -> int:
-    """`probe [--output FILE]`."""
+    """`probe [--output FILE] [--measure]`."""
     parser = argparse.ArgumentParser(prog="probe", description=__doc__)
     parser.add_argument("--output", metavar="FILE", help="write there instead of standard output")
+    parser.add_argument(
+        "--measure", action="store_true", help="time memory, disk and hashing too (10 s or more)"
+    )
     options = parser.parse_args(argv)
-    text = json.dumps(collect(Machine()), indent=1, sort_keys=True) + "\n"
+    text = json.dumps(described(Machine(), timed=options.measure), indent=1, sort_keys=True) + "\n"
     if options.output:
         with open(options.output, "w", encoding="utf-8") as stream:
             stream.write(text)
