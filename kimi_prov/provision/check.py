@@ -99,7 +99,8 @@ def kind_of(path: Path) -> str:
 
 
 def _folder(path: Path) -> str:
-    return "recording" if any((path / name).is_file() for name in _RECORDED) else "inventory"
+    known = {name + end for name in _RECORDED for end in ("", ".gz")}
+    return "recording" if any((path / name).is_file() for name in known) else "inventory"
 
 
 def _near(path: Path) -> str:
