@@ -30,6 +30,7 @@ _STATUS = re.compile(r"^Status: (\S+) (\S+) (\S+)$", re.MULTILINE)
 _PERIODIC = re.compile(r"^\s*APT::Periodic::Unattended-Upgrade\s+\"(\w+)\"", re.MULTILINE)
 # Google's images bring these for machines of many nodes; on a single one NCCL fails with them.
 _GIB = re.compile(r"/gib(/|$)")
+_GIB_FILE = re.compile(r"(?<![a-z])gib(?![a-z])")
 _GIB_FOLDERS = ("/usr/local/gib", "/opt/gib", "/usr/lib/gib")
 
 
@@ -106,7 +107,8 @@ def gib(machine: Machine, configured: Optional[Dict[str, List[str]]]) -> Optiona
     files = sorted(
         path
         for path, folders in configured.items()
-        if any(_GIB.search(folder) for folder in folders) or "gib" in os.path.basename(path)
+        if any(_GIB.search(folder) for folder in folders)
+        or _GIB_FILE.search(os.path.basename(path))
     )
     known = (machine.run(["ldconfig", "-p"]) or "").splitlines()
     cached = sorted(
