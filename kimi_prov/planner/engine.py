@@ -88,7 +88,7 @@ def _name(
     """Name the engine and say why: all weights on the GPUs where they fit, else a hybrid."""
     if not host.gpu_bytes:
         name = "vllm" if wishes.auto("engine") else str(wishes.engine)
-        return name, f"the machine has no GPU: vLLM's cpu build serves {weights_format} weights"
+        return name, "the machine has no GPU: vLLM's cpu build is what is provisioned there"
     count = len(host.gpu_bytes)
     stock = f"the machine has {count} GPU(s)"
     vllm = catalogue.engine("vllm", "cuda")

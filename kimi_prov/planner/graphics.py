@@ -88,9 +88,11 @@ def fp8_cache(host: Host, engine: Engine) -> bool:
 def fits(
     host: Host, wishes: Wishes, model: Model, catalogue: Catalogue, work: tuple[Engine, str]
 ) -> bool:
-    """Whether the GPUs hold all weights and a conversation of the length asked for."""
-    found = on_gpus(host, wishes, model, catalogue, work)
-    return found.kv_tokens >= max(found.context, _LEAST_CONTEXT)
+    """Whether the GPUs hold all weights and a short conversation.
+
+    A longer one that was asked for and does not fit is a finding, not a reason for a slower engine.
+    """
+    return on_gpus(host, wishes, model, catalogue, work).kv_tokens >= _LEAST_CONTEXT
 
 
 def on_gpus(

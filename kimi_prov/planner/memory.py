@@ -245,9 +245,7 @@ def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findin
             "The cache cannot hold one conversation of that length",
             observed=f"room for {found.kv_tokens} tokens",
             required=f"{found.context} tokens",
-            fix=f"set kimi_context to {found.kv_tokens // CONTEXT_STEP * CONTEXT_STEP} or less"
-            if found.kv_tokens >= CONTEXT_STEP
-            else "use a machine with more memory, or more or larger GPUs",
+            fix=_shorter(model, found),
             source=_SOURCE,
         )
     elif found.kv_tokens < found.context * int(wishes.concurrency):
@@ -258,3 +256,19 @@ def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findin
             required=f"{wishes.concurrency} x {found.context} tokens for all at once",
             source=_SOURCE,
         )
+
+
+def _shorter(model: Model, found: Budget) -> str:
+    """Say which context fits, and what would hold the one asked for."""
+    if found.kv_tokens < CONTEXT_STEP:
+        return "use a machine with more memory, or more or larger GPUs"
+    ways = [f"set kimi_context to {found.kv_tokens // CONTEXT_STEP * CONTEXT_STEP} or less"]
+    card = found.graphics
+    if card is not None and card.experts is None:
+        if found.kv_dtype == "bf16" and 2 * found.kv_tokens >= found.context:
+            ways.append(f"kimi_kv_dtype to fp8 (room for {2 * found.kv_tokens} tokens)")
+        if card.decode_context == 1 and card.ranks * found.kv_tokens >= found.context:
+            ways.append(f"decode-context-parallel-size {card.ranks} in kimi_engine_args")
+        if model.versions("ktransformers"):
+            ways.append("kimi_engine to ktransformers (experts in host memory, slower)")
+    return ", or ".join(ways)
