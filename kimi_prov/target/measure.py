@@ -30,7 +30,7 @@ _PER_RUN_S = 15.0
 _DISK_S = 3.0
 _HASHING_S = 0.7
 # Larger than the last cache, so that memory is measured and not the cache.
-_CACHES = 2
+_CACHES = 4
 _LEAST_BYTES = 256 << 20
 _SHARE_OF_FREE = 8
 _BLOCK = 8 << 20

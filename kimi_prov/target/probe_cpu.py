@@ -30,6 +30,13 @@ ISA = (
     "amx_int8",
     "amx_bf16",
     "amx_fp16",
+    # ARM
+    "asimd",
+    "asimddp",
+    "i8mm",
+    "bf16",
+    "sve",
+    "sve2",
 )
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
