@@ -51,7 +51,10 @@ def choose(
     """Choose the engine. What cannot work becomes a blocker, and the nearest choice is returned."""
     variant = "cuda" if host.gpu_bytes else "cpu"
     wanted = model.native_format if wishes.auto("weights_format") else str(wishes.weights_format)
-    name, reason = _name(host, wishes, catalogue, model, wanted)
+    best, reason = preferred(host, wishes, catalogue, model, wanted)
+    name = best if wishes.auto("engine") else str(wishes.engine)
+    if name != best:
+        reason = f"the planner would have chosen {best}: {reason}"
     if name == "ktransformers" and variant == "cpu":
         row = next(row for row in catalogue.broken if row.id == "kt-no-gpu")
         findings.blocker(
@@ -82,23 +85,22 @@ def choose(
     )
 
 
-def _name(
+def preferred(
     host: Host, wishes: Wishes, catalogue: Catalogue, model: Model, weights_format: str
 ) -> tuple[str, str]:
-    """Name the engine and say why: all weights on the GPUs where they fit, else a hybrid."""
+    """Name the engine that the planner would choose, and why.
+
+    All weights on the GPUs where they fit, else a hybrid where there is one.
+    """
     if not host.gpu_bytes:
-        name = "vllm" if wishes.auto("engine") else str(wishes.engine)
-        return name, "the machine has no GPU: vLLM's cpu build is what is provisioned there"
-    count = len(host.gpu_bytes)
-    stock = f"the machine has {count} GPU(s)"
+        return "vllm", "the machine has no GPU: vLLM's cpu build is what is provisioned there"
+    stock = f"the machine has {len(host.gpu_bytes)} GPU(s)"
     vllm = catalogue.engine("vllm", "cuda")
     hybrid = catalogue.engine("ktransformers", "cuda")
-    if not wishes.auto("engine"):
-        return str(wishes.engine), stock
     assert vllm is not None, "the catalogue has no vllm for cuda"  # noqa: S101
-    fits = graphics.fits(host, wishes, model, catalogue, (vllm, weights_format))
-    if fits:
-        return "vllm", f"{stock} that hold all weights: vLLM serves {weights_format} weights"
+    if graphics.fits(host, wishes, model, catalogue, (vllm, weights_format)):
+        build = "vLLM's build for ROCm" if host.amd else "vLLM"
+        return "vllm", f"{stock} that hold all weights: {build} serves {weights_format} weights"
     can = (
         hybrid is not None
         and not host.amd
@@ -124,7 +126,8 @@ def _provisioned(host: Host, engine: Engine, catalogue: Catalogue, findings: Fin
         f"{shown} is planned here and not installed by this version",
         observed="no pinned packages in kimi_prov/catalog/locks"
         if not host.amd
-        else "AMD GPUs: the build for ROCm is not in the catalogue",
+        else "AMD GPUs: the build for ROCm is not in the catalogue; version and flags are those "
+        "of the build for CUDA",
         required="pinned packages, for `apply`; `check` and `plan` do without",
         fix=None if host.amd else f"add kimi_prov/catalog/locks/{engine.lock_name('3.11')}",
         source=_CATALOGUE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import Combination
-from kimi_prov.planner import throughput
+from kimi_prov.planner import engine, throughput
 from kimi_prov.planner.rules.case import Case, Hit, rule
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     "kimi_prov/catalog/flags.yaml: the parsers of the wheels",
 )
 def _flags(case: Case) -> Iterator[Hit]:
-    engine = case.choice.engine
+    own = case.choice.engine
     for flag in sorted(case.wishes.engine_args):
         value = case.flags.get(flag)
         if flag not in case.flags:
             continue
         text = value if isinstance(value, str) else None
-        state = case.catalogue.flag(engine.name, engine.version, f"--{flag}", text)
+        state = case.catalogue.flag(own.name, own.version, f"--{flag}", text)
         shown = f"kimi_engine_args: {flag}" + (f": {text}" if text else "")
         instead = state.replacement or "nothing"
         if state.status in ("rejected", "fails"):
@@ -32,9 +32,9 @@ def _flags(case: Case) -> Iterator[Hit]:
             yield Hit(
                 "blocker",
                 observed=shown,
-                required=f"a flag of {engine.name} {engine.version}{reason}",
+                required=f"a flag of {own.name} {own.version}{reason}",
                 fix=f"remove it; instead: {instead}",
-                title=f"{engine.name} {engine.version} does not take --{flag}",
+                title=f"{own.name} {own.version} does not take --{flag}",
                 source=state.source,
             )
         elif state.status == "deprecated":
@@ -43,7 +43,7 @@ def _flags(case: Case) -> Iterator[Hit]:
                 observed=shown,
                 required=f"instead: {instead}",
                 fix=f"remove it; instead: {instead}",
-                title=f"--{flag} goes away with a later {engine.name}",
+                title=f"--{flag} goes away with a later {own.name}",
                 source=state.source,
             )
 
@@ -54,16 +54,16 @@ def _flags(case: Case) -> Iterator[Hit]:
     "kimi_prov/catalog/broken.yaml",
 )
 def _broken(case: Case) -> Iterator[Hit]:
-    engine = case.choice.engine
+    own = case.choice.engine
     environment = case.plan["instances"][0]["env"]
     flags: list[str] = []
     for flag, value in case.flags.items():
         if value is not False:
             flags += [f"--{flag}", f"--{flag}={value}"]
     given = Combination(
-        engine=engine.name,
-        variant=engine.variant,
-        version=engine.version,
+        engine=own.name,
+        variant=own.variant,
+        version=own.version,
         model=case.model.name,
         weights_format=case.choice.weights_format,
         tensor_parallel=case.budget.tensor_parallel,
@@ -204,4 +204,39 @@ def _speculative(case: Case) -> Iterator[Hit]:
             "info",
             observed="speculative-config with enable-prefix-caching",
             required="both reported as active in the engine's log",
+        )
+
+
+@rule(
+    "engine.override",
+    "The inventory asks for another engine than the planner would choose",
+    "the inventory wins over the planner",
+)
+def _override(case: Case) -> Iterator[Hit]:
+    best, reason = engine.preferred(
+        case.host, case.wishes, case.catalogue, case.model, case.choice.weights_format
+    )
+    if not case.wishes.auto("engine") and case.wishes.engine != best:
+        yield Hit(
+            "info",
+            observed=f"kimi_engine: {case.wishes.engine}",
+            required=f"the planner would choose {best}: {reason}",
+            fix="set kimi_engine to auto",
+        )
+
+
+@rule(
+    "weights.format_override",
+    "The inventory asks for another number format than the model's own",
+    "the model was trained, or quantised by its makers, in its own format",
+)
+def _format_override(case: Case) -> Iterator[Hit]:
+    own, asked = case.model.native_format, case.choice.weights_format
+    if asked != own and asked in case.model.formats:
+        row = next((r for r in case.model.published if r.format == asked), None)
+        yield Hit(
+            "info",
+            observed=f"kimi_weights_format: {asked}" + (f" ({row.repo})" if row else ""),
+            required=f"{own} is what the makers publish",
+            fix="set kimi_weights_format to auto",
         )

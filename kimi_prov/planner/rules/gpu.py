@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SPAN = 0.02
+_HELD = 2 << 30
 
 
 @rule(
@@ -230,3 +231,23 @@ def _replication(case: Case) -> Iterator[Hit]:
         required=f"with an 8-bit cache {kv // eight} tokens; with "
         f"decode-context-parallel-size {card.ranks} {card.ranks} times as many",
     )
+
+
+@rule(
+    "gpu.held",
+    "Something else holds memory of the GPUs",
+    "vLLM may leave memory held after a crash; what it asks for has to be free when it starts",
+)
+def _held(case: Case) -> Iterator[Hit]:
+    units = case.facts["kimi"].get("units") or {}
+    ours = any(name.startswith("kimi-serve@") and units[name] == "active" for name in units)
+    full = [card for card in case.cards if (card.get("memory_used_bytes") or 0) > _HELD]
+    if full and not ours:
+        yield Hit(
+            "warning",
+            observed=", ".join(
+                f"GPU {card['index']}: {human(card['memory_used_bytes'])}" for card in full
+            ),
+            required=f"less than {human(_HELD)} in use before the engine starts",
+            fix="end what `nvidia-smi` lists there; where it lists nothing, restart the machine",
+        )

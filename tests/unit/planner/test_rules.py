@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from plan_inputs import GIB, blocked_by, found, gpu_facts, lab_facts, metal_facts, plan
 
+from kimi_prov.planner.rules import table
 from kimi_prov.planner.rules.case import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "rules.md"
 HUGE = {"model": "kimi-k2.5", "weights_source": None}
 AVX512 = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "avx512vbmi"]
 
@@ -242,6 +245,9 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
         {"concurrency": 1024},
         "warning",
     ),
+    ("engine.override", E8, None, {"engine": "ktransformers"}, "info"),
+    ("weights.format_override", E8, None, {"weights_format": "nvfp4"}, "info"),
+    ("gpu.held", E8, change("gpus.2.memory_used_bytes", 70 * GIB), {}, "warning"),
     (
         "engine.speculative",
         E8,
@@ -312,6 +318,19 @@ def test_a_rule_says_what_was_assumed(
 
 def test_every_rule_has_a_test() -> None:
     assert {row[0] for row in [*TABLE, *ALWAYS]} == set(RULES)
+
+
+def test_the_documentation_is_that_of_the_rules() -> None:
+    assert DOCS.read_text(encoding="utf-8") == table(), (
+        "run: python -m kimi_prov.planner.rules > docs/rules.md"
+    )
+
+
+def test_our_own_engine_may_hold_the_gpus() -> None:
+    facts = gpu_facts()
+    facts["gpus"][0]["memory_used_bytes"] = 130 * GIB
+    facts["kimi"]["units"] = {"kimi-serve@0.service": "active"}
+    assert not found(plan(facts, **HUGE), "gpu.held")
 
 
 def test_every_rule_has_an_id_of_its_form_and_a_source() -> None:
