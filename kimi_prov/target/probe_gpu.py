@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _NVIDIA = "0x10de"
 _DISPLAY = ("0x0300", "0x0302", "0x0380")
 _SWITCH = "0x0680"
+# Of the driver; what containers need of it has versions and upgrades of its own.
+_DRIVER = r"(lib)?nvidia-(?!container).*|cuda-drivers.*"
 _LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
 _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 # Without the persistence mode each call wakes every card first.
@@ -104,8 +106,8 @@ class Nvidia:
             "nvswitch": read_nvidia.switched(
                 matrix, gpus, len(_devices(self._machine, (_SWITCH,)))
             ),
-            "held": packages.held(r"(lib)?nvidia-.*|cuda-drivers.*"),
-            "packages": packages.matching(r"(lib)?nvidia-.*|cuda-drivers.*"),
+            "held": packages.held(_DRIVER),
+            "packages": packages.matching(_DRIVER),
             "persistenced": _active(units, "nvidia-persistenced.service"),
         }
 

@@ -68,6 +68,14 @@ def test_no_topology(text: str | None) -> None:
     assert found is None or not any(cell for line in found["matrix"] for cell in line)
 
 
+def test_switches_are_seen_on_the_bus_or_told_by_the_fabric() -> None:
+    unknown = {"fabric_state": None}
+    assert read_nvidia.switched(None, [unknown] * 8, 4) is True
+    assert read_nvidia.switched(None, [{"fabric_state": "Completed"}], 0) is True
+    assert read_nvidia.switched(None, [unknown] * 8, 0) is None
+    assert read_nvidia.switched([[0] * 8] * 8, [unknown] * 8, 0) is False
+
+
 def test_links_that_are_down_do_not_count() -> None:
     text = (
         "GPU 0: NVIDIA A100 (UUID: GPU-0)\n\t Link 0: 25 GB/s\n\t Link 1: <inactive>\n"
@@ -163,6 +171,7 @@ def test_a_driver_that_is_installed_and_held(tmp_path: Path) -> None:
         package("nvidia-driver", "580.95.05-1")
         + package("nvidia-fabricmanager", "580.82.07-1")
         + package("libnvidia-nscq", "1:580.95.05-1", "install")
+        + package("nvidia-container-toolkit", "1.17.8-1", "install")
     )
     machine = tree(
         tmp_path,
@@ -182,6 +191,7 @@ def test_a_driver_that_is_installed_and_held(tmp_path: Path) -> None:
     assert found["fabric_manager"] == {"package_version": "580.82.07", "active": False}
     assert found["nscq"] == "580.95.05"
     assert found["held"] is False, "one of them is not"
+    assert "nvidia-container-toolkit" not in found["packages"]
     assert found["libs"] == {"libcuda": "580.95.05", "libnvidia-ml": None}
     assert probe_software.packages(machine, packages)["held"] == [
         "nvidia-driver",
