@@ -19,7 +19,7 @@ _ABREAST = 4
 def check(document: Mapping[str, Any]) -> str:
     """Verdicts, side by side, blockers, each target, assumptions and sources."""
     targets = document["targets"]
-    lines = [f"# {view.title(targets)}", "", "## Verdict", ""]
+    lines = [f"# {_safe(view.title(targets))}", "", "## Verdict", ""]
     lines += [
         f"- **{_safe(t['name'])}: {view.STATUS[view.status(t)].lower()}.** {_safe(view.verdict(t))}"
         for t in targets
@@ -30,8 +30,8 @@ def check(document: Mapping[str, Any]) -> str:
     blocked = view.blockers(targets)
     if blocked:
         lines += ["", "## What blocks, and how to mend it"]
-        for target, row in blocked:
-            lines += ["", *_finding(row, f"{_safe(target['name'])}: ")]
+        for names, row in blocked:
+            lines += ["", *_finding(row, f"{_safe(names)}: ")]
             lines.append(f"- Costs: {_safe(view.mending(row))}")
     for target in targets:
         lines += ["", f"## {_safe(target['name'])}", "", *_target(target)]

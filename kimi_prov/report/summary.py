@@ -26,8 +26,8 @@ def check(document: Mapping[str, Any]) -> str:
     blocked = view.blockers(targets)
     if blocked:
         lines += _heading("Blockers")
-        for target, row in blocked:
-            lines += text.wrap(f"{view.clean(target['name'])}:")
+        for names, row in blocked:
+            lines += text.wrap(f"{names}:")
             lines.append(text.findings([_cleaned(row)]))
             lines += text.wrap(f"costs: {view.mending(row)}", "  ", "         ")
     for target in targets:

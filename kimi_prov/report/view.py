@@ -426,9 +426,14 @@ def _against(row: Mapping[str, Any], use: str, many: int) -> str:
     )
 
 
-def blockers(targets: Iterable[Target]) -> list[tuple[Target, Mapping[str, Any]]]:
-    """Give every blocker with the target that it blocks."""
-    return [(target, row) for target in targets for row in of_severity(target, "blocker")]
+def blockers(targets: Iterable[Target]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Give every blocker once, with the names of the targets that it blocks."""
+    held: dict[tuple[str, ...], tuple[list[str], Mapping[str, Any]]] = {}
+    for target in targets:
+        for row in of_severity(target, "blocker"):
+            key = tuple(clean(row[part]) for part in ("id", "title", "observed", "required", "fix"))
+            held.setdefault(key, ([], row))[0].append(clean(target["name"]))
+    return [(", ".join(names), row) for names, row in held.values()]
 
 
 def mending(row: Mapping[str, Any]) -> str:

@@ -198,3 +198,8 @@ def test_a_blocker_says_what_mending_costs_where_that_is_known() -> None:
     page = renderer("text")(check.document([found]))
     assert "costs: work, nothing to buy" in page
     assert "costs: $12,000" in page
+
+
+def test_what_blocks_several_machines_is_told_once() -> None:
+    ((names, _),) = view.blockers([no_gpu("a"), no_gpu("b")])
+    assert names == "a, b"
