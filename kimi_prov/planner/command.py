@@ -39,6 +39,7 @@ _SIZING = frozenset(
         "kv-cache-dtype",
         "max-model-len",
         "max-num-batched-tokens",
+        "pipeline-parallel-size",
         "tensor-parallel-size",
     }
 )

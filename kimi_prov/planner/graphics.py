@@ -144,12 +144,13 @@ def _attempt(
     profile, dtype = way
     shape, args = model.architecture, wishes.engine_args
     many = ranks(host, model, catalogue, engine, wishes)
-    spread = _whole(args.get("decode-context-parallel-size")) or 1
+    spread = whole(args.get("decode-context-parallel-size")) or 1
     share = _fraction(args.get("gpu-memory-utilization")) or profile.utilization
     memory = int(min(host.gpu_bytes) * _VISIBLE)
-    weights = architecture.rank_bytes(shape, weights_format, many)
+    stages = whole(args.get("pipeline-parallel-size")) or 1
+    weights = architecture.rank_bytes(shape, weights_format, many) // stages
     kv = int(memory * share) - weights - profile.overhead
-    per_token = architecture.kv_bytes_per_token(shape, _BYTES[dtype], many)
+    per_token = -(-architecture.kv_bytes_per_token(shape, _BYTES[dtype], many) // stages)
     tokens = max(0, kv) // per_token * spread
     expert = args.get("enable-expert-parallel")
     return Budget(
@@ -169,11 +170,12 @@ def _attempt(
             weights=weights,
             replicated=architecture.replicated_bytes(shape),
             overhead=profile.overhead,
-            batched_tokens=_whole(args.get("max-num-batched-tokens")) or profile.batched_tokens,
+            batched_tokens=whole(args.get("max-num-batched-tokens")) or profile.batched_tokens,
             expert_parallel=many > 1 and int(wishes.concurrency) >= _EXPERT_PARALLEL_FROM
             if expert is None
             else bool(expert),
             decode_context=spread,
+            pipeline=stages,
         ),
     )
 
@@ -207,7 +209,7 @@ def hybrid(
     free = int(memory * 0.98) - plain - _KT_GPU_OVERHEAD - layer
     dtype = "bf16" if wishes.auto("kv_dtype") else str(wishes.kv_dtype)
     per_token = architecture.kv_bytes_per_token(shape, _BYTES[dtype], many)
-    asked = _whole(args.get("kt-num-gpu-experts"))
+    asked = whole(args.get("kt-num-gpu-experts"))
     if asked is None:
         room = free if not wishes.auto("context") else int(free * _KT_CACHE_SHARE)
         context = fitting_context(wishes, model, max(0, room) // per_token)
@@ -249,7 +251,8 @@ def _tokens(context: int, wishes: Wishes) -> int:
     return context + others * min(context, 8 * CONTEXT_STEP)
 
 
-def _whole(value: object) -> int | None:
+def whole(value: object) -> int | None:
+    """Give a positive whole number; None for anything else that an inventory may hold."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 

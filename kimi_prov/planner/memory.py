@@ -49,6 +49,7 @@ class Graphics:
     batched_tokens: int
     expert_parallel: bool = False
     decode_context: int = 1
+    pipeline: int = 1
     experts: int | None = None
 
 

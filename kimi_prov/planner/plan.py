@@ -61,7 +61,8 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     chosen = command.merged(proposed, wishes, findings)
     backends = [{"index": 0, "port": int(wishes.port) + 1}]
     system.judge_ports(host, [int(wishes.port), *[b["port"] for b in backends]], findings)
-    gpus = list(range(budget.tensor_parallel)) if host.gpu_bytes else []
+    card = budget.graphics
+    gpus = list(range(min(card.ranks * card.pipeline, len(host.gpu_bytes)))) if card else []
     plan = {
         "schema": SCHEMA,
         "engine": _engine(choice),
@@ -184,8 +185,8 @@ def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any
         "tensor": card.ranks if card else 1,
         "expert": bool(card and chosen.get("enable-expert-parallel")),
         "decode_context": card.decode_context if card else 1,
-        "pipeline": int(chosen.get("pipeline-parallel-size") or 1),
-        "data": int(chosen.get("data-parallel-size") or 1),
+        "pipeline": card.pipeline if card else 1,
+        "data": graphics.whole(chosen.get("data-parallel-size")) or 1,
     }
 
 

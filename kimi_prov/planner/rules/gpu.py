@@ -187,12 +187,15 @@ def _divisible(case: Case) -> Iterator[Hit]:
                 required=f"a number that divides {size} ({name})",
                 fix="remove tensor-parallel-size from kimi_engine_args",
             )
-    if case.budget.graphics and ranks > len(case.host.gpu_bytes):
+    stages = case.budget.graphics.pipeline if case.budget.graphics else 1
+    if case.budget.graphics and ranks * stages > len(case.host.gpu_bytes):
         yield Hit(
             "blocker",
-            observed=f"tensor-parallel-size {ranks}, {len(case.host.gpu_bytes)} GPU(s)",
+            observed=f"tensor-parallel-size {ranks}"
+            + (f", pipeline-parallel-size {stages}" if stages > 1 else "")
+            + f", {len(case.host.gpu_bytes)} GPU(s)",
             required="not more ranks than GPUs",
-            fix="remove tensor-parallel-size from kimi_engine_args",
+            fix="remove tensor-parallel-size and pipeline-parallel-size from kimi_engine_args",
         )
 
 
@@ -203,10 +206,11 @@ def _divisible(case: Case) -> Iterator[Hit]:
 )
 def _idle(case: Case) -> Iterator[Hit]:
     count, ranks = len(case.host.gpu_bytes), case.budget.tensor_parallel
-    if case.budget.graphics and 0 < ranks < count:
+    card = case.budget.graphics
+    if card and 0 < ranks * card.pipeline < count:
         yield Hit(
             "info",
-            observed=f"{ranks} of {count} GPUs work",
+            observed=f"{ranks * card.pipeline} of {count} GPUs work",
             required="1, 2, 4 or 8 GPUs",
         )
 

@@ -216,3 +216,32 @@ def test_unknown_facts_never_end_in_a_traceback(seed: int) -> None:
     except UserError:
         return
     json.dumps(document)
+
+
+def test_pipeline_stages_share_weights_and_cache() -> None:
+    args = {"tensor-parallel-size": 4, "pipeline-parallel-size": 2}
+    flat, staged = plan(gpu_facts(), **HUGE), plan(gpu_facts(), engine_args=args, **HUGE)
+    assert blocked_by(staged) == blocked_by(flat)
+    assert staged["parallel"]["pipeline"] == 2
+    assert staged["instances"][0]["gpus"] == list(range(8))
+    assert staged["memory"]["weights_bytes_per_gpu"] == pytest.approx(
+        flat["memory"]["weights_bytes_per_gpu"], rel=0.03
+    )
+
+
+FLAGS = [
+    *["tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "max-num-seqs"],
+    *["max-model-len", "gpu-memory-utilization", "kv-cache-dtype", "max-num-batched-tokens"],
+    *["kt-cpuinfer", "kt-threadpool-count", "kt-numa-nodes", "kt-num-gpu-experts", "load-format"],
+    *["decode-context-parallel-size", "enable-expert-parallel", "speculative-config"],
+]
+VALUES = [0, -1, 1, 3, 8, 10**9, 0.5, "8", "auto", "x", True, False, None, [], [0, 1], {"a": 1}]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_flag_of_the_inventory_ends_in_a_traceback(seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311
+    facts = chance.choice([gpu_facts(), hybrid_facts(), lab_facts()])
+    args = {flag: chance.choice(VALUES) for flag in chance.sample(FLAGS, 4)}
+    document = plan(facts, engine_args=args, **chance.choice([{}, HUGE]))
+    jsonschema.Draft202012Validator(schema("plan")).validate(document)
