@@ -313,7 +313,17 @@ def _python(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings
             source=engine.source,
         )
         return host.pythons[0]
-    return next((p for p in host.pythons if p.version in engine.python), host.pythons[0])
+    found = next((p for p in host.pythons if p.version in engine.python), None)
+    if found is None:
+        findings.warning(
+            "python.engine",
+            f"{engine.name} {engine.version} is not made for this machine's Python",
+            observed=", ".join(f"{p.path} ({p.version})" for p in host.pythons),
+            required=f"Python {' or '.join(engine.python)}",
+            fix=f"install Python {engine.python[0]} on the machine",
+            source=engine.source,
+        )
+    return found or host.pythons[0]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -183,6 +183,13 @@ def test_speeds_of_one_request_hold_what_was_measured(sheet: str, measured: floa
     assert speed["low"] <= measured <= speed["high"]
 
 
+def test_a_python_that_the_engine_has_no_wheels_for_is_said() -> None:
+    facts = hybrid_facts()
+    assert not found(plan(facts, **HUGE), "python.engine")
+    facts["python"] |= {"path": "/usr/bin/python3", "version": "3.13.5", "others": []}
+    assert found(plan(facts, **HUGE), "python.engine")
+
+
 def test_what_does_not_fit_has_no_speed() -> None:
     document = plan(recorded("h200-x8"), **(HUGE | {"model": "kimi-k3"}))
     assert {"gpu.memory", "context.memory"} <= blocked_by(document)
