@@ -164,8 +164,15 @@ def verdict(target: Target) -> str:
     wait = f" ({few} of them running, the others waiting)" if few < many else ""
     return (
         f"Serves {model} with {engine(target)}: up to {plan['model']['context']:,} tokens of "
-        f"context, {many} request{'s' * (many != 1)} at once{wait}, {pace}."
+        f"context, {many} request{'s' * (many != 1)} at once{wait}, {pace}." + _by_hand(target)
     )
+
+
+def _by_hand(target: Target) -> str:
+    """Say where `apply` would not carry the plan out."""
+    if target["plan"]["engine"].get("provisioned", True):
+        return ""
+    return " This engine is planned here and has to be installed by hand."
 
 
 def running(target: Target) -> int:

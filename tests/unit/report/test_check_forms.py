@@ -203,3 +203,10 @@ def test_a_blocker_says_what_mending_costs_where_that_is_known() -> None:
 def test_what_blocks_several_machines_is_told_once() -> None:
     ((names, _),) = view.blockers([no_gpu("a"), no_gpu("b")])
     assert names == "a, b"
+
+
+def test_an_engine_that_apply_does_not_install_is_named_in_the_verdict() -> None:
+    found = eight_h200()
+    assert "by hand" not in view.verdict(found)
+    found["plan"]["engine"]["provisioned"] = False
+    assert "installed by hand" in view.verdict(found)
