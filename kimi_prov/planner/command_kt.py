@@ -65,5 +65,5 @@ def _fraction(budget: Budget) -> float:
     """Share of a GPU for weights and cache; what layers in turn and kernels need stays free."""
     card = budget.graphics
     assert card is not None  # noqa: S101
-    share = (card.weights + max(0, budget.kv_bytes)) / card.memory
+    share = (card.weights + max(0, budget.kv_bytes)) / max(1, card.memory)
     return min(0.98, max(0.5, int(share * 100 + 1) / 100))

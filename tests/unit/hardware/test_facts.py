@@ -13,9 +13,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
 from kimi_prov.hardware import facts, recording
-from kimi_prov.planner import host
+from kimi_prov.planner import host, wishes
+from kimi_prov.planner.plan import make_plan
+from kimi_prov.report import check, prices, renderer
+from kimi_prov.report.cost import Use
 
 RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "h200-x8"
 
@@ -126,3 +130,39 @@ def test_the_key_is_named(path: tuple[Any, ...], value: Any, says: str, tmp_path
     with pytest.raises(UserError, match=r"facts\.json") as caught:
         facts.read(file)
     assert says in str(caught.value)
+
+
+LIKE: dict[type, list[Any]] = {
+    bool: [None, True, False],
+    int: [None, 0, 1, 3, 7, 10**6, 10**18],
+    float: [None, 0.5, 0, 10**9],
+    str: [None, "", "9", "0-3", "5-1", "8.0", "amd"],
+    list: [[]],
+    dict: [{}],
+    type(None): [None, 1, "1", True],
+}
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(st.sampled_from(PLACES), st.integers(0, 6)), min_size=1, max_size=3))
+@example([(("gpus", 0, "memory_bytes"), 2)])
+@example([(("numa", "nodes"), 0), (("cpu", "online"), 0)])
+def test_odd_facts_are_judged_and_shown(changes: Any) -> None:
+    """What a machine may say, however odd, gets a plan and a report."""
+    document: Any = copy.deepcopy(whole())
+    for path, choice in changes:
+        node = document
+        for key in path[:-1]:
+            known = isinstance(node, dict) and key in node
+            known = known or (isinstance(node, list) and len(node) > int(key))
+            node = node[key] if known else {}
+        if isinstance(node, dict) and path[-1] in node:
+            values = LIKE[type(node[path[-1]])]
+            node[path[-1]] = values[choice % len(values)]
+    found = judged(json.dumps(document).encode())
+    if found is None:
+        return
+    catalogue = loader.load()
+    plan = make_plan(found, wishes.parse({"kimi_model": "kimi-k2.5"}, host="h"), catalogue)
+    target = check.target("h", found, plan, Use(), prices.known(found, catalogue))
+    assert renderer("text")(check.document([target]))
