@@ -41,7 +41,7 @@ demo: $(STAMP) deps ## a lab host, a served model, a real chat
 demo-down: $(STAMP) ## take the demo's lab host away
 	kimi-prov lab down inventories/lab
 
-.PHONY: lint test-fast test test-slow bench
+.PHONY: lint test-fast test test-slow bench score
 lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	ruff check .
 	ruff format --check .
@@ -55,3 +55,5 @@ test-slow: $(STAMP) deps-slow ## emulated machines and large installs
 	pytest tests -m slow
 bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging
 	python tests/bench/run.py
+score: $(STAMP) ## how well speeds are predicted, on sources left out (ROWS=FILE for other rows)
+	python -m kimi_prov.planner.speed.score $(ROWS)
