@@ -77,6 +77,7 @@ class Machine:
         return [
             *("ssh", "-F", "none", "-i", str(lab_state.key), "-p", str(self.port)),
             *("-o", "BatchMode=yes", "-o", "ConnectTimeout=20"),
+            *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6"),
             *keys.ssh_options(lab_state.known_hosts),
             f"root@{self.address}",
             *remote,
@@ -85,6 +86,8 @@ class Machine:
     def start(self, image: Path, public_key: str, *, kvm: bool, report: Say) -> None:
         """Boot the machine unless it runs, and wait until it has booted."""
         name, state = self.host.name, self.state
+        if self._half_started():
+            self.pull_plug()
         if state.running_pid() is not None:
             self.wait_for_boot()
             report(f"{name}: is up")
@@ -103,6 +106,14 @@ class Machine:
             nspawn.start(self.lab, self.host, image, state)
         self.wait_for_boot()
         report(f"{name}: up at {self.address}:{self.port} after {time.monotonic() - began:.1f} s")
+
+    def _half_started(self) -> bool:
+        """Whether an `up` was cut after the host's process began and before its cable was laid."""
+        pid, wired = self.state.running_pid(), self.state.wired_file
+        if pid is None or self.kind == "qemu":
+            return False
+        laid = wired.exists() and wired.read_text() == str(pid)
+        return not laid and not self.speaks_ssh()
 
     def _write_seed(self, public_key: str) -> None:
         wanted = seed.common_files(self.lab, self.host, public_key, self.state.host_key)
@@ -155,6 +166,10 @@ class Machine:
             timeout=timeout,
         )
         return done.stdout.strip()
+
+    def tell(self, command: str) -> None:
+        """Have the host run `command` after this session has ended: it will not outlive it."""
+        self.ask(f"nohup sh -c 'sleep 0.2; {command}' >/dev/null 2>&1 </dev/null &")
 
     def boot_mark(self) -> str:
         """Return what changes at each boot, of either kind of host; empty while it is down."""

@@ -55,12 +55,17 @@ def ruleset(lab: Lab, *, forwarding_was_off: bool) -> str:
     )
 
 
+def exists(lab: Lab) -> bool:
+    """Whether the lab's bridge is on this machine."""
+    return Path(f"/sys/class/net/{bridge(lab)}").exists()
+
+
 def bring_up(lab: Lab) -> None:
     """Make the bridge with the gateway's address, the table, and switch forwarding on."""
     _refuse_overlap(lab)
     name = bridge(lab)
     script = [
-        f"link add {name} type bridge" if not Path(f"/sys/class/net/{name}").exists() else "",
+        "" if exists(lab) else f"link add {name} type bridge",
         f"link set {name} mtu {_uplink_mtu()} up",
         f"addr replace {lab.gateway}/{lab.network.prefixlen} dev {name}",
         f"addr replace {address6(lab.gateway)}/64 dev {name} nodad",
@@ -116,9 +121,8 @@ def take_down(lab: Lab, host_names: Iterable[str]) -> None:
     """Remove cables, table and bridge; switch forwarding off again after the last lab."""
     for host_name in host_names:
         drop_cable(lab, host_name)
-    name = bridge(lab)
-    if Path(f"/sys/class/net/{name}").exists():
-        _ip_batch([f"link del {name}"])
+    if exists(lab):
+        _ip_batch([f"link del {bridge(lab)}"])
     if which("nft") is None:
         return
     present = _tables()

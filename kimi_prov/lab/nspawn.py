@@ -120,6 +120,7 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
         pid = state.running_pid()
         if pid is not None and _namespace(pid) not in {own, None}:
             network.connect(lab, host, pid)
+            state.wired_file.write_text(str(pid))
             return
         if time.monotonic() > deadline:
             raise UserError(

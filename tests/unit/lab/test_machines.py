@@ -121,14 +121,13 @@ def test_the_generated_files_keep_host_key_checking_on(tmp_path):
 def test_generated_files_go_and_the_users_own_stay(tmp_path):
     lab = Lab(tmp_path, LAB.name, LAB.ident, LAB.network, LAB.hosts)
     state = LabState(tmp_path / "state")
-    state.folder.mkdir()
     own = tmp_path / "group_vars" / "all" / "main.yml"
     own.parent.mkdir(parents=True)
     own.write_text("kimi_port: 8000\n")
     planned = generated.plan_files(lab, state, [Machine(lab, NODE, "nspawn")], {})
-    generated.write(planned, state)
+    generated.write(planned)
     assert all(path.exists() for path in planned)
-    generated.remove(lab, state)
+    generated.remove(tmp_path)
     assert not any(path.exists() for path in planned)
     assert own.exists()
     assert not (tmp_path / "host_vars").exists()
