@@ -11,6 +11,7 @@ import json
 import subprocess
 from typing import Any, Dict, List, Optional
 
+from kimi_prov.target import lock
 from kimi_prov.target.files import read_json
 
 _PROPERTIES = (
@@ -32,6 +33,7 @@ def main(argv: List[str]) -> int:
     parser.add_argument("--progress")
     parser.add_argument("--journal", type=int, default=15, help="lines shown when it has failed")
     options = parser.parse_args(argv)
+    lock.renew()
     unit = show(options.unit)
     answer: Dict[str, Any] = {
         "unit": unit,
