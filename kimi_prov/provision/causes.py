@@ -57,7 +57,7 @@ _CONNECTION = (
     ),
     _reason(
         r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
-        "the SSH key file may be read by others, so ssh does not use it",
+        "the SSH key file for {address} may be read by others, so ssh does not use it",
         "chmod 600 the file that ansible_ssh_private_key_file names",
     ),
     _reason(

@@ -117,6 +117,7 @@ def run(
     outcome.close(
         work.return_code, time.monotonic() - started, interrupted=interrupt.name is not None
     )
+    outcome.hide(masker.mask)
     _keep(folder, request, outcome)
     return Finished(outcome, folder.path, folder.log, keys)
 

@@ -104,8 +104,9 @@ def served(plan: Mapping[str, Any], host: str, address: str, said: Sequence[str]
     return "\n".join(lines + [f"    note      {text}" for text in said])
 
 
-def counts(outcome: Outcome, hosts: Sequence[str]) -> str:
+def counts(outcome: Outcome) -> str:
     """Write how many tasks changed something, by host."""
+    hosts = sorted(outcome.stats.ok) if outcome.stats else []
     total = sum(outcome.changed.get(host, 0) for host in hosts)
     each = ", ".join(f"{host} {outcome.changed.get(host, 0)}" for host in hosts)
     return f"changed={total}" + (f" ({each})" if len(hosts) > 1 else "")

@@ -1,0 +1,104 @@
+"""A real playbook with a long task and an asynchronous one, ended from outside."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+LONG = """
+- hosts: kimi
+  gather_facts: false
+  tasks:
+    - name: Fire and forget
+      command: sleep 3141
+      async: 4000
+      poll: 0
+    - name: Take long
+      command: sleep 2718
+"""
+SHORT = "- {hosts: kimi, gather_facts: false, tasks: [{command: 'true'}]}\n"
+
+
+def marked(home):
+    """Every live process of runs in this home, by the mark that they carry."""
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            given = process.environ()
+            if given.get("HOME") == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+                found[process.pid] = process.cmdline()
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def until(condition, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.fixture
+def long_run(installed, local):
+    installed.playbook("site", LONG)
+    installed.environment["TMPDIR"] = str(installed.home)
+    process = installed.start(
+        "apply", local("one", "two"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+    def sleeping():
+        return sum(line[:1] == ["sleep"] for line in marked(installed.home).values())
+
+    assert until(lambda: sleeping() == 4, 60), "the tasks did not start"
+    yield process
+    for pid in marked(installed.home):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_everything_within_seconds(installed, long_run, number):
+    started = time.monotonic()
+    long_run.send_signal(number)
+    assert long_run.wait(30) == 130
+    assert time.monotonic() - started < 10
+    assert marked(installed.home) == {}
+    said = long_run.stdout.read()
+    assert f"interrupted ({number.name})" in said
+    assert "Traceback" not in said
+    assert list(installed.home.glob("kimi-*")) == []
+
+
+def test_a_killed_command_line_leaves_nobody_behind_and_its_lock_goes_with_the_last(
+    installed, local, long_run
+):
+    long_run.kill()
+    long_run.wait()
+    installed.playbook("site", SHORT)
+    again = installed.run("apply", local("one", "two"))
+    assert again.returncode == 0, again.stderr
+    assert marked(installed.home) == {}
+    assert until(lambda: not list(Path(installed.home).glob("kimi-*")), 5)
+
+
+def test_a_second_apply_is_refused_and_told_who_holds_the_lock(installed, local, long_run):
+    again = installed.run("apply", local("one", "two"))
+    assert again.returncode == 3
+    assert f"process {long_run.pid}" in again.stderr
+    assert again.stdout == ""
+
+
+def test_a_second_signal_while_it_ends_changes_nothing(installed, long_run):
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        long_run.send_signal(number)
+        time.sleep(0.2)
+    assert long_run.wait(30) == 130
+    assert marked(installed.home) == {}
