@@ -7,7 +7,6 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-
 from machines import Host, Lab, make_lab
 
 if TYPE_CHECKING:

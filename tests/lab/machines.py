@@ -1,4 +1,4 @@
-"""Lab hosts as the tests use them, and a picture of a machine that two moments can be compared by."""
+"""Lab hosts as the tests use them, and pictures of a machine that can be compared."""
 
 from __future__ import annotations
 
@@ -162,9 +162,17 @@ for key in ("kernel.numa_balancing", "vm.swappiness", "vm.max_map_count", "vm.ov
         pass
 print(json.dumps({
     "files": files,
-    "units": [" ".join(l.split()[:2]) for l in lines("systemctl", "list-unit-files", "--no-legend", "--no-pager")],
-    "running": [l.split()[0] for l in lines("systemctl", "list-units", "--no-legend", "--no-pager", "--plain",
-        "--state=active,failed", "--type=service,mount,socket,timer")],
+    "units": [
+        " ".join(line.split()[:2])
+        for line in lines("systemctl", "list-unit-files", "--no-legend", "--no-pager")
+    ],
+    "running": [
+        line.split()[0]
+        for line in lines(
+            "systemctl", "list-units", "--no-legend", "--no-pager", "--plain",
+            "--state=active,failed", "--type=service,mount,socket,timer",
+        )
+    ],
     "mounts": lines("findmnt", "-rno", "TARGET,FSTYPE"),
     "nft": lines("nft", "list", "ruleset"),
     "sysctls": sysctls,
@@ -187,10 +195,8 @@ def descendants(pid: int) -> list[psutil.Process]:
     return [parent, *parent.children(recursive=True)]
 
 
-def kill_tree_when(
-    argv: list[str], seen: str, *, delay: float = 0.0, timeout: float = 600
-) -> str:
-    """Start a command, kill -9 its whole tree once `seen` stands in its output; return that output."""
+def kill_tree_when(argv: list[str], seen: str, *, delay: float = 0.0, timeout: float = 600) -> str:
+    """Start a command, kill -9 its whole tree once its output says `seen`; return the output."""
     process = subprocess.Popen(
         argv,
         stdout=subprocess.PIPE,
