@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 
-from machines import Lab, kimi_prov, make_lab
+from machines import Lab, kimi_prov, make_lab, newest_run
 
 NETWORK = "10.93.40"
 
@@ -35,8 +35,7 @@ def applied(lab: Lab, limit: str) -> dict[str, Any]:
     seconds = time.monotonic() - began
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
-    state = Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state"))
-    newest = max((state / "kimi-prov" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+    newest = newest_run()
     timings = json.loads((newest / "timings.json").read_text())
     phases: dict[str, float] = {}
     for row in timings["phases"]:

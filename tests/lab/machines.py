@@ -44,6 +44,12 @@ def kimi_prov(*args: str | Path, **options: object) -> subprocess.CompletedProce
     return run(KIMI_PROV, *map(str, args), **options)  # type: ignore[arg-type]
 
 
+def newest_run() -> Path:
+    """The run folder written last."""
+    state = Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state"))
+    return max((state / "kimi-prov" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+
+
 @dataclass
 class Host:
     """One machine of a lab."""

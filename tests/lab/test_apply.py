@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,18 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from machines import KIMI_PROV, kill_tree_when, kimi_prov, picture
+from machines import KIMI_PROV, kill_tree_when, kimi_prov, newest_run, picture
 
 if TYPE_CHECKING:
     from machines import Host
 
 pytestmark = pytest.mark.lab
-
-
-def newest_run() -> Path:
-    """The run folder written last."""
-    state = Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state"))
-    return max((state / "kimi-prov" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
 
 
 def apply_changed(host: Host, *args: str) -> int:
