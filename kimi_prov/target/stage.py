@@ -267,9 +267,14 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def _check(config: Config) -> int:
+def in_place(config: Config) -> bool:
+    """Whether the weights are verified and, with a target, on the RAM disk, untouched since."""
     manifest = fetch.verified(config.weights)
-    if manifest is not None and (config.target is None or staged(config, manifest)):
+    return manifest is not None and (config.target is None or staged(config, manifest))
+
+
+def _check(config: Config) -> int:
+    if in_place(config):
         print("staged")
         return 0
     print("not staged")
