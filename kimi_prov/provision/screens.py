@@ -41,11 +41,12 @@ class Stretch:
         self.changed = 0
         self.failed = False
         self.update: Update | None = None
+        self.ended: float | None = None
 
     @property
     def seconds(self) -> float:
-        """How long it has lasted."""
-        return time.monotonic() - self.started
+        """How long it has lasted, or lasted until its last task ended."""
+        return (self.ended or time.monotonic()) - self.started
 
 
 class Tracker:
@@ -64,10 +65,11 @@ class Tracker:
                     ended = (event.host, now)
                 self.current[event.host] = Stretch(event.phase, event.task)
             else:
-                now.task, now.task_started = event.task, time.monotonic()
+                now.task, now.task_started, now.ended = event.task, time.monotonic(), None
         elif isinstance(event, Ended) and event.host in self.current:
             stretch = self.current[event.host]
             stretch.changed += event.status == "changed"
+            stretch.ended = time.monotonic()
             stretch.failed |= event.status in {"failed", "unreachable"} and not event.ignored
             if stretch.failed or event.status != "skipped":
                 stretch.update = None

@@ -79,10 +79,10 @@ def times(outcome: Outcome) -> str:
 
 
 def _time(phase: Phase, wall: float) -> str:
-    name = "lock" if phase.phase == "other" else phase.phase
-    share = round(phase.seconds * 30 / wall) if wall else 0
+    bar = "#" * (round(phase.seconds * 30 / wall) if wall else 0)
     changed = f" ({phase.changed} changed)" if phase.changed else ""
-    return f"    {name:<24} {progress.duration(phase.seconds):>8} {'#' * share}{changed}".rstrip()
+    took = progress.duration(phase.seconds)
+    return f"    {phase.phase:<24} {took:>8} {bar}{changed}".rstrip()
 
 
 def endpoint(plan: Mapping[str, Any], address: str) -> str:

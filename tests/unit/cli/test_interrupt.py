@@ -36,6 +36,19 @@ def marked(home):
     return found
 
 
+def privates(home):
+    """Private folders of the runs in this home."""
+    found = set()
+    for pid in marked(home):
+        try:
+            told = psutil.Process(pid).environ().get("KIMI_PROV_PROGRESS")
+        except (psutil.Error, OSError):
+            continue
+        if told:
+            found.add(Path(told).parent)
+    return found
+
+
 def until(condition, seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -48,7 +61,6 @@ def until(condition, seconds):
 @pytest.fixture
 def long_run(installed, local):
     installed.playbook("site", LONG)
-    installed.environment["TMPDIR"] = str(installed.home)
     process = installed.start(
         "apply", local("one", "two"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -57,11 +69,12 @@ def long_run(installed, local):
         return sum(line[:1] == ["sleep"] for line in marked(installed.home).values())
 
     assert until(lambda: sleeping() == 4, 60), "the tasks did not start"
+    process.private = next(iter(privates(installed.home)))
     yield process
-    for pid in marked(installed.home):
-        os.kill(pid, signal.SIGKILL)
+    process.terminate()
     process.wait()
     process.stdout.close()
+    assert until(lambda: marked(installed.home) == {}, 10)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -74,7 +87,7 @@ def test_a_signal_ends_everything_within_seconds(installed, long_run, number):
     said = long_run.stdout.read()
     assert f"interrupted ({number.name})" in said
     assert "Traceback" not in said
-    assert list(installed.home.glob("kimi-*")) == []
+    assert not long_run.private.exists()
 
 
 def test_a_killed_command_line_leaves_nobody_behind_and_its_lock_goes_with_the_last(
@@ -86,7 +99,22 @@ def test_a_killed_command_line_leaves_nobody_behind_and_its_lock_goes_with_the_l
     again = installed.run("apply", local("one", "two"))
     assert again.returncode == 0, again.stderr
     assert marked(installed.home) == {}
-    assert until(lambda: not list(Path(installed.home).glob("kimi-*")), 5)
+    assert not long_run.private.exists()
+
+
+def test_what_nobody_was_left_to_clean_up_is_cleaned_by_the_next_run(installed, local, long_run):
+    watchdog = [pid for pid, line in marked(installed.home).items() if line[-1].endswith("dog")]
+    assert len(watchdog) == 1
+    for pid in (watchdog[0], long_run.pid):
+        os.kill(pid, signal.SIGKILL)
+    long_run.wait()
+    assert marked(installed.home) != {}
+    assert long_run.private.exists()
+    installed.playbook("site", SHORT)
+    again = installed.run("apply", local("one", "two"))
+    assert again.returncode == 0, again.stderr
+    assert marked(installed.home) == {}
+    assert not long_run.private.exists()
 
 
 def test_a_second_apply_is_refused_and_told_who_holds_the_lock(installed, local, long_run):

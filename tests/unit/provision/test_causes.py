@@ -43,12 +43,18 @@ def test_each_way_not_to_reach_a_host_has_its_sentence(said, expected):
         ),
         ({"msg": "ana is not in the sudoers file."}, "may not become root"),
         ({"msg": "/bin/sh: 1: sudo: not found"}, "no sudo on box"),
-        ({"msg": "/bin/sh: 1: /usr/bin/python3: not found", "rc": 127}, "no /usr/bin/python3"),
     ],
 )
-def test_a_host_that_cannot_be_managed_counts_as_unreachable(result, expected):
+def test_an_account_that_may_not_manage_the_host_is_bad_input(result, expected):
     failure = causes.of_failed(ended(**result), "192.0.2.1")
     assert expected in failure.cause
+    assert failure.exit_code is ExitCode.BAD_INPUT
+
+
+def test_a_host_without_python_counts_as_unreachable():
+    said = {"msg": "/bin/sh: 1: /usr/bin/python3: not found", "rc": 127}
+    failure = causes.of_failed(ended(**said), "192.0.2.1")
+    assert "no /usr/bin/python3" in failure.cause
     assert failure.exit_code is ExitCode.UNREACHABLE
 
 
