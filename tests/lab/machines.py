@@ -157,7 +157,10 @@ for top, dirs, names in os.walk("/"):
             continue
         files[path] = "%o %d:%d %s" % (st.st_mode, st.st_uid, st.st_gid, what)
 def lines(*command):
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        return []
     return sorted(line.strip() for line in done.stdout.splitlines() if line.strip())
 sysctls = {}
 for key in ("kernel.numa_balancing", "vm.swappiness", "vm.max_map_count", "vm.overcommit_memory",

@@ -53,7 +53,7 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 
 def test_a_host_that_is_not_there(virgin_host: Host, told) -> None:  # type: ignore[no-untyped-def]
     done = virgin_host.apply("-e", told(ansible_host="10.93.20.250", ansible_ssh_timeout=3))
-    refused(done, 4, "node2", "10.93.20.250")
+    refused(done, 4, "node2", "did not answer")
 
 
 def test_a_wrong_ssh_key(virgin_host: Host, told, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -68,13 +68,10 @@ def test_a_wrong_ssh_key(virgin_host: Host, told, tmp_path: Path) -> None:  # ty
 
 
 def test_a_user_without_sudo(virgin_host: Host, told) -> None:  # type: ignore[no-untyped-def]
-    make = (
-        "useradd -m stranger && install -d -m 700 -o stranger /home/stranger/.ssh && "
-        "install -m 600 -o stranger /root/.ssh/authorized_keys /home/stranger/.ssh/"
-    )
+    make = "useradd -m -p '*' stranger"
     with edited(virgin_host, make, "userdel -rf stranger 2>/dev/null; true"):
         done = virgin_host.apply("-e", told(ansible_user="stranger"))
-    refused(done, 4, "node2", "sudo")
+    refused(done, 2, "node2", "sudo")
 
 
 def test_a_port_that_another_program_has(virgin_host: Host) -> None:
@@ -86,7 +83,11 @@ def test_a_port_that_another_program_has(virgin_host: Host) -> None:
     with edited(virgin_host, listen, "systemctl stop squatter"):
         done = virgin_host.apply()
     refused(done, 3, "node2", "8000")
-    assert picture(virgin_host) == before
+    after = picture(virgin_host)
+    # The program in the way was a unit of its own: what runs is not compared.
+    assert [after[part] for part in ("files", "users", "nft")] == [
+        before[part] for part in ("files", "users", "nft")
+    ]
 
 
 def test_a_disk_that_is_too_small(virgin_host: Host) -> None:
@@ -99,12 +100,12 @@ def test_a_disk_that_is_too_small(virgin_host: Host) -> None:
 def test_an_operating_system_that_nobody_tried(virgin_host: Host) -> None:
     other = (
         "cp -L /usr/lib/os-release /root/os-release.kept && "
-        r"sed -i 's/^ID=.*/ID=slackware/; s/^VERSION_ID=.*/VERSION_ID=15/' /usr/lib/os-release"
+        r"sed -i 's/debian/slackware/I' /usr/lib/os-release"
     )
     back = "mv /root/os-release.kept /usr/lib/os-release"
     with edited(virgin_host, other, back):
         done = virgin_host.apply()
-    refused(done, 3, "node2", "slackware")
+    refused(done, 3, "node2", "slackware", "Debian 12")
 
 
 def test_a_model_that_nobody_knows(virgin_host: Host, told) -> None:  # type: ignore[no-untyped-def]
@@ -145,7 +146,7 @@ def test_a_secret_is_nowhere(served_host: Host, tmp_path: Path) -> None:
         f"https://{served_host.address}:8000/v1/models", headers={"Authorization": f"Bearer {key}"}
     )
     unverified = ssl._create_unverified_context()  # noqa: S323
-    with urllib.request.urlopen(asked, timeout=10, context=unverified) as answer:
+    with urllib.request.urlopen(asked, timeout=10, context=unverified) as answer:  # noqa: S310
         assert answer.status == 200
     everywhere = [verbose.stdout, verbose.stderr, plain.stdout, plain.stderr]
     everywhere += [file.read_text() for file in newest_run().iterdir()]
