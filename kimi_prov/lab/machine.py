@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Kind, Lab, LabHost
     from kimi_prov.lab.shell import Say
 
-BOOT_TIMEOUT_S: dict[Kind, float] = {"nspawn": 60, "qemu": 400}
+# An emulated sshd needs seconds for its arithmetic.
+ANSWER_TIMEOUT_S: dict[Kind, float] = {"nspawn": 10, "qemu": 60}
+BOOT_TIMEOUT_S: dict[Kind, float] = {"nspawn": 120, "qemu": 400}
 
 
 @dataclass(frozen=True)
@@ -132,11 +134,10 @@ class Machine:
 
     def wait_for_boot(self) -> None:
         """Wait until sshd answers and systemd has finished booting; UserError (exit 1) if never."""
-        limit = BOOT_TIMEOUT_S[self.kind]
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + BOOT_TIMEOUT_S[self.kind]
         while time.monotonic() < deadline and not self.cancelled.is_set():
             if self.speaks_ssh():
-                said = self.ask("systemctl is-system-running --wait", timeout=limit)
+                said = self.ask("systemctl is-system-running")
                 if said in {"running", "degraded"}:
                     return
             if self.state.running_pid() is None:
@@ -157,14 +158,20 @@ class Machine:
         except OSError:
             return False
 
-    def ask(self, command: str, *, timeout: float = 60) -> str:
-        """Return what `command` prints on the host; nothing where the host does not answer."""
-        done = run(
-            self.ssh([command]),
-            what=f"asking lab host {self.host.name}",
-            check=False,
-            timeout=timeout,
-        )
+    def ask(self, command: str) -> str:
+        """Return what `command` prints on the host; nothing where the host does not answer.
+
+        A host that is going down may accept a session and never speak: such a one is given up soon.
+        """
+        try:
+            done = run(
+                self.ssh([command]),
+                what=f"asking lab host {self.host.name}",
+                check=False,
+                timeout=ANSWER_TIMEOUT_S[self.kind],
+            )
+        except UserError:
+            return ""
         return done.stdout.strip()
 
     def tell(self, command: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -18,12 +19,14 @@ from machines import make_lab
 
 from kimi_prov.errors import UserError
 from kimi_prov.lab import commands
+from kimi_prov.lab.inventory import identify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.lab
 
+KERNEL = ("net.ipv4.ip_forward", "fs.inotify.max_user_instances")
 UP = """
 import pathlib, sys
 from kimi_prov.lab import commands
@@ -43,33 +46,55 @@ def lines(*argv: str) -> set[str]:
     return set(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines())
 
 
-def traces() -> dict[str, set[str]]:
-    """What a lab could leave on the control machine."""
-    marked = set()
-    for process in psutil.process_iter():
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and "KIMI_PROV_LAB" in process.environ():
-                marked.add(f"{process.pid} {process.name()}")
-        except psutil.Error:
-            continue
+def mark(pid: int) -> str:
+    """The lab that a process says it belongs to; empty for none, and for one that is gone."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return ""
+        return process.environ().get("KIMI_PROV_LAB", "")
+    except psutil.Error:
+        return ""
+
+
+def traces(inventory: Path) -> dict[str, set[str]]:
+    """What a lab could leave on the control machine; other labs' own things are left out."""
+    own = identify(inventory)[1]
+    marks = {pid: mark(pid) for pid in psutil.pids()}
+    others = {m for m in marks.values() if m not in {"", own}}
+    tables = lines("nft", "list", "tables")
+    others |= {t.rpartition("_")[2] for t in tables if "kimi_lab_" in t and not t.endswith(own)}
+    bridges = {f"kp{other}" for other in others}
+    links = json.loads("".join(lines("ip", "-j", "link")))
+    namespaces = [
+        line.split()
+        for line in lines("lsns", "--noheadings", "--type", "net", "--output", "NS,PID")
+    ]
+    groups = {str(path) for path in Path("/sys/fs/cgroup").rglob("kimi-lab-*")}
     return {
-        "processes": marked,
-        "network namespaces": lines("lsns", "--noheadings", "--type", "net", "--output", "NS"),
+        "processes": {f"{pid} {m}" for pid, m in marks.items() if m and m not in others},
+        "network namespaces": {ns for ns, pid in namespaces if marks.get(int(pid)) not in others},
         "named namespaces": lines("ip", "netns"),
         "mounts": lines("findmnt", "--noheadings", "--raw", "--output", "TARGET,FSTYPE"),
-        "links": {line.split("@")[0].split()[0] for line in lines("ip", "-br", "link")},
-        "routes": {" ".join(line.split()[:3]) for line in lines("ip", "route")},
-        "tables": lines("nft", "list", "tables"),
-        "forwarding": lines("sysctl", "net.ipv4.ip_forward"),
-        "control groups": set(map(str, Path("/sys/fs/cgroup").rglob("kimi-lab-*"))),
+        "links": {
+            link["ifname"] for link in links if not {link["ifname"], link.get("master")} & bridges
+        },
+        "routes": {
+            " ".join(line.split()[:3])
+            for line in lines("ip", "route")
+            if not bridges & set(line.split())
+        },
+        "tables": {t for t in tables if t.rpartition("_")[2] not in others},
+        "kernel settings": set() if others else lines("sysctl", *KERNEL),
+        "control groups": {g for g in groups if g.rpartition("-")[2] not in others},
     }
 
 
-def assert_nothing_new(before: dict[str, set[str]]) -> None:
+def assert_nothing_new(inventory: Path, before: dict[str, set[str]]) -> None:
     """The kernel takes a moment to let go of what a killed process held."""
     end = time.monotonic() + 5
     while True:
-        after = traces()
+        after = traces(inventory)
         new = {kind: after[kind] - before[kind] for kind in after if after[kind] - before[kind]}
         if not new or time.monotonic() > end:
             break
@@ -220,20 +245,20 @@ def _lose_all(inventory: Path) -> None:
 )
 def test_down_leaves_nothing(crash: object, doomed: Path, tmp_path: Path) -> None:
     state, inventory = tmp_path / "state", doomed
-    files, before = below(tmp_path), traces()
+    files, before = below(tmp_path), traces(inventory)
     commands.up(inventory)
-    during = traces()
+    during = traces(inventory)
     for kind in ("processes", "network namespaces", "links", "tables"):
         assert during[kind] - before[kind], f"the test would not see {kind}"
     crash(inventory)  # type: ignore[operator]
     commands.down(inventory)
-    assert_nothing_new(before)
+    assert_nothing_new(inventory, before)
     assert below(tmp_path) - {str(state)} <= files
 
 
 def test_an_up_that_was_killed_is_cleared_away_and_can_be_repeated(doomed: Path) -> None:
     inventory = doomed
-    before = traces()
+    before = traces(inventory)
     cuts = (0.0, 0.4, 0.1)
     for delay in cuts:
         with subprocess.Popen(
@@ -247,7 +272,7 @@ def test_an_up_that_was_killed_is_cleared_away_and_can_be_repeated(doomed: Path)
         if delay == cuts[-1]:
             break
         commands.down(inventory)
-        assert_nothing_new(before)
+        assert_nothing_new(inventory, before)
     commands.up(inventory)
     assert ask(inventory, "one", "systemctl is-system-running") == "running"
     for _ in range(2):
@@ -274,7 +299,7 @@ def test_an_emulated_host_has_two_nodes_and_a_kernel_of_its_own(tmp_path: Path) 
     hosts.write_text(
         hosts.read_text().replace("lab_kind: nspawn", "lab_kind: qemu\n    lab_memory_mb: 1024")
     )
-    before = traces()
+    before = traces(inventory)
     try:
         commands.up(inventory)
         assert "NUMA node(s):1" not in ask(inventory, "one", "lscpu | tr -d ' '")
@@ -290,4 +315,4 @@ def test_an_emulated_host_has_two_nodes_and_a_kernel_of_its_own(tmp_path: Path) 
         ask(inventory, "one", "test -e /root/kept")
     finally:
         commands.down(inventory)
-    assert_nothing_new(before)
+    assert_nothing_new(inventory, before)
