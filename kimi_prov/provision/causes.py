@@ -20,6 +20,7 @@ _CODES = {
     "failed": ExitCode.FAILED,
 }
 _LONGEST = 500
+_PREFIX = re.compile(r"^(?:(?:Task|Module) failed[:.]\s*)+")
 LOG = "read the log"
 
 
@@ -189,7 +190,7 @@ def _text(result: Mapping[str, Any]) -> str:
 
 def _first(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:_LONGEST] if lines else "it gave no reason"
+    return _PREFIX.sub("", lines[0])[:_LONGEST] if lines else "it gave no reason"
 
 
 def _cause(result: Mapping[str, Any]) -> str:
