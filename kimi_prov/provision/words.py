@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import ExitCode
@@ -101,7 +102,11 @@ def served(plan: Mapping[str, Any], host: str, address: str, said: Sequence[str]
         f"    model     {', '.join(model['served_names'])} ({about})",
         f"    engine    {engine['name']} {engine['version']} ({engine['variant']})",
     ]
-    return "\n".join(lines + [f"    note      {text}" for text in said])
+    notes = [
+        textwrap.fill(f"note      {text}", 80, initial_indent=" " * 4, subsequent_indent=" " * 14)
+        for text in said
+    ]
+    return "\n".join(lines + notes)
 
 
 def counts(outcome: Outcome) -> str:
