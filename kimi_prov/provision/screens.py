@@ -44,6 +44,13 @@ class Stretch:
         self.ended: float | None = None
 
     @property
+    def verdict(self) -> str:
+        """How it ended; stopped, where its last task never came to an end."""
+        if self.failed:
+            return "failed"
+        return "stopped" if self.ended is None else "done"
+
+    @property
     def seconds(self) -> float:
         """How long it has lasted, or lasted until its last task ended."""
         return (self.ended or time.monotonic()) - self.started
@@ -89,10 +96,9 @@ class Tracker:
 
 def ending(host: str, stretch: Stretch, width: int) -> str:
     """Write one ended stretch as a line."""
-    mark = "failed" if stretch.failed else "done"
     count = f", {stretch.changed} changed" if stretch.changed else ""
     took = progress.duration(stretch.seconds)
-    return f"{host:<{width}}  {stretch.phase:<12} {mark} in {took}{count}"
+    return f"{host:<{width}}  {stretch.phase:<12} {stretch.verdict} in {took}{count}"
 
 
 class PlainScreen:
