@@ -149,7 +149,9 @@ def drop_cable(lab: Lab, host_name: str) -> None:
 
 def _tables() -> dict[str, set[str]]:
     """Return the labs' nftables tables, each with the names of its chains."""
-    done = run(["nft", "-j", "list", "ruleset"], what="reading nftables")
+    done = run(["nft", "-j", "list", "ruleset"], what="reading nftables", check=False)
+    if done.returncode != 0:
+        return {}
     found: dict[str, set[str]] = {}
     for entry in json.loads(done.stdout).get("nftables", []):
         if "table" in entry and entry["table"]["name"].startswith(TABLE_PREFIX):
