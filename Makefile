@@ -31,7 +31,7 @@ lock: $(STAMP) ## pin the tools again (tests/requirements.txt)
 deps: # what the lab and the real parts under test come from
 	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl
 deps-slow: deps
-	@tests/system-packages qemu-system-x86 qemu-utils
+	@tests/system-packages qemu-system-x86 qemu-utils e2fsprogs fakeroot
 
 .PHONY: demo demo-down
 demo: $(STAMP) deps ## a lab host, a served model, a real chat
