@@ -1,6 +1,7 @@
 """Real playbooks on this machine, run through ansible-runner."""
 
 import json
+import os
 import stat
 import tempfile
 from pathlib import Path
@@ -16,12 +17,18 @@ def result(finished):
     return json.loads((finished.folder / "result.json").read_text())
 
 
-def test_a_good_run_is_kept_with_its_log_and_times(play):
-    finished, shown = play("- command: echo told\n- debug: {msg: quiet}")
+def test_a_good_run_is_kept_with_its_log_and_times(play, monkeypatch):
+    monkeypatch.setattr("kimi_prov.provision.screens._UPDATE_S", 0.0)
+    told = '{"host": "one", "phase": "download", "done_bytes": 5, "total_bytes": 10}'
+    before = set(Path(tempfile.gettempdir()).glob(f"kimi-{os.getpid()}-*"))
+    finished, shown = play(
+        f"- shell: |\n    echo '{told}' >> $KIMI_PROV_PROGRESS; sleep 0.5\n- debug: {{msg: quiet}}"
+    )
     outcome = finished.outcome
     assert outcome.exit_code() is ExitCode.OK
     assert outcome.changed == {"one": 1}
-    assert "TASK [command]" in finished.log.read_text()
+    assert "one: download: 5 B of 10 B (50 %)" in shown
+    assert "TASK [shell]" in finished.log.read_text()
     times = json.loads((finished.folder / "timings.json").read_text())
     assert times["wall_seconds"] >= sum(phase["seconds"] for phase in times["phases"]) > 0
     assert result(finished)["hosts"]["one"] == {
@@ -30,16 +37,11 @@ def test_a_good_run_is_kept_with_its_log_and_times(play):
         "failed": 0,
         "unreachable": 0,
     }
-    assert "\x1b" not in shown
-    assert "\x1b" not in finished.log.read_text()
-
-
-def test_the_run_folder_is_the_operators_alone_and_the_private_one_is_gone(play):
-    before = set(Path(tempfile.gettempdir()).glob("kimi-*"))
-    finished, _ = play("- debug: {msg: hi}")
+    assert "\x1b" not in shown + finished.log.read_text()
+    # The run folder is the operator's alone, and the private one is gone.
     assert stat.S_IMODE(finished.folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(p.stat().st_mode) for p in finished.folder.iterdir()} == {0o600}
-    assert set(Path(tempfile.gettempdir()).glob("kimi-*")) <= before
+    assert set(Path(tempfile.gettempdir()).glob(f"kimi-{os.getpid()}-*")) == before == set()
 
 
 def test_a_failure_is_told_without_noise(play):
@@ -111,25 +113,19 @@ def test_where_several_codes_apply_the_documented_order_decides(codes, expected)
     assert Outcome({}).exit_code(*codes) is expected
 
 
-def test_an_unreachable_host_has_its_own_code_and_says_why(play, tmp_path):
+def test_hosts_that_cannot_be_used_have_their_own_code_and_say_why(play, tmp_path):
     path = tmp_path / "far.yml"
-    path.write_text("kimi: {hosts: {far: {ansible_host: 127.0.0.1, ansible_port: 9}}}\n")
-    finished, _ = play("- command: uptime", inventory=path)
-    (failure,) = finished.outcome.failures
-    assert finished.outcome.exit_code() is ExitCode.UNREACHABLE
-    assert failure.cause == "127.0.0.1 refused the connection: no SSH server listens on that port"
-
-
-def test_a_machine_without_python_is_named(play, tmp_path):
-    path = tmp_path / "bare.yml"
     path.write_text(
-        "kimi: {hosts: {bare: {ansible_connection: local,"
-        " ansible_python_interpreter: /nosuch/python3}}}\n"
+        "kimi: {hosts: {far: {ansible_host: 127.0.0.1, ansible_port: 9}, bare: "
+        "{ansible_connection: local, ansible_python_interpreter: /nosuch/python3}}}\n"
     )
     finished, _ = play("- command: uptime", inventory=path)
-    (failure,) = finished.outcome.failures
-    assert "no /usr/bin/python3 on bare" in failure.cause
+    causes = {failure.host: failure.cause for failure in finished.outcome.failures}
     assert finished.outcome.exit_code() is ExitCode.UNREACHABLE
+    assert causes == {
+        "far": "127.0.0.1 refused the connection: no SSH server listens on that port",
+        "bare": "there is no /usr/bin/python3 on bare",
+    }
 
 
 def test_a_broken_playbook_says_so(play):
@@ -161,13 +157,6 @@ def test_secrets_reach_neither_log_nor_result_nor_arguments(play, tmp_path, host
     assert "canary" not in shown
     assert "canary" not in words.failures(finished.outcome.failures, finished.log)
     assert "seen 0" in finished.outcome.failures[0].cause
-
-
-def test_long_work_shows_through(play, monkeypatch):
-    monkeypatch.setattr("kimi_prov.provision.screens._UPDATE_S", 0.0)
-    told = '{"host": "one", "phase": "download", "done_bytes": 5, "total_bytes": 10}'
-    _, shown = play(f"- shell: |\n    echo '{told}' >> $KIMI_PROV_PROGRESS; sleep 0.5")
-    assert "one: download: 5 B of 10 B (50 %)" in shown
 
 
 def test_check_mode_lists_what_would_change(play, tmp_path):
