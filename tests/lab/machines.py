@@ -174,6 +174,7 @@ print(json.dumps({
     "units": [
         " ".join(line.split()[:2])
         for line in lines("systemctl", "list-unit-files", "--no-legend", "--no-pager")
+        if "transient" not in line  # sessions come and go
     ],
     "running": [
         line.split()[0]
