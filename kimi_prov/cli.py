@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from dataclasses import asdict
@@ -26,8 +27,28 @@ FORMAT = click.option(
 OUTPUT = click.option(
     "--output", type=PATH, metavar="FILE", help="Write the report there, not to standard output."
 )
+YEARS = click.FloatRange(0.1, 20)
+SHARE = click.FloatRange(0, 1, min_open=True)
+DOLLARS = click.FloatRange(0, 10)
 EXTRA = click.option(
     "-e", "--extra-vars", "extra", multiple=True, metavar="@FILE", help="Variables from a file."
+)
+
+
+def _overlay(_context: click.Context, _option: click.Parameter, value: Path | None) -> None:
+    """Hand the site's rows on by the environment, which reaches Ansible's processes too."""
+    if value is not None:
+        os.environ["KIMI_PROV_CATALOG"] = str(value.absolute())
+
+
+CATALOG = click.option(
+    "--catalog",
+    type=PATH,
+    metavar="DIR",
+    callback=_overlay,
+    expose_value=False,
+    is_eager=True,
+    help="Rows of your own over the catalogue's.  [env: KIMI_PROV_CATALOG]",
 )
 
 
@@ -51,6 +72,7 @@ def cli() -> None:
 @INVENTORY
 @LIMIT
 @EXTRA
+@CATALOG
 @FORMAT
 @OUTPUT
 def plan(
@@ -65,6 +87,46 @@ def plan(
 
 
 @cli.command()
+@click.argument("targets", nargs=-1, required=True, type=PATH, metavar="TARGET...")
+@CATALOG
+@click.option("--model", metavar="NAME", help="The model to serve.  [default: kimi-k2.5]")
+@click.option("--engine", metavar="auto|vllm|ktransformers", help="The engine.")
+@click.option("--context", metavar="N|auto", help="Tokens of one conversation.")
+@click.option("--concurrency", metavar="N", help="Requests at the same time.")
+@click.option("--weights-format", metavar="auto|int4|nvfp4|...", help="Format of the experts.")
+@click.option("--kv-dtype", metavar="auto|bf16|fp8", help="Number format of the cache.")
+@click.option(
+    "--amortise-years", type=YEARS, metavar="YEARS", help="A purchase is paid off in.  [default: 4]"
+)
+@click.option(
+    "--utilisation",
+    type=SHARE,
+    metavar="SHARE",
+    help="Share of all hours that it works, 0 to 1.  [default: 0.3]",
+)
+@click.option("--power-price", type=DOLLARS, metavar="USD", help="Dollars a kWh.  [default: 0.15]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "markdown", "html"]),
+    default="text",
+    show_default=True,
+)
+@OUTPUT
+def check(targets: tuple[Path, ...], form: str, output: Path | None, **asked: Any) -> ExitCode:  # noqa: ANN401
+    """Say whether machines can serve the model, how fast, at what cost, and what is in the way.
+
+    A TARGET is a spec sheet, a facts file that `probe` wrote, or an inventory, whose hosts are
+    probed and not changed. Exits 3 where any of them is blocked.
+    """
+    from kimi_prov import report
+    from kimi_prov.provision import check as checking
+
+    wished = checking.asked(**asked)
+    return checking.run(targets, wished, _output(form, output), report.renderer(form))
+
+
+@cli.command()
 @INVENTORY
 @LIMIT
 @click.option("--tags", metavar="TAGS", help="Only these parts, by role name.")
@@ -72,6 +134,7 @@ def plan(
 @click.option("--check", is_flag=True, help="Change nothing, say what would change.")
 @click.option("--diff", is_flag=True, help="Show what changes in files.")
 @EXTRA
+@CATALOG
 def apply(inventory: Path, extra: tuple[str, ...], **passed: Any) -> ExitCode:  # noqa: ANN401
     """Bring the machines to a served model; the same command again changes nothing."""
     from kimi_prov.acceptance import suite
@@ -149,7 +212,8 @@ def init(directory: Path, profile: str) -> None:
 @cli.command()
 @OUTPUT
 @click.option("--bundle", type=PATH, metavar="FILE", help="Write one file that does it elsewhere.")
-def probe(output: Path | None, bundle: Path | None) -> None:
+@click.option("--measure", is_flag=True, help="Time memory, disk and hashing too.")
+def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
     """Describe this machine as JSON; needs no root and changes nothing."""
     from kimi_prov.hardware import commands
 
@@ -158,7 +222,24 @@ def probe(output: Path | None, bundle: Path | None) -> None:
         return
     wished = _output("json", output)
     wished.check()
-    wished.write(commands.probe(), str)
+    wished.write(commands.probe(measure=measure), str)
+
+
+@cli.command()
+@click.argument("kind", required=False)
+@click.argument("name", required=False)
+@CATALOG
+@FORMAT
+@OUTPUT
+def catalog(kind: str | None, name: str | None, form: str, output: Path | None) -> None:
+    """Show what is known: models, cpus, gpus, engines, flags, drivers, prices, broken, ..."""
+    from kimi_prov.catalog import commands
+    from kimi_prov.catalog.loader import load
+
+    wished = _output(form, output)
+    wished.check()
+    document = commands.show(load(), kind, name)
+    wished.write(document, lambda: commands.text(document))
 
 
 @cli.group()

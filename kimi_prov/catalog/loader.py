@@ -1,189 +1,291 @@
-"""Reads the catalogue, refusing rows that are not whole; unknown names get the nearest ones."""
+"""The catalogue: everything known beforehand, each kind read when it is first asked for."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-from dataclasses import dataclass, fields
-from functools import cache
+import os
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-import yaml
+from kimi_prov.catalog import rows as kinds
+from kimi_prov.catalog.names import forms, index, plain, unknown
+from kimi_prov.catalog.reading import HERE, Files
+from kimi_prov.catalog.rows import (
+    Architecture,
+    Broken,
+    Combination,
+    Cpu,
+    Drivers,
+    Engine,
+    Flag,
+    FlagSet,
+    FlagState,
+    Format,
+    Gpu,
+    Model,
+    Prices,
+    System,
+    Verdict,
+)
 
-from kimi_prov.errors import ExitCode, UserError
+if TYPE_CHECKING:
+    from kimi_prov.errors import UserError
 
-_HERE = Path(__file__).resolve().parent
-LOCKS = _HERE / "locks"
+__all__ = [
+    "LOCKS",
+    "OVERLAY",
+    "Architecture",
+    "Catalogue",
+    "Combination",
+    "Cpu",
+    "Engine",
+    "Gpu",
+    "Model",
+    "System",
+    "load",
+    "unknown",
+]
+
 _T = TypeVar("_T")
-# The same loader in C where PyYAML was built with it: ten times as fast.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOCKS = HERE / "locks"
+# Names the directory of a site's own rows; an environment variable, so that it reaches Ansible.
+OVERLAY = "KIMI_PROV_CATALOG"
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """Dimensions of a model with MLA attention and routed experts."""
-
-    class_name: str
-    layers: int
-    dense_layers: int
-    hidden: int
-    dense_width: int
-    experts: int
-    experts_per_token: int
-    shared_experts: int
-    expert_width: int
-    heads: int
-    q_lora_rank: int
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-    vocab: int
-    vision_params: int
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model that can be asked for. `other_bytes`: tokenizer and other small files."""
-
-    name: str
-    architecture: Architecture
-    context: int
-    native_format: str
-    formats: tuple[str, ...]
-    other_bytes: int
-    source: str
-    confidence: str
-    repo: str | None = None
-    revision: str | None = None
-    aliases: tuple[str, ...] = ()
-    random_weights: bool = False
-    tool_call_parser: str | None = None
-    reasoning_parser: str | None = None
-    trust_remote_code: bool = False
-
-
-@dataclass(frozen=True)
-class Engine:
-    """One version of an engine, what it needs and what it takes. Sizes in bytes.
-
-    `overhead_bytes` is host memory beside weights and cache, `gpu_overhead_bytes` the same of
-    each GPU; `install_peak_bytes` the disk room that installing takes.
-    """
-
-    name: str
-    variant: str
-    version: str
-    distribution: str
-    module: str
-    python: tuple[str, ...]
-    glibc: str
-    arch: tuple[str, ...]
-    isa_any: tuple[str, ...]
-    formats: tuple[str, ...]
-    architectures: tuple[str, ...]
-    installed_bytes: int
-    install_peak_bytes: int
-    overhead_bytes: int
-    source: str
-    confidence: str
-    numa_bind_flags: bool = False
-    mla: dict[str, int] | None = None
-    driver_branch: int | None = None
-    gpu_memory_utilization: float | None = None
-    gpu_overhead_bytes: int = 0
-
-    def lock_name(self, python: str) -> str:
-        """File name of the lock for a Python such as "3.11"."""
-        tag = "cp" + python.replace(".", "")
-        return f"{self.name}-{self.variant}-{self.version}-{tag}.txt"
-
-
-@dataclass(frozen=True)
-class System:
-    """An operating system; `proven` where the tests provision one."""
-
-    id: str
-    version: str
-    proven: bool
-    source: str
-
-
-@dataclass(frozen=True)
 class Catalogue:
-    """Everything known beforehand. `locks` maps a lock's file name to its SHA-256."""
+    """Everything known beforehand, with a site's rows laid over ours."""
 
-    models: tuple[Model, ...]
-    engines: tuple[Engine, ...]
-    systems: tuple[System, ...]
-    locks: dict[str, str]
+    def __init__(self, overlay: Path | None = None) -> None:
+        self._files = Files(overlay)
+
+    @cached_property
+    def models(self) -> tuple[Model, ...]:
+        """Models that can be named."""
+        return self._rows("models", Model)
+
+    @cached_property
+    def formats(self) -> tuple[Format, ...]:
+        """Weight formats."""
+        return self._rows("formats", Format)
+
+    @cached_property
+    def cpus(self) -> tuple[Cpu, ...]:
+        """Processors."""
+        return self._rows("cpus", Cpu)
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Graphics cards and modules."""
+        return self._rows("gpus", Gpu)
+
+    @cached_property
+    def engines(self) -> tuple[Engine, ...]:
+        """Versions of engines; the first of a name and variant is the default."""
+        return self._rows("engines", Engine, ("name", "variant", "version"))
+
+    @cached_property
+    def flags(self) -> tuple[Flag, ...]:
+        """Flags that versions of an engine treat differently."""
+        return self._files.rows("flags", "flags", Flag, ("engine", "flag", "value"))
+
+    @cached_property
+    def flag_sets(self) -> tuple[FlagSet, ...]:
+        """Flags that versions of an engine all accept."""
+        return self._files.rows("flags", "accepted", FlagSet, ("engine", "name"))
+
+    @cached_property
+    def systems(self) -> tuple[System, ...]:
+        """Operating systems."""
+        return self._rows("systems", System, ("id", "version"))
+
+    @cached_property
+    def drivers(self) -> Drivers:
+        """Drivers, CUDA and PyTorch."""
+        return Drivers(
+            cuda=self._files.rows("drivers", "cuda", kinds.Cuda, ("name",)),
+            rules=self._files.rows("drivers", "rules", kinds.Rule, ("name",)),
+            packages=self._files.rows("drivers", "packages", kinds.Packages, ("name",)),
+            torch=self._files.rows("drivers", "torch", kinds.TorchBuild, ("name",)),
+        )
+
+    @cached_property
+    def prices(self) -> Prices:
+        """What APIs, hours, cards and power cost."""
+        return Prices(
+            api=self._files.rows("prices", "api", kinds.ApiPrice, ("name",)),
+            gpu_hour=self._files.rows("prices", "gpu_hour", kinds.GpuHour, ("name",)),
+            machine_hour=self._files.rows("prices", "machine_hour", kinds.MachineHour, ("name",)),
+            purchase=self._files.rows("prices", "purchase", kinds.Purchase, ("name",)),
+            assumptions=self._files.rows("prices", "assumptions", kinds.Assumption, ("name",)),
+        )
+
+    @cached_property
+    def broken(self) -> tuple[Broken, ...]:
+        """Combinations that are known not to work."""
+        return self._rows("broken", Broken, ("id",))
+
+    @cached_property
+    def locks(self) -> dict[str, str]:
+        """Map a lock's file name to its SHA-256."""
+        return {
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(LOCKS.glob("*.txt"))
+        }
 
     def model(self, name: str) -> Model:
         """Find a model by name, alias or repository; refuses others with the nearest names."""
         wanted = name.strip().lower().rsplit("/", 1)[-1]
-        known = {key: row for row in self.models for key in (row.name, *row.aliases)}
-        if wanted in known:
-            return known[wanted]
-        raise unknown("model", name, [row.name for row in self.models], wanted)
+        found = index(self.models, lambda row: (row.name, *row.aliases)).get(wanted)
+        if found is None:
+            raise unknown("model", name, {row.name: row.aliases for row in self.models})
+        return found
+
+    def format(self, name: str) -> Format:
+        """Find a weight format by name or alias; refuses others with the nearest names."""
+        wanted = name.strip().lower()
+        found = index(self.formats, lambda row: (row.name, *row.aliases)).get(wanted)
+        if found is None:
+            raise unknown("weight format", name, {row.name: row.aliases for row in self.formats})
+        return found
+
+    def cpu(self, name: str) -> Cpu:
+        """Find a processor by any of its names; refuses others with the nearest names."""
+        found = self.find_cpu(name)
+        if found is None:
+            raise self.unknown_cpu(name)
+        return found
+
+    def gpu(self, name: str, memory_bytes: int | None = None) -> Gpu:
+        """Find a card by any of its names; refuses others with the nearest names."""
+        found = self.find_gpu(name, memory_bytes)
+        if found is None:
+            raise self.unknown_gpu(name)
+        return found
+
+    def unknown_cpu(self, name: str) -> UserError:
+        """Return the refusal of a processor that is not known."""
+        return unknown("CPU", name, {row.name: row.aliases for row in self.cpus})
+
+    def unknown_gpu(self, name: str) -> UserError:
+        """Return the refusal of a card that is not known."""
+        return unknown("GPU", name, {row.name: row.aliases for row in self.gpus})
+
+    def find_cpu(self, name: str) -> Cpu | None:
+        """Find a processor by a name as people or /proc/cpuinfo have it, or None."""
+        return self._cpu_names.get(plain(name))
+
+    def find_gpu(self, name: str, memory_bytes: int | None = None) -> Gpu | None:
+        """Find a card by a name as people or its driver have it; None where none is known.
+
+        Memory tells apart cards that carry one name.
+        """
+        hits = self._gpu_names.get(plain(name))
+        if memory_bytes is None or not hits:
+            return hits[0] if hits else None
+        return min(hits, key=lambda row: abs(row.memory_bytes - memory_bytes))
 
     def engine(self, name: str, variant: str, version: str | None = None) -> Engine | None:
         """Find an engine's default version, or the one asked for; None where there is none."""
-        rows = [e for e in self.engines if (e.name, e.variant) == (name, variant)]
-        return next((e for e in rows if version in (None, e.version)), None)
+        found = [e for e in self.engines if (e.name, e.variant) == (name, variant)]
+        return next((e for e in found if version in (None, e.version)), None)
+
+    def system(self, name: str, version: str) -> System | None:
+        """Find an operating system; None where it is not known."""
+        return next((s for s in self.systems if (s.id, s.version) == (name, version)), None)
+
+    def flag(self, engine: str, version: str, flag: str, value: str | None = None) -> FlagState:
+        """Tell what a version of an engine makes of a flag.
+
+        Between two versions that were looked at and agree, the answer is theirs; else "unknown".
+        """
+        name = "--" + flag.lstrip("-").split("=", 1)[0].replace("_", "-")
+        rows = [row for row in self.flags if (row.engine, row.flag) == (engine, name)]
+        row = next((r for r in rows if r.value is not None and r.value == value), None)
+        row = row or next((r for r in rows if r.value is None), None)
+        if row is not None:
+            status: Verdict | Literal["unknown"] = between(row.versions, version) or "unknown"
+            return FlagState(name, status, row.replacement, row.reason, row.source)
+        for found in self.flag_sets:
+            if found.engine == engine and name in found.flags:
+                all_of_them: dict[str, Verdict] = dict.fromkeys(found.versions, "accepted")
+                verdict = between(all_of_them, version) or "unknown"
+                return FlagState(name, verdict, None, None, found.source)
+        return FlagState(name, "unknown", None, None, None)
+
+    def broken_with(self, given: Combination) -> tuple[Broken, ...]:
+        """Return the broken combinations that this one is."""
+        return tuple(row for row in self.broken if _holds(row, given))
+
+    @cached_property
+    def _cpu_names(self) -> dict[str, Cpu]:
+        found = index(self.cpus, lambda row: [plain(n) for n in (row.name, *row.aliases)])
+        return {**index(self.cpus, lambda row: forms(row.name)), **found}
+
+    @cached_property
+    def _gpu_names(self) -> dict[str, list[Gpu]]:
+        found: dict[str, list[Gpu]] = {}
+        for row in self.gpus:
+            for name in {plain(n) for n in (row.name, *row.aliases, *row.machine_names)}:
+                found.setdefault(name, []).append(row)
+        return found
+
+    def _rows(self, file: str, kind: type[_T], key: tuple[str, ...] = ("name",)) -> tuple[_T, ...]:
+        return self._files.rows(file, file, kind, key)
 
 
-def unknown(kind: str, name: str, names: list[str], wanted: str | None = None) -> UserError:
-    """Say that a name is not known, with the nearest ones first."""
-    near = difflib.get_close_matches(wanted or name, names, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
-    return UserError(f"unknown {kind} {name!r}; {hint}", fix=f"choose one of: {', '.join(names)}")
+def load(overlay: Path | None = None) -> Catalogue:
+    """Return the catalogue, with the rows of `overlay` (or of KIMI_PROV_CATALOG) over ours.
+
+    Reading happens when a kind is first asked for; a row that is not whole raises UserError naming
+    file, line and key.
+    """
+    named = os.environ.get(OVERLAY)
+    return _load(overlay or (Path(named) if named else None))
 
 
 @cache
-def load() -> Catalogue:
-    """Read the catalogue that the package carries. Raises UserError naming file and row."""
-    models = _rows("models")
-    return Catalogue(
-        models=tuple(_model(row, where) for row, where in models),
-        engines=tuple(_make(Engine, row, where) for row, where in _rows("engines")),
-        systems=tuple(_make(System, row, where) for row, where in _rows("systems")),
-        locks={
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(LOCKS.glob("*.txt"))
-        },
-    )
+def _load(overlay: Path | None) -> Catalogue:
+    return Catalogue(overlay)
 
 
-def _rows(kind: str) -> list[tuple[dict[str, Any], str]]:
-    path = _HERE / f"{kind}.yaml"
-    document = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506
-    return [(row, f"{path.name}: {kind}[{n}]") for n, row in enumerate(document[kind])]
+def number(version: str) -> tuple[int, ...]:
+    """Return a version as numbers that compare; what follows the first other text is dropped."""
+    found: list[int] = []
+    for part in version.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        found.append(int(digits))
+        if digits != part:
+            break
+    return tuple(found)
 
 
-def _model(row: dict[str, Any], where: str) -> Model:
-    shape = dict(row.get("architecture") or {})
-    shape["class_name"] = shape.pop("class", None)
-    architecture = _make(Architecture, shape, f"{where}.architecture")
-    return _make(Model, {**row, "architecture": architecture}, where)
+def between(versions: dict[str, Verdict], version: str) -> Verdict | None:
+    """Return what is known of a version, or what its two nearest neighbours agree on."""
+    if version in versions:
+        return versions[version]
+    wanted = number(version)
+    known = sorted((number(name), verdict) for name, verdict in versions.items())
+    below = [verdict for at, verdict in known if at <= wanted]
+    above = [verdict for at, verdict in known if at > wanted]
+    if below and not above:
+        return below[-1] if below[-1] == "rejected" else None
+    return below[-1] if below and below[-1] == above[0] else None
 
 
-def _make(kind: type[_T], row: dict[str, Any], where: str) -> _T:
-    """Build a row's record; keys that are missing or unknown are an error of the catalogue."""
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    stray = sorted(set(row) - known)
-    if stray:
-        raise _broken(where, f"unknown key {stray[0]!r}")
-    values = {key: tuple(v) if isinstance(v, list) else v for key, v in row.items()}
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise _broken(where, str(error).split(": ", 1)[-1]) from error
-
-
-def _broken(where: str, problem: str) -> UserError:
-    return UserError(
-        f"the catalogue is broken: {where}: {problem}",
-        fix="reinstall kimi-prov, or mend that row",
-        exit_code=ExitCode.FAILED,
+def _holds(row: Broken, given: Combination) -> bool:
+    flags = {*given.flags, *(flag.split("=", 1)[0] for flag in given.flags)}
+    version = number(given.version)
+    return (
+        row.engine == given.engine
+        and row.variant in (None, given.variant)
+        and (row.since is None or version >= number(row.since))
+        and (row.before is None or version < number(row.before))
+        and (not row.models or given.model in row.models)
+        and (not row.formats or given.weights_format in row.formats)
+        and (not row.capabilities or given.capability in row.capabilities)
+        and (row.tensor_parallel_above or 0) < given.tensor_parallel
+        and flags.issuperset(row.flags)
     )

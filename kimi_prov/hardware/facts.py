@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import UserError
 
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+
 _SCHEMA = Path(__file__).resolve().parent / "schema"
+_LARGEST_BYTES = 16 << 20
 
 
 @cache
@@ -23,13 +27,16 @@ def read(path: Path) -> dict[str, Any]:
     """Return a facts document from a file. Raises UserError naming file, and line or key."""
     fix = f"make it again on that machine:  python3 probe.pyz > {path.name}"
     try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise UserError(f"{path}: larger than a facts file can be", fix=fix)
         document = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(document, ensure_ascii=False).encode()  # half a character cannot be printed
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}", fix=fix) from None
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", fix=fix) from None
     except (ValueError, RecursionError):
-        raise UserError(f"{path}: not JSON", fix=fix) from None
+        raise UserError(f"{path}: not JSON in UTF-8", fix=fix) from None
     return check(document, str(path), fix)
 
 
@@ -38,9 +45,17 @@ def check(document: Any, where: str, fix: str) -> dict[str, Any]:  # noqa: ANN40
     import jsonschema  # noqa: PLC0415  (a tenth of a second, which only readers of files pay)
 
     errors = jsonschema.Draft202012Validator(schema("facts")).iter_errors(document)
-    first = next(iter(sorted(errors, key=lambda error: error.json_path)), None)
+    first = min(errors, key=lambda error: (len(error.absolute_path), error.json_path), default=None)
     if first is not None:
-        key = first.json_path.removeprefix("$").lstrip(".") or "the document"
-        raise UserError(f"{where}: {key}: {first.message[:200]}", fix=fix)
+        key, problem = _deepest(first)
+        raise UserError(f"{where}: {key}: {problem}", fix=fix)
     found: dict[str, Any] = document
     return found
+
+
+def _deepest(error: ValidationError) -> tuple[str, str]:
+    """Return key and fault; where a value may be null, the fault of the value that is not."""
+    while error.context:
+        error = max(error.context, key=lambda part: len(part.absolute_path))
+    key = error.json_path.removeprefix("$").lstrip(".") or "the document"
+    return key[:200], error.message[:200]

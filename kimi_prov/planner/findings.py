@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Severity = Literal["blocker", "warning", "info", "pass"]
 ORDER: tuple[Severity, ...] = ("blocker", "warning", "info", "pass")
 
 
 class Finding(TypedDict):
-    """One finding. `id` is stable: others script against it."""
+    """One finding. `id` is stable: others script against it. `cost_usd`: what mending costs."""
 
     id: str
     severity: Severity
@@ -18,6 +21,7 @@ class Finding(TypedDict):
     required: object
     fix: str | None
     source: str
+    cost_usd: NotRequired[float]
 
 
 class Findings:
@@ -53,16 +57,27 @@ class Findings:
         self._add("warning", identity, title, (observed, required, fix, source))
 
     def info(
-        self, identity: str, title: str, *, observed: object, required: object, source: str
+        self,
+        identity: str,
+        title: str,
+        *,
+        observed: object,
+        required: object,
+        source: str,
+        fix: str | None = None,
     ) -> None:
         """Say what was decided or assumed."""
-        self._add("info", identity, title, (observed, required, None, source))
+        self._add("info", identity, title, (observed, required, fix, source))
 
     def passed(
         self, identity: str, title: str, *, observed: object, required: object, source: str
     ) -> None:
         """Say what was looked at and is good."""
         self._add("pass", identity, title, (observed, required, None, source))
+
+    def extend(self, rows: Iterable[Finding]) -> None:
+        """Take findings that rules made."""
+        self._rows.extend(rows)
 
     def rows(self) -> list[Finding]:
         """All of them, the gravest first; within a severity in the order they were found."""

@@ -9,15 +9,48 @@ from kimi_prov.planner import architecture
 from kimi_prov.planner.findings import human
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Engine, Model
+    from kimi_prov.catalog.loader import Catalogue, Engine, Model
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.wishes import Wishes
 
-_GIB = 1 << 30
+GIB = 1 << 30
 # Contexts are offered in whole blocks of this many tokens.
-_CONTEXT_STEP = 1024
+CONTEXT_STEP = 1024
 _SOURCE = "MLA keeps layers x (kv_lora + rope) x 2 bytes for each token on every rank"
+_RAM_SOURCE = "weights, cache, the engine's own memory and a reserve for the system"
+# vLLM's CPU backend repacks 4-bit experts into a larger form (catalogue: vllm-cpu-int4).
+_CPU_INT4 = "vllm-cpu-int4"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that host memory goes to; `kind` is weights, cache, overhead or system."""
+
+    kind: str
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Graphics:
+    """What each GPU's memory goes to, in bytes, and how many of them work together.
+
+    `memory` is what the card has, `utilization` the share that the engine may take of it.
+    `experts`: routed experts of each layer that live on GPUs, None where all do.
+    """
+
+    ranks: int
+    memory: int
+    utilization: float
+    weights: int
+    replicated: int
+    overhead: int
+    batched_tokens: int
+    expert_parallel: bool = False
+    decode_context: int = 1
+    pipeline: int = 1
+    experts: int | None = None
 
 
 @dataclass(frozen=True)
@@ -27,127 +60,174 @@ class Budget:
     context: int
     kv_bytes: int
     kv_bytes_per_token: int
-    host_required: int
-    tensor_parallel: int
+    kv_dtype: str
+    parts: tuple[Part, ...]
     weights_total: int
-    weights_per_gpu: int | None
-    overhead_per_gpu: int | None
+    graphics: Graphics | None = None
 
     @property
     def kv_tokens(self) -> int:
         """Tokens that the cache holds, all requests together."""
-        return max(0, self.kv_bytes) // self.kv_bytes_per_token
+        spread = self.graphics.decode_context if self.graphics else 1
+        return max(0, self.kv_bytes) // self.kv_bytes_per_token * spread
+
+    @property
+    def host_required(self) -> int:
+        """Bytes of host memory, the system's reserve included, RAM disk not."""
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def tensor_parallel(self) -> int:
+        """GPUs that share one model."""
+        return self.graphics.ranks if self.graphics else 1
 
     def document(self, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
         """Give the plan's `memory`."""
-        on_gpu = self.weights_per_gpu is not None
+        card = self.graphics
         return {
             "weights_bytes_total": self.weights_total,
-            "weights_bytes_per_gpu": self.weights_per_gpu,
+            "weights_bytes_per_gpu": card.weights if card else None,
+            "replicated_bytes_per_gpu": card.replicated if card else None,
+            "gpu_bytes": card.memory if card else None,
+            "gpu_utilization": card.utilization if card else None,
+            "gpu_experts": card.experts if card else None,
             "kv_bytes_per_token": self.kv_bytes_per_token,
-            "kv_available_bytes_per_gpu": self.kv_bytes if on_gpu else None,
-            "kv_available_bytes": None if on_gpu else self.kv_bytes,
+            "kv_available_bytes_per_gpu": self.kv_bytes if card else None,
+            "kv_available_bytes": None if card else self.kv_bytes,
             "kv_tokens_max": self.kv_tokens,
-            "overhead_bytes_per_gpu": self.overhead_per_gpu,
+            "overhead_bytes_per_gpu": card.overhead if card else None,
             "host_ram_required_bytes": self.host_required + ram_disk_bytes,
             "host_ram_available_bytes": host.memory_bytes,
+            "host_parts": [
+                {"kind": part.kind, "name": part.name, "bytes": part.size_bytes}
+                for part in self.parts
+            ],
         }
 
 
-def budget(
-    host: Host,
-    wishes: Wishes,
-    model: Model,
-    engine: Engine,
-    weights_format: str,
-    findings: Findings,
-) -> Budget:
-    """Share the memory out. What does not fit becomes a blocker."""
-    shape = model.architecture
-    weights = architecture.checkpoint_bytes(shape, weights_format)
-    per_token = architecture.kv_bytes_per_token(shape)
-    if host.gpu_bytes:
-        found = _on_gpus(host, wishes, model, engine, (weights, per_token))
-    else:
-        found = _on_cpu(host, wishes, model, engine, (weights, per_token))
-    _judge_ram(host, found, findings)
-    _judge_context(wishes, model, found, findings)
-    return found
-
-
-def _on_cpu(
+def on_cpu(
     host: Host, wishes: Wishes, model: Model, engine: Engine, sizes: tuple[int, int]
 ) -> Budget:
-    """Count as vLLM's CPU backend does: cache in whole GiB, weights copied into memory."""
-    weights, per_token = sizes
+    """Count as vLLM's CPU backend does: cache in whole GiB, weights copied into memory.
+
+    `sizes`: bytes of the weights as they lie in memory, and of the checkpoint.
+    """
+    weights, checkpoint = sizes
+    per_token = architecture.kv_bytes_per_token(model.architecture)
     free = host.memory_bytes - host.reserve_bytes - weights - engine.overhead_bytes
-    most = max(_GIB, free // _GIB * _GIB)
-    context = _context(wishes, model, most // per_token)
-    wanted = -(-context * int(wishes.concurrency) * per_token // _GIB) * _GIB
-    kv = max(_GIB, min(wanted, most))
+    most = max(GIB, free // GIB * GIB)
+    context = fitting_context(wishes, model, most // per_token)
+    wanted = -(-context * int(wishes.concurrency) * per_token // GIB) * GIB
+    kv = max(GIB, min(wanted, most))
     return Budget(
         context=context,
         kv_bytes=kv,
         kv_bytes_per_token=per_token,
-        host_required=weights + kv + engine.overhead_bytes + host.reserve_bytes,
-        tensor_parallel=1,
-        weights_total=weights,
-        weights_per_gpu=None,
-        overhead_per_gpu=None,
+        kv_dtype="bf16",
+        parts=(
+            Part("weights", "Weights", weights),
+            Part("cache", "Cache of conversations", kv),
+            Part("overhead", "The engine's processes", engine.overhead_bytes),
+            Part("system", "Left to the system", host.reserve_bytes),
+        ),
+        weights_total=checkpoint,
     )
 
 
-def _on_gpus(
-    host: Host, wishes: Wishes, model: Model, engine: Engine, sizes: tuple[int, int]
-) -> Budget:
-    """Tensor parallel over the largest power of two of GPUs that divides the heads."""
-    weights, per_token = sizes
+def cpu_resident_bytes(
+    catalogue: Catalogue, engine: Engine, model: Model, weights_format: str
+) -> int:
+    """Return what the weights take in memory without GPUs: more than the files where repacked."""
     shape = model.architecture
-    ranks = 1
-    while ranks * 2 <= len(host.gpu_bytes) and shape.heads % (ranks * 2) == 0:
-        ranks *= 2
-    replicated = architecture.replicated_bytes(shape)
-    share = (weights - replicated) // ranks + replicated
-    usable = int(min(host.gpu_bytes) * (engine.gpu_memory_utilization or 0.9))
-    kv = usable - share - engine.gpu_overhead_bytes
-    return Budget(
-        context=_context(wishes, model, kv // per_token),
-        kv_bytes=kv,
-        kv_bytes_per_token=per_token,
-        host_required=engine.overhead_bytes + host.reserve_bytes,
-        tensor_parallel=ranks,
-        weights_total=weights,
-        weights_per_gpu=share,
-        overhead_per_gpu=engine.gpu_overhead_bytes,
-    )
+    size = architecture.checkpoint_bytes(shape, weights_format)
+    if weights_format != "int4" or weights_format not in engine.formats:
+        return size
+    routed = architecture.routed_params(shape)
+    beside = architecture.plain_bytes(shape, weights_format)
+    return round(routed * catalogue.format(_CPU_INT4).expert_bytes) + beside
 
 
-def _context(wishes: Wishes, model: Model, most_tokens: int) -> int:
+def fitting_context(wishes: Wishes, model: Model, most_tokens: int) -> int:
     """Tokens asked for, or the most that model and cache allow in whole steps."""
+    given = wishes.engine_args.get("max-model-len")
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return int(given)
     if not wishes.auto("context"):
         return int(wishes.context)
-    fits = max(_CONTEXT_STEP, most_tokens // _CONTEXT_STEP * _CONTEXT_STEP)
+    fits = max(CONTEXT_STEP, most_tokens // CONTEXT_STEP * CONTEXT_STEP)
     return min(model.context, fits)
 
 
+def judge(host: Host, wishes: Wishes, model: Model, found: Budget, findings: Findings) -> None:
+    """Say what does not fit: host memory, each GPU's memory, the context."""
+    _judge_ram(host, found, findings)
+    _judge_graphics(model, found, findings)
+    _judge_context(wishes, model, found, findings)
+
+
 def _judge_ram(host: Host, found: Budget, findings: Findings) -> None:
-    if found.host_required > host.memory_bytes:
+    if not host.memory_bytes:
+        findings.warning(
+            "memory.host",
+            "How much memory the machine has is not known",
+            observed="unknown",
+            required=human(found.host_required),
+            fix="name the memory in the spec sheet, or probe the machine",
+            source=_RAM_SOURCE,
+        )
+    elif found.host_required > host.memory_bytes:
         findings.blocker(
             "memory.host",
             "The machine has too little memory for this model",
             observed=human(host.memory_bytes),
             required=human(found.host_required),
             fix="use a machine with more memory, a smaller model, or a smaller kimi_context",
-            source="weights, cache, the engine's own memory and a reserve for the system",
+            source=_RAM_SOURCE,
         )
+    else:
+        findings.passed(
+            "memory.host",
+            "Memory holds the engine, its weights and its cache",
+            observed=human(host.memory_bytes),
+            required=human(found.host_required),
+            source=_RAM_SOURCE,
+        )
+
+
+def _judge_graphics(model: Model, found: Budget, findings: Findings) -> None:
+    card = found.graphics
+    if card is None:
         return
-    findings.passed(
-        "memory.host",
-        "Memory holds the engine, its weights and its cache",
-        observed=human(host.memory_bytes),
-        required=human(found.host_required),
-        source="weights, cache, the engine's own memory and a reserve for the system",
+    usable = int(card.memory * card.utilization)
+    need = card.weights + card.overhead
+    shown = (
+        f"{human(card.weights)} of weights and {human(card.overhead)} of working memory on each "
+        f"of {card.ranks} GPU(s)"
     )
+    source = "weights over the ranks, what every rank holds in full, working memory as measured"
+    if found.kv_bytes <= 0:
+        findings.blocker(
+            "gpu.memory",
+            f"The GPUs do not hold {model.name}: no memory is left for the cache",
+            observed=f"{human(usable)} usable of {human(card.memory)} on each "
+            f"(the engine would say `Available KV cache memory: {found.kv_bytes / GIB:.2f} GiB`)",
+            required=f"more than {human(need)}: {shown}",
+            fix="use more or larger GPUs"
+            + (
+                ", or kimi_engine: ktransformers, which keeps experts in host memory"
+                if model.versions("ktransformers")
+                else ""
+            ),
+            source=source,
+        )
+    else:
+        findings.passed(
+            "gpu.memory",
+            "The GPUs hold their share of the weights",
+            observed=f"{human(usable)} usable on each, {human(found.kv_bytes)} of it for the cache",
+            required=shown,
+            source=source,
+        )
 
 
 def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findings) -> None:
@@ -166,9 +246,7 @@ def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findin
             "The cache cannot hold one conversation of that length",
             observed=f"room for {found.kv_tokens} tokens",
             required=f"{found.context} tokens",
-            fix=f"set kimi_context to {found.kv_tokens // _CONTEXT_STEP * _CONTEXT_STEP} or less"
-            if found.kv_tokens >= _CONTEXT_STEP
-            else "use a machine with more memory, or more or larger GPUs",
+            fix=_shorter(model, found),
             source=_SOURCE,
         )
     elif found.kv_tokens < found.context * int(wishes.concurrency):
@@ -179,3 +257,19 @@ def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findin
             required=f"{wishes.concurrency} x {found.context} tokens for all at once",
             source=_SOURCE,
         )
+
+
+def _shorter(model: Model, found: Budget) -> str:
+    """Say which context fits, and what would hold the one asked for."""
+    if found.kv_tokens < CONTEXT_STEP:
+        return "use a machine with more memory, or more or larger GPUs"
+    ways = [f"set kimi_context to {found.kv_tokens // CONTEXT_STEP * CONTEXT_STEP} or less"]
+    card = found.graphics
+    if card is not None and card.experts is None:
+        if found.kv_dtype == "bf16" and 2 * found.kv_tokens >= found.context:
+            ways.append(f"kimi_kv_dtype to fp8 (room for {2 * found.kv_tokens} tokens)")
+        if card.decode_context == 1 and card.ranks * found.kv_tokens >= found.context:
+            ways.append(f"decode-context-parallel-size {card.ranks} in kimi_engine_args")
+        if model.versions("ktransformers"):
+            ways.append("kimi_engine to ktransformers (experts in host memory, slower)")
+    return ", or ".join(ways)

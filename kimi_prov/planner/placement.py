@@ -5,36 +5,50 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kimi_prov.planner.findings import human
 from kimi_prov.target.machine import format_list
 
 if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.host import Host
+    from kimi_prov.planner.host import Host, Node
 
 # An instance is bound to one node where it takes at most this share of it.
 _NODE_SHARE = 0.9
+_KT_POOLS = (
+    "kt-kernel: moe-tp.hpp wants the expert's width divisible by the pools; worker_pool.h binds "
+    "each pool's memory strictly to its node"
+)
 _SOURCE = "spinning workers on every core cost 2.4 to 6 times (measured with kt-kernel and vLLM)"
 
 
 @dataclass(frozen=True)
 class Placement:
-    """`threads`: CPUs that the kernels are pinned to; `cpus`: all that the unit may use."""
+    """`threads`: CPUs that the kernels are pinned to; `cpus`: all that the unit may use.
+
+    `pools`: nodes that kt-kernel binds a pool to, `pool_threads` the threads of all together.
+    """
 
     numactl: tuple[str, ...]
     nodes: tuple[int, ...]
     cpus: str
     threads: str
+    pools: tuple[int, ...] = ()
+    pool_threads: int = 0
 
 
-def place(host: Host, required_bytes: int, findings: Findings) -> Placement:
+def place(
+    host: Host, required_bytes: int, findings: Findings, *, binds_itself: bool = False
+) -> Placement:
     """Bind to one node where all fits there; else spread the pages evenly over all nodes.
 
-    `required_bytes` is the engine's resident memory.
+    `required_bytes` is the engine's resident memory; `binds_itself`: the engine binds each of
+    its GPU workers to a node.
     """
     if host.gpu_bytes or not host.nodes:
         # An outer numactl cannot bind each tensor-parallel worker to its own node.
         nodes = tuple(node.id for node in host.nodes)
-        numactl = ("numactl", "--interleave=all") if len(nodes) > 1 else ()
+        spread = len(nodes) > 1 and not binds_itself
+        numactl = ("numactl", "--interleave=all") if spread else ()
         return Placement(numactl, nodes, format_list(host.cpus), _threads(host.primary))
     fitting = [n for n in host.nodes if required_bytes <= n.memory_bytes * _NODE_SHARE]
     if fitting or len(host.nodes) == 1:
@@ -50,6 +64,63 @@ def place(host: Host, required_bytes: int, findings: Findings) -> Placement:
     return Placement(
         ("numactl", "--interleave=all"), every, format_list(host.cpus), _threads(host.primary)
     )
+
+
+def pools(host: Host, experts_bytes: int, width: int, gpus: int, findings: Findings) -> Placement:
+    """Place kt-kernel's pools: one a node, threads on physical cores, memory bound strictly.
+
+    The pools' count has to divide `width` (an expert is cut into as many slices), so of three or
+    six nodes two or four are used. Each node has to hold its share of `experts_bytes`; where it
+    does not, fewer nodes are no help, and the plan says so.
+    """
+    nodes = sorted(host.nodes, key=lambda n: (-n.memory_bytes, n.id))
+    most = max((n for n in (1, 2, 4, 8) if n <= len(nodes) and width % n == 0), default=1)
+    used = _spread(host, nodes, most)
+    share = -(-experts_bytes // max(1, most))
+    short = [n for n in used if n.memory_bytes - host.reserve_bytes // len(nodes) < share]
+    # Where all memory together is too small, memory.host says so.
+    if short and host.memory_bytes >= experts_bytes:
+        findings.blocker(
+            "numa.node_memory",
+            "A NUMA node is too small for its share of the experts",
+            observed=", ".join(f"node {n.id}: {human(n.memory_bytes)}" for n in short),
+            required=f"{human(share)} on each of {most} node(s), bound strictly",
+            fix="put equal memory on every socket, or set the firmware to fewer NUMA nodes"
+            + (" (NPS1, SNC off)" if len(nodes) > host.sockets else ""),
+            source=_KT_POOLS,
+        )
+    if most < len(nodes):
+        findings.warning(
+            "numa.pools",
+            "The thread pools cannot use every NUMA node: their cores and channels lie idle",
+            observed=f"{len(nodes)} nodes on {host.sockets} socket(s), {most} used",
+            required=f"1, 2, 4 or 8 nodes (a number that divides {width})",
+            fix="set the firmware to one node a socket (SNC off, NPS1)",
+            source=_KT_POOLS,
+        )
+    cores = min((len(n.primary) for n in used), default=0)
+    # Spinning workers on every core cost 2.4 to 6 times; each GPU's process wants a core too.
+    left = max(2, -(-(gpus + 2) // max(1, most)))
+    ids = tuple(sorted(n.id for n in used))
+    return Placement(
+        numactl=(),
+        nodes=ids,
+        cpus=format_list(host.cpus),
+        threads="",
+        pools=ids or (0,),
+        pool_threads=max(1, cores - left) * max(1, most),
+    )
+
+
+def _spread(host: Host, nodes: list[Node], count: int) -> list[Node]:
+    """Choose nodes evenly from all sockets, so that every socket's channels are read."""
+    if count == len(nodes) or host.sockets < 2:
+        return nodes[:count]
+    ordered = sorted(nodes, key=lambda n: n.id)
+    size = max(1, len(ordered) // host.sockets)
+    sockets = [ordered[i : i + size] for i in range(0, len(ordered), size)]
+    dealt = [group[place] for place in range(size) for group in sockets if place < len(group)]
+    return dealt[:count]
 
 
 def _threads(primary: tuple[int, ...]) -> str:

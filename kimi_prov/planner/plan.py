@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner import command, engine, memory, placement, storage, system
+from kimi_prov.planner import (
+    architecture,
+    command,
+    drivers,
+    engine,
+    graphics,
+    memory,
+    placement,
+    rules,
+    storage,
+    system,
+    throughput,
+)
 from kimi_prov.planner import host as hosts
 from kimi_prov.planner.findings import Findings
+from kimi_prov.planner.rules.case import Case
 from kimi_prov.target import layout
 
 if TYPE_CHECKING:
@@ -19,33 +32,37 @@ SCHEMA = "kimi-prov/plan/v1"
 # Seconds before the engine answers: starting itself, then reading weights at this rate.
 _START_S = 900
 _LOAD_BYTES_PER_S = 250_000_000
-_NOT_ESTIMATED = {"low": None, "expected": None, "high": None}
+# Findings that leave a plan true and an `apply` impossible.
+_ONLY_TO_PLAN = frozenset({"engine.not_provisioned", storage.SOURCE_MISSING})
 
 
 def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dict[str, Any]:
     """Decide everything for one machine. Pure: the same input gives the same plan.
 
     Nothing that moves by itself (free memory, free disk, what is converged already) is in the
-    plan, findings aside. Raises UserError for an unknown model or a source that is not named.
+    plan, findings aside. Raises UserError for an unknown model.
     """
     findings = Findings()
-    host = hosts.read(facts)
+    host = hosts.read(facts, catalogue)
     model = catalogue.model(wishes.model)
     system.judge(host, catalogue, findings)
     choice = engine.choose(host, wishes, catalogue, model, findings)
-    driver = system.driver(host, choice.engine, findings)
-    budget = memory.budget(host, wishes, model, choice.engine, choice.weights_format, findings)
+    driver = drivers.driver(host, choice.engine, catalogue, choice.weights_format, findings)
+    budget = _budget(host, wishes, model, choice, catalogue)
+    memory.judge(host, wishes, model, budget, findings)
     weights = storage.weights(wishes, model, choice.weights_format, findings)
-    ram_disk = storage.ram_disk(host, wishes, weights, budget.host_required, findings)
-    resident = budget.host_required - host.reserve_bytes
-    where = placement.place(host, resident, findings)
+    where = _place(host, model, choice, budget, findings)
+    bound = storage.Bound(budget.host_required, where.pools, _experts(budget))
+    ram_disk = storage.ram_disk(host, wishes, weights, bound, findings)
     files_dir = weights.directory.replace(layout.MODELS, layout.RAM, 1)
     serve_dir = files_dir if ram_disk.enabled else weights.directory
     names = list(wishes.served_names) or [model.name]
-    chosen = command.flags(wishes, model, choice, budget, findings)
+    proposed = command.flags(wishes, model, choice, budget, where)
+    chosen = command.merged(proposed, wishes, findings)
     backends = [{"index": 0, "port": int(wishes.port) + 1}]
     system.judge_ports(host, [int(wishes.port), *[b["port"] for b in backends]], findings)
-    gpus = list(range(budget.tensor_parallel)) if host.gpu_bytes else []
+    card = budget.graphics
+    gpus = list(range(min(card.ranks * card.pipeline, len(host.gpu_bytes)))) if card else []
     plan = {
         "schema": SCHEMA,
         "engine": _engine(choice),
@@ -65,14 +82,12 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
             for backend in backends
         ],
         "memory": budget.document(host, ram_disk.size_bytes),
-        "throughput": {
-            "concurrency": int(wishes.concurrency),
-            "decode_tok_s": dict(_NOT_ESTIMATED),
-            "aggregate_tok_s": dict(_NOT_ESTIMATED),
-            "prefill_tok_s": dict(_NOT_ESTIMATED),
-            "load_s": dict(_NOT_ESTIMATED),
-            "basis": "not estimated",
-        },
+        "parallel": _parallel(budget, chosen),
+        "hybrid": _hybrid(choice, budget, where),
+        "throughput": throughput.document(
+            host, wishes, model, choice, budget, where, in_memory=ram_disk.enabled
+        ),
+        "power": throughput.power(host, catalogue),
         "ram_disk": {
             "enabled": ram_disk.enabled,
             "size_bytes": ram_disk.size_bytes,
@@ -107,12 +122,83 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
         "paths": layout.paths(),
     }
     _judge_door(wishes, findings)
+    case = Case(host, wishes, catalogue, model, choice, budget, where, proposed, chosen, plan)
+    findings.extend(rules.judge(case))
     return {**plan, "findings": findings.rows()}
 
 
 def blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the findings that forbid to go on."""
     return [row for row in plan["findings"] if row["severity"] == "blocker"]
+
+
+def refusals(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what forbids `apply`: the blockers, and what this version plans but cannot carry out.
+
+    The plan is a true answer for a buyer without these; a machine must not be half provisioned.
+    """
+    wanting = [
+        {**row, "severity": "blocker"}
+        for row in plan["findings"]
+        if row["id"] in _ONLY_TO_PLAN and row["severity"] != "blocker"
+    ]
+    return [*blockers(plan), *wanting]
+
+
+def _budget(
+    host: hosts.Host, wishes: Wishes, model: Model, choice: engine.Choice, catalogue: Catalogue
+) -> memory.Budget:
+    work = (choice.engine, choice.weights_format)
+    if not host.gpu_bytes or choice.engine.variant == "cpu":
+        resident = memory.cpu_resident_bytes(catalogue, choice.engine, model, work[1])
+        checkpoint = architecture.checkpoint_bytes(model.architecture, work[1])
+        return memory.on_cpu(host, wishes, model, choice.engine, (resident, checkpoint))
+    if choice.hybrid:
+        return graphics.hybrid(host, wishes, model, catalogue, work)
+    return graphics.on_gpus(host, wishes, model, catalogue, work)
+
+
+def _place(
+    host: hosts.Host,
+    model: Model,
+    choice: engine.Choice,
+    budget: memory.Budget,
+    findings: Findings,
+) -> placement.Placement:
+    if choice.hybrid and host.gpu_bytes:
+        width = model.architecture.expert_width
+        return placement.pools(host, _experts(budget), width, len(host.gpu_bytes), findings)
+    resident = budget.host_required - host.reserve_bytes
+    return placement.place(host, resident, findings, binds_itself=choice.engine.numa_bind_flags)
+
+
+def _experts(budget: memory.Budget) -> int:
+    return sum(part.size_bytes for part in budget.parts if part.kind == "weights")
+
+
+def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    card = budget.graphics
+    return {
+        "tensor": card.ranks if card else 1,
+        "expert": bool(card and chosen.get("enable-expert-parallel")),
+        "decode_context": card.decode_context if card else 1,
+        "pipeline": card.pipeline if card else 1,
+        "data": graphics.whole(chosen.get("data-parallel-size")) or 1,
+    }
+
+
+def _hybrid(
+    choice: engine.Choice, budget: memory.Budget, where: placement.Placement
+) -> dict[str, Any] | None:
+    if not where.pools or budget.graphics is None:
+        return None
+    return {
+        "method": (choice.engine.methods or {}).get(choice.weights_format),
+        "threads": where.pool_threads,
+        "pools": len(where.pools),
+        "nodes": list(where.pools),
+        "gpu_experts": budget.graphics.experts,
+    }
 
 
 def _engine(choice: engine.Choice) -> dict[str, Any]:
@@ -125,6 +211,7 @@ def _engine(choice: engine.Choice) -> dict[str, Any]:
         "module": choice.engine.module,
         "env_name": choice.env_name,
         "env_dir": engine.env_dir(choice),
+        "provisioned": choice.provisioned,
         "python": choice.python.path,
         "python_version": choice.python.version,
         "lock": choice.lock,
@@ -149,6 +236,7 @@ def _model(
         "architecture": model.architecture.class_name,
         "context": budget.context,
         "weights_format": choice.weights_format,
+        "kv_dtype": budget.kv_dtype,
         "bytes": weights.size_bytes,
     }
 

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.errors import UserError
 from kimi_prov.planner import architecture
 from kimi_prov.planner.findings import human
 from kimi_prov.target import layout
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.wishes import Wishes
 
+SOURCE_MISSING = "weights.source_missing"
 _MIB = 1 << 20
 _DISK_RESERVE = 1_000_000_000
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -47,15 +47,33 @@ class RamDisk:
     options: str
 
 
+@dataclass(frozen=True)
+class Bound:
+    """What the engine takes of host memory, in bytes, and the part bound strictly to nodes.
+
+    `total`: its own copy of the weights and the system's reserve included.
+    """
+
+    total: int
+    nodes: tuple[int, ...] = ()
+    experts: int = 0
+
+
 def weights(wishes: Wishes, model: Model, weights_format: str, findings: Findings) -> Weights:
-    """Resolve the source. Raises UserError where neither inventory nor catalogue names one."""
-    source = wishes.weights_source or (f"hf://{model.repo}" if model.repo else None)
-    if source is None:
-        raise UserError(
-            f"host {wishes.host}: kimi_weights_source is not set, and {model.name} has no "
-            "repository of its own",
+    """Resolve the source; where neither inventory nor catalogue names one it is empty."""
+    published = next((row for row in model.published if row.format == weights_format), None)
+    repo = published.repo if published and weights_format != model.native_format else model.repo
+    source = wishes.weights_source or (f"hf://{repo}" if repo else "")
+    if not source:
+        findings.info(
+            SOURCE_MISSING,
+            "Where the weights come from is not said: kimi_weights_source is not set, and "
+            f"{model.name} has no repository of its own",
+            observed="kimi_weights_source is not set",
+            required="a source, for `apply`; `check` and `plan` do without",
             fix="set kimi_weights_source, for example to file:///srv/model (a directory on the "
             "machine itself)",
+            source=model.source,
         )
     revision = model.revision or "local"
     if source.startswith("hf://"):
@@ -63,7 +81,7 @@ def weights(wishes: Wishes, model: Model, weights_format: str, findings: Finding
         revision = wanted or model.revision or "main"
         source = f"hf://{repository}@{revision}"
     pinned = wishes.manifest is not None or _COMMIT.fullmatch(revision) is not None
-    if not pinned and not source.startswith("file://"):
+    if source and not pinned and not source.startswith("file://"):
         findings.warning(
             "weights.unpinned",
             "The weights are not pinned: another download may bring other bytes",
@@ -80,16 +98,18 @@ def weights(wishes: Wishes, model: Model, weights_format: str, findings: Finding
 
 
 def ram_disk(
-    host: Host, wishes: Wishes, found: Weights, engine_bytes: int, findings: Findings
+    host: Host, wishes: Wishes, found: Weights, bound: Bound, findings: Findings
 ) -> RamDisk:
     """Decide for tmpfs only where memory holds the weights in it and the engine beside it.
 
-    `engine_bytes`: all that the engine needs, its own copy of the weights and the reserve included.
+    Its pages are dealt out over all nodes, so each node has to hold its part of them beside what
+    the engine binds to it.
     """
+    engine_bytes = bound.total
     # Unpinned sizes are computed from the architecture: leave room for what is not counted.
     margin = found.size_bytes // (100 if found.pinned else 33) + 64 * _MIB
     size = -(-(found.size_bytes + margin) // _MIB) * _MIB
-    fits = size + engine_bytes <= host.memory_bytes
+    fits = size + engine_bytes <= host.memory_bytes and _nodes_hold(host, size, bound)
     need = f"{human(size)} for the RAM disk and {human(engine_bytes)} for engine and system"
     have = f"of {human(host.memory_bytes)}"
     wish = wishes.ram_disk
@@ -124,6 +144,15 @@ def ram_disk(
         reason=f"memory holds it: {need}, {have}",
         options=_options(host, size),
     )
+
+
+def _nodes_hold(host: Host, size: int, bound: Bound) -> bool:
+    """Whether every node that the engine binds memory to holds its part of the files as well."""
+    if not bound.nodes or not host.nodes:
+        return True
+    part = size // len(host.nodes) + bound.experts // len(bound.nodes)
+    part += host.reserve_bytes // len(host.nodes)
+    return all(part <= node.memory_bytes for node in host.nodes if node.id in bound.nodes)
 
 
 def _off(reason: str) -> RamDisk:

@@ -6,7 +6,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Catalogue, Engine
+    from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.wishes import Wishes
@@ -30,7 +30,15 @@ def judge(host: Host, catalogue: Catalogue, findings: Findings) -> None:
     known = {(row.id, row.version): row for row in catalogue.systems}
     row = known.get((release.get("id"), release.get("version_id")))
     proven = " or ".join(f"{r.id} {r.version}" for r in catalogue.systems if r.proven)
-    if row is None:
+    if release.get("id") is None:
+        findings.info(
+            "os.supported",
+            "The operating system is not known",
+            observed="unknown",
+            required=proven,
+            source="kimi_prov/catalog/systems.yaml",
+        )
+    elif row is None:
         findings.blocker(
             "os.supported",
             "The operating system is not supported",
@@ -175,34 +183,3 @@ def judge_ports(host: Host, ports: list[int], findings: Findings) -> None:
             required="not taken by another program",
             source="the proxy listens on kimi_port, the engines on the ports after it",
         )
-
-
-def driver(host: Host, engine: Engine, findings: Findings) -> dict[str, Any]:
-    """Give the plan's `driver`; drivers are looked at and not installed by this version."""
-    nvidia = host.facts.get("nvidia")
-    if not host.gpu_bytes:
-        if nvidia and nvidia.get("pci_devices"):
-            findings.blocker(
-                "driver.missing",
-                "NVIDIA cards are in the machine and no driver serves them",
-                observed=f"{nvidia['pci_devices']} card(s), driver "
-                f"{nvidia.get('driver_loaded') or 'not loaded'}",
-                required="nvidia-smi lists the cards",
-                fix="install NVIDIA's driver, branch 580 or newer, from NVIDIA's own repository, "
-                "and restart the machine",
-                source="stock Debian 12 and 13 ship drivers that are too old for Kimi's INT4",
-            )
-        return {"required_branch": None, "action": "none"}
-    loaded = str((nvidia or {}).get("driver_loaded") or "")
-    number = loaded.partition(".")[0]
-    branch = int(number) if number.isdigit() else 0
-    if engine.driver_branch and branch < engine.driver_branch:
-        findings.blocker(
-            "driver.branch",
-            "The NVIDIA driver is too old for the engine's kernels",
-            observed=loaded or "unknown",
-            required=f"branch {engine.driver_branch} or newer",
-            fix=f"install NVIDIA's driver, branch {engine.driver_branch}, and restart the machine",
-            source="vLLM's Marlin kernels carry PTX of a newer toolkit (vllm issue 38619)",
-        )
-    return {"required_branch": engine.driver_branch, "action": "none"}

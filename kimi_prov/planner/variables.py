@@ -111,7 +111,7 @@ VARIABLES: tuple[Variable, ...] = (
         "int4",
         "Number format of the routed experts. auto: the model's native one.",
         auto=True,
-        choices=("int4", "nvfp4", "fp8", "bf16"),
+        choices=("int4", "nvfp4", "mxfp4", "fp8", "bf16"),
     ),
     _v(_WEIGHTS, "weights_workers", "count", 4, "8", "Files fetched and verified in parallel."),
     _v(
@@ -139,6 +139,16 @@ VARIABLES: tuple[Variable, ...] = (
         "Keep a verified copy of the weights in memory. auto: where memory holds it beside the "
         "engine. always: also where the planner would not, unless it cannot fit at all.",
         choices=("auto", "always", "never"),
+    ),
+    _v(
+        _MEMORY,
+        "kv_dtype",
+        "choice",
+        "auto",
+        "fp8",
+        "Number format of the cache on GPUs. auto: bf16, or fp8 where only that holds the context.",
+        auto=True,
+        choices=("bf16", "fp8"),
     ),
     _v(_DOOR, "port", "port", 8000, "443", "TCP port of the API. Engines take the ports after it."),
     _v(

@@ -71,6 +71,22 @@ def plan(path: Path, passed: Passed, output: Output, text: Text) -> ExitCode:
     return _conclude(finished, *([ExitCode.BLOCKED] if blocked else []))
 
 
+def probe(
+    path: Path, variables: Mapping[str, Any], *, default_model: str
+) -> tuple[dict[str, tuple[dict[str, Any], dict[str, Any]]], ExitCode]:
+    """Describe and plan every host of an inventory: facts and plan by host, and the exit code.
+
+    `variables` win over the inventory; `default_model` is for one in which no host names a model.
+    """
+    inventory, request = _prepare("check", "plan", path, Passed(), variables)
+    if not any("kimi_model" in found for found in inventory.hosts.values()):
+        request = replace(request, variables={"kimi_model": default_model, **variables})
+    finished = _run(request, inventory)
+    outcome = finished.outcome
+    found = {host: (outcome.facts[host], plan) for host, plan in outcome.plans.items()}
+    return found, _conclude(finished)
+
+
 def verify(path: Path, limit: str | None, output: Output, text: Text) -> ExitCode:
     """Have every served model prove itself; a check that fails makes it exit 1."""
 

@@ -48,6 +48,7 @@ class Outcome:
     failures: list[Failure] = field(default_factory=list)
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     phases: dict[tuple[str, str], Phase] = field(default_factory=dict)
     stats: Stats | None = None
     errors: list[str] = field(default_factory=list)
@@ -120,6 +121,8 @@ class Outcome:
         if isinstance(document, dict):
             kept = self.plans if event.action == _PLAN else self.documents
             kept[event.host] = document
+            if event.action == _PLAN and isinstance(event.result.get("facts"), dict):
+                self.facts[event.host] = event.result["facts"]
         if event.status == "unreachable":
             self.failures.append(causes.of_unreachable(event, self._address(event.host)))
         elif event.status == "failed" and not event.ignored:

@@ -42,7 +42,8 @@ class Output:
             content = json.dumps(document, indent=2, ensure_ascii=False)
         else:
             content = text()
-        content = content.rstrip("\n") + "\n"
+        # Half of a character, as JSON can name it, cannot be written at all.
+        content = content.rstrip("\n").encode("utf-8", "replace").decode() + "\n"
         if self.file is None:
             sys.stdout.write(content)
             sys.stdout.flush()

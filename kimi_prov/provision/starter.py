@@ -17,7 +17,7 @@ _GENERATED = "lab.yml"
 def profiles() -> list[str]:
     """Names of the inventories that travel with kimi-prov."""
     folder = bundle.root() / "inventories"
-    return sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    return sorted(p.parent.name for p in folder.glob("*/hosts.yml"))
 
 
 def write(target: Path, profile: str) -> list[Path]:

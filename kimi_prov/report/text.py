@@ -57,21 +57,22 @@ def findings(rows: Iterable[Mapping[str, Any]]) -> str:
     """Describe findings: the title, what was found, what is needed, and how to mend it."""
     lines: list[str] = []
     for row in rows:
-        lines += _wrap(f"{_MARKS[row['severity']]}: {row['title']} [{row['id']}]", "", "  ")
-        lines += _wrap(f"found: {row['observed']}", "  ", "         ")
-        lines += _wrap(f"needed: {row['required']}", "  ", "          ")
+        lines += wrap(f"{_MARKS[row['severity']]}: {row['title']} [{row['id']}]", "", "  ")
+        lines += wrap(f"found: {row['observed']}", "  ", "         ")
+        lines += wrap(f"needed: {row['required']}", "  ", "          ")
         if row["fix"]:
-            lines += _wrap(f"fix: {row['fix']}", "  ", "       ")
+            lines += wrap(f"fix: {row['fix']}", "  ", "       ")
     return "\n".join(lines)
 
 
 def _row(label: str, value: str | None) -> list[str]:
     if not value:
         return []
-    return _wrap(value, label.ljust(_LABEL), " " * _LABEL)
+    return wrap(value, label.ljust(_LABEL), " " * _LABEL)
 
 
-def _wrap(text: str, first: str, rest: str) -> list[str]:
+def wrap(text: str, first: str = "", rest: str = "") -> list[str]:
+    """Break a line at 80 columns; words are never cut."""
     return textwrap.wrap(
         text,
         _WIDTH,

@@ -31,7 +31,9 @@ COMMANDS = {
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run the subcommand named first; without one, describe this machine."""
-    arguments = list(sys.argv[1:] if argv is None else argv) or ["probe"]
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0].startswith("-"):
+        arguments.insert(0, "probe")
     name = arguments.pop(0)
     if name not in COMMANDS:
         print(f"unknown subcommand {name!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)

@@ -55,7 +55,7 @@ def servers(path: Path) -> list[dict[str, str | int]]:
     head = [name.lstrip("# ") for name in rows[0]]
     found: list[dict[str, str | int]] = []
     for row in rows[1:]:
-        values = dict(zip(head, row))  # noqa: B905 - strict= is newer than the machine's Python
+        values = dict(zip(head, row))
         if values.get("pxname") == BACKEND:
             found.append(
                 {

@@ -8,7 +8,11 @@ import re
 import subprocess
 from typing import Dict, List, Optional, Sequence
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# The last two are where the drivers of images for containers and AMD's packages put their tools.
+_PATH = (
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    ":/usr/local/nvidia/bin:/opt/rocm/bin"
+)
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 

@@ -1,60 +1,166 @@
-"""Graphics processors: what is on the bus, and what NVIDIA's driver says of it."""
+"""Graphics processors: what is on the bus, and what the makers' drivers say of them."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
+from kimi_prov.target import read_nvidia
 from kimi_prov.target.machine import Machine, fields
 
-_QUERY = ("index", "name", "memory.total", "uuid", "pci.bus_id", "compute_cap")
+if TYPE_CHECKING:
+    from kimi_prov.target.probe_software import Packages
+
 _NVIDIA = "0x10de"
 _DISPLAY = ("0x0300", "0x0302", "0x0380")
+_SWITCH = "0x0680"
+# Of the driver; what containers need of it has versions and upgrades of its own.
+_DRIVER = r"(lib)?nvidia-(?!container).*|cuda-drivers.*"
+_LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
+_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+# Without the persistence mode each call wakes every card first.
+_PATIENCE_S = 60.0
+_ASKED = {
+    "query": ["nvidia-smi", "-q", "-x"],
+    "table": [
+        "nvidia-smi",
+        f"--query-gpu={','.join(read_nvidia.COLUMNS)}",
+        "--format=csv,noheader,nounits",
+    ],
+    "topology": ["nvidia-smi", "topo", "-m"],
+    "links": ["nvidia-smi", "nvlink", "-s"],
+    "modinfo": ["modinfo", "nvidia"],
+}
 
 
-def gpus(machine: Machine) -> List[Dict[str, Any]]:
-    """One row for each GPU that the driver serves; memory in bytes."""
-    if not machine.exists("/proc/driver/nvidia/version"):
-        return []
-    text = machine.run(
-        ["nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"],
-        timeout_s=60,
-    )
-    rows = []
-    for line in (text or "").splitlines():
-        values = [value.strip() for value in line.split(",")]
-        if len(values) == len(_QUERY) and values[0].isdigit():
-            memory = values[2]
-            rows.append(
-                {
-                    "index": int(values[0]),
-                    "vendor": "nvidia",
-                    "model": values[1],
-                    "memory_total_bytes": int(memory) << 20 if memory.isdigit() else None,
-                    "uuid": values[3],
-                    "pci": values[4],
-                    "compute_capability": values[5],
-                }
-            )
-    return rows
+class Nvidia:
+    """All that NVIDIA's tools and files tell, asked once and side by side."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.cards = _devices(machine, _DISPLAY)
+        self.version = machine.read("/proc/driver/nvidia/version")
+        self._served = machine.exists("/proc/driver/nvidia")
+        self._said: Dict[str, Optional[str]] = {}
+        if self.present:
+            with ThreadPoolExecutor(len(_ASKED)) as pool:
+                self._said = dict(zip(_ASKED, pool.map(self._ask, _ASKED)))
+        self._query = read_nvidia.query(self._said.get("query"))
+        self._topology = read_nvidia.topology(self._said.get("topology"))
+
+    @property
+    def present(self) -> bool:
+        """Whether there is such a card or a driver for one."""
+        return bool(self.cards) or self._served
+
+    def _ask(self, what: str) -> Optional[str]:
+        if what != "modinfo" and not self._served:
+            return None
+        return self._machine.run(_ASKED[what], timeout_s=_PATIENCE_S)
+
+    def gpus(self) -> List[Dict[str, Any]]:
+        """One row for each GPU that the driver serves; memory in bytes."""
+        rows = read_nvidia.table(self._said.get("table"), list(read_nvidia.COLUMNS))
+        found: List[Dict[str, Any]] = list((self._query or {}).get("gpus") or [])
+        if not found:
+            found = [read_nvidia.listed(row) for row in rows]
+        told = {int(row["index"]): read_nvidia.capability(row.get("compute_cap")) for row in rows}
+        near = (self._topology or {}).get("near") or []
+        for number, gpu in enumerate(found):
+            gpu["compute_capability"] = gpu["compute_capability"] or told.get(gpu["index"])
+            gpu["numa_node"] = self._node(gpu.get("pci"))
+            if number < len(near):
+                gpu["cpus"] = near[number]["cpus"]
+                if gpu["numa_node"] is None:
+                    gpu["numa_node"] = near[number]["numa_node"]
+        return found
+
+    def _node(self, address: Optional[str]) -> Optional[int]:
+        """NUMA node by the bus: `00000000:00:06.0` is 0000:00:06.0 there; -1 is not known."""
+        short = (address or "").lower()[-12:]
+        number = self._machine.read_int(f"/sys/bus/pci/devices/{short}/numa_node")
+        return number if number is not None and number >= 0 else None
+
+    def facts(
+        self, gpus: List[Dict[str, Any]], packages: Packages, units: Dict[str, Dict[str, str]]
+    ) -> Optional[Dict[str, Any]]:
+        """Driver, fabric and links; None where there is neither such a card nor a driver."""
+        if not self.present:
+            return None
+        loaded = read_nvidia.module(self.version)
+        installed = fields(self._said.get("modinfo"), ":")
+        matrix = (self._topology or {}).get("matrix")
+        return {
+            "pci_devices": len(self.cards) or len(gpus),
+            # nvidia-smi repeats what the kernel's module told it.
+            "driver_loaded": loaded["version"] or (self._query or {}).get("driver"),
+            "driver_installed": installed.get("version"),
+            "open_module": _open(loaded["open"], installed.get("license")),
+            "cuda": (self._query or {}).get("cuda"),
+            "libs": self._libraries(),
+            "fabric_manager": _fabric_manager(packages, units),
+            "nscq": packages.version(r"libnvidia-nscq(-\d+)?")
+            or self._library("libnvidia-nscq.so"),
+            "nvlink": self._nvlink(matrix),
+            "nvswitch": read_nvidia.switched(
+                matrix, gpus, len(_devices(self._machine, (_SWITCH,)))
+            ),
+            "held": packages.held(_DRIVER),
+            "packages": packages.matching(_DRIVER),
+            "persistenced": _active(units, "nvidia-persistenced.service"),
+        }
+
+    def _nvlink(self, matrix: Optional[List[List[Optional[int]]]]) -> Optional[Dict[str, Any]]:
+        told = read_nvidia.links(self._said.get("links"))
+        if matrix is None and told is None:
+            return None
+        counted = [max((cell or 0 for cell in line), default=0) for line in matrix or []]
+        return {
+            "matrix": matrix,
+            "paths": (self._topology or {}).get("paths"),
+            "links_per_gpu": [row["links"] for row in told] if told else counted,
+            "link_bytes_per_s": told[0]["bytes_per_s"] if told else None,
+        }
+
+    def _libraries(self) -> Dict[str, Optional[str]]:
+        return {name.split(".")[0]: self._library(name) for name in _LIBRARIES}
+
+    def _library(self, name: str) -> Optional[str]:
+        """Version in the file name of a library of the driver."""
+        for folder in _FOLDERS:
+            for path in self._machine.glob(f"{folder}/{name}.[0-9]*"):
+                version = path.rsplit(".so.", 1)[1]
+                if re.fullmatch(r"\d{3,}(\.\d+)+", version):
+                    return version
+        return None
 
 
-def nvidia(machine: Machine) -> Optional[Dict[str, Any]]:
-    """Driver loaded and installed, or None where there is neither such a card nor a driver."""
-    cards = [
+def _devices(machine: Machine, classes: tuple[str, ...]) -> List[str]:
+    return [
         path
         for path in machine.glob("/sys/bus/pci/devices/*")
         if machine.read(f"{path}/vendor") == _NVIDIA
-        and (machine.read(f"{path}/class") or "")[:6] in _DISPLAY
+        and (machine.read(f"{path}/class") or "")[:6] in classes
     ]
-    version = machine.read("/proc/driver/nvidia/version")
-    if not cards and version is None:
+
+
+def _open(loaded: Optional[bool], licence: Optional[str]) -> Optional[bool]:
+    """Of the module that runs, else of the one that would be loaded: the open one is MIT/GPL."""
+    if loaded is not None:
+        return loaded
+    return "GPL" in licence if licence else None
+
+
+def _fabric_manager(
+    packages: Packages, units: Dict[str, Dict[str, str]]
+) -> Optional[Dict[str, Any]]:
+    version = packages.version(r"(cuda-drivers|nvidia)-fabricmanager(-\d+)?")
+    active = _active(units, "nvidia-fabricmanager.service")
+    if version is None and active is None:
         return None
-    loaded = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", version or "")
-    installed = fields(machine.run(["modinfo", "nvidia"]), ":").get("version")
-    return {
-        "pci_devices": len(cards),
-        "driver_loaded": loaded.group(1) if loaded else None,
-        "driver_installed": installed,
-        "open_module": "Open Kernel Module" in version if version else None,
-    }
+    return {"package_version": version, "active": active}
+
+
+def _active(units: Dict[str, Dict[str, str]], name: str) -> Optional[bool]:
+    return units[name].get("ActiveState") == "active" if name in units else None

@@ -1,11 +1,10 @@
-"""What of ours is on the machine already, and the packages that we may want."""
+"""What of ours is on the machine already."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import re
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from kimi_prov.target import layout
@@ -13,20 +12,6 @@ from kimi_prov.target import layout
 if TYPE_CHECKING:
     from kimi_prov.target.machine import Machine
 
-# The versions of these are told; a plan may ask only for packages in this list.
-PACKAGES = (
-    "ca-certificates",
-    "firewalld",
-    "g++",
-    "haproxy",
-    "libnuma1",
-    "nftables",
-    "numactl",
-    "openssl",
-    "python3-dev",
-    "python3-venv",
-    "ufw",
-)
 # Services that a package of ours brings along; whether they ran before is kept for `destroy`.
 _SERVICES = ("haproxy.service",)
 _UNITS = (
@@ -38,23 +23,10 @@ _UNITS = (
     "kimi-serve@*.service",
     "kimi-stage.service",
     "kimi-warm.service",
+    "nvidia-fabricmanager.service",
+    "nvidia-persistenced.service",
     "srv-kimi-ram.mount",
 )
-_PACKAGE = re.compile(r"^Package: (.+)$", re.MULTILINE)
-_VERSION = re.compile(r"^Version: (.+)$", re.MULTILINE)
-
-
-def packages(machine: Machine) -> Dict[str, Any]:
-    """Installed packages of interest with their version; None where dpkg is not the manager."""
-    status = machine.read("/var/lib/dpkg/status")
-    if status is None:
-        return {"installed": None}
-    installed: Dict[str, str] = {}
-    for block in status.split("\n\n"):
-        name, version = _PACKAGE.search(block), _VERSION.search(block)
-        if name and version and name.group(1) in PACKAGES and "ok installed" in block:
-            installed[name.group(1)] = version.group(1)
-    return {"installed": installed}
 
 
 def units(machine: Machine) -> Dict[str, Dict[str, str]]:

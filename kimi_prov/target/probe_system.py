@@ -11,7 +11,7 @@ import stat
 import sys
 from typing import Any, Dict, List, Optional
 
-from kimi_prov.target import layout
+from kimi_prov.target import layout, probe_cpu
 from kimi_prov.target.machine import Machine, fields
 
 SYSCTLS = (
@@ -24,7 +24,6 @@ SYSCTLS = (
 THP = "/sys/kernel/mm/transparent_hugepage/enabled"
 GOVERNOR = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
 _PLACES = ("/", "/etc", "/var", "/srv", layout.ROOT)
-_UNLIMITED = 1 << 60
 
 
 def host(machine: Machine) -> Dict[str, Any]:
@@ -41,13 +40,15 @@ def host(machine: Machine) -> Dict[str, Any]:
             "pretty": release.get("PRETTY_NAME"),
         },
         "kernel": machine.read("/proc/sys/kernel/osrelease"),
-        "arch": platform.machine() if machine.live else None,
+        "arch": platform.machine()
+        if machine.live
+        else probe_cpu.listed(machine).get("Architecture"),
         "glibc": _glibc(machine),
         "virtualization": _virtualization(machine, "--vm"),
         "container": machine.read("/run/systemd/container")
         or _virtualization(machine, "--container"),
         "systemd_version": int(version.group(1)) if version else None,
-        "systemd_running": machine.exists("/run/systemd/system"),
+        "systemd_running": machine.exists("/run/systemd/system") if machine.live else None,
         # Tells machines apart and shows when two names are one machine, without telling the id.
         "machine_id_hash": hashlib.sha256(f"kimi-prov:{identity}".encode()).hexdigest()[:32]
         if identity
@@ -63,6 +64,8 @@ def python(machine: Machine) -> Dict[str, Any]:
         for path in machine.glob("/usr/bin/python3.*")
         if re.fullmatch(r"/usr/bin/python3\.\d+", path)
     ]
+    if not machine.live:
+        return {"path": None, "version": None, "has_venv": None, "others": others}
     return {
         "path": sys.executable or None,
         "version": platform.python_version(),
@@ -71,30 +74,18 @@ def python(machine: Machine) -> Dict[str, Any]:
     }
 
 
-def memory(machine: Machine) -> Dict[str, Any]:
-    """Bytes of memory, swap and /dev/shm, and the limit of the control group we were put in."""
-    info = fields(machine.read("/proc/meminfo"), ":")
-
-    def size(key: str) -> Optional[int]:
-        words = info.get(key, "").split()
-        return int(words[0]) * 1024 if words and words[0].isdigit() else None
-
-    huge = info.get("HugePages_Total", "")
-    total = size("MemTotal")
-    return {
-        "total_bytes": total,
-        "available_bytes": size("MemAvailable"),
-        "swap_total_bytes": size("SwapTotal"),
-        "hugepages_total": int(huge) if huge.isdigit() else None,
-        "hugepage_bytes": size("Hugepagesize"),
-        "shm_size_bytes": _size_of_fs(machine, "/dev/shm"),  # noqa: S108
-        "cgroup_limit_bytes": _cgroup_limit(machine, total),
-    }
+def shm_bytes(machine: Machine) -> Optional[int]:
+    """Size of /dev/shm, through which an engine's processes talk."""
+    place = "/dev/shm"  # noqa: S108
+    size: Optional[int] = _space(machine, place)["total_bytes"] if machine.exists(place) else None
+    return size
 
 
 def filesystems(machine: Machine) -> List[Dict[str, Any]]:
     """Tell the file systems that the product writes to, each once, with the paths it holds."""
     mounts = _mounts(machine)
+    if not mounts:
+        return []
     found: Dict[str, Dict[str, Any]] = {}
     for place in _PLACES:
         existing = place
@@ -176,17 +167,20 @@ def _glibc(machine: Machine) -> Optional[str]:
 
 
 def _virtualization(machine: Machine, kind: str) -> Optional[str]:
-    answer = (machine.run(["systemd-detect-virt", kind]) or "").strip()
+    told = machine.run(["systemd-detect-virt", kind])
+    if told is None and kind == "--vm":
+        return _hypervisor(machine)
+    answer = (told or "").strip()
     return answer if answer and answer != "none" else None
 
 
-def _cgroup_limit(machine: Machine, total: Optional[int]) -> Optional[int]:
-    """Return the limit at the top of what we see of the hierarchy; None where there is none."""
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limit = machine.read_int(path)
-        if limit is not None and limit < min(_UNLIMITED, total or _UNLIMITED):
-            return limit
-    return None
+def _hypervisor(machine: Machine) -> Optional[str]:
+    """Return who the processor's guest says it runs under, where systemd cannot be asked."""
+    first = fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
+    if "hypervisor" not in first.get("flags", "").split():
+        return None
+    vendor = probe_cpu.listed(machine).get("Hypervisor vendor")
+    return vendor.lower() if vendor else "vm"
 
 
 def _mounts(machine: Machine) -> Dict[str, Any]:
@@ -214,8 +208,3 @@ def _space(machine: Machine, path: str) -> Dict[str, Any]:
         "total_bytes": sizes.f_blocks * sizes.f_frsize,
         "free_bytes": sizes.f_bavail * sizes.f_frsize,
     }
-
-
-def _size_of_fs(machine: Machine, path: str) -> Optional[int]:
-    size: Optional[int] = _space(machine, path)["total_bytes"] if machine.exists(path) else None
-    return size

@@ -1,27 +1,29 @@
 """Models, processors and graphics cards by name, with the figures that speed depends on.
 
-Read from catalog/speed_subjects.yaml. A name is found inside a longer text; the longest wins.
+Processors and cards are the catalogue's; shapes of models, words that rows use for a card, and
+stand-ins for parts that a source left out are in catalog/speed_subjects.yaml. A name is found
+inside a longer text; the longest wins.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
-
+from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.reading import HERE, parse
 from kimi_prov.planner import architecture as counting
 from kimi_prov.planner.speed.inputs import Cpu, Gpus, ModelShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kimi_prov.catalog.loader import Architecture
+    from kimi_prov.catalog.loader import Architecture, Gpu
+    from kimi_prov.catalog.loader import Cpu as CatalogueCpu
 
-CATALOGUE = Path(__file__).resolve().parents[2] / "catalog"
-Row = dict[str, Any]
+CATALOGUE = HERE
+_T = TypeVar("_T")
 
 
 def shape_of(name: str, a: Architecture) -> ModelShape:
@@ -52,49 +54,31 @@ def model(name: str) -> ModelShape | None:
 
 def gpus(name: str, count: int) -> Gpus | None:
     """Find cards by name ("H200 SXM", "8x RTX 4090 48GB"); None where none is known."""
-    rows = (row for row in _table("gpus") if not row.get("assumed"))
-    row = find(((n, row) for row in rows for n in row["names"]), name)
-    return None if row is None else _cards(row, count)
+    rows = {n: row for row in load().gpus for n in (row.name, *row.aliases)}
+    words = {word: rows[card] for word, card in _table("gpu_words").items()}
+    row = find([*rows.items(), *words.items()], name)
+    return None if row is None else cards(row, count)
+
+
+def cards(row: Gpu, count: int) -> Gpus:
+    """Make cards of a row of the catalogue."""
+    return Gpus(
+        name=row.name,
+        count=count,
+        bandwidth_gb_s=row.bandwidth_gb_s,
+        memory_gb=row.memory_gb,
+        vendor="AMD" if row.vendor == "amd" else "NVIDIA",
+        nvlink_gb_s=row.nvlink_gb_s,
+        tflops_bf16=row.tflops_bf16,
+        pcie_gb_s=row.pcie_gb_s,
+    )
 
 
 def unspecified_gpus(count: int) -> Gpus:
     """Stand in for a card that a source calls a consumer's."""
-    return _cards(next(row for row in _table("gpus") if row.get("assumed")), count)
-
-
-def cpu(name: str, sockets: int) -> Cpu | None:
-    """Find processors by name, with all channels populated; None where none is known."""
-    rows = (row for row in _table("cpus") if not row.get("assumed"))
-    row = find(((row["name"].rsplit(" ", 1)[-1], row) for row in rows), name)
-    return None if row is None else _sockets(row, sockets)
-
-
-def unspecified_cpu(text: str, sockets: int) -> Cpu:
-    """Stand in for a processor that is not known: 32 cores, eight channels of DDR5-4800."""
-    wanted = "96-core ARM" if "arm" in text.lower() else "unspecified"
-    return _sockets(next(row for row in _table("cpus") if row["name"] == wanted), sockets)
-
-
-def find(rows: Iterable[tuple[str, Row]], text: str) -> Row | None:
-    """Return the row with the longest name that the text contains."""
-    hits = [(len(name), row) for name, row in rows if _plain(name) in _plain(text)]
-    return max(hits, key=lambda hit: hit[0])[1] if hits else None
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[^a-z0-9.+]", "", text.lower())
-
-
-@cache
-def _table(kind: str) -> list[Row]:
-    text = (CATALOGUE / "speed_subjects.yaml").read_text(encoding="utf-8")
-    rows: list[Row] = yaml.safe_load(text)[kind]
-    return rows
-
-
-def _cards(row: Row, count: int) -> Gpus:
+    row = _table("unspecified")["gpu"]
     return Gpus(
-        name=row["names"][0],
+        name=row["name"],
         count=count,
         bandwidth_gb_s=row["gb_s"],
         memory_gb=row["memory_gb"],
@@ -105,12 +89,50 @@ def _cards(row: Row, count: int) -> Gpus:
     )
 
 
-def _sockets(row: Row, sockets: int) -> Cpu:
-    measured = row.get("measured_gb_s")
+def cpu(name: str, sockets: int) -> Cpu | None:
+    """Find processors by name, with all channels populated; None where none is known."""
+    row = find(((row.name.rsplit(" ", 1)[-1], row) for row in load().cpus), name)
+    return None if row is None else processors(row, sockets)
+
+
+def processors(row: CatalogueCpu, sockets: int) -> Cpu:
+    """Make sockets of a row of the catalogue, with all channels populated."""
+    measured = row.measured_bandwidth_gb_s
+    return Cpu(
+        sockets=sockets,
+        cores=row.cores * sockets,
+        bandwidth_gb_s=row.bandwidth_gb_s * sockets,
+        measured_gb_s=measured * sockets if measured else None,
+        vector=row.vector,
+    )
+
+
+def unspecified_cpu(text: str, sockets: int) -> Cpu:
+    """Stand in for a processor that is not known: 32 cores, eight channels of DDR5-4800."""
+    row = _table("unspecified")["arm" if "arm" in text.lower() else "cpu"]
     return Cpu(
         sockets=sockets,
         cores=row["cores"] * sockets,
         bandwidth_gb_s=row["gb_s"] * sockets,
-        measured_gb_s=measured * sockets if measured else None,
         vector=row["vector"],
     )
+
+
+def find(rows: Iterable[tuple[str, _T]], text: str) -> _T | None:
+    """Return the row with the longest name that the text contains."""
+    hits = [(len(name), row) for name, row in rows if _plain(name) in _plain(text)]
+    return max(hits, key=lambda hit: hit[0])[1] if hits else None
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9.+]", "", text.lower())
+
+
+@cache
+def _document() -> dict[str, Any]:
+    document: dict[str, Any] = parse((CATALOGUE / "speed_subjects.yaml").read_text("utf-8"))
+    return document
+
+
+def _table(kind: str) -> Any:  # noqa: ANN401  (a section of the file)
+    return _document()[kind]

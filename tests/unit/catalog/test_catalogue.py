@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
+from collections import Counter
+from pathlib import Path
 
+import jsonschema
 import pytest
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog import commands, reading
+from kimi_prov.catalog.loader import Catalogue, Combination, load
+from kimi_prov.catalog.names import forms, plain
 from kimi_prov.errors import UserError
 
 
@@ -26,9 +33,21 @@ def test_a_model_is_found_by_name_alias_and_repository() -> None:
     assert catalogue.model("kimi-k2-0905").name == "kimi-k2-instruct-0905"
 
 
-def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"did you mean kimi-k2\.5"):
-        load().model("kimi-k25")
+@pytest.mark.parametrize(
+    ("kind", "name", "near"),
+    [
+        ("model", "kimi-k25", "kimi-k2.5"),
+        ("model", "moonshotai/Kimi-K26", "kimi-k2.6"),
+        ("cpu", "EPYC 9645", "EPYC 9654"),
+        ("gpu", "H201", "H200 SXM"),
+        ("format", "nvfp5", "nvfp4"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest(kind: str, name: str, near: str) -> None:
+    with pytest.raises(UserError) as caught:
+        getattr(load(), kind)(name)
+    assert near in caught.value.message
+    assert "did you mean" in caught.value.message
 
 
 def test_every_engine_of_the_lab_has_a_lock() -> None:
@@ -42,3 +61,206 @@ def test_every_lock_is_named_for_an_engine_of_the_catalogue() -> None:
     for name in load().locks:
         if re.search(r"-cp3\d+\.txt$", name):
             assert name in known
+
+
+def test_every_row_says_where_it_comes_from_and_how_sure_it_is() -> None:
+    document = commands.show(load(), None, None)
+    schema = Path(commands.__file__).parent / "schema" / "catalog.json"
+    jsonschema.validate(json.loads(json.dumps(document)), json.loads(schema.read_text()))
+    assert {row["part"].split(".")[0] for row in document["rows"]} == set(commands._KINDS)
+
+
+def test_no_two_rows_answer_to_one_name() -> None:
+    catalogue = load()
+    for rows in (catalogue.cpus, catalogue.gpus):
+        names = Counter(n for row in rows for n in {plain(n) for n in (row.name, *row.aliases)})
+        assert [name for name, count in names.items() if count > 1] == []
+    short = Counter(form for row in catalogue.cpus for form in set(forms(row.name)))
+    assert [name for name, count in short.items() if count > 1] == []
+    models = Counter(n for row in catalogue.models for n in (row.name, *row.aliases))
+    assert [name for name, count in models.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("Xeon Platinum 8468", "Xeon Platinum 8468"),
+        ("Intel(R) Xeon(R) Platinum 8468", "Xeon Platinum 8468"),
+        ("Intel(R) Xeon(R) Platinum 8480+ @ 2.00GHz", "Xeon Platinum 8480+"),
+        ("Xeon 8468", "Xeon Platinum 8468"),
+        ("8468", "Xeon Platinum 8468"),
+        ("AMD EPYC 9654", "EPYC 9654"),
+        ("AMD EPYC 9654 96-Core Processor", "EPYC 9654"),
+        ("Intel(R) Xeon(R) 6980P", "Xeon 6980P"),
+        ("AMD Ryzen Threadripper PRO 7995WX 96-Cores", None),
+        ("Intel(R) Xeon(R) Processor", None),
+        ("", None),
+    ],
+)
+def test_processors_by_what_people_and_kernels_call_them(name: str, found: str | None) -> None:
+    row = load().find_cpu(name)
+    assert (row.name if row else None) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "found"),
+    [
+        ("NVIDIA H200", None, "H200 SXM"),
+        ("NVIDIA H100 80GB HBM3", None, "H100 SXM 80GB"),
+        ("H100 NVL 94GB", None, "H100 NVL 94GB"),
+        ("NVIDIA H100 NVL", None, "H100 NVL 94GB"),
+        ("NVIDIA GeForce RTX 4090", 24, "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090", 48, "RTX 4090 48GB (modded)"),
+        ("AMD Instinct MI300X", None, "MI300X"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", None, "RTX PRO 6000 Blackwell (Server)"),
+        ("NVIDIA Tesla K80", None, None),
+    ],
+)
+def test_cards_by_what_people_and_drivers_call_them(
+    name: str, gib: int | None, found: str | None
+) -> None:
+    row = load().find_gpu(name, gib << 30 if gib else None)
+    assert (row.name if row else None) == found
+
+
+def test_bandwidth_is_what_the_channels_give() -> None:
+    for row in load().cpus:
+        if row.memory_channels and row.memory_mt_s:
+            computed = row.memory_channels * row.memory_mt_s * 8 / 1000
+            assert row.bandwidth_gb_s == pytest.approx(computed, rel=0.001), row.name
+
+
+@pytest.mark.parametrize("name", ["Xeon Platinum 8468", "Xeon 6980P", "EPYC 9654", "EPYC 7763"])
+def test_processors_have_what_their_instructions_say(name: str) -> None:
+    row = load().cpu(name)
+    wide = {"Xeon Platinum 8468": "amx", "Xeon 6980P": "amx", "EPYC 9654": "avx512"}
+    assert row.vector == wide.get(name, "avx2")
+
+
+def test_the_cores_that_reference_documents_took_for_threads() -> None:
+    assert load().cpu("8468").cores == 48
+    assert load().cpu("9654").cores == 96
+    assert load().model("kimi-k2.5").architecture.experts == 384
+
+
+DEAD = [
+    ("--swap-space", None, "0.19.1", "rejected"),
+    ("--skip-non-local-expert-weights", None, "0.19.1", "rejected"),
+    ("--quantization-param-path", None, "0.15.0", "rejected"),
+    ("--load-format", "compressed-tensors", "0.32.0", "fails"),
+    ("--load-format", "compressed-tensors", "0.11.1", "rejected"),
+    ("--num-redundant-experts", None, "0.11.1", "deprecated"),
+    ("--cuda-graph-sizes", None, "0.15.0", "rejected"),
+    ("--task", None, "0.33.0", "rejected"),
+]
+
+
+@pytest.mark.parametrize(("flag", "value", "version", "status"), DEAD)
+def test_dead_flags_say_what_replaces_them(
+    flag: str, value: str | None, version: str, status: str
+) -> None:
+    state = load().flag("vllm", version, flag, value)
+    assert state.status == status
+    assert state.replacement
+
+
+def test_flags_that_live_and_flags_that_nobody_looked_up() -> None:
+    catalogue = load()
+    assert catalogue.flag("vllm", "0.19.1", "--max-model-len").status == "accepted"
+    assert catalogue.flag("vllm", "0.19.1", "max_model_len=8").status == "accepted"
+    assert catalogue.flag("vllm", "0.19.1", "--load-format", "auto").status == "accepted"
+    assert catalogue.flag("ktransformers", "0.7.2", "--kt-cpuinfer").status == "accepted"
+    assert catalogue.flag("vllm", "0.19.1", "--no-such-flag").status == "unknown"
+
+
+def test_between_versions_that_agree_the_answer_is_theirs() -> None:
+    catalogue = load()
+    assert catalogue.flag("vllm", "0.25.1", "--swap-space").status == "rejected"
+    assert catalogue.flag("vllm", "0.17.0", "--swap-space").status == "unknown"
+    assert catalogue.flag("vllm", "0.40.0", "--swap-space").status == "rejected"
+    assert catalogue.flag("vllm", "0.40.0", "--numa-bind").status == "unknown"
+    assert catalogue.flag("vllm", "0.9.0", "--swap-space").status == "unknown"
+
+
+KT = Combination("ktransformers", "cuda", "0.7.2", "kimi-k2.6", "int4", tensor_parallel=4)
+VLLM = Combination("vllm", "cuda", "0.15.0", "kimi-k2.5", "int4", tensor_parallel=8)
+
+
+@pytest.mark.parametrize(
+    ("given", "changed", "hit"),
+    [
+        (KT, {}, "kt-k2.6-rawint4-tp"),
+        (KT, {"capability": "12.0"}, "kt-blackwell"),
+        (VLLM, {"flags": ("--enable-eplb",)}, "vllm-eplb-int4"),
+        (
+            VLLM,
+            {"flags": ("--kv-cache-dtype=fp8", "--enable-chunked-prefill")},
+            "vllm-fp8-kv-chunked-prefill",
+        ),
+        (VLLM, {"variant": "cpu"}, "vllm-cpu-int4"),
+        (
+            VLLM,
+            {"flags": ("--load-format=compressed-tensors",)},
+            "vllm-load-format-compressed-tensors",
+        ),
+    ],
+)
+def test_known_broken_combinations_are_found(given: Combination, changed: dict, hit: str) -> None:
+    found = load().broken_with(dataclasses.replace(given, **changed))
+    assert hit in {row.id for row in found}
+    assert all(row.fix and row.source for row in found)
+
+
+@pytest.mark.parametrize(
+    ("given", "changed", "spared"),
+    [
+        (KT, {"tensor_parallel": 1}, "kt-k2.6-rawint4-tp"),
+        (KT, {"model": "kimi-k2.5"}, "kt-k2.6-rawint4-tp"),
+        (KT, {"capability": "9.0"}, "kt-blackwell"),
+        (VLLM, {"flags": ("--enable-eplb",), "weights_format": "nvfp4"}, "vllm-eplb-int4"),
+        (
+            VLLM,
+            {"flags": ("--kv-cache-dtype=fp8", "--enable-chunked-prefill"), "version": "0.19.1"},
+            "vllm-fp8-kv-chunked-prefill",
+        ),
+        (VLLM, {"flags": ("--kv-cache-dtype=fp8",)}, "vllm-fp8-kv-chunked-prefill"),
+    ],
+)
+def test_what_differs_in_what_matters_is_not_broken(
+    given: Combination, changed: dict, spared: str
+) -> None:
+    found = load().broken_with(dataclasses.replace(given, **changed))
+    assert spared not in {row.id for row in found}
+
+
+def test_drivers_prices_and_systems_answer() -> None:
+    catalogue = load()
+    assert catalogue.drivers.branch_for("13.0") == 580
+    assert catalogue.drivers.branch_for("99") is None
+    branches = {row.name: row.driver_branch for row in catalogue.drivers.rules}
+    assert branches["marlin-ptx"] == 580
+    assert catalogue.prices.assumed("electricity") > 0
+    for row in catalogue.prices.api:
+        if row.model:
+            assert catalogue.model(row.model)
+    for price in (*catalogue.prices.gpu_hour, *catalogue.prices.purchase):
+        assert catalogue.gpu(price.name)
+    debian = catalogue.system("debian", "12")
+    assert debian is not None
+    assert debian.nvidia_driver is not None
+    assert debian.nvidia_driver < "580"
+
+
+def test_a_kind_is_read_when_it_is_asked_for_and_not_before(monkeypatch) -> None:
+    read = []
+    parsed = reading._parsed
+
+    def note(path: Path, changed: int) -> object:
+        read.append(path.stem)
+        return parsed(path, changed)
+
+    monkeypatch.setattr(reading, "_parsed", note)
+    catalogue = Catalogue()
+    assert not read
+    catalogue.gpu("H200")
+    assert set(read) == {"gpus"}

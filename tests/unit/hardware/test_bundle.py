@@ -63,6 +63,37 @@ def test_it_needs_no_root() -> None:
     assert document["host"]["root"] is False
 
 
+def pythons() -> list[Path]:
+    """The oldest Python that a vendor may have, where this machine has one."""
+    roots = [Path("/usr/bin"), *Path("~/.pyenv/versions").expanduser().glob("3.9.*/bin")]
+    return [path for root in roots for path in root.glob("python3.9") if os.access(path, os.X_OK)]
+
+
+@pytest.mark.skipif(not pythons(), reason="no Python 3.9 on this machine")
+@pytest.mark.parametrize("form", [[], ["probe"], ["--output", "facts.json"]])
+def test_it_runs_under_python_3_9_and_leaves_nothing(tmp_path: Path, form: list[str]) -> None:
+    program = bundle.build_zipapp(tmp_path / "probe.pyz")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    done = subprocess.run(
+        [str(pythons()[0]), "-I", "-W", "error", str(program), *form],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"HOME": str(scratch), "TMPDIR": str(scratch)},
+    )
+    assert done.stderr == ""
+    written = tmp_path / "facts.json"
+    document = json.loads(written.read_text() if "--output" in form else done.stdout)
+    written.unlink(missing_ok=True)
+    jsonschema.Draft202012Validator(facts.schema("facts")).validate(document)
+    assert document["python"]["version"].startswith("3.9.")
+    assert document["origin"]["kind"] == "probe"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["probe.pyz", "scratch"]
+    assert list(scratch.iterdir()) == []
+
+
 WATCH = """
 import os, sys
 def watch(event, arguments):

@@ -13,8 +13,9 @@ from kimi_prov.target import (
     probe,
     probe_cpu,
     probe_gpu,
-    probe_kimi,
+    probe_memory,
     probe_network,
+    probe_software,
     probe_system,
 )
 from kimi_prov.target.machine import Machine, format_list, parse_list
@@ -32,7 +33,7 @@ def tree(root: Path, files: dict[str, str]) -> Machine:
 
 
 def test_memory_is_what_psutil_says() -> None:
-    memory = probe_system.memory(LIVE)
+    memory = probe_memory.memory(LIVE, probe_system.shm_bytes(LIVE))
     assert memory["total_bytes"] == pytest.approx(psutil.virtual_memory().total, rel=0.01)
     assert memory["swap_total_bytes"] == psutil.swap_memory().total
 
@@ -133,7 +134,7 @@ def test_nodes_with_memory_and_distances(tmp_path: Path) -> None:
 )
 def test_the_limit_of_a_container(tmp_path: Path, path: str, text: str, limit: int) -> None:
     machine = tree(tmp_path, {path: text, "/proc/meminfo": "MemTotal:  16777216 kB\n"})
-    assert probe_system.memory(machine)["cgroup_limit_bytes"] == limit
+    assert probe_memory.memory(machine, None)["cgroup_limit_bytes"] == limit
 
 
 def test_sockets_are_read_in_both_families(tmp_path: Path) -> None:
@@ -168,16 +169,18 @@ def test_only_installed_packages_count(tmp_path: Path) -> None:
         "Package: bash\nStatus: install ok installed\nVersion: 5\n"
     )
     machine = tree(tmp_path, {"/var/lib/dpkg/status": status})
-    assert probe_kimi.packages(machine) == {"installed": {"haproxy": "2.6"}}
+    found = probe_software.packages(machine, probe_software.Packages(machine))
+    assert found["installed"] == {"haproxy": "2.6"}
 
 
 def test_a_card_without_a_driver_is_seen(tmp_path: Path) -> None:
     base = "/sys/bus/pci/devices/0000:01:00.0"
     machine = tree(tmp_path, {f"{base}/vendor": "0x10de", f"{base}/class": "0x030200"})
-    seen = probe_gpu.nvidia(machine)
+    cards = probe_gpu.Nvidia(machine)
+    seen = cards.facts(cards.gpus(), probe_software.Packages(machine), {})
     assert seen is not None
     assert (seen["pci_devices"], seen["driver_loaded"]) == (1, None)
-    assert probe_gpu.gpus(machine) == []
+    assert cards.gpus() == []
 
 
 @pytest.mark.parametrize("text", ["0-3,8", "5", "0,2,4-6", ""])

@@ -29,6 +29,7 @@ def metal_facts(*, nodes: int = 2, gib: int = 64, cores: int = 16) -> dict[str, 
     facts["host"] |= {"container": None, "virtualization": None, "kernel": "6.1.0-25-amd64"}
     # The kernel and the firmware keep some of what was bought.
     facts["memory"] |= {"total_bytes": gib * GIB - 200 * MIB, "available_bytes": gib * GIB}
+    facts["memory"]["shm_size_bytes"] = gib * GIB // 2
     facts["cpu"] |= {"cores": cores, "threads": cores, "sockets": nodes}
     facts["cpu"] |= {"online": f"0-{cores - 1}", "primary": f"0-{cores - 1}"}
     share = cores // nodes

@@ -11,7 +11,8 @@ from plan_inputs import GIB, blocked_by, found, gpu_facts, lab_facts, metal_fact
 from kimi_prov.catalog.loader import load
 from kimi_prov.errors import UserError
 from kimi_prov.hardware.facts import schema
-from kimi_prov.target.probe_kimi import PACKAGES
+from kimi_prov.planner.plan import refusals
+from kimi_prov.target.probe_software import PACKAGES
 
 HUGE = {"model": "kimi-k2.5", "weights_source": None}
 
@@ -304,9 +305,20 @@ def test_an_unknown_model_is_refused_with_the_nearest() -> None:
         plan(model="kimi-k2.8")
 
 
-def test_a_model_without_a_repository_needs_a_source() -> None:
-    with pytest.raises(UserError, match="kimi_weights_source"):
-        plan(weights_source=None)
+def test_a_model_without_a_repository_needs_a_source_to_be_applied() -> None:
+    document = plan(weights_source=None)
+    assert blocked_by(document) == set()
+    refused = {row["id"]: row for row in refusals(document)}
+    assert refused["weights.source_missing"]["severity"] == "blocker"
+    assert "kimi_weights_source" in refused["weights.source_missing"]["fix"]
+
+
+def test_what_is_planned_and_not_provisioned_is_refused_by_apply_alone() -> None:
+    document = plan(gpu_facts(), engine="ktransformers", **HUGE)
+    assert document["engine"]["provisioned"] is False
+    assert "engine.not_provisioned" not in blocked_by(document)
+    assert "engine.not_provisioned" in {row["id"] for row in refusals(document)}
+    assert refusals(plan()) == []
 
 
 def test_the_revision_becomes_part_of_the_path() -> None:
@@ -321,7 +333,7 @@ def test_the_revision_becomes_part_of_the_path() -> None:
 def test_an_unknown_engine_version_and_format_are_blockers() -> None:
     assert "engine.version" in blocked_by(plan(engine_version="9.9.9"))
     assert "weights.format_unpublished" in blocked_by(plan(weights_format="fp8"))
-    assert "engine.not_provisioned" in blocked_by(plan(engine="ktransformers"))
+    assert "engine.no_gpu" in blocked_by(plan(engine="ktransformers"))
 
 
 def test_a_cgroup_limit_is_the_memory_there_is() -> None:

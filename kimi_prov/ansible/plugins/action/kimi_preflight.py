@@ -7,7 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import failure
-from kimi_prov.planner.plan import blockers
+from kimi_prov.planner.plan import refusals
 from kimi_prov.report import text
 
 
@@ -23,7 +23,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Fail with the blockers of `plan`, or pass with its warnings in `msg`."""
         result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
         plan = self._task.args["plan"]
-        found = blockers(plan)
+        found = refusals(plan)
         host = (task_vars or {}).get("inventory_hostname", "the machine")
         if found:
             message = f"{host} does not meet what the plan requires:\n{text.findings(found)}"

@@ -1,0 +1,182 @@
+"""What `kimi-prov catalog` shows: rows of one kind, or all that is known of one name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+from kimi_prov.catalog.loader import Catalogue
+from kimi_prov.catalog.names import nearest, unknown
+from kimi_prov.errors import UserError
+
+SCHEMA = "kimi-prov/catalog/v1"
+Document = dict[str, Any]
+_Rows = Iterable[tuple[str, Any]]
+
+
+def _one(kind: str) -> Callable[[Catalogue], _Rows]:
+    return lambda catalogue: ((kind, row) for row in getattr(catalogue, kind))
+
+
+def _parts(kind: str, *parts: str) -> Callable[[Catalogue], _Rows]:
+    return lambda catalogue: (
+        (f"{kind}.{part}", row) for part in parts for row in getattr(getattr(catalogue, kind), part)
+    )
+
+
+def _accepted(catalogue: Catalogue) -> _Rows:
+    return (("flags.accepted", row) for row in catalogue.flag_sets)
+
+
+_KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
+    "models": _one("models"),
+    "formats": _one("formats"),
+    "cpus": _one("cpus"),
+    "gpus": _one("gpus"),
+    "engines": _one("engines"),
+    "flags": lambda catalogue: (*_one("flags")(catalogue), *_accepted(catalogue)),
+    "systems": _one("systems"),
+    "drivers": _parts("drivers", "cuda", "torch", "rules", "packages"),
+    "prices": _parts("prices", "api", "gpu_hour", "machine_hour", "purchase", "assumptions"),
+    "broken": _one("broken"),
+}
+# Kinds whose names people write in many ways.
+_FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
+    "models": Catalogue.model,
+    "formats": Catalogue.format,
+    "cpus": Catalogue.cpu,
+    "gpus": Catalogue.gpu,
+}
+
+
+def show(catalogue: Catalogue, kind: str | None, name: str | None) -> Document:
+    """Return the rows asked for; without a kind all of them.
+
+    Raises UserError for a kind or a name that is not known, with the nearest ones.
+    """
+    if kind is not None and kind not in _KINDS:
+        near = nearest(kind, _KINDS)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"unknown kind {kind!r}{hint}", fix=f"choose one of: {', '.join(_KINDS)}")
+    wanted = [kind] if kind else list(_KINDS)
+    rows = [_row(part, row) for one in wanted for part, row in _KINDS[one](catalogue)]
+    if kind is not None and name is not None:
+        rows = _named(catalogue, kind, name, rows)
+    return {"schema": SCHEMA, "kind": kind, "name": name, "rows": rows}
+
+
+def _row(kind: str, row: Any) -> Document:  # noqa: ANN401  (any record)
+    values = asdict(row)
+    if kind == "flags":
+        name = " ".join(filter(None, [row.flag, row.value]))
+    elif kind == "flags.accepted":
+        name = f"{row.engine} {row.name}"
+    elif kind == "systems":
+        name = f"{row.id}-{row.version}"
+    else:
+        name = row.id if kind == "broken" else row.name
+    extra = {"formats": list(row.formats)} if kind == "models" else {}
+    extra |= {"memory_bytes": row.memory_bytes} if kind == "gpus" else {}
+    return {"part": kind, **values, **extra, "name": name}
+
+
+def _named(catalogue: Catalogue, kind: str, name: str, rows: list[Document]) -> list[Document]:
+    if kind in _FOUND_BY:
+        found = _FOUND_BY[kind](catalogue, name)
+        return [row for row in rows if row["name"] == found.name]
+    low = name.lower()
+    hits = [row for row in rows if low in _names(row)]
+    if not hits:
+        raise unknown(kind.removesuffix("s"), name, {row["name"]: _names(row) for row in rows})
+    return hits
+
+
+def _names(row: Document) -> tuple[str, ...]:
+    """Ways to ask for a row of the kinds that have no aliases."""
+    name = row["name"].lower()
+    if row["part"] == "engines":
+        variant, version = row["variant"], row["version"]
+        return (name, f"{name}-{variant}", f"{name}-{version}", f"{name}-{variant}-{version}")
+    if row["part"].startswith("flags"):
+        accepted = row.get("flags", ())
+        bare = [flag.lstrip("-") for flag in accepted]
+        if accepted:
+            return (name, row["engine"], *accepted, *bare)
+        return (name, name.lstrip("-"), row["flag"], row["engine"])
+    return (name, row["part"].rpartition(".")[2])
+
+
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    "models": ("name", "native_format", "context", "released", "confidence"),
+    "formats": ("name", "kind", "expert_bytes", "rest_bytes", "confidence"),
+    "cpus": ("name", "cores", "memory_channels", "memory_mt_s", "bandwidth_gb_s", "confidence"),
+    "gpus": ("name", "memory_gb", "bandwidth_gb_s", "compute_capability", "confidence"),
+    "engines": ("name", "variant", "version", "torch", "cuda", "driver_branch", "confidence"),
+    "flags": ("name", "engine", "replacement"),
+    "flags.accepted": ("name", "versions", "flags"),
+    "systems": ("name", "glibc", "python", "nvidia_driver", "proven"),
+    "drivers.cuda": ("name", "driver", "compatible_driver", "confidence"),
+    "drivers.torch": ("name", "torch", "cuda", "driver_branch", "confidence"),
+    "drivers.rules": ("name", "text"),
+    "drivers.packages": ("name", "packages"),
+    "prices.api": ("name", "input_usd_per_mtok", "output_usd_per_mtok", "confidence"),
+    "prices.gpu_hour": ("name", "neocloud_usd", "rental_3_years_usd", "power_kw", "confidence"),
+    "prices.machine_hour": ("name", "usd", "confidence"),
+    "prices.purchase": ("name", "low_usd", "high_usd", "confidence"),
+    "prices.assumptions": ("name", "value", "unit"),
+    "broken": ("name", "severity", "title"),
+}
+_WIDTH = 98
+
+
+def text(document: Document) -> str:
+    """Lay rows out as tables, or one name's rows with all that is known of them."""
+    if document["name"] is not None:
+        return "\n\n".join(_whole(row) for row in document["rows"]) + "\n"
+    kinds = list(dict.fromkeys(row["part"] for row in document["rows"]))
+    tables = [_table(kind, [r for r in document["rows"] if r["part"] == kind]) for kind in kinds]
+    return "\n\n".join(tables) + "\n"
+
+
+def _table(kind: str, rows: list[Document]) -> str:
+    columns = [column for column in _COLUMNS[kind] if any(column in row for row in rows)]
+    cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
+    widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]
+    return "\n".join([f"{kind}:", *(f"  {_cut(line)}" for line in lines)])
+
+
+def _cut(line: str) -> str:
+    """Keep a table's lines within a terminal; naming a row shows it whole."""
+    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3].rstrip()}..."
+
+
+def _whole(row: Document) -> str:
+    lines = [f"{row['name']} ({row['part']})"]
+    for key, value in row.items():
+        if key not in ("name", "part") and value not in (None, (), [], ""):
+            lines += _entry(key, value, "  ")
+    return "\n".join(lines)
+
+
+def _entry(key: str, value: Any, indent: str) -> list[str]:  # noqa: ANN401
+    if isinstance(value, dict):
+        inner = [line for k, v in value.items() for line in _entry(k, v, indent + "  ")]
+        return [f"{indent}{key}:", *inner]
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], dict):
+        return [f"{indent}{key}:", *(f"{indent}  - {_cell(list(v.values()))}" for v in value)]
+    return [f"{indent}{key}: {_cell(value)}"]
+
+
+def _cell(value: Any) -> str:  # noqa: ANN401
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_cell(part) for part in value if part is not None)
+    return str(value)

@@ -1,0 +1,73 @@
+"""Facts of machines that nobody recorded, made from those that somebody did, and labelled so."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Card:
+    """What another GPU would say of itself."""
+
+    name: str
+    memory_mib: int
+    power_w: float
+    compute_capability: str
+
+
+H100 = Card("NVIDIA H100 80GB HBM3", 81559, 700.0, "9.0")
+
+
+def made(
+    facts: dict[str, Any],
+    name: str,
+    *,
+    card: Card | None = None,
+    driver: str | None = None,
+    cuda: str | None = None,
+) -> dict[str, Any]:
+    """Return a copy of the facts as they would be with another card or driver.
+
+    The result says in `origin` that it was made, and from what; `origins` names each value that
+    was.
+    """
+    found = copy.deepcopy(facts)
+    origin = facts.get("origin") or {}
+    changed = ", ".join(
+        word for word in (card and card.name, driver and f"driver {driver}") if word
+    )
+    found["origin"] = {
+        "kind": "made",
+        "name": name,
+        "detail": f"made from {origin.get('kind')} {origin.get('name')}: {changed}",
+    }
+    origins = found.setdefault("origins", {})
+    for number, gpu in enumerate(found["gpus"] if card else []):
+        _change(gpu, card)
+        for key in ("model", "memory_bytes", "power_limit_w", "compute_capability"):
+            origins[f"gpus[{number}].{key}"] = "made"
+    nvidia = found.get("nvidia")
+    if driver and nvidia:
+        nvidia["driver_loaded"] = driver
+        if nvidia.get("driver_installed"):
+            nvidia["driver_installed"] = driver
+        nvidia["cuda"] = cuda
+        origins["nvidia.driver_loaded"] = origins["nvidia.cuda"] = "made"
+    return found
+
+
+def _change(gpu: dict[str, Any], card: Card | None) -> None:
+    if card is None:
+        return
+    size = card.memory_mib << 20
+    gpu.update(
+        model=card.name,
+        name_raw=card.name,
+        memory_total_bytes=size,
+        memory_bytes=size,
+        power_limit_w=card.power_w,
+        power_limit_max_w=card.power_w,
+        compute_capability=card.compute_capability,
+    )

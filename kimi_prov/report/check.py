@@ -1,0 +1,89 @@
+"""The check document: each target's facts, plan and findings, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.report import cost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.report.cost import Known, Use
+
+SCHEMA = "kimi-prov/check/v1"
+_KINDS = {
+    "probe": "probed on the machine itself",
+    "recording": "recorded output of the machine, not probed live",
+    "spec": "a spec sheet: what was promised, nothing was measured",
+    "made": "made up for a test",
+}
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a check document; facts and plan have schemas of their own."""
+    path = Path(__file__).resolve().parent / "schema" / "check.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def document(targets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Put targets together; `ok` is false where any has a blocker. Their names become unique."""
+    named: list[dict[str, Any]] = []
+    taken: set[str] = set()
+    for target in targets:
+        name, number = str(target["name"]), 2
+        while name in taken:
+            name, number = f"{target['name']} ({number})", number + 1
+        taken.add(name)
+        named.append({**target, "name": name})
+    blocked = any(row["severity"] == "blocker" for t in named for row in t["findings"])
+    return {"schema": SCHEMA, "ok": not blocked, "targets": named}
+
+
+def target(
+    name: str, facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: Known
+) -> dict[str, Any]:
+    """Judge one target. The plan is the planner's own, its findings included."""
+    costs, assumed = cost.of(facts, plan, use, known)
+    return {
+        "name": name,
+        "facts": facts,
+        "plan": plan,
+        "findings": plan["findings"],
+        "cost": costs,
+        "assumptions": [*_origin(facts), *_speed(plan), *assumed],
+    }
+
+
+def _origin(facts: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Say where the facts are from, and which of them the catalogue filled in."""
+    origin = facts.get("origin") or {}
+    rows = []
+    if origin.get("kind"):
+        detail = str(origin.get("detail") or origin.get("name") or "")
+        rows.append(_row("The machine", _KINDS.get(origin["kind"], origin["kind"]), detail))
+    by_source: dict[str, list[str]] = {}
+    for key, source in (facts.get("origins") or {}).items():
+        # What the sheet itself says is no assumption; like parts are told once.
+        if source != "sheet":
+            by_source.setdefault(str(source), []).append(re.sub(r"\[\d+\]", "", str(key)))
+    rows += [
+        _row("Not told, filled in", ", ".join(dict.fromkeys(keys)), source)
+        for source, keys in by_source.items()
+    ]
+    return rows
+
+
+def _speed(plan: Mapping[str, Any]) -> list[dict[str, str]]:
+    if plan["throughput"]["decode_tok_s"]["expected"] is None:
+        return []
+    value = "estimated, not measured; the range is where a measurement is expected"
+    return [_row("Speed", value, str(plan["throughput"]["basis"]))]
+
+
+def _row(what: str, value: str, source: str) -> dict[str, str]:
+    return {"what": what, "value": value, "source": source}

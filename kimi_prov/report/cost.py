@@ -1,0 +1,306 @@
+"""What a machine costs by the hour and by the token, and where an API would be cheaper.
+
+All money is in US dollars. A token of cost is an output token together with the input tokens that
+come with it; how many those are is an assumption, and every assumption is listed with its source.
+What has no price stays unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+HOURS_A_YEAR = 8766
+_MILLION = 1_000_000
+_SPAN = ("low", "expected", "high")
+_UNKNOWN = {"low": None, "expected": None, "high": None}
+_USES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+_FREE_OF_INTEREST = "no interest, nothing left at the end"
+
+
+@dataclass(frozen=True)
+class Use:
+    """How the machine is paid for and used; None takes the catalogue's assumption.
+
+    `utilisation` is the share of all hours in which it works at the planned number of requests,
+    `power_price` is in dollars a kWh.
+    """
+
+    amortise_years: float | None = None
+    utilisation: float | None = None
+    power_price: float | None = None
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A figure with its source; the unit is told where it is used."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Api:
+    """What somebody else asks, in dollars per million tokens. `model` is the catalogue's name."""
+
+    name: str
+    model: str | None
+    input_usd: float
+    output_usd: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the catalogue knows about one machine's money and power.
+
+    `power_kw` is the draw at full work with cooling, `usual_rent` dollars an hour for its GPUs,
+    `assumed` the figures that nobody told us: amortise, utilisation, electricity,
+    input_per_output, idle_power.
+    """
+
+    assumed: Mapping[str, Rate]
+    apis: Sequence[Api] = ()
+    power_kw: Rate | None = None
+    usual_rent: Rate | None = None
+    usual_cards: tuple[float, float, str] | None = None
+
+
+@dataclass
+class _Told:
+    """What is said beside the figures: assumptions, and what stays unknown."""
+
+    known: Known
+    rows: list[dict[str, str]] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    def note(self, what: str, value: str, source: str) -> None:
+        self.rows.append({"what": what, "value": value, "source": source})
+
+    def chosen(self, name: str, given: float | None) -> Rate:
+        """Give what the reader asked for, else the catalogue's assumption."""
+        return self.known.assumed[name] if given is None else Rate(given, "given by the reader")
+
+
+@dataclass(frozen=True)
+class _Hour:
+    """What an hour costs, in dollars: `fixed` in any case, `work` in proportion to the use."""
+
+    fixed: float
+    work: float = 0.0
+
+    def at(self, use: float) -> float:
+        return self.fixed + self.work * use
+
+
+def of(
+    facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: Known
+) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """Return the cost of one target, and every assumption that went into it with its source."""
+    own = plan.get("power")
+    if own:
+        known = replace(known, power_kw=Rate(float(own["kw"]), str(own["source"])))
+    told = _Told(known)
+    utilisation = told.chosen("utilisation", use.utilisation)
+    inputs = known.assumed["input_per_output"]
+    hour, parts = _hour(facts.get("price") or {}, use, utilisation.value, told)
+    rate = _rate(plan, inputs.value, told)
+    apis = _comparable(str(plan["model"]["name"]), known.apis)
+    if rate["expected"]:
+        many = plan["throughput"]["concurrency"]
+        told.note(
+            "Use",
+            f"{utilisation.value:.0%} of all hours, then {many} requests at once",
+            utilisation.source,
+        )
+        told.note(
+            "Input", f"{inputs.value:g} tokens for each output token, none cached", inputs.source
+        )
+    for api in apis:
+        told.note(
+            f"API price of {api.name}",
+            f"${api.input_usd:,.2f} per million input tokens, ${api.output_usd:,.2f} output",
+            api.source,
+        )
+    document = {
+        "currency": "USD",
+        "utilisation": utilisation.value,
+        "input_tokens_per_output_token": inputs.value,
+        **parts,
+        "output_tok_s_at_full_use": rate,
+        "usd_per_million_output_tokens": _costs(hour, rate, utilisation.value),
+        "break_even": [
+            _break_even(hour, rate, utilisation.value, _worth(api, inputs.value), api)
+            for api in apis
+        ],
+        "by_use": _by_use(hour, rate, [_worth(api, inputs.value) for api in apis[:1]]),
+        "unknown": told.unknown,
+    }
+    return document, told.rows
+
+
+def _hour(
+    price: Mapping[str, Any], use: Use, utilisation: float, told: _Told
+) -> tuple[_Hour | None, dict[str, Any]]:
+    """Give the cost of an hour and its parts; a part that is not known is null and named."""
+    purchase, rent = price.get("purchase_usd"), price.get("hourly_usd")
+    known = told.known
+    years, power_price = None, None
+    parts: dict[str, float | None] = {"purchase": None, "power": None, "rent": None}
+    hour: _Hour | None = None
+    if rent is not None:
+        told.note("Rent", f"${rent:,.2f} an hour at all hours, power included", "the quote")
+        parts["rent"] = float(rent)
+        hour = _Hour(float(rent))
+    elif purchase is not None:
+        years = told.chosen("amortise", use.amortise_years)
+        power_price = told.chosen("electricity", use.power_price)
+        told.note("Purchase", f"${purchase:,.0f}", "the quote")
+        told.note("Amortisation", f"{years.value:g} years, {_FREE_OF_INTEREST}", years.source)
+        told.note("People, network, rack space", "not counted", "a site's own")
+        paid_off = purchase / (years.value * HOURS_A_YEAR)
+        hour = _with_power(paid_off, power_price, told)
+        parts["purchase"] = paid_off
+        if known.power_kw is not None:
+            parts["power"] = hour.at(utilisation) - paid_off
+    else:
+        told.unknown.append("price: the target names neither a purchase price nor an hourly one")
+    rented, cards = known.usual_rent, known.usual_cards
+    return hour, {
+        "purchase_usd": purchase,
+        "amortise_years": years and years.value,
+        "power_price_usd_per_kwh": power_price and power_price.value,
+        "power_kw": _rounded(known.power_kw.value) if known.power_kw else None,
+        "usd_per_hour_parts": {name: _rounded(value) for name, value in parts.items()},
+        "usd_per_hour": _rounded(hour.at(utilisation)) if hour else None,
+        "usd_per_hour_excludes": ["power"]
+        if purchase is not None and hour is not None and rent is None and known.power_kw is None
+        else [],
+        "usual_rent_usd_per_hour": rented and _rounded(rented.value),
+        "usual_rent_source": rented and rented.source,
+        "usual_cards_usd": cards and {"low": cards[0], "high": cards[1], "source": cards[2]},
+    }
+
+
+def _with_power(purchase: float, price: Rate, told: _Told) -> _Hour:
+    power, idle = told.known.power_kw, told.known.assumed["idle_power"]
+    if power is None:
+        told.unknown.append("power: the catalogue has no figure for this machine; it is left out")
+        return _Hour(purchase)
+    told.note("Power", f"{power.value:.2f} kW at full work", power.source)
+    told.note("Power when idle", f"{idle.value:.0%} of that", idle.source)
+    told.note("Price of power", f"${price.value:g} a kWh", price.source)
+    full = power.value * price.value
+    return _Hour(purchase + full * idle.value, full * (1 - idle.value))
+
+
+def _rate(plan: Mapping[str, Any], inputs: float, told: _Told) -> dict[str, float | None]:
+    """Output tokens a second at full load, when the same machine has to read the input too.
+
+    A second goes to writing at the aggregate speed or to reading at the prefill speed. Engines
+    overlap the two, so this is rather too little than too much.
+    """
+    speed = plan["throughput"]
+    writing, reading = speed["aggregate_tok_s"], speed["prefill_tok_s"]
+    if not writing["expected"]:
+        told.unknown.append("speed: the plan has no estimate for this machine")
+        return dict(_UNKNOWN)
+    if not reading["expected"]:
+        told.unknown.append("time to read the input: the plan has no estimate of it")
+    found = {
+        key: _rounded(1 / (1 / writing[key] + (inputs / reading[key] if reading[key] else 0)))
+        if writing[key]
+        else None
+        for key in _SPAN
+    }
+    told.note(
+        "Output at full work",
+        f"{found['expected']:,.0f} tokens/s, the time to read the input included",
+        f"the plan's estimate of speed: {speed['basis']}",
+    )
+    return found
+
+
+def _costs(
+    hour: _Hour | None, rate: Mapping[str, float | None], use: float
+) -> dict[str, float | None]:
+    """Dollars for a million output tokens; the low cost is that of the high speed."""
+    if hour is None:
+        return dict(_UNKNOWN)
+    speeds = zip(_SPAN, (rate["high"], rate["expected"], rate["low"]), strict=True)
+    return {
+        key: _rounded(_per_million(hour, speed, use)) if speed else None for key, speed in speeds
+    }
+
+
+def _per_million(hour: _Hour, speed: float, use: float) -> float:
+    return hour.at(use) * _MILLION / (speed * 3600 * use)
+
+
+def _worth(api: Api, inputs: float) -> float:
+    """Give what an API asks for a million output tokens with the input that comes with them."""
+    return api.output_usd + inputs * api.input_usd
+
+
+def _break_even(
+    hour: _Hour | None, rate: Mapping[str, float | None], use: float, worth: float, api: Api
+) -> dict[str, Any]:
+    """Say from which use on the machine is cheaper than the API.
+
+    `utilisation` is null where no use is enough; `usd_per_hour_at_most` is what the machine may
+    cost an hour at the stated use: known also where its price is not.
+    """
+    speed = rate["expected"]
+    document: dict[str, Any] = {
+        "api": api.name,
+        "api_usd_per_million_output_tokens": _rounded(worth),
+        "usd_per_hour_at_most": None,
+        "cost_over_api_at_full_use": None,
+        "utilisation": None,
+        "output_tokens_per_day": None,
+        "cheaper": None,
+    }
+    if not speed:
+        return document
+    earned = speed * 3600 / _MILLION * worth
+    document["usd_per_hour_at_most"] = _rounded(earned * use)
+    if hour is None:
+        return document
+    document["cost_over_api_at_full_use"] = _rounded(hour.at(1) / earned)
+    document["cheaper"] = "self-hosting" if hour.at(use) < earned * use else "api"
+    if hour.at(1) <= earned:
+        share = hour.fixed / (earned - hour.work)
+        document["utilisation"] = _rounded(share)
+        document["output_tokens_per_day"] = round(share * speed * 86400)
+    return document
+
+
+def _by_use(
+    hour: _Hour | None, rate: Mapping[str, float | None], worths: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Give the cost of a million output tokens as use grows, beside the model's own API."""
+    speed = rate["expected"]
+    if hour is None or not speed:
+        return []
+    costs = [(use, _per_million(hour, speed, use)) for use in _USES]
+    return [
+        {
+            "utilisation": use,
+            "usd_per_million_output_tokens": _rounded(cost),
+            "cheaper": ("self-hosting" if cost < worths[0] else "api") if worths else None,
+        }
+        for use, cost in costs
+    ]
+
+
+def _comparable(model: str, apis: Sequence[Api]) -> list[Api]:
+    """Put the prices of the model itself first; then those of others, the cheapest first."""
+    return sorted(apis, key=lambda api: (api.model != model, api.output_usd + api.input_usd))
+
+
+def _rounded(value: float | None) -> float | None:
+    """Keep what is shown at most: figures beyond that would claim a precision."""
+    return None if value is None else float(f"{value:.5g}")

@@ -1,0 +1,240 @@
+"""What NVIDIA's tools print, read: functions of text alone, for live machines and recordings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Optional
+from xml.etree import ElementTree as Xml
+
+# `nvidia-smi topo` underlines its head even into a pipe.
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_GPU = re.compile(r"GPU(\d+)")
+_NV = re.compile(r"NV(\d+)")
+_LINK = re.compile(r"Link \d+:\s*([\d.]+) GB/s")
+_VERSION = re.compile(r"\s(\d{3,}\.\d+(?:\.\d+)*)\s")
+_ONLINE = ("Enabled", "Yes", "Active")
+_OFFLINE = ("Disabled", "No", "Not Active")
+
+# The columns that `--query-gpu` is asked for; only it tells the compute capability.
+COLUMNS = ("index", "name", "memory.total", "uuid", "pci.bus_id", "compute_cap")
+
+
+def query(text: Optional[str]) -> Optional[Dict[str, Any]]:
+    """Read `nvidia-smi -q -x`: driver, CUDA and a row for each GPU; None where it is none."""
+    if not text or "<nvidia_smi_log" not in text:
+        return None
+    # The declaration of the document type names a file that nobody has.
+    body = text[text.index("<nvidia_smi_log") :]
+    try:
+        root = Xml.fromstring(body)  # noqa: S314  (no declarations left: nothing to expand)
+    except Xml.ParseError:
+        return None
+    return {
+        "driver": _text(root, "driver_version"),
+        "cuda": _text(root, "cuda_version"),
+        "gpus": [_gpu(number, node) for number, node in enumerate(root.findall("gpu"))],
+    }
+
+
+def _gpu(number: int, node: Xml.Element) -> Dict[str, Any]:
+    name = _text(node, "product_name")
+    size = _mebibytes(_text(node, "fb_memory_usage/total"))
+    link = "pci/pci_gpu_link_info/"
+    return {
+        "index": number,
+        "vendor": "nvidia",
+        "model": name,
+        "name_raw": name,
+        "architecture": _text(node, "product_architecture"),
+        "memory_total_bytes": size,
+        "memory_bytes": size,
+        "memory_used_bytes": _mebibytes(_text(node, "fb_memory_usage/used")),
+        "uuid": _text(node, "uuid"),
+        "pci": _text(node, "pci/pci_bus_id") or node.get("id"),
+        "compute_capability": None,
+        "pcie": {
+            # The card steps its link down when idle, so the current generation says little then;
+            # what card and board can do together does.
+            "gen": _whole(_text(node, link + "pcie_gen/current_link_gen")),
+            "gen_max": _whole(_text(node, link + "pcie_gen/max_link_gen")),
+            "gen_card": _whole(_text(node, link + "pcie_gen/max_device_link_gen")),
+            "width": _whole(_text(node, link + "link_widths/current_link_width")),
+            "width_max": _whole(_text(node, link + "link_widths/max_link_width")),
+        },
+        "power_limit_w": _power(node, "current_power_limit"),
+        "power_limit_max_w": _power(node, "max_power_limit"),
+        "mig": _switch(_text(node, "mig_mode/current_mig")),
+        "ecc": _switch(_text(node, "ecc_mode/current_ecc")),
+        "persistence": _switch(_text(node, "persistence_mode")),
+        "passthrough": _text(node, "gpu_virtualization_mode/virtualization_mode") == "Pass-Through",
+        "numa_node": None,
+        "cpus": None,
+        "fabric_state": _text(node, "fabric/state"),
+        "fabric_status": _text(node, "fabric/status"),
+    }
+
+
+def table(text: Optional[str], columns: Optional[List[str]] = None) -> List[Dict[str, str]]:
+    """Read `--format=csv`: a row for each GPU by column. Without `columns`, the head names them."""
+    lines = [line for line in (text or "").splitlines() if line.strip()]
+    if columns is None:
+        head = lines.pop(0) if lines else ""
+        columns = [re.sub(r"\s*\[.*\]", "", name).strip() for name in head.split(",")]
+    rows = []
+    for line in lines:
+        values = [value.strip() for value in line.split(",")]
+        if len(values) == len(columns) and dict(zip(columns, values)).get("index", "").isdigit():
+            rows.append(dict(zip(columns, values)))
+    return rows
+
+
+def listed(row: Dict[str, str]) -> Dict[str, Any]:
+    """Return a GPU as the table alone tells it, where the long form is not to be had."""
+    name, size = row.get("name"), _mebibytes(row.get("memory.total"))
+    return {
+        "index": int(row["index"]),
+        "vendor": "nvidia",
+        "model": name,
+        "name_raw": name,
+        "memory_total_bytes": size,
+        "memory_bytes": size,
+        "uuid": row.get("uuid"),
+        "pci": row.get("pci.bus_id"),
+        "compute_capability": capability(row.get("compute_cap")),
+        "pcie": {
+            "gen": None,
+            "gen_max": _whole(row.get("pcie.link.gen.max")),
+            "width": None,
+            "width_max": _whole(row.get("pcie.link.width.max")),
+        },
+        "power_limit_w": _watts(row.get("power.limit")),
+        "mig": None,
+        "ecc": None,
+        "persistence": None,
+        "numa_node": None,
+        "fabric_state": None,
+    }
+
+
+def capability(text: Optional[str]) -> Optional[str]:
+    """Return `9.0` if it is such a version; an old nvidia-smi answers with an error here."""
+    return text if text and re.fullmatch(r"\d+\.\d+", text) else None
+
+
+def topology(text: Optional[str]) -> Optional[Dict[str, Any]]:
+    """Read `nvidia-smi topo -m`: how each two GPUs are joined, and each one's CPUs and node."""
+    lines = [line for line in _ESCAPES.sub("", text or "").splitlines() if line.strip()]
+    head = next((line for line in lines if _GPU.match(line.strip())), None)
+    if head is None:
+        return None
+    names = [name.strip() for name in head.split("\t")]
+    names = names[1:] if names and not names[0] else names
+    columns = [place for place, name in enumerate(names) if _GPU.fullmatch(name)]
+    paths: List[List[Optional[str]]] = []
+    near: List[Dict[str, Any]] = []
+    for line in lines[lines.index(head) + 1 :]:
+        cells = [cell.strip() for cell in line.split("\t")]
+        if not _GPU.fullmatch(cells[0]):
+            continue
+        row = dict(zip(names, cells[1:]))
+        values = cells[1:]
+        paths.append([values[place] if place < len(values) else None for place in columns])
+        near.append(
+            {
+                "cpus": _cpus(row.get("CPU Affinity")),
+                "numa_node": _whole(row.get("NUMA Affinity")),
+            }
+        )
+    return {
+        "paths": paths,
+        "matrix": [[_links(cell) for cell in line] for line in paths],
+        "near": near,
+    }
+
+
+def _links(cell: Optional[str]) -> Optional[int]:
+    """`NV18` is 18 links, the card itself and any other way none."""
+    if cell is None:
+        return None
+    match = _NV.fullmatch(cell)
+    return int(match.group(1)) if match else 0
+
+
+def _cpus(text: Optional[str]) -> Optional[str]:
+    return text if text and re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text) else None
+
+
+def links(text: Optional[str]) -> Optional[List[Dict[str, Any]]]:
+    """Read `nvidia-smi nvlink -s`: links that are up on each GPU and the speed of one, bytes/s."""
+    if not text:
+        return None
+    found: List[Dict[str, Any]] = []
+    for line in text.splitlines():
+        if _GPU.match(line.replace(" ", "")):
+            found.append({"links": 0, "bytes_per_s": None})
+        match = _LINK.search(line)
+        if match and found:
+            found[-1]["links"] += 1
+            found[-1]["bytes_per_s"] = round(float(match.group(1)) * 1e9)
+    return found or None
+
+
+def module(text: Optional[str]) -> Dict[str, Any]:
+    """Read /proc/driver/nvidia/version: the version that is loaded, and whether it is open."""
+    if not text:
+        return {"version": None, "open": None}
+    match = _VERSION.search(text)
+    return {
+        "version": match.group(1) if match else None,
+        "open": "Open Kernel Module" in text,
+    }
+
+
+def switched(
+    found: Optional[List[List[Optional[int]]]], gpus: List[Dict[str, Any]], bridges: int
+) -> Optional[bool]:
+    """Whether a switch joins the GPUs' links; `bridges`: NVSwitch devices on the bus.
+
+    A virtual machine is given the GPUs and not the switches: there the fabric's state, or links
+    from each to each of many, tell of them.
+    """
+    if bridges or any(gpu.get("fabric_state") == "Completed" for gpu in gpus):
+        return True
+    if not found or any(cell is None for line in found for cell in line):
+        return False if len(gpus) == 1 else None
+    joined = [cell for a, line in enumerate(found) for b, cell in enumerate(line) if a != b]
+    # Without a switch, the links of a card are shared out: eight cards never have many to each.
+    return len(found) > 4 and all((cell or 0) >= 4 for cell in joined)
+
+
+def _text(node: Xml.Element, path: str) -> Optional[str]:
+    value = (node.findtext(path) or "").strip()
+    return value if value and value != "N/A" else None
+
+
+def _switch(text: Optional[str]) -> Optional[bool]:
+    return True if text in _ONLINE else False if text in _OFFLINE else None
+
+
+def _whole(text: Optional[str]) -> Optional[int]:
+    match = re.match(r"\d+", text or "")
+    return int(match.group()) if match else None
+
+
+def _mebibytes(text: Optional[str]) -> Optional[int]:
+    number = _whole(text)
+    return number << 20 if number is not None else None
+
+
+def _watts(text: Optional[str]) -> Optional[float]:
+    match = re.match(r"\d+(\.\d+)?", text or "")
+    return float(match.group()) if match else None
+
+
+def _power(node: Xml.Element, name: str) -> Optional[float]:
+    """Drivers before 525 have another name for the group."""
+    for group in ("gpu_power_readings", "power_readings"):
+        found = _watts(_text(node, f"{group}/{name}"))
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,209 @@
+"""A site's own rows: laid over ours by name, refused with file, line and key where not whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kimi_prov.catalog.loader import OVERLAY, Catalogue, load
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.hardware import spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CARD = """
+gpus:
+  - name: H300 SXM
+    vendor: nvidia
+    memory_gb: 288
+    bandwidth_gb_s: 9000
+    tflops_bf16: 2500
+    compute_capability: "11.0"
+    nvlink_gb_s: 1800
+    nvlink_links: 18
+    nvswitch: true
+    pcie_gen: 6
+    pcie_gb_s: 100
+    source: a vendor's letter
+    confidence: low
+"""
+MODEL = """
+models:
+  - name: kimi-k2.8
+    repo: moonshotai/Kimi-K2.8
+    architecture: kimi-k25
+    context: 262144
+    native_format: int4
+    other_bytes: 20000000
+    source: its config.json
+    confidence: high
+"""
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def test_a_card_is_added_by_one_file_and_a_sheet_can_name_it(tmp_path: Path) -> None:
+    catalogue = load(write(tmp_path, gpus=CARD))
+    sheet = tmp_path / "sheet.yml"
+    sheet.write_text(
+        "schema: kimi-prov/spec/v1\nname: new\ncpu: {model: EPYC 9654, sockets: 2}\n"
+        "memory: {dimms: 24, dimm_gb: 64}\ngpus: {model: h300 sxm, count: 8}\n"
+    )
+    found = spec.read(sheet, catalogue)
+    assert [gpu["model"] for gpu in found["gpus"]] == ["H300 SXM"] * 8
+    assert found["nvidia"]["nvswitch"] is True
+    with pytest.raises(UserError, match="unknown GPU"):
+        load().gpu("H300 SXM")
+
+
+def test_a_model_is_added_by_one_file_and_takes_known_dimensions(tmp_path: Path) -> None:
+    catalogue = load(write(tmp_path, models=MODEL))
+    assert catalogue.model("kimi-k2.8").architecture == load().model("kimi-k2.5").architecture
+    assert len(catalogue.models) == len(load().models) + 1
+
+
+def test_a_row_of_ours_is_changed_in_the_keys_that_are_given(tmp_path: Path) -> None:
+    text = "gpus: [{name: H200 SXM, tdp_w: 650, source: our limit, confidence: high}]"
+    catalogue = load(write(tmp_path, gpus=text))
+    ours, theirs = load().gpu("H200"), catalogue.gpu("H200")
+    assert (theirs.tdp_w, theirs.source) == (650, "our limit")
+    assert (theirs.memory_mib, theirs.bandwidth_gb_s) == (ours.memory_mib, ours.bandwidth_gb_s)
+    assert [row.name for row in catalogue.gpus] == [row.name for row in load().gpus]
+
+
+def test_prices_of_a_site_win(tmp_path: Path) -> None:
+    text = (
+        "assumptions: [{name: electricity, value: 0.31, unit: USD per kWh, source: our bill, "
+        "confidence: high}]"
+    )
+    catalogue = load(write(tmp_path, prices=text))
+    assert catalogue.prices.assumed("electricity") == 0.31
+    assert catalogue.prices.api == load().prices.api
+
+
+def test_the_environment_names_the_directory(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv(OVERLAY, str(write(tmp_path, gpus=CARD)))
+    assert load().gpu("H300 SXM").memory_gb == 288
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (CARD.replace("memory_gb: 288", "memory_gb: lots"), 5, "gpus[0].memory_gb: wanted a whole"),
+        (CARD.replace("vendor: nvidia", "vendor: nvidea"), 4, "gpus[0].vendor: wanted one of"),
+        (CARD.replace("pcie_gen:", "pcie_jen:"), 12, "did you mean 'pcie_gen'"),
+        (CARD.replace("    pcie_gen: 6\n", ""), 3, "'pcie_gen'"),
+        (CARD.replace("    source: a vendor's letter\n", ""), 3, "'source' is missing"),
+        (CARD.replace("    confidence: low\n", ""), 3, "'confidence' is missing"),
+        (CARD.replace("confidence: low", "confidence: certain"), 15, "high, medium, low"),
+        (CARD.replace("bandwidth_gb_s: 9000", "bandwidth_gb_s: .nan"), 6, "wanted a number"),
+        ("gpus:\n  - H300\n", 2, "wanted a row"),
+        ("gpus: H300\n", 1, "wanted a list"),
+        ("- gpus\n", 1, "wanted a mapping"),
+        ("gpus: [\n", 2, "not YAML"),
+        ("gpus: [{name: [a], source: x, confidence: low}]", 1, "'name' is missing"),
+        ("gpus: [{1: 2}]", 1, "wanted a row"),
+    ],
+)
+def test_rows_that_are_not_whole_name_file_line_and_key(
+    tmp_path: Path, text: str, line: int, says: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        _ = load(write(tmp_path, gpus=text)).gpus
+    assert f"{tmp_path}/gpus.yaml:{line}" in caught.value.message
+    assert says in caught.value.message
+    assert caught.value.exit_code == ExitCode.BAD_INPUT
+
+
+def test_dimensions_that_are_not_there_get_the_nearest(tmp_path: Path) -> None:
+    text = MODEL.replace("architecture: kimi-k25", "architecture: kimi-k255")
+    with pytest.raises(UserError, match="did you mean kimi-k25") as caught:
+        _ = load(write(tmp_path, models=text)).models
+    assert f"{tmp_path}/models.yaml:5" in caught.value.message
+
+
+def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such directory"):
+        load(tmp_path / "none")
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        code = "from kimi_prov.cli import main; main()"
+        environment = {k: v for k, v in os.environ.items() if k != OVERLAY}
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+        )
+
+    return call
+
+
+def test_the_command_shows_a_site_s_rows(tmp_path: Path, run) -> None:
+    folder = write(tmp_path, gpus=CARD)
+    shown = run("catalog", "gpus", "H300 SXM", "--catalog", str(folder), "--format", "json")
+    assert shown.returncode == 0, shown.stderr
+    [row] = json.loads(shown.stdout)["rows"]
+    assert (row["name"], row["source"]) == ("H300 SXM", "a vendor's letter")
+    assert run("catalog", "gpus", "H300 SXM").returncode == ExitCode.BAD_INPUT
+
+
+def test_the_command_refuses_what_it_does_not_know(run) -> None:
+    for arguments, near in ((("gpu",), "gpus"), (("cpus", "EPYC 9645"), "EPYC 9654")):
+        done = run("catalog", *arguments)
+        assert done.returncode == ExitCode.BAD_INPUT
+        assert not done.stdout
+        assert "did you mean" in done.stderr
+        assert near in done.stderr
+
+
+def test_the_command_writes_a_file(tmp_path: Path, run) -> None:
+    file = tmp_path / "out.txt"
+    assert run("catalog", "drivers", "--output", str(file)).returncode == 0
+    assert "marlin-ptx" in file.read_text()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.dates(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=9) | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+KEYS = ["name", "vendor", "memory_gb", "aliases", "tdp_w", "nvswitch", "source", "confidence", "x"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(key=st.sampled_from(["gpus", *KEYS]), value=VALUES)
+def test_no_overlay_ends_in_a_traceback(tmp_path_factory, key: str, value: object) -> None:
+    document = yaml.safe_load(CARD)
+    if key == "gpus":
+        document = {"gpus": value}
+    else:
+        document["gpus"][0][key] = value
+    folder = tmp_path_factory.mktemp("site")
+    write(folder, gpus=yaml.safe_dump(document, allow_unicode=True))
+    refusal = None
+    try:
+        assert Catalogue(folder).gpus
+    except UserError as error:
+        refusal = error.message
+    assert refusal is None or f"{folder}/gpus.yaml" in refusal

@@ -1,0 +1,254 @@
+"""Plans for machines with GPUs: recorded ones, quotes, hybrids; and none ends in a traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from plan_inputs import blocked_by, found, gpu_facts, lab_facts, metal_facts, plan
+from test_rules import hybrid_facts, snc
+
+from kimi_prov.catalog.loader import load
+from kimi_prov.errors import UserError
+from kimi_prov.hardware import recording, spec
+from kimi_prov.hardware.facts import schema
+
+GIB = 1 << 30
+ROOT = Path(__file__).resolve().parents[3]
+RECORDINGS = ROOT / "tests" / "data" / "recordings"
+SHEETS = ROOT / "inventories" / "specs"
+HUGE = {"model": "kimi-k2.5", "weights_source": None}
+
+
+def recorded(name: str) -> dict[str, Any]:
+    return recording.read(RECORDINGS / name)
+
+
+def quoted(name: str) -> dict[str, Any]:
+    return spec.read(SHEETS / f"{name}.yml", load())
+
+
+def argument(document: dict[str, Any], flag: str) -> str:
+    line = document["instances"][0]["argv"]
+    return line[line.index(flag) + 1]
+
+
+def test_eight_recorded_h200_serve_kimi_k25() -> None:
+    document = plan(recorded("h200-x8"), **HUGE)
+    assert blocked_by(document) == set()
+    passed = {row["id"] for row in document["findings"] if row["severity"] == "pass"}
+    assert {"driver.branch", "gpu.nvlink", "gpu.memory", "driver.fabric_manager"} <= passed
+    assert document["engine"]["name"] == "vllm"
+    assert document["parallel"]["tensor"] == 8
+    assert document["model"]["context"] == 262144
+
+
+def test_what_was_measured_there_is_what_is_planned() -> None:
+    """vLLM 0.25.1 on that machine: 53.31 GiB of cache, 1,628,992 tokens, with these flags."""
+    document = plan(
+        recorded("h200-x8"),
+        model="kimi-k2-thinking",
+        weights_source=None,
+        concurrency=64,
+        context=65536,
+        kv_dtype="fp8",
+        engine_version="0.25.1",
+        engine_args={"gpu-memory-utilization": 0.92, "enable-expert-parallel": True},
+    )
+    memory = document["memory"]
+    assert memory["weights_bytes_per_gpu"] / GIB == pytest.approx(71.15, rel=0.02)
+    assert memory["kv_available_bytes_per_gpu"] / GIB == pytest.approx(53.31, rel=0.02)
+    assert memory["kv_tokens_max"] == pytest.approx(1_628_992, rel=0.02)
+    assert "--enable-expert-parallel" in document["instances"][0]["argv"]
+    assert argument(document, "--kv-cache-dtype") == "fp8"
+
+
+def test_eighty_gigabytes_a_card_leave_a_short_context() -> None:
+    """Reference 004: 0.64 GiB of cache at 0.95; its 16 bit held 9.8 thousand tokens."""
+    facts = gpu_facts(8, 81559)
+    document = plan(facts, kv_dtype="bf16", **HUGE)
+    assert blocked_by(document) == set()
+    assert argument(document, "--gpu-memory-utilization") == "0.95"
+    assert document["memory"]["kv_available_bytes_per_gpu"] / GIB == pytest.approx(0.64, abs=0.3)
+    assert 8192 <= document["model"]["context"] <= 16384
+    long = plan(facts, kv_dtype="bf16", context=16384, **HUGE)
+    assert "context.memory" in blocked_by(long)
+    assert "kimi_kv_dtype to fp8" in found(long, "context.memory")[0]["fix"]
+    assert plan(facts, context=20000, **HUGE)["model"]["kv_dtype"] == "fp8"
+
+
+def test_context_parallelism_divides_the_cache() -> None:
+    alone = plan(gpu_facts(), **HUGE)
+    spread = plan(gpu_facts(), engine_args={"decode-context-parallel-size": 8}, **HUGE)
+    ratio = spread["memory"]["kv_tokens_max"] / alone["memory"]["kv_tokens_max"]
+    assert ratio == pytest.approx(8, rel=1e-5)
+
+
+def test_workers_are_bound_by_the_engine_from_032_and_not_from_outside() -> None:
+    old, new = plan(gpu_facts(), **HUGE), plan(gpu_facts(), engine_version="0.32.0", **HUGE)
+    assert "--numa-bind" not in old["instances"][0]["argv"]
+    assert old["instances"][0]["numactl"] == ["numactl", "--interleave=all"]
+    assert "--numa-bind" in new["instances"][0]["argv"]
+    assert new["instances"][0]["numactl"] == []
+
+
+@pytest.mark.parametrize("version", ["0.15.0", "0.19.1", "0.25.1", "0.32.0", "0.33.0"])
+def test_every_flag_of_the_plan_is_one_that_the_version_takes(version: str) -> None:
+    document = plan(gpu_facts(), engine_version=version, concurrency=64, **HUGE)
+    flags = [part for part in document["instances"][0]["argv"] if part.startswith("--")]
+    states = {flag: load().flag("vllm", version, flag).status for flag in flags}
+    assert {flag for flag, state in states.items() if state in ("rejected", "fails")} == set()
+
+
+def test_the_flags_of_a_hybrid_are_those_of_sglang_kt() -> None:
+    document = plan(hybrid_facts(), **HUGE)
+    assert document["engine"]["name"] == "ktransformers"
+    flags = [part for part in document["instances"][0]["argv"] if part.startswith("--")]
+    states = {flag: load().flag("ktransformers", "0.7.2", flag).status for flag in flags}
+    assert {flag for flag, state in states.items() if state != "accepted"} <= {
+        "--trust-remote-code"
+    }
+
+
+def test_a_hybrid_is_laid_over_its_nodes() -> None:
+    document = plan(hybrid_facts(), **HUGE)
+    instance = document["instances"][0]
+    assert argument(document, "--kt-method") == "RAWINT4"
+    assert argument(document, "--kt-threadpool-count") == "2"
+    place = instance["argv"].index("--kt-numa-nodes")
+    assert instance["argv"][place + 1 : place + 3] == ["0", "1"]
+    # Two cores a pool stay free, and threads are cores.
+    assert argument(document, "--kt-cpuinfer") == "92"
+    assert instance["numactl"] == []
+    assert instance["gpus"] == [0, 1]
+
+
+def test_memory_of_a_hybrid() -> None:
+    """634 GB of experts; each GPU: 24.34 GB / 2, cache, 1.486 GB / 2 an expert, 2.75 GB."""
+    document = plan(hybrid_facts(), context=32768, concurrency=1, **HUGE)
+    memory = document["memory"]
+    experts = next(p["bytes"] for p in memory["host_parts"] if p["kind"] == "weights")
+    assert experts / 1e9 == pytest.approx(634.2, rel=0.001)
+    used = memory["weights_bytes_per_gpu"] + memory["kv_available_bytes_per_gpu"]
+    used += memory["overhead_bytes_per_gpu"]
+    assert used <= memory["gpu_bytes"] * 0.98
+    assert used > memory["gpu_bytes"] * 0.95
+    assert memory["kv_tokens_max"] == 32768
+    assert memory["gpu_experts"] > 66
+    fewer = plan(hybrid_facts(), context=32768, engine_args={"kt-num-gpu-experts": 10}, **HUGE)
+    assert fewer["memory"]["gpu_experts"] == 10
+
+
+def test_a_hybrid_with_too_little_memory_is_refused() -> None:
+    document = plan(hybrid_facts(gib=512), **HUGE)
+    assert "memory.host" in blocked_by(document)
+
+
+def test_a_ram_disk_beside_a_hybrid_needs_room_on_each_node() -> None:
+    assert plan(hybrid_facts(gib=1536), **HUGE)["ram_disk"]["enabled"] is True
+    assert plan(hybrid_facts(gib=1024), **HUGE)["ram_disk"]["enabled"] is False
+    assert plan(quoted("quote-xeon-8468-768gb"), **HUGE)["ram_disk"]["enabled"] is False
+
+
+def test_kimi_k26_stays_on_one_gpu_in_a_hybrid() -> None:
+    document = plan(hybrid_facts(4), **(HUGE | {"model": "kimi-k2.6"}))
+    assert document["engine"]["name"] == "ktransformers"
+    assert document["parallel"]["tensor"] == 1
+    assert found(document, "gpu.idle")
+
+
+def test_nodes_are_taken_from_both_sockets() -> None:
+    assert plan(snc(4), **HUGE)["hybrid"]["nodes"] == [0, 1, 2, 3]
+    assert plan(snc(6), **HUGE)["hybrid"]["nodes"] == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize("sheet", sorted(path.stem for path in SHEETS.glob("*.yml")))
+@pytest.mark.parametrize("model", ["kimi-k2.5", "kimi-k3", "kimi-k2-instruct"])
+def test_every_shipped_sheet_gives_a_plan_of_its_schema(sheet: str, model: str) -> None:
+    document = plan(quoted(sheet), **(HUGE | {"model": model}))
+    jsonschema.Draft202012Validator(schema("plan")).validate(document)
+
+
+@pytest.mark.parametrize(
+    ("sheet", "measured"), [("reference-004", 112.0), ("quote-8x-h200", 121.0)]
+)
+def test_speeds_of_one_request_hold_what_was_measured(sheet: str, measured: float) -> None:
+    """112 tok/s on 8x H100; 8.26 ms a token on 8x H200 (1K prompts, dummy weights)."""
+    speed = plan(quoted(sheet), **HUGE)["throughput"]["single_tok_s"]
+    assert speed["low"] <= measured <= speed["high"]
+
+
+def test_a_python_that_the_engine_has_no_wheels_for_is_said() -> None:
+    facts = hybrid_facts()
+    assert not found(plan(facts, **HUGE), "python.engine")
+    facts["python"] |= {"path": "/usr/bin/python3", "version": "3.13.5", "others": []}
+    assert found(plan(facts, **HUGE), "python.engine")
+
+
+def test_what_does_not_fit_has_no_speed() -> None:
+    document = plan(recorded("h200-x8"), **(HUGE | {"model": "kimi-k3"}))
+    assert {"gpu.memory", "context.memory"} <= blocked_by(document)
+    assert document["throughput"]["decode_tok_s"]["expected"] is None
+
+
+def _holes(value: Any, chance: random.Random) -> Any:
+    """The same document with keys set to null, as a probe without rights or a sheet leaves it."""
+    if isinstance(value, dict):
+        return {key: _holes(part, chance) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_holes(part, chance) for part in value]
+    return None if chance.random() < 0.3 else value
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_unknown_facts_never_end_in_a_traceback(seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311
+    base = chance.choice(
+        [lab_facts(), metal_facts(), gpu_facts(), hybrid_facts(), recorded("h200-x8")]
+    )
+    facts = _holes(copy.deepcopy(base), chance)
+    facts["schema"] = "kimi-prov/facts/v1"
+    try:
+        jsonschema.Draft202012Validator(schema("facts")).validate(facts)
+    except jsonschema.ValidationError:
+        return
+    wishes = chance.choice([{}, HUGE, HUGE | {"engine": "ktransformers"}])
+    try:
+        document = plan(facts, **wishes)
+    except UserError:
+        return
+    json.dumps(document)
+
+
+def test_pipeline_stages_share_weights_and_cache() -> None:
+    args = {"tensor-parallel-size": 4, "pipeline-parallel-size": 2}
+    flat, staged = plan(gpu_facts(), **HUGE), plan(gpu_facts(), engine_args=args, **HUGE)
+    assert blocked_by(staged) == blocked_by(flat)
+    assert staged["parallel"]["pipeline"] == 2
+    assert staged["instances"][0]["gpus"] == list(range(8))
+    assert staged["memory"]["weights_bytes_per_gpu"] == pytest.approx(
+        flat["memory"]["weights_bytes_per_gpu"], rel=0.03
+    )
+
+
+FLAGS = [
+    *["tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "max-num-seqs"],
+    *["max-model-len", "gpu-memory-utilization", "kv-cache-dtype", "max-num-batched-tokens"],
+    *["kt-cpuinfer", "kt-threadpool-count", "kt-numa-nodes", "kt-num-gpu-experts", "load-format"],
+    *["decode-context-parallel-size", "enable-expert-parallel", "speculative-config"],
+]
+VALUES = [0, -1, 1, 3, 8, 10**9, 0.5, "8", "auto", "x", True, False, None, [], [0, 1], {"a": 1}]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_flag_of_the_inventory_ends_in_a_traceback(seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311
+    facts = chance.choice([gpu_facts(), hybrid_facts(), lab_facts()])
+    args = {flag: chance.choice(VALUES) for flag in chance.sample(FLAGS, 4)}
+    document = plan(facts, engine_args=args, **chance.choice([{}, HUGE]))
+    jsonschema.Draft202012Validator(schema("plan")).validate(document)

@@ -1,0 +1,128 @@
+"""The HTML report in a real browser: it fits a phone, can be read in light and dark, and prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+from html import unescape
+from typing import TYPE_CHECKING
+
+import pytest
+from check_inputs import document
+
+from kimi_prov.report import renderer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+pytestmark = pytest.mark.skipif(not BROWSER, reason="no chromium here: apt-get install chromium")
+QUIET = [
+    "--headless",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+]
+# Read by the browser itself: widths, and the contrast of every piece of text with what is behind.
+MEASURE = """
+<script>
+const channel = c => (c /= 255) <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4;
+const light = ([r, g, b]) => .2126 * channel(r) + .7152 * channel(g) + .0722 * channel(b);
+const parse = text => text.match(/[\\d.]+/g).map(Number);
+const behind = node => {
+  for (; node; node = node.parentElement) {
+    const found = parse(getComputedStyle(node).backgroundColor);
+    if (found.length < 4 || found[3] > 0) return found;
+  }
+  return [255, 255, 255];
+};
+const poor = [], cut = [], width = document.documentElement.clientWidth;
+for (const node of document.querySelectorAll("body *")) {
+  const own = [...node.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+  const box = node.getBoundingClientRect();
+  if (!own || !box.width || node.closest("title") || node.matches(".skip")) continue;
+  const style = getComputedStyle(node), svg = node.namespaceURI.endsWith("svg");
+  const [a, b] = [light(parse(svg ? style.fill : style.color)), light(behind(node))];
+  const contrast = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+  if (contrast < 4.5) poor.push(node.textContent.trim().slice(0, 40) + " " + contrast.toFixed(2));
+  if (!node.closest(".scroll") && (box.right > width + 1 || box.left < -1))
+    cut.push(node.textContent.trim().slice(0, 40));
+}
+parent.postMessage(JSON.stringify({
+  width, wide: document.documentElement.scrollWidth, poor, cut,
+  dark: matchMedia("(prefers-color-scheme: dark)").matches,
+}), "*");
+</script>
+</body>"""
+# A window has a least width of 500 points, a frame in it has none.
+FRAME = """<!DOCTYPE html><html style="color-scheme: light dark"><body><pre id="measured"></pre>
+<script>addEventListener("message", e => document.getElementById("measured").textContent = e.data)
+</script><iframe style="border: 0; width: {width}px; height: 900px" src="{address}"></iframe>
+"""
+
+
+def browse(tmp_path: Path, *options: str) -> str:
+    root = ["--no-sandbox"] if os.geteuid() == 0 else []
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    done = subprocess.run(
+        [BROWSER, *QUIET, *root, profile, *options],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+    )
+    return done.stdout
+
+
+def page(tmp_path: Path, extra: str = "</body>") -> str:
+    file = tmp_path / "report.html"
+    file.write_text(renderer("html")(document()).replace("</body>", extra), encoding="utf-8")
+    return file.as_uri()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_it_fits_the_window_and_every_text_stands_out(
+    tmp_path: Path, width: int, *, dark: bool
+) -> None:
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    frame = tmp_path / "frame.html"
+    frame.write_text(FRAME.format(width=width, address=page(tmp_path, MEASURE)))
+    size = f"--window-size={width + 50},900"
+    seen = browse(
+        tmp_path, scheme, size, "--virtual-time-budget=5000", "--dump-dom", frame.as_uri()
+    )
+    raw = re.search(r'<pre id="measured">(.+?)</pre>', seen, re.DOTALL)
+    assert raw, seen[-500:]
+    found = json.loads(unescape(raw.group(1)))
+    assert found["dark"] is dark
+    assert found["width"] == width
+    assert found["wide"] <= width
+    assert found["cut"] == []
+    assert found["poor"] == []
+
+
+def test_a_picture_of_it_has_the_asked_size(tmp_path: Path) -> None:
+    browse(tmp_path, "--window-size=390,844", "--screenshot=shot.png", page(tmp_path))
+    header = (tmp_path / "shot.png").read_bytes()[:24]
+    assert struct.unpack(">II", header[16:24]) == (390, 844)
+
+
+def test_it_prints(tmp_path: Path) -> None:
+    browse(tmp_path, "--no-pdf-header-footer", "--print-to-pdf=report.pdf", page(tmp_path))
+    paper = (tmp_path / "report.pdf").read_bytes()
+    assert paper.startswith(b"%PDF")
+    # One part for all machines, and each machine begins a sheet of its own.
+    assert 4 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 16
