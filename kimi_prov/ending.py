@@ -44,7 +44,7 @@ def _bug(error: Exception) -> ExitCode:
     from kimi_prov.provision.folder import state_home  # noqa: PLC0415
     from kimi_prov.provision.masking import Masker  # noqa: PLC0415
 
-    summary = f"{type(error).__name__}: {error}"
+    summary = Masker().mask(f"{type(error).__name__}: {error}")
     try:
         path = state_home() / "crash.log"
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

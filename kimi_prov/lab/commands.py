@@ -16,7 +16,7 @@ from kimi_prov.lab import settings as control
 from kimi_prov.lab.inventory import Kind, Lab
 from kimi_prov.lab.machine import Machine, recorded_kind
 from kimi_prov.lab.shell import say, tool_environment
-from kimi_prov.lab.state import LabState, locked, remove_tree, tidy_homes
+from kimi_prov.lab.state import LabState, locked, remove_tree, state_home, tidy_homes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,9 +53,10 @@ def up(path: Path, report: Say = say) -> list[HostReport]:
         planned = generated.plan_files(lab, state, machines, control.detect())
         built = _ensure_images(machines, report)
         state.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        state.record.write_text(inventory.dump(lab))
         public_key = keys.ensure_key(state.key, f"kimi-prov-lab-{lab.ident}")
         _write_known_hosts(state, machines)
-        generated.write(planned, state)
+        generated.write(planned)
         if "nspawn" in kinds.values():
             network.bring_up(lab)
         kvm = _kvm(machines, built)
@@ -90,7 +91,7 @@ def down(path: Path, report: Say = say) -> None:
         if os.geteuid() == 0:
             nspawn.sweep(lab)
             network.take_down(lab, names)
-        generated.remove(lab, state)
+        generated.remove(lab.inventory)
         remove_tree(state.folder)
         tidy_homes()
         report(f"{lab.name}: nothing left")
@@ -103,7 +104,7 @@ def list_hosts(path: Path) -> list[HostReport]:
 
 def ssh_command(path: Path, host_name: str, command: Sequence[str] = ()) -> list[str]:
     """Build the ssh command line that opens a session on the host, or runs `command` there."""
-    lab = inventory.load(path)
+    lab = _as_brought_up(path)
     machine = Machine.existing(lab, host_name)
     if machine.status != "up":
         raise UserError(
@@ -121,7 +122,7 @@ def ssh(path: Path, host_name: str, command: Sequence[str] = ()) -> NoReturn:
 
 def link(path: Path, host_name: str, *, up: bool) -> None:
     """Plug a host's network cable in, or pull it out (nspawn hosts)."""
-    lab = inventory.load(path)
+    lab = _as_brought_up(path)
     network.set_link(lab, lab.host(host_name), up=up)
 
 
@@ -130,10 +131,9 @@ def power(path: Path, host_name: str, *, on: bool, hard: bool = False) -> None:
     if on:
         up(path)
         return
-    lab = inventory.load(path)
-    machine = Machine.existing(lab, host_name)
+    machine = Machine.existing(_as_brought_up(path), host_name)
     if not hard and machine.status == "up":
-        machine.ask("systemctl poweroff")
+        machine.tell("systemctl poweroff")
         deadline = time.monotonic() + 90
         while machine.status == "up" and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -145,9 +145,9 @@ def reboot(path: Path, host_name: str, *, timeout_s: float = 400) -> None:
 
     Raises UserError (exit 1) where it has not come back after `timeout_s` seconds.
     """
-    machine = Machine.existing(inventory.load(path), host_name)
+    machine = Machine.existing(_as_brought_up(path), host_name)
     before = machine.boot_mark()
-    machine.ask("systemctl reboot")
+    machine.tell("systemctl reboot")
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if machine.boot_mark() not in {"", before}:
@@ -218,13 +218,26 @@ def _list(lab: Lab) -> list[HostReport]:
     ]
 
 
-def _load_for_down(path: Path) -> Lab:
-    """Read the inventory; where it no longer can be read, its path alone finds what it left."""
+def _as_brought_up(path: Path) -> Lab:
+    """Return the lab as `up` left it on record, else as the inventory declares it.
+
+    The path alone finds the record, also when the inventory has become unreadable since.
+    """
+    state = LabState(state_home() / inventory.identify(path)[0])
     try:
+        return inventory.restore(state.record.read_text())
+    except (OSError, ValueError, KeyError, TypeError):
         return inventory.load(path)
+
+
+def _load_for_down(path: Path) -> Lab:
+    """Read the lab; where nothing can be read any more, its path still finds what it left."""
+    try:
+        return _as_brought_up(path)
     except UserError:
         name, ident = inventory.identify(path)
         lab = Lab(path.resolve(), name, ident, ipaddress.IPv4Network("0.0.0.0/32"))
-        if not LabState.of(lab).folder.exists():
+        there = LabState.of(lab).folder.exists() or network.exists(lab) or strays.exist(lab)
+        if not there:
             raise
         return lab

@@ -177,7 +177,8 @@ def ensure(wanted: Recipe, say: Say) -> Path:
         if fresh.exists():
             shutil.rmtree(fresh)
         fresh.mkdir()
-        say(f"building the image {wanted.key} (about half a minute, once)")
+        duration = "a minute or two" if wanted.with_kernel else "about half a minute"
+        say(f"building the image {wanted.key} ({duration}, once)")
         began = time.monotonic()
         if wanted.with_kernel:
             _build_disk(wanted, fresh)

@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -105,6 +105,28 @@ def load(inventory: Path) -> Lab:
     """
     folder = check_place(inventory)
     return parse(folder, _ansible_inventory(folder))
+
+
+def dump(lab: Lab) -> str:
+    """Write the lab as JSON, for `restore`."""
+    return json.dumps(asdict(lab), default=str, indent=1)
+
+
+def restore(text: str) -> Lab:
+    """Read back what `dump` wrote."""
+    document = json.loads(text)
+    hosts = tuple(
+        LabHost(
+            **{
+                **host,
+                "forward_ports": tuple(host["forward_ports"]),
+                "files": tuple(LabFile(**file) for file in host["files"]),
+            }
+        )
+        for host in document["hosts"]
+    )
+    network = ipaddress.IPv4Network(document["network"])
+    return Lab(Path(document["inventory"]), document["name"], document["ident"], network, hosts)
 
 
 def _ansible_inventory(folder: Path) -> dict[str, Any]:

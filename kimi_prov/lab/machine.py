@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Kind, Lab, LabHost
     from kimi_prov.lab.shell import Say
 
-BOOT_TIMEOUT_S: dict[Kind, float] = {"nspawn": 60, "qemu": 400}
+# An emulated sshd needs seconds for its arithmetic.
+ANSWER_TIMEOUT_S: dict[Kind, float] = {"nspawn": 10, "qemu": 60}
+BOOT_TIMEOUT_S: dict[Kind, float] = {"nspawn": 120, "qemu": 400}
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Machine:
         return [
             *("ssh", "-F", "none", "-i", str(lab_state.key), "-p", str(self.port)),
             *("-o", "BatchMode=yes", "-o", "ConnectTimeout=20"),
+            *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6"),
             *keys.ssh_options(lab_state.known_hosts),
             f"root@{self.address}",
             *remote,
@@ -85,6 +88,8 @@ class Machine:
     def start(self, image: Path, public_key: str, *, kvm: bool, report: Say) -> None:
         """Boot the machine unless it runs, and wait until it has booted."""
         name, state = self.host.name, self.state
+        if self._half_started():
+            self.pull_plug()
         if state.running_pid() is not None:
             self.wait_for_boot()
             report(f"{name}: is up")
@@ -104,6 +109,14 @@ class Machine:
         self.wait_for_boot()
         report(f"{name}: up at {self.address}:{self.port} after {time.monotonic() - began:.1f} s")
 
+    def _half_started(self) -> bool:
+        """Whether an `up` was cut after the host's process began and before its cable was laid."""
+        pid, wired = self.state.running_pid(), self.state.wired_file
+        if pid is None or self.kind == "qemu":
+            return False
+        laid = wired.exists() and wired.read_text() == str(pid)
+        return not laid and not self.speaks_ssh()
+
     def _write_seed(self, public_key: str) -> None:
         wanted = seed.common_files(self.lab, self.host, public_key, self.state.host_key)
         if self.kind == "qemu":
@@ -121,11 +134,10 @@ class Machine:
 
     def wait_for_boot(self) -> None:
         """Wait until sshd answers and systemd has finished booting; UserError (exit 1) if never."""
-        limit = BOOT_TIMEOUT_S[self.kind]
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + BOOT_TIMEOUT_S[self.kind]
         while time.monotonic() < deadline and not self.cancelled.is_set():
             if self.speaks_ssh():
-                said = self.ask("systemctl is-system-running --wait", timeout=limit)
+                said = self.ask("systemctl is-system-running")
                 if said in {"running", "degraded"}:
                     return
             if self.state.running_pid() is None:
@@ -146,15 +158,25 @@ class Machine:
         except OSError:
             return False
 
-    def ask(self, command: str, *, timeout: float = 60) -> str:
-        """Return what `command` prints on the host; nothing where the host does not answer."""
-        done = run(
-            self.ssh([command]),
-            what=f"asking lab host {self.host.name}",
-            check=False,
-            timeout=timeout,
-        )
+    def ask(self, command: str) -> str:
+        """Return what `command` prints on the host; nothing where the host does not answer.
+
+        A host that is going down may accept a session and never speak: such a one is given up soon.
+        """
+        try:
+            done = run(
+                self.ssh([command]),
+                what=f"asking lab host {self.host.name}",
+                check=False,
+                timeout=ANSWER_TIMEOUT_S[self.kind],
+            )
+        except UserError:
+            return ""
         return done.stdout.strip()
+
+    def tell(self, command: str) -> None:
+        """Have the host run `command` after this session has ended: it will not outlive it."""
+        self.ask(f"nohup sh -c 'sleep 0.2; {command}' >/dev/null 2>&1 </dev/null &")
 
     def boot_mark(self) -> str:
         """Return what changes at each boot, of either kind of host; empty while it is down."""

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
     from kimi_prov.lab.inventory import Lab, LabHost
 
-FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 TABLE_PREFIX = "kimi_lab_"
-# A chain of this name says that forwarding was off before the first lab came up.
-FORWARD_WAS_OFF = "forwarding_was_off"
+# What the control machine's kernel has to allow: packets from the hosts to the outside, and enough
+# watches for many systemds (each takes about ten of the usual 128).
+KERNEL = {
+    "ip_forward": (Path("/proc/sys/net/ipv4/ip_forward"), 1),
+    "inotify_instances": (Path("/proc/sys/fs/inotify/max_user_instances"), 1024),
+}
 
 
 def bridge(lab: Lab) -> str:
@@ -43,10 +46,14 @@ def table(lab: Lab) -> str:
     return f"{TABLE_PREFIX}{lab.ident}"
 
 
-def ruleset(lab: Lab, *, forwarding_was_off: bool) -> str:
-    """Return the nftables script that (re)makes the lab's table."""
+def ruleset(lab: Lab, before: dict[str, int]) -> str:
+    """Return the nftables script that (re)makes the lab's table.
+
+    Kernel settings as they were before the first lab stand in it as names of empty chains: there
+    they are at hand for the last lab, whoever brought it up.
+    """
     name, network = table(lab), lab.network
-    mark = f"  chain {FORWARD_WAS_OFF} {{ }}\n" if forwarding_was_off else ""
+    mark = "".join(f"  chain {key}_was_{value} {{ }}\n" for key, value in before.items())
     return (
         f"table ip {name} {{ }}\ndelete table ip {name}\n"
         f"table ip {name} {{\n{mark}"
@@ -55,24 +62,27 @@ def ruleset(lab: Lab, *, forwarding_was_off: bool) -> str:
     )
 
 
+def exists(lab: Lab) -> bool:
+    """Whether the lab's bridge is on this machine."""
+    return Path(f"/sys/class/net/{bridge(lab)}").exists()
+
+
 def bring_up(lab: Lab) -> None:
-    """Make the bridge with the gateway's address, the table, and switch forwarding on."""
+    """Make the bridge with the gateway's address and the table, and set the kernel."""
     _refuse_overlap(lab)
     name = bridge(lab)
     script = [
-        f"link add {name} type bridge" if not Path(f"/sys/class/net/{name}").exists() else "",
+        "" if exists(lab) else f"link add {name} type bridge",
         f"link set {name} mtu {_uplink_mtu()} up",
         f"addr replace {lab.gateway}/{lab.network.prefixlen} dev {name}",
         f"addr replace {address6(lab.gateway)}/64 dev {name} nodad",
     ]
     _ip_batch(script)
-    was_off = FORWARD.read_text().strip() == "0" or _other_lab_switched_it_on()
-    run(
-        ["nft", "-f", "-"],
-        what="making the lab's nftables table",
-        text=ruleset(lab, forwarding_was_off=was_off),
-    )
-    FORWARD.write_text("1")
+    before = _settings_before()
+    run(["nft", "-f", "-"], what="making the lab's nftables table", text=ruleset(lab, before))
+    for key in before:
+        path, wanted = KERNEL[key]
+        path.write_text(str(wanted))
 
 
 def connect(lab: Lab, host: LabHost, pid: int) -> None:
@@ -113,21 +123,21 @@ def set_link(lab: Lab, host: LabHost, *, up: bool) -> None:
 
 
 def take_down(lab: Lab, host_names: Iterable[str]) -> None:
-    """Remove cables, table and bridge; switch forwarding off again after the last lab."""
+    """Remove cables, table and bridge; after the last lab set the kernel back."""
     for host_name in host_names:
         drop_cable(lab, host_name)
-    name = bridge(lab)
-    if Path(f"/sys/class/net/{name}").exists():
-        _ip_batch([f"link del {name}"])
+    if exists(lab):
+        _ip_batch([f"link del {bridge(lab)}"])
     if which("nft") is None:
         return
     present = _tables()
     if table(lab) not in present:
         return
-    was_off = FORWARD_WAS_OFF in present[table(lab)]
+    before = _recorded_settings({table(lab): present[table(lab)]})
     run(["nft", "delete", "table", "ip", table(lab)], what="removing the lab's nftables table")
-    if was_off and len(present) == 1:
-        FORWARD.write_text("0")
+    if len(present) == 1:
+        for key, value in before.items():
+            KERNEL[key][0].write_text(str(value))
 
 
 def drop_cable(lab: Lab, host_name: str) -> None:
@@ -139,7 +149,9 @@ def drop_cable(lab: Lab, host_name: str) -> None:
 
 def _tables() -> dict[str, set[str]]:
     """Return the labs' nftables tables, each with the names of its chains."""
-    done = run(["nft", "-j", "list", "ruleset"], what="reading nftables")
+    done = run(["nft", "-j", "list", "ruleset"], what="reading nftables", check=False)
+    if done.returncode != 0:
+        return {}
     found: dict[str, set[str]] = {}
     for entry in json.loads(done.stdout).get("nftables", []):
         if "table" in entry and entry["table"]["name"].startswith(TABLE_PREFIX):
@@ -149,8 +161,22 @@ def _tables() -> dict[str, set[str]]:
     return found
 
 
-def _other_lab_switched_it_on() -> bool:
-    return any(FORWARD_WAS_OFF in chains for chains in _tables().values())
+def _recorded_settings(tables: dict[str, set[str]]) -> dict[str, int]:
+    """Return the kernel settings from before the first lab that the tables' chains name."""
+    names = "|".join(KERNEL)
+    found = (re.fullmatch(rf"({names})_was_(\d+)", c) for chains in tables.values() for c in chains)
+    return {match[1]: int(match[2]) for match in found if match}
+
+
+def _settings_before() -> dict[str, int]:
+    """Return those kernel settings that a lab has changed or has to change, as they were before."""
+    recorded = _recorded_settings(_tables())
+    now = {key: int(path.read_text()) for key, (path, _wanted) in KERNEL.items()}
+    return {
+        key: recorded.get(key, now[key])
+        for key, (_path, wanted) in KERNEL.items()
+        if key in recorded or now[key] < wanted
+    }
 
 
 def _refuse_overlap(lab: Lab) -> None:

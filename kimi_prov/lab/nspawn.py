@@ -96,7 +96,7 @@ def why_not() -> str | None:
         check=False,
     )
     if tried.returncode != 0:
-        return f"this machine does not allow it: {tried.stderr.strip().splitlines()[-1:]}"
+        return f"this machine does not allow it: {tried.stderr.strip() or 'no reason given'}"
     return None
 
 
@@ -120,6 +120,7 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
         pid = state.running_pid()
         if pid is not None and _namespace(pid) not in {own, None}:
             network.connect(lab, host, pid)
+            state.wired_file.write_text(str(pid))
             return
         if time.monotonic() > deadline:
             raise UserError(
@@ -152,12 +153,20 @@ while [ -d "$top" ] && [ $tries -lt 200 ]; do
   find "$top" -depth -type d -exec rmdir {} \; 2>/dev/null
   tries=$((tries+1)); [ -d "$top" ] && sleep 0.05
 done
-[ ! -d "$top" ]
+[ ! -d "$top" ] || exit 3
 """
-    run(
+    swept = run(
         ["unshare", "--mount", "sh", "-c", script, "sh", cgroup(lab)],
         what=f"ending what still runs in the control group {cgroup(lab)}",
+        check=False,
     )
+    # Any other end means that this machine allows no mount, so no host can have run as nspawn.
+    if swept.returncode == 3:
+        raise UserError(
+            f"processes in the control group {cgroup(lab)} do not end",
+            fix="run `kimi-prov lab down` again",
+            exit_code=ExitCode.FAILED,
+        )
 
 
 def _namespace(process: int | str) -> str | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -54,16 +56,7 @@ def run(
     argv = [str(part) for part in command]
     shown = textwrap.shorten(shlex.join(argv), 160)
     try:
-        done = subprocess.run(
-            argv,
-            check=False,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            input=text,
-            env={**tool_environment(), **(environment or {})},
-        )
+        done = _run_group(argv, text, timeout, {**tool_environment(), **(environment or {})})
     except FileNotFoundError as error:
         raise UserError(
             f"{what}: the command {argv[0]} is not installed on this machine",
@@ -81,3 +74,34 @@ def run(
             exit_code=ExitCode.FAILED,
         )
     return done
+
+
+def _run_group(
+    argv: list[str], text: str, timeout: float, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end; an interruption or the time limit ends all that the command has started."""
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(text, timeout=timeout)
+        except BaseException:
+            _end_group(process)
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    """Ask the group to end, so that it can clear up, and insist after five seconds."""
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, ending)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)

@@ -62,9 +62,9 @@ class LabState:
         return self.folder / "known_hosts"
 
     @property
-    def generated(self) -> Path:
-        """List of the files that were written beside the inventory, one a line."""
-        return self.folder / "generated"
+    def record(self) -> Path:
+        """The lab as it was last brought up (JSON), so that no later step has to ask Ansible."""
+        return self.folder / "lab.json"
 
     def host(self, name: str) -> HostState:
         """Paths of the host called `name`."""
@@ -91,6 +91,11 @@ class HostState:
     def pid_file(self) -> Path:
         """`PID STARTTIME`, written by the process itself before it becomes the machine."""
         return self.folder / "pid"
+
+    @property
+    def wired_file(self) -> Path:
+        """Holds the pid that a cable was laid to: an nspawn host without one never boots."""
+        return self.folder / "wired"
 
     @property
     def console(self) -> Path:

@@ -35,8 +35,17 @@ def end_sessions(lab: Lab, state: LabState) -> None:
 
 def end_unrecorded(lab: Lab) -> None:
     """End what carries the lab's mark: a machine whose record was lost."""
+    _end(_marked(lab))
+
+
+def exist(lab: Lab) -> bool:
+    """Whether anything carries the lab's mark."""
+    return any(True for _ in _marked(lab))
+
+
+def _marked(lab: Lab) -> Iterable[psutil.Process]:
     mark = f"{MARK}={lab.ident}".encode()
-    _end(process for process in _own_processes() if mark in _environment(process.pid).split(b"\0"))
+    return (p for p in _own_processes() if mark in _environment(p.pid).split(b"\0"))
 
 
 def _own_processes() -> Iterable[psutil.Process]:

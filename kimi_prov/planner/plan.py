@@ -118,10 +118,7 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
             "api_keys_file": wishes.api_keys_file,
             "hf_token_file": wishes.hf_token_file,
         },
-        "timeouts": {
-            "install_s": int(wishes.install_timeout_s),
-            "start_s": _start_s(wishes, weights),
-        },
+        "timeouts": {"start_s": _start_s(wishes, weights)},
         "paths": layout.paths(),
     }
     _judge_door(wishes, findings)

@@ -221,14 +221,6 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _v(
         _ENGINE,
-        "install_timeout_s",
-        "seconds",
-        3600,
-        "3600",
-        "Seconds that installing the engine may take.",
-    ),
-    _v(
-        _ENGINE,
         "start_timeout_s",
         "seconds",
         "auto",

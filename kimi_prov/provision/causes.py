@@ -20,6 +20,7 @@ _CODES = {
     "failed": ExitCode.FAILED,
 }
 _LONGEST = 500
+_PREFIX = re.compile(r"^(?:(?:Task|Module) failed[:.]\s*)+")
 LOG = "read the log"
 
 
@@ -57,7 +58,7 @@ _CONNECTION = (
     ),
     _reason(
         r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
-        "the SSH key file may be read by others, so ssh does not use it",
+        "the SSH key file for {address} may be read by others, so ssh does not use it",
         "chmod 600 the file that ansible_ssh_private_key_file names",
     ),
     _reason(
@@ -92,8 +93,8 @@ _CONNECTION = (
         "look at sshd's journal on {host}, then run this again",
     ),
 )
-# The machine was reached, but cannot be managed.
-_MANAGED = (
+# The machine was reached, but the inventory's user may not manage it.
+_SUDO = (
     _reason(
         r"a (?:terminal|password) is required|Missing sudo password|is not in the sudoers"
         r"|Incorrect sudo password|a password is required|not allowed to execute",
@@ -106,6 +107,9 @@ _MANAGED = (
         "there is no sudo on {host}",
         "log in as root (ansible_user: root), or install sudo there",
     ),
+)
+# The machine was reached, but cannot be managed.
+_PYTHON = (
     _reason(
         r"python3?[0-9.]*: (?:not found|command not found|No such file)"
         r"|interpreter .{0,80}(?:not found|was not found|No such file)"
@@ -136,7 +140,7 @@ _GENERAL = (
 def of_unreachable(ended: Ended, address: str) -> Failure:
     """Explain why a host could not be reached; `address` is where it was looked for."""
     text = _text(ended.result)
-    found = _match(_CONNECTION + _MANAGED, text, ended.host, address)
+    found = _match(_CONNECTION + _SUDO + _PYTHON, text, ended.host, address)
     cause, fix = found or (
         f"{address} cannot be reached: {_first(text)}",
         f"try  ssh {address}  by hand",
@@ -149,12 +153,10 @@ def of_failed(ended: Ended, address: str) -> Failure:
     result = ended.result
     ours = result.get("kimi")
     text = _text(result)
-    managed = _match(_MANAGED, text, ended.host, address)
-    if managed and not (
-        isinstance(ours, Mapping) and ours.get("code") in {"bad_input", "blockers"}
-    ):
-        cause, fix = managed
-        return Failure(ended.host, ended.phase, ended.task, cause, fix, ExitCode.UNREACHABLE)
+    if not (isinstance(ours, Mapping) and ours.get("code") in {"bad_input", "blockers"}):
+        for reasons, code in ((_SUDO, ExitCode.BAD_INPUT), (_PYTHON, ExitCode.UNREACHABLE)):
+            if found := _match(reasons, text, ended.host, address):
+                return Failure(ended.host, ended.phase, ended.task, *found, code)
     if isinstance(ours, Mapping):
         cause, _, fix = str(result.get("msg") or "it failed").partition("\n  fix: ")
         rows = ours.get("findings")
@@ -167,8 +169,7 @@ def of_failed(ended: Ended, address: str) -> Failure:
             _CODES.get(str(ours.get("code")), ExitCode.FAILED),
             tuple(rows) if isinstance(rows, list | tuple) else (),
         )
-    found = _match(_GENERAL, text, ended.host, address)
-    cause, fix = found or (_cause(result), LOG)
+    cause, fix = _match(_GENERAL, text, ended.host, address) or (_cause(result), LOG)
     return Failure(ended.host, ended.phase, ended.task, cause, fix, ExitCode.FAILED)
 
 
@@ -189,7 +190,7 @@ def _text(result: Mapping[str, Any]) -> str:
 
 def _first(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:_LONGEST] if lines else "it gave no reason"
+    return _PREFIX.sub("", lines[0])[:_LONGEST] if lines else "it gave no reason"
 
 
 def _cause(result: Mapping[str, Any]) -> str:

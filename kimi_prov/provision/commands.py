@@ -143,7 +143,7 @@ def destroy(
         finished = _run(request, inventory, (descriptor,))
     code = _conclude(finished)
     if code is ExitCode.OK:
-        sys.stdout.write(words.counts(finished.outcome, sorted(finished.outcome.changed)) + "\n")
+        sys.stdout.write(words.counts(finished.outcome) + "\n")
     return code
 
 
@@ -244,7 +244,7 @@ def _each(plans: Mapping[str, Mapping[str, Any]], text: Text) -> str:
 def _summary(finished: Finished, inventory: Inventory, passed: Passed, stand_ins: StandIns) -> str:
     outcome = finished.outcome
     hosts = sorted(outcome.plans)
-    blocks = [words.counts(outcome, hosts) + (" (check mode)" if passed.check else "")]
+    blocks = [words.counts(outcome) + (" (check mode)" if passed.check else "")]
     if passed.check:
         blocks += [f"  {host}: {phase}: {task}" for host, phase, task in outcome.changes]
     else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import termios
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from kimi_prov.provision.progress import Update
 
 _BAR = 20
+_MARKS = {"done": ("✓", "green"), "failed": ("✗", "red"), "stopped": ("-", "yellow")}
+_LOCAL_FLAGS = 3
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -32,12 +36,13 @@ class LiveScreen:
         self._console = Console(file=stream, highlight=False, soft_wrap=False)
         self._tracker = Tracker()
         self._live: Live | None = None
+        self._terminal: list[Any] | None = None
         self._width = 4
 
     def start(self, title: str) -> None:
         """Open the live region."""
         self._console.print(Text(title, style="bold"), overflow="ellipsis", no_wrap=True)
-        # The command line ends its own way on Ctrl-C; rich only draws.
+        self._unsay_control_c()
         self._live = Live(
             console=self._console,
             auto_refresh=False,
@@ -75,16 +80,31 @@ class LiveScreen:
             self._live.update(Text(""))
             self._live.stop()
             self._live = None
+        if self._terminal is not None:
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, self._terminal)
+            self._terminal = None
         for host, stretch in self._tracker.finish():
             self._print_end(host, stretch)
 
+    def _unsay_control_c(self) -> None:
+        """Keep the terminal from writing ^C into the region, which would move it by a line."""
+        try:
+            self._terminal = termios.tcgetattr(sys.stdin.fileno())
+            quiet = termios.tcgetattr(sys.stdin.fileno())
+            quiet[_LOCAL_FLAGS] &= ~termios.ECHOCTL
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, quiet)
+        except (OSError, ValueError, termios.error):
+            self._terminal = None
+
     def _print_end(self, host: str, stretch: Stretch) -> None:
-        mark, style = ("✗", "red") if stretch.failed else ("✓", "green")
+        mark, style = _MARKS[stretch.verdict]
         line = Text(f"{mark} ", style=style)
         line.append(f"{host:<{min(self._width, 24)}}  ", style="default")
         line.append(f"{stretch.phase:<12} ", style="default")
         line.append(f"{progress.duration(stretch.seconds):>8}", style="default")
-        if stretch.changed:
+        if stretch.verdict == "stopped":
+            line.append("  stopped", style="yellow")
+        elif stretch.changed:
             line.append(f"  {stretch.changed} changed", style="yellow")
         self._console.print(line, overflow="ellipsis", no_wrap=True)
 

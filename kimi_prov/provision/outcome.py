@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import ExitCode
@@ -12,7 +12,7 @@ from kimi_prov.provision.causes import Failure
 from kimi_prov.provision.events import Ended, Event, Said, Stats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 # The first that fits decides.
 PRECEDENCE = (
@@ -81,6 +81,14 @@ class Outcome:
             self.failures = [failure for failure in self.failures if bad.get(failure.host)]
         if not self.failures and not interrupted and return_code:
             self.failures.append(self._unexplained(return_code))
+
+    def hide(self, mask: Callable[[str], str]) -> None:
+        """Mask secrets in what is going to be shown."""
+        self.failures = [
+            replace(failure, cause=mask(failure.cause), fix=mask(failure.fix))
+            for failure in self.failures
+        ]
+        self.warnings = [mask(text) for text in self.warnings]
 
     @property
     def changed(self) -> dict[str, int]:

@@ -5,37 +5,35 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shutil
 import signal
-import stat
-import tempfile
 import threading
 import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kimi_prov import bundle
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.provision import arguments, cancel, events, masking
-from kimi_prov.provision.arguments import Private, Request
 from kimi_prov.provision.folder import RunFolder
 from kimi_prov.provision.outcome import Outcome
+from kimi_prov.provision.private import private_folder
 from kimi_prov.provision.progress import Reader
 from kimi_prov.provision.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
+    from kimi_prov.provision.arguments import Private, Request
     from kimi_prov.provision.events import Event
     from kimi_prov.provision.inventory import Inventory
     from kimi_prov.provision.progress import Update
 
 _STEP_S = 0.1
-# A socket's path has at most 107 characters; ssh adds up to 30 of its own to the folder's.
-_LONGEST_FOLDER = 60
+# Nothing that Ansible says is written by anybody but us, who mask it.
+_SETTINGS = {"suppress_output_file": True, "pexpect_timeout": 1}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -96,8 +94,8 @@ def run(
     addresses = {host: inventory.address(host) for host in inventory.hosts}
     outcome = Outcome(addresses)
     started = time.monotonic()
-    with _private_folder() as private, _signals() as interrupt:
-        run_id = uuid.uuid4().hex
+    run_id = uuid.uuid4().hex
+    with private_folder(run_id) as private, _signals() as interrupt:
         _prepare(request, private)
         watchdog = Watchdog(run_id, private.folder, inherit)
         work = _Work(request, private, run_id, folder, masker)
@@ -117,6 +115,7 @@ def run(
     outcome.close(
         work.return_code, time.monotonic() - started, interrupted=interrupt.name is not None
     )
+    outcome.hide(masker.mask)
     _keep(folder, request, outcome)
     return Finished(outcome, folder.path, folder.log, keys)
 
@@ -179,7 +178,6 @@ class _Work:
                 private_data_dir=str(self._private.folder / "runner"),
                 quiet=True,
                 envvars=self._environment,
-                settings={"suppress_output_file": True, "pexpect_timeout": 1},
                 event_handler=self._take,
                 cancel_callback=self._cancelled.is_set,
             )
@@ -245,8 +243,11 @@ def _end(work: _Work, private: Private, run_id: str, *, everything: bool) -> lis
 
 
 def _prepare(request: Request, private: Private) -> None:
-    for folder in (private.folder / "runner", private.sockets, private.temporary):
+    settings = private.folder / "runner" / "env"
+    for folder in (settings.parent, settings, private.sockets, private.temporary):
         folder.mkdir(mode=0o700)
+    # Settings that are passed as an argument are dropped where this file is missing.
+    (settings / "settings").write_text(json.dumps(_SETTINGS))
     if request.variables:
         private.variables.touch(mode=0o600)
         private.variables.write_text(json.dumps(dict(request.variables)))
@@ -314,19 +315,6 @@ def _keep(folder: RunFolder, request: Request, outcome: Outcome) -> None:
         },
     )
     folder.close()
-
-
-@contextmanager
-def _private_folder() -> Iterator[Private]:
-    """Make a folder that only this user may enter, with a path short enough for sockets."""
-    usual = tempfile.gettempdir()
-    base = usual if len(usual) <= _LONGEST_FOLDER else "/tmp"  # noqa: S108 - mkdtemp is safe there
-    folder = Path(tempfile.mkdtemp(prefix="kimi-", dir=base))
-    folder.chmod(stat.S_IRWXU)
-    try:
-        yield Private(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -41,11 +41,19 @@ class Stretch:
         self.changed = 0
         self.failed = False
         self.update: Update | None = None
+        self.ended: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """How it ended; stopped, where its last task never came to an end."""
+        if self.failed:
+            return "failed"
+        return "stopped" if self.ended is None else "done"
 
     @property
     def seconds(self) -> float:
-        """How long it has lasted."""
-        return time.monotonic() - self.started
+        """How long it has lasted, or lasted until its last task ended."""
+        return (self.ended or time.monotonic()) - self.started
 
 
 class Tracker:
@@ -64,10 +72,11 @@ class Tracker:
                     ended = (event.host, now)
                 self.current[event.host] = Stretch(event.phase, event.task)
             else:
-                now.task, now.task_started = event.task, time.monotonic()
+                now.task, now.task_started, now.ended = event.task, time.monotonic(), None
         elif isinstance(event, Ended) and event.host in self.current:
             stretch = self.current[event.host]
             stretch.changed += event.status == "changed"
+            stretch.ended = time.monotonic()
             stretch.failed |= event.status in {"failed", "unreachable"} and not event.ignored
             if stretch.failed or event.status != "skipped":
                 stretch.update = None
@@ -87,10 +96,9 @@ class Tracker:
 
 def ending(host: str, stretch: Stretch, width: int) -> str:
     """Write one ended stretch as a line."""
-    mark = "failed" if stretch.failed else "done"
     count = f", {stretch.changed} changed" if stretch.changed else ""
     took = progress.duration(stretch.seconds)
-    return f"{host:<{width}}  {stretch.phase:<12} {mark} in {took}{count}"
+    return f"{host:<{width}}  {stretch.phase:<12} {stretch.verdict} in {took}{count}"
 
 
 class PlainScreen:

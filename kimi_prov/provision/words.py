@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import ExitCode
@@ -79,10 +80,10 @@ def times(outcome: Outcome) -> str:
 
 
 def _time(phase: Phase, wall: float) -> str:
-    name = "lock" if phase.phase == "other" else phase.phase
-    share = round(phase.seconds * 30 / wall) if wall else 0
+    bar = "#" * (round(phase.seconds * 30 / wall) if wall else 0)
     changed = f" ({phase.changed} changed)" if phase.changed else ""
-    return f"    {name:<24} {progress.duration(phase.seconds):>8} {'#' * share}{changed}".rstrip()
+    took = progress.duration(phase.seconds)
+    return f"    {phase.phase:<24} {took:>8} {bar}{changed}".rstrip()
 
 
 def endpoint(plan: Mapping[str, Any], address: str) -> str:
@@ -101,11 +102,16 @@ def served(plan: Mapping[str, Any], host: str, address: str, said: Sequence[str]
         f"    model     {', '.join(model['served_names'])} ({about})",
         f"    engine    {engine['name']} {engine['version']} ({engine['variant']})",
     ]
-    return "\n".join(lines + [f"    note      {text}" for text in said])
+    notes = [
+        textwrap.fill(f"note      {text}", 80, initial_indent=" " * 4, subsequent_indent=" " * 14)
+        for text in said
+    ]
+    return "\n".join(lines + notes)
 
 
-def counts(outcome: Outcome, hosts: Sequence[str]) -> str:
+def counts(outcome: Outcome) -> str:
     """Write how many tasks changed something, by host."""
+    hosts = sorted(outcome.stats.ok) if outcome.stats else []
     total = sum(outcome.changed.get(host, 0) for host in hosts)
     each = ", ".join(f"{host} {outcome.changed.get(host, 0)}" for host in hosts)
     return f"changed={total}" + (f" ({each})" if len(hosts) > 1 else "")

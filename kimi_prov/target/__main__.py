@@ -17,6 +17,7 @@ COMMANDS = {
     "fetch": "kimi_prov.target.fetch",
     "stage": "kimi_prov.target.stage",
     "follow": "kimi_prov.target.follow",
+    "settled": "kimi_prov.target.settled",
     "proxy-ensure": "kimi_prov.target.proxy",
     "proxy-state": "kimi_prov.target.haproxy",
     "keys": "kimi_prov.target.keys",

@@ -86,7 +86,8 @@ class Undo:
         listed = run(
             "systemctl", "list-units", "--all", "--plain", "--no-legend", "kimi-*", "srv-kimi-*"
         )
-        loaded = [line.split()[0] for line in listed.stdout.splitlines() if line.split()]
+        rows = [line.split() for line in listed.stdout.splitlines() if line.split()]
+        loaded = [row[0] for row in rows if row[1] != "not-found" or row[2] == "active"]
         linked = [link.name for link in self._at(UNIT_DIRECTORY + "/*.wants/*kimi*")]
         files = self.unit_files()
         templates = {path.name for path in files if "@." in path.name}
@@ -143,17 +144,20 @@ class Undo:
             self.act(self.restored, "file " + name, partial(_put, path, str(content), mode))
 
     def tunables(self) -> None:
-        """Kernel settings back to their values from before."""
+        """Kernel settings that the plan changed, back to their values from before."""
+        ours = read_json(self.paths.plan).get("tuning") or {}
         recorded = self.before.get("tunables") or {}
-        for name, setting in sorted((recorded.get("sysctl") or {}).items()):
-            value = _value(setting)
+        for name in sorted(ours.get("sysctl") or {}):
+            value = _value((recorded.get("sysctl") or {}).get(name))
             path = self.paths.root / "proc/sys" / name.replace(".", "/")
             self._set(f"sysctl {name} = {value}", path, value)
-        thp = recorded.get("thp")
-        self._set(f"transparent huge pages: {_value(thp)}", self.paths.root / THP, _value(thp))
-        governor = _value(recorded.get("governor"))
-        for path in self._at(GOVERNORS):
-            self._set(f"governor {governor} of {path.parts[-3]}", path, governor)
+        if ours.get("thp"):
+            thp = _value(recorded.get("thp"))
+            self._set(f"transparent huge pages: {thp}", self.paths.root / THP, thp)
+        if ours.get("governor"):
+            governor = _value(recorded.get("governor"))
+            for path in self._at(GOVERNORS):
+                self._set(f"governor {governor} of {path.parts[-3]}", path, governor)
 
     def _set(self, what: str, path: Path, value: object) -> None:
         if value is None or not path.exists():

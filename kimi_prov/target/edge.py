@@ -52,6 +52,9 @@ class Paths:
         self.state = base / layout.STATE[1:]
         self.firewall_state = self.state / "firewall.json"
         self.before = self.state / "before.json"
+        self.proxy_config = self.proxy / "haproxy.cfg"
+        self.proxy_stamp = self.proxy / "stamp.cfg"
+        self.units = base / "etc/systemd/system"
         self.socket = base / "run/kimi-proxy/admin.sock"
 
 

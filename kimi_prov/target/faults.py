@@ -28,6 +28,11 @@ def plain(error: BaseException) -> str:
     return " ".join(text.split()) or type(error).__name__
 
 
+def files(count: int) -> str:
+    """Write a number of files with the right word."""
+    return "1 file" if count == 1 else f"{count} files"
+
+
 def human(size: float) -> str:
     """Bytes as a person reads them: decimal units, as disks and model cards count."""
     for unit in ("B", "kB", "MB", "GB"):

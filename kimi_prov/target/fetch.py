@@ -26,6 +26,7 @@ from kimi_prov.target.faults import (
     EXIT_TRANSIENT,
     Permanent,
     Transient,
+    files,
     human,
     plain,
 )
@@ -274,7 +275,7 @@ def _expect(progress: Progress, root: str, manifest: Manifest, tasks: List[Task]
     progress.add(sum(present_bytes(root, t.entry) for t in tasks if not t.check), moved=False)
     checks = sum(task.check for task in tasks)
     progress.say(
-        f"{len(manifest.files)} files, {human(total)}: {len(tasks) - checks} to fetch, "
+        f"{files(len(manifest.files))}, {human(total)}: {len(tasks) - checks} to fetch, "
         f"{checks} to verify"
     )
 
@@ -355,7 +356,7 @@ def _do(config: Config, progress: Progress, *, reverify: bool) -> int:
     progress.expect(manifest.total_bytes)
     progress.add(manifest.total_bytes, moved=False)
     progress.done(
-        f"{config.directory}: {len(manifest.files)} files, {human(manifest.total_bytes)}, "
+        f"{config.directory}: {files(len(manifest.files))}, {human(manifest.total_bytes)}, "
         f"verified against manifest {manifest.sha256[:12]}"
     )
     return 0

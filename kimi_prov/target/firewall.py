@@ -13,7 +13,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.target.edge import EdgeError, Paths, answer, read_json, read_text, run, write_atomic
+from kimi_prov.target import units
+from kimi_prov.target.edge import (
+    FIREWALL_UNIT,
+    EdgeError,
+    Paths,
+    answer,
+    read_json,
+    read_text,
+    run,
+    write_atomic,
+)
 
 if TYPE_CHECKING:
     import subprocess
@@ -185,12 +195,27 @@ def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[s
             if running(rule["manager"]):
                 _manager(rule["manager"]).remove(rule)
         _write(paths, record, created)
+    guarded = guard(paths, check=check)
     return {
-        "changed": changed,
+        "changed": changed or guarded,
         "added": added,
         "removed": removed,
         "drops_elsewhere": drops_elsewhere(wish),
     }
+
+
+def guard(paths: Paths, *, check: bool = False) -> bool:
+    """Have the guard's unit run and its table loaded, also after somebody emptied the rule set."""
+    enabled = units.settle(FIREWALL_UNIT, check=check)
+    active = units.show(FIREWALL_UNIT).get(FIREWALL_UNIT, {}).get("state") == "active"
+    loaded = run("nft", "list", "table", "inet", "kimi").returncode == 0
+    if not check and not active:
+        units.control("start", FIREWALL_UNIT)
+    elif not check and not loaded:
+        units.control("reload", FIREWALL_UNIT)
+    if not check and run("nft", "list", "table", "inet", "kimi").returncode != 0:
+        raise EdgeError(f"{FIREWALL_UNIT} runs, but there is no table from {paths.firewall}")
+    return enabled or not active or not loaded
 
 
 def remove_all(paths: Paths, *, check: bool = False) -> list[Rule]:

@@ -11,6 +11,7 @@ import json
 import subprocess
 from typing import Any, Dict, List, Optional
 
+from kimi_prov.target import lock
 from kimi_prov.target.files import read_json
 
 _PROPERTIES = (
@@ -32,6 +33,7 @@ def main(argv: List[str]) -> int:
     parser.add_argument("--progress")
     parser.add_argument("--journal", type=int, default=15, help="lines shown when it has failed")
     options = parser.parse_args(argv)
+    lock.renew()
     unit = show(options.unit)
     answer: Dict[str, Any] = {
         "unit": unit,
@@ -39,7 +41,7 @@ def main(argv: List[str]) -> int:
         "journal": [],
     }
     if unit.get("ActiveState") == "failed":
-        answer["journal"] = journal(options.unit, options.journal)
+        answer["journal"] = journal(unit.get("InvocationID", ""), options.journal)
     print(json.dumps(answer))
     return 0
 
@@ -58,10 +60,11 @@ def of_this_run(path: Optional[str], invocation: str) -> Optional[Dict[str, Any]
     return document if document.get("invocation") in (None, invocation) else None
 
 
-def journal(unit: str, lines: int) -> List[str]:
-    """Return the unit's last lines without the journal's own columns."""
-    command = ["journalctl", "--no-pager", "--output=cat", f"--lines={lines}", f"--unit={unit}"]
-    return _output(command).splitlines()
+def journal(invocation: str, lines: int) -> List[str]:
+    """Return the last lines of one run, its own and systemd's about it, without columns."""
+    fields = [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"]
+    command = ["journalctl", "--no-pager", "--output=cat", f"--lines={lines}", *fields]
+    return _output(command).splitlines() if invocation else []
 
 
 def _output(command: List[str]) -> str:

@@ -67,6 +67,21 @@ def servers(path: Path) -> list[dict[str, str | int]]:
     return found
 
 
+def description(path: Path) -> str:
+    """Return the description in the configuration that the running worker has loaded."""
+    for line in command(path, "show info").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip().lower() == "description":
+            return value.strip()
+    return ""
+
+
+def loaded_map(path: Path, file: str) -> dict[str, str]:
+    """Return the keys and values of a map as the running worker has them."""
+    rows = [line.split(None, 2) for line in command(path, f"show map {file}").splitlines()]
+    return {row[1]: row[2] for row in rows if len(row) == 3}
+
+
 def set_state(path: Path, index: int, state: str) -> None:
     """Put engine `index` into `drain` (no new requests, those under way go on) or `ready`."""
     reply = command(path, f"set server {BACKEND}/engine{index} state {state}")

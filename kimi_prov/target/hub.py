@@ -10,6 +10,8 @@ import json
 import sys
 from typing import Any, Dict, List, Optional
 
+from kimi_prov.target.manifest import NAME
+
 
 def main(argv: List[str]) -> int:
     """`REPOSITORY REVISION [TOKEN_FILE]`."""
@@ -43,8 +45,8 @@ def describe(repository: str, revision: str, token: Optional[str]) -> Dict[str, 
     files = []
     for sibling in info.siblings or []:
         name = sibling.rfilename
-        if name.rpartition("/")[2].startswith("."):
-            continue  # .gitattributes and the like belong to the repository, not to the model
+        if name.rpartition("/")[2].startswith(".") or name == NAME:
+            continue  # .gitattributes and the like are the repository's; our manifest is made here
         row: Dict[str, Any] = {
             "path": name,
             "size": sibling.size,

@@ -1,7 +1,7 @@
 """One apply at a time: a lock on the machine that says who holds it.
 
 `lock acquire HOLDER-JSON`, `lock take HOLDER-JSON RUN`, `lock release RUN`; each prints JSON. A
-lock that nobody renewed for half an hour is free: its holder was cut off for good.
+lock that nobody renewed for two hours is free: its holder was cut off for good.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from kimi_prov.target import layout
 from kimi_prov.target.files import read_json, remove, write_json
 
-STALE_S = 1800.0
+# Longer than any task of a play that does not ask the machine meanwhile: installing an engine.
+STALE_S = 7200.0
 
 
 def acquire(holder: Dict[str, Any], path: str = layout.APPLY_LOCK) -> Dict[str, Any]:

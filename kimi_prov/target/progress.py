@@ -28,7 +28,7 @@ class Progress:
         self._total = total_bytes
         self._done = 0
         self._moved = 0
-        self._line = ""
+        self._line = "starting"
         self._started = time.time()
         self._samples: Deque[Tuple[float, int]] = deque([(time.monotonic(), 0)])
         self._stop = threading.Event()

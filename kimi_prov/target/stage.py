@@ -24,6 +24,7 @@ from kimi_prov.target.faults import (
     EXIT_TRANSIENT,
     Permanent,
     Transient,
+    files,
     human,
     plain,
 )
@@ -162,7 +163,7 @@ def run(config: Config, progress: Progress) -> Manifest:
         staging.records = _prepare(config, target, manifest)
     entries = [entry for entry in manifest.files if entry.path not in staging.records]
     progress.add(manifest.total_bytes - sum(e.size for e in entries), moved=False)
-    progress.say(f"{len(entries)} files, {human(sum(e.size for e in entries))} from {source}")
+    progress.say(f"{files(len(entries))}, {human(sum(e.size for e in entries))} from {source}")
     staging.run(entries, config.workers)
     if staging.wrong:
         manifest = _mend(config, staging, manifest, progress)
@@ -252,7 +253,7 @@ def main(argv: List[str]) -> int:
             manifest = run(config, progress)
             where = config.target or f"{config.weights.directory} (page cache)"
             progress.done(
-                f"{where}: {len(manifest.files)} files, {human(manifest.total_bytes)}, verified "
+                f"{where}: {files(len(manifest.files))}, {human(manifest.total_bytes)}, verified "
                 f"against manifest {manifest.sha256[:12]}"
             )
     except Permanent as fault:
@@ -267,9 +268,14 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def _check(config: Config) -> int:
+def in_place(config: Config) -> bool:
+    """Whether the weights are verified and, with a target, on the RAM disk, untouched since."""
     manifest = fetch.verified(config.weights)
-    if manifest is not None and (config.target is None or staged(config, manifest)):
+    return manifest is not None and (config.target is None or staged(config, manifest))
+
+
+def _check(config: Config) -> int:
+    if in_place(config):
         print("staged")
         return 0
     print("not staged")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kimi_prov.target.edge import run
+from kimi_prov.target.edge import EdgeError, run
 
 SHOWN = (
     "Id", "LoadState", "ActiveState", "SubState", "Result", "MainPID", "NRestarts",
     "UnitFileState", "ActiveEnterTimestampMonotonic", "MemoryCurrent", "ExecMainStatus",
-    "ControlGroup",
+    "ControlGroup", "NeedDaemonReload",
 )  # fmt: skip
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 # The line that names the cause, as Python, systemd and the kernel write it.
@@ -47,6 +47,7 @@ def _typed(pairs: dict[str, str]) -> dict[str, Any]:
         "sub_state": pairs.get("SubState", ""),
         "result": pairs.get("Result", ""),
         "enabled": pairs.get("UnitFileState", "").startswith("enabled"),
+        "stale": pairs.get("NeedDaemonReload") == "yes",
         "main_pid": number("MainPID") or 0,
         "restarts": number("NRestarts") or 0,
         "exit_status": number("ExecMainStatus"),
@@ -54,6 +55,26 @@ def _typed(pairs: dict[str, str]) -> dict[str, Any]:
         "active_since_monotonic_us": number("ActiveEnterTimestampMonotonic") or 0,
         "cgroup": pairs.get("ControlGroup", ""),
     }
+
+
+def settle(name: str, *, check: bool = False) -> bool:
+    """Make systemd read the unit's file again where it changed, and enable it; True if it did."""
+    unit = show(name).get(name, {})
+    if unit.get("enabled") and not unit.get("stale"):
+        return False
+    if not check:
+        run("systemctl", "daemon-reload")
+        done = run("systemctl", "enable", name)
+        if done.returncode != 0:
+            raise EdgeError(f"{name} cannot be enabled: {done.stderr.strip()}")
+    return not unit.get("enabled")
+
+
+def control(verb: str, name: str) -> None:
+    """Start, restart or reload a unit; raises EdgeError with the cause from its journal."""
+    done = run("systemctl", verb, name, timeout=120)
+    if done.returncode != 0:
+        raise EdgeError(f"{name} did not {verb}: {cause(journal(name, 40))}")
 
 
 def journal(unit: str, lines: int = 60) -> list[str]:

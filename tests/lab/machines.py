@@ -1,4 +1,4 @@
-"""Lab hosts as the tests use them, and a picture of a machine that two moments can be compared by."""
+"""Lab hosts as the tests use them, and pictures of a machine that can be compared."""
 
 from __future__ import annotations
 
@@ -42,6 +42,12 @@ def run(
 def kimi_prov(*args: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
     """Run the command line as a user would."""
     return run(KIMI_PROV, *map(str, args), **options)  # type: ignore[arg-type]
+
+
+def newest_run() -> Path:
+    """The run folder written last."""
+    state = Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state"))
+    return max((state / "kimi-prov" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
 
 
 @dataclass
@@ -151,7 +157,10 @@ for top, dirs, names in os.walk("/"):
             continue
         files[path] = "%o %d:%d %s" % (st.st_mode, st.st_uid, st.st_gid, what)
 def lines(*command):
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        return []
     return sorted(line.strip() for line in done.stdout.splitlines() if line.strip())
 sysctls = {}
 for key in ("kernel.numa_balancing", "vm.swappiness", "vm.max_map_count", "vm.overcommit_memory",
@@ -162,9 +171,18 @@ for key in ("kernel.numa_balancing", "vm.swappiness", "vm.max_map_count", "vm.ov
         pass
 print(json.dumps({
     "files": files,
-    "units": [" ".join(l.split()[:2]) for l in lines("systemctl", "list-unit-files", "--no-legend", "--no-pager")],
-    "running": [l.split()[0] for l in lines("systemctl", "list-units", "--no-legend", "--no-pager", "--plain",
-        "--state=active,failed", "--type=service,mount,socket,timer")],
+    "units": [
+        " ".join(line.split()[:2])
+        for line in lines("systemctl", "list-unit-files", "--no-legend", "--no-pager")
+        if "transient" not in line  # sessions come and go
+    ],
+    "running": [
+        line.split()[0]
+        for line in lines(
+            "systemctl", "list-units", "--no-legend", "--no-pager", "--plain",
+            "--state=active,failed", "--type=service,mount,socket,timer",
+        )
+    ],
     "mounts": lines("findmnt", "-rno", "TARGET,FSTYPE"),
     "nft": lines("nft", "list", "ruleset"),
     "sysctls": sysctls,
@@ -187,10 +205,8 @@ def descendants(pid: int) -> list[psutil.Process]:
     return [parent, *parent.children(recursive=True)]
 
 
-def kill_tree_when(
-    argv: list[str], seen: str, *, delay: float = 0.0, timeout: float = 600
-) -> str:
-    """Start a command, kill -9 its whole tree once `seen` stands in its output; return that output."""
+def kill_tree_when(argv: list[str], seen: str, *, delay: float = 0.0, timeout: float = 600) -> str:
+    """Start a command, kill -9 its whole tree once its output says `seen`; return the output."""
     process = subprocess.Popen(
         argv,
         stdout=subprocess.PIPE,

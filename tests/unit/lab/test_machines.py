@@ -98,12 +98,12 @@ def test_interface_names_fit_the_kernel_and_differ():
 
 
 def test_the_ruleset_replaces_its_own_table_and_no_other():
-    rules = network.ruleset(LAB, forwarding_was_off=True)
+    rules = network.ruleset(LAB, {"ip_forward": 0})
     assert rules.startswith("table ip kimi_lab_12ab34cd { }\ndelete table ip kimi_lab_12ab34cd\n")
     assert "flush" not in rules
     assert "ip saddr 10.93.7.0/24 ip daddr != 10.93.7.0/24 masquerade" in rules
-    assert network.FORWARD_WAS_OFF in rules
-    assert network.FORWARD_WAS_OFF not in network.ruleset(LAB, forwarding_was_off=False)
+    assert "chain ip_forward_was_0 { }" in rules
+    assert "_was_" not in network.ruleset(LAB, {})
 
 
 def test_the_generated_files_keep_host_key_checking_on(tmp_path):
@@ -121,14 +121,13 @@ def test_the_generated_files_keep_host_key_checking_on(tmp_path):
 def test_generated_files_go_and_the_users_own_stay(tmp_path):
     lab = Lab(tmp_path, LAB.name, LAB.ident, LAB.network, LAB.hosts)
     state = LabState(tmp_path / "state")
-    state.folder.mkdir()
     own = tmp_path / "group_vars" / "all" / "main.yml"
     own.parent.mkdir(parents=True)
     own.write_text("kimi_port: 8000\n")
     planned = generated.plan_files(lab, state, [Machine(lab, NODE, "nspawn")], {})
-    generated.write(planned, state)
+    generated.write(planned)
     assert all(path.exists() for path in planned)
-    generated.remove(lab, state)
+    generated.remove(tmp_path)
     assert not any(path.exists() for path in planned)
     assert own.exists()
     assert not (tmp_path / "host_vars").exists()

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+STAMP = "0123456789abcdef-fedcba9876543210"
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -143,11 +146,12 @@ class Proxy:
 
     def start(self) -> None:
         self.render()
-        subprocess.run(["haproxy", "-c", "-q", "-f", str(self.config)], check=True, timeout=20)
+        stamp = self.config.with_name("stamp.cfg")
+        stamp.write_text(f"global\n    description {STAMP}\n")
+        files = ["-f", str(self.config), "-f", str(stamp)]
+        subprocess.run(["haproxy", "-c", "-q", *files], check=True, timeout=20)
         log = self.config.with_name("log").open("w")
-        self.process = subprocess.Popen(
-            ["haproxy", "-W", "-db", "-f", str(self.config)], stdout=log, stderr=log
-        )
+        self.process = subprocess.Popen(["haproxy", "-W", "-db", *files], stdout=log, stderr=log)
         log.close()
         for _ in range(100):
             if self.paths.socket.exists():

@@ -73,6 +73,19 @@ def test_rotation_refuses_the_old_key_and_takes_the_new_one_with_no_restart(make
     assert proxy.process.poll() is None
 
 
+def test_the_running_proxy_tells_what_it_has_loaded(make_proxy):
+    proxy = make_proxy()
+    assert haproxy.description(proxy.paths.socket) == "0123456789abcdef-fedcba9876543210"
+
+    def loaded():
+        found = haproxy.loaded_map(proxy.paths.socket, str(proxy.paths.key_map))
+        return {name: value for value, name in found.items()}
+
+    assert loaded() == keys.parse_map(proxy.paths.key_map.read_text())
+    keys.rotate(proxy.paths)
+    assert loaded() == keys.parse_map(proxy.paths.key_map.read_text())
+
+
 def test_rotation_does_not_cut_a_stream_that_is_under_way(make_proxy):
     proxy = make_proxy()
     old = keys.show(proxy.paths)

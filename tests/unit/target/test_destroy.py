@@ -7,13 +7,16 @@ import pytest
 from kimi_prov.target import destroy
 from kimi_prov.target.edge import Paths
 
+TUNED = {"tuning": {"sysctl": {"vm.swappiness": "1"}, "thp": "always", "governor": "performance"}}
+
 
 @pytest.fixture
 def machine(tmp_path):
     """A root with what an apply leaves, as far as files go. Units and users are lab matters."""
     paths = Paths(tmp_path)
     for name, text in {
-        "etc/kimi/plan.json": "{}",
+        "etc/kimi/plan.json": json.dumps(TUNED),
+        "proc/sys/vm/max_map_count": "1234567\n",
         "etc/sysctl.d/80-kimi.conf": "vm.swappiness = 1",
         "etc/sysctl.d/99-mine.conf": "x",
         "etc/apt/sources.list": "deb http://mirror",
@@ -30,7 +33,11 @@ def machine(tmp_path):
         file.write_text(text)
     paths.state.mkdir(parents=True)
     before = {
-        "tunables": {"sysctl": {"vm.swappiness": "60"}, "thp": "madvise", "governor": "powersave"},
+        "tunables": {
+            "sysctl": {"vm.swappiness": "60", "vm.max_map_count": "65530"},
+            "thp": "madvise",
+            "governor": "powersave",
+        },
         "user_existed": True,
         "services": {},
         "files": {"/etc/apt/sources.list": "deb http://debian", "/etc/apt/new": None},
@@ -52,6 +59,8 @@ def test_everything_but_the_weights_is_put_back(machine):
     assert work.troubles == []
     assert (root / "proc/sys/vm/swappiness").read_text() == "60"
     assert (root / "sys/kernel/mm/transparent_hugepage/enabled").read_text() == "madvise"
+    # Another's change since then, to a setting that was never ours.
+    assert (root / "proc/sys/vm/max_map_count").read_text() == "1234567\n"
     governor = root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
     assert governor.read_text() == "powersave"
     assert (root / "etc/apt/sources.list").read_text() == "deb http://debian"

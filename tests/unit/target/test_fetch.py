@@ -458,7 +458,7 @@ class Hub:
 def test_the_hub_lists_and_its_storage_serves(
     machine: Machine, serve: Start, files: dict[str, bytes]
 ) -> None:
-    hub = Hub(serve, {**files, ".gitattributes": b"x"})
+    hub = Hub(serve, {**files, ".gitattributes": b"x", "kimi-manifest.json": b"{}"})
     assert machine.fetch(**hub.wishes()) == 0
     assert machine.holds(files)
     assert not (machine.dir / ".gitattributes").exists()

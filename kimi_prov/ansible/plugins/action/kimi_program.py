@@ -43,4 +43,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 templar=self._templar,
                 shared_loader_obj=self._shared_loader_obj,
             )
-            return result | copy.run(task_vars=task_vars)
+            copied: dict[str, Any] = copy.run(task_vars=task_vars)
+            return result | copied

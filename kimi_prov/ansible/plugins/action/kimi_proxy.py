@@ -1,4 +1,4 @@
-"""Action `kimi_proxy`: bring the proxy's certificate and API keys to the machine."""
+"""Action `kimi_proxy`: bring the proxy's certificate and keys to the machine, and have it run."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """Bring certificate and keys to the plan; reports what changed by name."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        plan = self._task.args["plan"]
         check = bool(self._task.check_mode)
+        if self._task.args.get("state", "present") == "running":
+            return result | self._settle(check=check)
+        plan = self._task.args["plan"]
         try:
             wanted = wish(plan)
         except UserError as error:
@@ -62,3 +64,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if keys["created"] or keys["removed"]:
             result["msg"] = f"keys made: {keys['created']}, keys gone: {keys['removed']}"
         return result | {"changed": done["changed"], "key_names": keys["names"]}
+
+    def _settle(self, *, check: bool) -> dict[str, Any]:
+        """Make the proxy run what is in place; `did` says how."""
+        try:
+            done = target(self, "proxy-ensure", "run", *(["--check"] if check else []))
+        except RemoteError as error:
+            return {"changed": True, "msg": f"would run: {error}"} if check else failure(str(error))
+        return {"changed": done["changed"], "did": done["did"]}

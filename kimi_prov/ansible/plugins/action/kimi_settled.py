@@ -1,0 +1,34 @@
+"""Action `kimi_settled`: ask in one round trip whether a role has anything to do."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from kimi_prov.ansible.remote import RemoteError, target
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Registers `settled`; changes nothing, in check mode neither."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Compare `files` (path to text), `units`, `weights` and `staged` with the machine."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        wanted = dict(self._task.args)
+        wanted["files"] = {
+            path: hashlib.sha256(str(text).encode()).hexdigest()
+            for path, text in (wanted.get("files") or {}).items()
+        }
+        try:
+            answer = target(self, "settled", stdin=wanted)
+        except RemoteError as error:
+            # No program of ours there, or an older one: then there is everything to do.
+            answer = {"settled": False, "differs": str(error)}
+        return result | {"changed": False, **answer}

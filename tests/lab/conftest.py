@@ -1,0 +1,73 @@
+"""Hosts that the lab tests share: each is brought up once and taken away at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from machines import Host, Lab, make_lab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Allowed is the control machine as the hosts see it, so the outsider is not.
+CONTROL = ["{{ lab_gateway }}/32", "{{ lab_gateway6 }}/128"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _able() -> None:
+    """Say what is missing, rather than pass in silence."""
+    if os.geteuid() != 0:
+        pytest.fail("the lab tests need root: run them as root, or `make test-fast` without them")
+    missing = [tool for tool in ("systemd-nspawn", "mmdebstrap", "nft") if not shutil.which(tool)]
+    if missing:
+        pytest.fail(f"the lab tests need {', '.join(missing)}: make deps")
+
+
+def _lab(factory: pytest.TempPathFactory, name: str, network: str, **parts: object) -> Lab:
+    # ssh's control sockets have short paths only.
+    return make_lab(factory.mktemp(name) / "inv", network, **parts)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One host to be served, one virgin, one outside."""
+    made = _lab(
+        tmp_path_factory,
+        "lab",
+        "10.93.20",
+        nodes=["node1", "node2"],
+        outsiders=["client"],
+        kimi_allowed_networks=CONTROL,
+    )
+    made.up()
+    yield made
+    made.down()
+
+
+@pytest.fixture(scope="session")
+def lab_host(lab: Lab) -> Host:
+    """A host that is up."""
+    return lab.hosts["node1"]
+
+
+@pytest.fixture(scope="session")
+def virgin_host(lab: Lab) -> Host:
+    """A host that no apply has finished on."""
+    return lab.hosts["node2"]
+
+
+@pytest.fixture(scope="session")
+def second_host(lab: Lab) -> Host:
+    """A host whose address is not allowed."""
+    return lab.hosts["client"]
+
+
+@pytest.fixture(scope="session")
+def served_host(lab_host: Host) -> Host:
+    """The host after one apply that succeeded."""
+    done = lab_host.apply()
+    assert done.returncode == 0, done.stdout + done.stderr
+    return lab_host

@@ -1,0 +1,139 @@
+"""The main job, whole: a bare machine becomes a served model, again and again the same."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from machines import KIMI_PROV, kill_tree_when, kimi_prov, newest_run, picture
+
+if TYPE_CHECKING:
+    from machines import Host
+
+pytestmark = pytest.mark.lab
+
+
+def apply_changed(host: Host, *args: str) -> int:
+    """Number of tasks that an apply changed on a host."""
+    done = host.apply(*args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((newest_run() / "result.json").read_text())
+    return int(result["hosts"][host.name]["changed"])
+
+
+def playbook_changed(host: Host, *args: str) -> int:
+    """The same of plain Ansible, from its recap."""
+    done = host.playbook(*args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(rf"^{host.name}\s+:.*\bchanged=(\d+)", done.stdout, re.MULTILINE)
+    assert found, f"no recap for {host.name} in:\n{done.stdout[-3000:]}"
+    return int(found.group(1))
+
+
+def still(shot: dict[str, object]) -> dict[str, object]:
+    """A picture without what moves by itself or differs from one first apply to the next."""
+    files = dict(shot["files"])  # type: ignore[call-overload]
+    for path in list(files):
+        private = ("/etc/kimi/keys/", "/etc/kimi/proxy/", "/srv/kimi/cache/", "/root/")
+        if path.startswith(private) or "__pycache__" in path:
+            files.pop(path)
+        elif path.endswith((".complete", ".kimi-verified", "before.json")):
+            files[path] = files[path].rsplit(" ", 1)[0]
+    for path in [*files]:
+        if path.startswith(("/etc/ssh/", "/etc/machine-id", "/etc/hostname", "/etc/hosts")):
+            files.pop(path)
+    return {**shot, "files": files}
+
+
+def test_check_mode_on_a_virgin_host_works_and_changes_nothing(virgin_host: Host) -> None:
+    before = picture(virgin_host)
+    done = virgin_host.apply("--check", "--diff")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert picture(virgin_host) == before
+
+
+def test_a_second_apply_changes_nothing(served_host: Host) -> None:
+    assert apply_changed(served_host) == 0
+
+
+def test_plain_ansible_after_kimi_prov_changes_nothing(served_host: Host) -> None:
+    assert playbook_changed(served_host) == 0
+
+
+def test_check_mode_on_a_converged_host_reports_no_change(served_host: Host) -> None:
+    assert apply_changed(served_host, "--check") == 0
+
+
+def test_the_served_model_passes_verify(served_host: Host) -> None:
+    done = kimi_prov("verify", served_host.inventory, "--limit", served_host.name)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_two_applies_at_once_the_second_names_the_holder(served_host: Host) -> None:
+    first = subprocess.Popen(
+        [KIMI_PROV, "apply", str(served_host.inventory), "--limit", served_host.name],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        time.sleep(3)
+        second = served_host.apply()
+        assert second.returncode == 3, second.stdout + second.stderr
+        assert str(first.pid) in second.stderr
+    finally:
+        assert first.wait(timeout=120) == 0
+
+
+def test_an_apply_beside_a_plain_playbook_is_refused_by_the_machine(served_host: Host) -> None:
+    site = Path(__file__).resolve().parents[2] / "playbooks" / "site.yml"
+    first = subprocess.Popen(
+        [
+            str(Path(sys.executable).parent / "ansible-playbook"),
+            *("-i", str(served_host.inventory), str(site), "--limit", served_host.name),
+        ],
+        cwd=site.parents[1],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+    assert first.stdout is not None
+    for line in first.stdout:
+        if "preflight" in line:
+            break
+    second = served_host.apply()
+    rest = first.communicate(timeout=120)[0]
+    assert first.returncode == 0, rest
+    assert second.returncode == 3, second.stdout + second.stderr
+    assert str(first.pid) in second.stderr
+
+
+PHASES = ["host_base", "weights", "engine", "serve", "ready"]
+
+
+def test_killed_at_five_phases_it_still_converges(virgin_host: Host, served_host: Host) -> None:
+    command = [KIMI_PROV, "apply", str(virgin_host.inventory), "--limit", virgin_host.name]
+    for phase in PHASES:
+        kill_tree_when(command, phase, delay=1.5)
+    done = virgin_host.apply()
+    assert done.returncode == 0, done.stdout + done.stderr
+    ours, theirs = still(picture(virgin_host)), still(picture(served_host))
+    ours_files, theirs_files = ours["files"], theirs["files"]
+    assert isinstance(ours_files, dict)
+    assert isinstance(theirs_files, dict)
+    differing = {
+        path: (ours_files.get(path), theirs_files.get(path))
+        for path in ours_files.keys() | theirs_files.keys()
+        if ours_files.get(path) != theirs_files.get(path) and "kimi" in path
+    }
+    assert differing == {}
+    for part in ("units", "sysctls", "users"):
+        assert ours[part] == theirs[part]
+    assert apply_changed(virgin_host) == 0

@@ -1,0 +1,318 @@
+"""The lab itself: hosts come up as real machines, and nothing of them is left afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from machines import make_lab
+
+from kimi_prov.errors import UserError
+from kimi_prov.lab import commands
+from kimi_prov.lab.inventory import identify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.lab
+
+KERNEL = ("net.ipv4.ip_forward", "fs.inotify.max_user_instances")
+UP = """
+import pathlib, sys
+from kimi_prov.lab import commands
+commands.up(pathlib.Path(sys.argv[1]))
+"""
+
+
+def ask(inventory: Path, host: str, command: str, *, check: bool = True) -> str:
+    """Output of a command on a lab host."""
+    argv = commands.ssh_command(inventory, host, [command])
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert not check or done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def lines(*argv: str) -> set[str]:
+    return set(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines())
+
+
+def mark(pid: int) -> str:
+    """The lab that a process says it belongs to; empty for none, and for one that is gone."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return ""
+        return process.environ().get("KIMI_PROV_LAB", "")
+    except psutil.Error:
+        return ""
+
+
+def traces(inventory: Path) -> dict[str, set[str]]:
+    """What a lab could leave on the control machine; other labs' own things are left out."""
+    own = identify(inventory)[1]
+    marks = {pid: mark(pid) for pid in psutil.pids()}
+    others = {m for m in marks.values() if m not in {"", own}}
+    tables = lines("nft", "list", "tables")
+    others |= {t.rpartition("_")[2] for t in tables if "kimi_lab_" in t and not t.endswith(own)}
+    bridges = {f"kp{other}" for other in others}
+    links = json.loads("".join(lines("ip", "-j", "link")))
+    namespaces = [
+        line.split()
+        for line in lines("lsns", "--noheadings", "--type", "net", "--output", "NS,PID")
+    ]
+    groups = {str(path) for path in Path("/sys/fs/cgroup").rglob("kimi-lab-*")}
+    return {
+        "processes": {f"{pid} {m}" for pid, m in marks.items() if m and m not in others},
+        "network namespaces": {ns for ns, pid in namespaces if marks.get(int(pid)) not in others},
+        "named namespaces": lines("ip", "netns"),
+        "mounts": lines("findmnt", "--noheadings", "--raw", "--output", "TARGET,FSTYPE"),
+        "links": {
+            link["ifname"] for link in links if not {link["ifname"], link.get("master")} & bridges
+        },
+        "routes": {
+            " ".join(line.split()[:3])
+            for line in lines("ip", "route")
+            if not bridges & set(line.split())
+        },
+        "tables": {t for t in tables if t.rpartition("_")[2] not in others},
+        "kernel settings": set() if others else lines("sysctl", *KERNEL),
+        "control groups": {g for g in groups if g.rpartition("-")[2] not in others},
+    }
+
+
+def assert_nothing_new(inventory: Path, before: dict[str, set[str]]) -> None:
+    """The kernel takes a moment to let go of what a killed process held."""
+    end = time.monotonic() + 5
+    while True:
+        after = traces(inventory)
+        new = {kind: after[kind] - before[kind] for kind in after if after[kind] - before[kind]}
+        if not new or time.monotonic() > end:
+            break
+        time.sleep(0.2)
+    assert new == {}
+
+
+def below(*folders: Path) -> set[str]:
+    return {str(path) for folder in folders for path in folder.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = make_lab(tmp_path_factory.mktemp("pair") / "inv", "10.93.21", ["one"], ["two"])
+    commands.up(made.inventory)
+    yield made.inventory
+    commands.down(made.inventory)
+
+
+def test_up_again_leaves_running_hosts_as_they_are(pair: Path) -> None:
+    before = commands.list_hosts(pair)
+    said: list[str] = []
+    assert commands.up(pair, said.append) == before
+    assert sorted(said) == ["one: is up", "two: is up"]
+    assert [(h.name, h.address, h.state) for h in before] == [
+        ("one", "10.93.21.11", "up"),
+        ("two", "10.93.21.12", "up"),
+    ]
+
+
+def test_hosts_reach_each_other_and_this_machine_by_both_protocols(pair: Path) -> None:
+    for address in ("10.93.21.12", "fd6b:6d00:a5d:15::c", "10.93.21.1", "fd6b:6d00:a5d:15::1"):
+        ask(pair, "one", f"ping -c1 -W5 {address}")
+    assert "10.93.21.12" in ask(pair, "one", "getent ahostsv4 two")
+    assert ask(pair, "two", "hostname") == "two"
+
+
+def test_systemd_has_no_complaint_and_the_machine_is_bare(pair: Path) -> None:
+    assert ask(pair, "one", "systemctl is-system-running") == "running"
+    for tool in ("numactl", "haproxy", "nft", "pip3"):
+        assert not ask(pair, "one", f"command -v {tool}", check=False)
+
+
+def test_an_operator_may_become_root(pair: Path) -> None:
+    argv = commands.ssh_command(pair, "one", ["sudo -n id -un"])
+    argv = [part.replace("root@", "operator@") for part in argv]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "root\n"
+
+
+def test_hardened_units_memory_policies_and_sized_tmpfs_work(pair: Path) -> None:
+    hardened = (
+        "systemd-run -q --wait -p NoNewPrivileges=yes -p ProtectSystem=strict "
+        "-p PrivateDevices=yes -p RestrictNamespaces=yes -p 'SystemCallFilter=@system-service' "
+        "-p DynamicUser=yes -p NUMAPolicy=interleave -p NUMAMask=0 -p LimitMEMLOCK=infinity "
+    )
+    ask(pair, "one", hardened + "python3 -c 'import os'")
+    ask(pair, "one", "mkdir -p /srv/t && mount -t tmpfs -o size=8m,mpol=interleave:0 tmpfs /srv/t")
+    assert "mpol=interleave:0" in ask(pair, "one", "grep /srv/t /proc/mounts; umount /srv/t")
+
+
+def test_a_host_keeps_its_files_over_reboot_and_poweroff(pair: Path) -> None:
+    ask(pair, "one", "echo kept > /etc/kept")
+    commands.reboot(pair, "one")
+    assert ask(pair, "one", "cat /etc/kept") == "kept"
+    for hard in (False, True):
+        commands.power(pair, "one", on=False, hard=hard)
+        states = {host.name: host.state for host in commands.list_hosts(pair)}
+        assert states == {"one": "off", "two": "up"}
+        with pytest.raises(UserError, match="lab host one is off"):
+            commands.ssh_command(pair, "one")
+        commands.power(pair, "one", on=True)
+        assert ask(pair, "one", "cat /etc/kept") == "kept"
+
+
+def test_a_cable_can_be_pulled_and_plugged_in_again(pair: Path) -> None:
+    commands.link(pair, "two", up=False)
+    ping = "ping -c1 -W1 10.93.21.12 >/dev/null && echo reached"
+    assert ask(pair, "one", ping, check=False) == ""
+    commands.link(pair, "two", up=True)
+    end = time.monotonic() + 10
+    while ask(pair, "one", ping, check=False) != "reached":
+        assert time.monotonic() < end
+
+
+def test_a_network_that_is_taken_is_refused(pair: Path, tmp_path: Path) -> None:
+    rival = make_lab(tmp_path / "rival", "10.93.21", ["three"]).inventory
+    with pytest.raises(UserError, match=r"lab_network 10\.93\.21\.0/24 is taken"):
+        commands.up(rival)
+    commands.down(rival)
+
+
+@pytest.fixture
+def doomed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An inventory whose lab is taken away even when its test fails."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    inventory = make_lab(tmp_path / "inv", "10.93.22", ["one"], ["two"]).inventory
+    yield inventory
+    with contextlib.suppress(UserError):
+        commands.down(inventory)
+
+
+def _kill_nothing(inventory: Path) -> None:
+    """An orderly end."""
+
+
+def _kill_nspawn(inventory: Path) -> None:
+    (record,) = [h for h in commands.list_hosts(inventory) if h.name == "one"]
+    for process in psutil.Process(record.pid).children(recursive=True):
+        if process.name() == "systemd-nspawn":
+            process.kill()
+
+
+def _kill_outermost(inventory: Path) -> None:
+    (record,) = [h for h in commands.list_hosts(inventory) if h.name == "one"]
+    assert record.pid is not None
+    os.kill(record.pid, signal.SIGKILL)
+
+
+def _lose_pids(inventory: Path) -> None:
+    for path in Path(os.environ["XDG_STATE_HOME"]).rglob("pid"):
+        path.unlink()
+
+
+def _lose_state(inventory: Path) -> None:
+    shutil.rmtree(os.environ["XDG_STATE_HOME"])
+
+
+def _lose_inventory(inventory: Path) -> None:
+    (inventory / "hosts.yml").write_text("kimi: [\n")
+
+
+def _lose_all(inventory: Path) -> None:
+    shutil.rmtree(inventory)
+    _lose_state(inventory)
+
+
+@pytest.mark.parametrize(
+    "crash",
+    [
+        _kill_nothing,
+        _kill_nspawn,
+        _kill_outermost,
+        _lose_pids,
+        _lose_state,
+        _lose_inventory,
+        _lose_all,
+    ],
+)
+def test_down_leaves_nothing(crash: object, doomed: Path, tmp_path: Path) -> None:
+    state, inventory = tmp_path / "state", doomed
+    files, before = below(tmp_path), traces(inventory)
+    commands.up(inventory)
+    during = traces(inventory)
+    for kind in ("processes", "network namespaces", "links", "tables"):
+        assert during[kind] - before[kind], f"the test would not see {kind}"
+    crash(inventory)  # type: ignore[operator]
+    commands.down(inventory)
+    assert_nothing_new(inventory, before)
+    assert below(tmp_path) - {str(state)} <= files
+
+
+def test_an_up_that_was_killed_is_cleared_away_and_can_be_repeated(doomed: Path) -> None:
+    inventory = doomed
+    before = traces(inventory)
+    cuts = (0.0, 0.4, 0.1)
+    for delay in cuts:
+        with subprocess.Popen(
+            [sys.executable, "-c", UP, str(inventory)], stderr=subprocess.PIPE, text=True
+        ) as starting:
+            assert starting.stderr is not None
+            first = starting.stderr.readline()
+            assert "starting" in first, first + starting.stderr.read()
+            time.sleep(delay)
+            starting.kill()
+        if delay == cuts[-1]:
+            break
+        commands.down(inventory)
+        assert_nothing_new(inventory, before)
+    commands.up(inventory)
+    assert ask(inventory, "one", "systemctl is-system-running") == "running"
+    for _ in range(2):
+        commands.down(inventory)
+
+
+@pytest.mark.slow
+def test_debian_13_is_a_host_as_well(tmp_path: Path) -> None:
+    inventory = make_lab(tmp_path / "inv", "10.93.24", ["one"]).inventory
+    hosts = inventory / "hosts.yml"
+    hosts.write_text(hosts.read_text().replace("debian-12", "debian-13"))
+    try:
+        commands.up(inventory)
+        assert ask(inventory, "one", ". /etc/os-release; echo $VERSION_CODENAME") == "trixie"
+        assert ask(inventory, "one", "systemctl is-system-running") == "running"
+    finally:
+        commands.down(inventory)
+
+
+@pytest.mark.slow
+def test_an_emulated_host_has_two_nodes_and_a_kernel_of_its_own(tmp_path: Path) -> None:
+    inventory = make_lab(tmp_path / "inv", "10.93.25", ["one"], ["two"]).inventory
+    hosts = inventory / "hosts.yml"
+    hosts.write_text(
+        hosts.read_text().replace("lab_kind: nspawn", "lab_kind: qemu\n    lab_memory_mb: 1024")
+    )
+    before = traces(inventory)
+    try:
+        commands.up(inventory)
+        assert "NUMA node(s):1" not in ask(inventory, "one", "lscpu | tr -d ' '")
+        assert (
+            ask(inventory, "one", "ls -d /sys/devices/system/node/node[0-9]*").count("node/") == 2
+        )
+        assert ask(inventory, "one", "grep 'physical id' /proc/cpuinfo | sort -u | wc -l") == "2"
+        ask(inventory, "one", "sysctl -w kernel.numa_balancing=0 && touch /root/kept")
+        ask(inventory, "one", "ping -c1 -W10 two")
+        with pytest.raises(UserError, match="no cable"):
+            commands.link(inventory, "one", up=False)
+        commands.reboot(inventory, "one")
+        ask(inventory, "one", "test -e /root/kept")
+    finally:
+        commands.down(inventory)
+    assert_nothing_new(inventory, before)

@@ -1,0 +1,58 @@
+import zipfile
+
+import pytest
+import yaml
+
+
+def test_the_wheel_carries_all_that_a_run_needs(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    bundle = "kimi_prov/_bundle"
+    wanted = {
+        f"{bundle}/ansible.cfg",
+        *(f"{bundle}/playbooks/{n}.yml" for n in ("site", "plan", "verify", "status", "key")),
+        f"{bundle}/playbooks/destroy.yml",
+        f"{bundle}/inventories/lab/hosts.yml",
+        f"{bundle}/inventories/localhost/hosts.yml",
+        "kimi_prov/catalog/models.yaml",
+        "kimi_prov/hardware/schema/facts.json",
+        "kimi_prov/target/__main__.py",
+        "kimi_prov/ansible/plugins/action/kimi_plan.py",
+        "kimi_prov/ansible/plugins/filter/kimi.py",
+    }
+    assert wanted <= names
+    assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
+
+
+def test_every_role_that_a_playbook_names_is_in_the_wheel(wheel):
+    archive = zipfile.ZipFile(wheel)
+    site = yaml.safe_load(archive.read("kimi_prov/_bundle/playbooks/site.yml"))
+    roles = {
+        task["ansible.builtin.import_role"]["name"]
+        for part in site[1]["tasks"]
+        for task in part["block"]
+    }
+    names = set(archive.namelist())
+    assert roles
+    assert {r for r in roles if f"kimi_prov/_bundle/roles/{r}/tasks/main.yml" not in names} == set()
+
+
+@pytest.mark.parametrize("profile", ["lab", "localhost"])
+def test_init_works_from_anywhere_and_overwrites_nothing(installed, profile):
+    done = installed.run("init", "mine", "--profile", profile)
+    assert done.returncode == 0, done.stderr
+    files = {str(p.relative_to(installed.home)) for p in (installed.home / "mine").rglob("*.yml")}
+    assert files == set(done.stdout.split())
+    assert "mine/hosts.yml" in files
+    text = (installed.home / "mine" / "group_vars" / "kimi.yml").read_text()
+    assert "kimi_model:" in text
+    assert text.count("#") > 3
+    again = installed.run("init", "mine", "--profile", profile)
+    assert again.returncode == 2
+    assert "overwrites nothing" in again.stderr
+
+
+def test_an_unknown_profile_is_refused_with_the_list(installed):
+    done = installed.run("init", "mine", "--profile", "nosuch")
+    assert done.returncode == 2
+    assert "lab, lab-qemu, localhost" in done.stderr
+    assert not (installed.home / "mine").exists()
