@@ -27,7 +27,8 @@ class Endpoint:
     host: str
     port: int
     fingerprint: str
-    timeout_s: float = 120.0
+    # A model on CPUs may take minutes for one whole answer.
+    timeout_s: float = 600.0
 
     @property
     def url(self) -> str:
