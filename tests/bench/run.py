@@ -35,7 +35,7 @@ def applied(lab: Lab, limit: str) -> dict[str, Any]:
     seconds = time.monotonic() - began
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
-    newest = newest_run()
+    newest = newest_run(lab.inventory)
     timings = json.loads((newest / "timings.json").read_text())
     phases: dict[str, float] = {}
     for row in timings["phases"]:

@@ -44,10 +44,15 @@ def kimi_prov(*args: str | Path, **options: object) -> subprocess.CompletedProce
     return run(KIMI_PROV, *map(str, args), **options)  # type: ignore[arg-type]
 
 
-def newest_run() -> Path:
-    """The run folder written last."""
+def newest_run(inventory: Path) -> Path:
+    """The run folder of the last apply of an inventory; others may run at the same time."""
     state = Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state"))
-    return max((state / "kimi-prov" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+    told = [
+        file.parent
+        for file in (state / "kimi-prov" / "runs").glob("*-apply-*/result.json")
+        if json.loads(file.read_text())["inventory"] == str(inventory)
+    ]
+    return max(told, key=lambda path: path.stat().st_mtime)
 
 
 @dataclass
@@ -207,29 +212,28 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 def kill_tree_when(argv: list[str], seen: str, *, delay: float = 0.0, timeout: float = 600) -> str:
     """Start a command, kill -9 its whole tree once its output says `seen`; return the output."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         argv,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-    )
-    assert process.stdout is not None
-    output = ""
-    end = time.monotonic() + timeout
-    for line in process.stdout:
-        output += line
-        if seen in line:
-            break
-        assert time.monotonic() < end, f"{seen!r} did not appear in:\n{output}"
-    else:
-        raise AssertionError(f"{seen!r} did not appear before the end:\n{output}")
-    time.sleep(delay)
-    for victim in descendants(process.pid):
-        try:
-            os.kill(victim.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    process.wait()
+    ) as process:
+        assert process.stdout is not None
+        output = ""
+        end = time.monotonic() + timeout
+        for line in process.stdout:
+            output += line
+            if seen in line:
+                break
+            assert time.monotonic() < end, f"{seen!r} did not appear in:\n{output}"
+        else:
+            raise AssertionError(f"{seen!r} did not appear before the end:\n{output}")
+        time.sleep(delay)
+        for victim in descendants(process.pid):
+            try:
+                os.kill(victim.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
     return output

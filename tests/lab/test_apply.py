@@ -23,7 +23,7 @@ def apply_changed(host: Host, *args: str) -> int:
     """Number of tasks that an apply changed on a host."""
     done = host.apply(*args)
     assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads((newest_run() / "result.json").read_text())
+    result = json.loads((newest_run(host.inventory) / "result.json").read_text())
     return int(result["hosts"][host.name]["changed"])
 
 
