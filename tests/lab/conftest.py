@@ -33,12 +33,12 @@ def _lab(factory: pytest.TempPathFactory, name: str, network: str, **parts: obje
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """One host to be served, one virgin, one outside."""
+    """One host to be served, one to stay virgin, one to be killed on, one outside."""
     made = _lab(
         tmp_path_factory,
         "lab",
         "10.93.20",
-        nodes=["node1", "node2"],
+        nodes=["node1", "node2", "node3"],
         outsiders=["client"],
         kimi_allowed_networks=CONTROL,
     )
@@ -57,6 +57,12 @@ def lab_host(lab: Lab) -> Host:
 def virgin_host(lab: Lab) -> Host:
     """A host that no apply has finished on."""
     return lab.hosts["node2"]
+
+
+@pytest.fixture(scope="session")
+def cut_host(lab: Lab) -> Host:
+    """A host whose first applies are killed."""
+    return lab.hosts["node3"]
 
 
 @pytest.fixture(scope="session")

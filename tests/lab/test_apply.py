@@ -118,13 +118,13 @@ def test_an_apply_beside_a_plain_playbook_is_refused_by_the_machine(served_host:
 PHASES = ["host_base", "weights", "engine", "serve", "ready"]
 
 
-def test_killed_at_five_phases_it_still_converges(virgin_host: Host, served_host: Host) -> None:
-    command = [KIMI_PROV, "apply", str(virgin_host.inventory), "--limit", virgin_host.name]
+def test_killed_at_five_phases_it_still_converges(cut_host: Host, served_host: Host) -> None:
+    command = [KIMI_PROV, "apply", str(cut_host.inventory), "--limit", cut_host.name]
     for phase in PHASES:
         kill_tree_when(command, phase, delay=1.5)
-    done = virgin_host.apply()
+    done = cut_host.apply()
     assert done.returncode == 0, done.stdout + done.stderr
-    ours, theirs = still(picture(virgin_host)), still(picture(served_host))
+    ours, theirs = still(picture(cut_host)), still(picture(served_host))
     ours_files, theirs_files = ours["files"], theirs["files"]
     assert isinstance(ours_files, dict)
     assert isinstance(theirs_files, dict)
@@ -136,4 +136,4 @@ def test_killed_at_five_phases_it_still_converges(virgin_host: Host, served_host
     assert differing == {}
     for part in ("units", "sysctls", "users"):
         assert ours[part] == theirs[part]
-    assert apply_changed(virgin_host) == 0
+    assert apply_changed(cut_host) == 0
