@@ -250,7 +250,7 @@ VARIABLES: tuple[Variable, ...] = (
         "pip_find_links",
         "links",
         None,
-        "/opt/wheels",
+        "/srv/wheels",
         "A URL, or a directory on the control machine from which the wheels that the lock names "
         "are copied.",
     ),

@@ -32,13 +32,13 @@ def test_pips_configuration_reaches_the_hosts(tmp_path):
         "global.index-url='https://index.site/simple'\n"
         f"global.cert='{bundle}'\n"
         "global.extra-index-url='file:///opt/simple https://more.site/simple'\n"
-        "install.find-links='/opt/wheels'\n"
+        "install.find-links='/srv/wheels'\n"
         "global.timeout='60'\n"
     )
     assert product_variables({}, parse_pip_config(listing), AptSettings()) == {
         "kimi_pip_index_url": "https://index.site/simple",
         "kimi_pip_extra_index_urls": ["https://more.site/simple"],
-        "kimi_pip_find_links": "/opt/wheels",
+        "kimi_pip_find_links": "/srv/wheels",
         "kimi_ca_bundle": str(bundle),
     }
 

@@ -77,7 +77,7 @@ def test_a_variable_beside_a_host_in_an_ini_file_is_found(tmp_path: Path) -> Non
         ("kimi_weights_source", "ftp://x/y"),
         ("kimi_weights_source", "hf://onlyname"),
         ("kimi_weights_source", "/srv/model"),
-        ("kimi_pip_index_url", "pypi.org/simple"),
+        ("kimi_pip_index_url", "index.example/simple"),
         ("kimi_ca_bundle", "/nowhere/ca.pem"),
         ("kimi_pip_find_links", "/nowhere"),
         ("kimi_engine_args", ["--seed", "1"]),
