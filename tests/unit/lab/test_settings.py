@@ -1,6 +1,7 @@
 import pytest
 
 from kimi_prov.lab.settings import (
+    DEBIAN_MIRROR,
     AptSettings,
     apt_options,
     debian_archives,
@@ -82,7 +83,7 @@ def test_debian_archives_are_found_among_others_in_either_form():
     )
     old = "# deb http://commented.site/debian x main\ndeb http://old.site/debian bookworm main\n"
     assert debian_archives([old])[0] == "http://old.site/debian"
-    assert debian_archives([others])[0] == "http://deb.debian.org/debian"
+    assert debian_archives([others])[0] == DEBIAN_MIRROR
 
 
 def test_only_options_that_decide_over_access_are_taken():
