@@ -22,6 +22,13 @@ KIMI_PROV = str(Path(sys.executable).parent / "kimi-prov")
 ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 CHECKOUT = Path(__file__).resolve().parents[2]
 
+# Every file with its size, owner and times, but what logging in writes.
+LISTING = (
+    "find / -xdev -path /proc -prune -o -path /sys -prune -o -path /var/log -prune -o "
+    "-path /run/systemd -prune -o -printf '%p %s %u %m %T@ %C@\\n' 2>/dev/null "
+    "| grep -vE '^/run(/utmp|/user|/motd[^ ]*)? ' | sort"
+)
+
 
 def run(
     *argv: str, cwd: Path | None = None, timeout: float = 900, env: Mapping[str, str] | None = None

@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from machines import kimi_prov, make_lab
-from test_plan import LISTING
+from machines import LISTING, kimi_prov, make_lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,19 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from machines import CHECKOUT, run
+from machines import CHECKOUT, LISTING, run
 
 if TYPE_CHECKING:
     from machines import Host
 
 pytestmark = pytest.mark.lab
-
-# Every file with its size, owner and times, but what logging in writes.
-LISTING = (
-    "find / -xdev -path /proc -prune -o -path /sys -prune -o -path /var/log -prune -o "
-    "-path /run/systemd -prune -o -printf '%p %s %u %m %T@ %C@\\n' 2>/dev/null "
-    "| grep -vE '^/run(/utmp|/user|/motd[^ ]*)? ' | sort"
-)
 
 
 def planned(host: Host, *args: str) -> dict:
