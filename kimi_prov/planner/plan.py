@@ -59,10 +59,9 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     names = list(wishes.served_names) or [model.name]
     proposed = command.flags(wishes, model, choice, budget, where)
     chosen = command.merged(proposed, wishes, findings)
-    backends = [{"index": 0, "port": int(wishes.port) + 1}]
+    backends = [{"index": n, "port": int(wishes.port) + 1 + n} for n in range(budget.instances)]
     system.judge_ports(host, [int(wishes.port), *[b["port"] for b in backends]], findings)
-    card = budget.graphics
-    gpus = list(range(min(card.ranks * card.pipeline, len(host.gpu_bytes)))) if card else []
+    gpus = _gpus(host, budget)
     plan = {
         "schema": SCHEMA,
         "engine": _engine(choice),
@@ -72,11 +71,11 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
             {
                 "index": backend["index"],
                 "argv": command.argv(choice, chosen, serve_dir, names, backend["port"]),
-                "env": command.environment(choice, chosen, budget, where),
+                "env": command.environment(choice, chosen, budget, where, gpus[backend["index"]]),
                 "numactl": list(where.numactl),
                 "numa_nodes": list(where.nodes),
                 "cpus": where.cpus,
-                "gpus": gpus,
+                "gpus": gpus[backend["index"]],
                 "port": backend["port"],
             }
             for backend in backends
@@ -176,6 +175,13 @@ def _experts(budget: memory.Budget) -> int:
     return sum(part.size_bytes for part in budget.parts if part.kind == "weights")
 
 
+def _gpus(host: hosts.Host, budget: memory.Budget) -> list[list[int]]:
+    """Deal the GPUs out to the instances, neighbours together."""
+    size = budget.graphics.gpus if budget.graphics else 0
+    every = range(len(host.gpu_bytes))
+    return [list(every[n * size : (n + 1) * size]) for n in range(budget.instances)]
+
+
 def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any]:
     card = budget.graphics
     return {
@@ -183,7 +189,7 @@ def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any
         "expert": bool(card and chosen.get("enable-expert-parallel")),
         "decode_context": card.decode_context if card else 1,
         "pipeline": card.pipeline if card else 1,
-        "data": graphics.whole(chosen.get("data-parallel-size")) or 1,
+        "data": card.data if card else 1,
     }
 
 
