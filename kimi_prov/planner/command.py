@@ -63,8 +63,10 @@ def flags(
         chosen |= _on_gpus(choice, budget, card)
         if model.architecture.vision_params:
             chosen["mm-encoder-tp-mode"] = "data"
-        if choice.engine.numa_bind_flags and len(place.nodes) > 1:
+        if place.binds_itself:
             chosen["numa-bind"] = True
+            if place.gpu_nodes:
+                chosen["numa-bind-nodes"] = list(place.gpu_nodes)
     if model.trust_remote_code:
         chosen["trust-remote-code"] = True
     if model.tool_call_parser:
@@ -172,7 +174,9 @@ def environment(
         if not compiles(choice, chosen):
             # Eager or not, a request for logprobs would compile, and kill an engine without g++.
             found["TORCHDYNAMO_DISABLE"] = "1"
-    else:
+    if choice.engine.variant == "cuda":
         # NVLink multicast fails where the host shares the fabric out.
         found["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
+        # Looked into for tables of tuned Triton kernels; there are none until somebody makes them.
+        found["VLLM_TUNED_CONFIG_FOLDER"] = layout.tuned(choice.engine.version)
     return dict(sorted(found.items()))

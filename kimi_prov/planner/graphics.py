@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import Combination, number
-from kimi_prov.planner import architecture
+from kimi_prov.planner import architecture, speculative
 from kimi_prov.planner.memory import CONTEXT_STEP, GIB, Budget, Graphics, Part, fitting_context
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Catalogue, Engine, Model
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.loader import Architecture, Catalogue, Engine, Model
     from kimi_prov.catalog.rows import Format
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.wishes import Wishes
@@ -148,9 +150,13 @@ def _attempt(
     share = _fraction(args.get("gpu-memory-utilization")) or profile.utilization
     memory = int(min(host.gpu_bytes) * _VISIBLE)
     stages = whole(args.get("pipeline-parallel-size")) or 1
+    draft = speculative.wanted(wishes, catalogue, engine)
     weights = architecture.rank_bytes(shape, weights_format, many) // stages
+    weights += _redundant(args, shape, weights_format) // many
+    weights += speculative.rank_bytes(draft, many)
     kv = int(memory * share) - weights - profile.overhead
     per_token = -(-architecture.kv_bytes_per_token(shape, _BYTES[dtype], many) // stages)
+    per_token += speculative.kv_bytes_per_token(draft, _BYTES[dtype], many)
     tokens = max(0, kv) // per_token * spread
     expert = args.get("enable-expert-parallel")
     return Budget(
@@ -160,6 +166,7 @@ def _attempt(
         kv_dtype=dtype,
         parts=(
             Part("overhead", "The engine's processes", engine.overhead_bytes),
+            *_moved_out(args),
             Part("system", "Left to the system", host.reserve_bytes),
         ),
         weights_total=architecture.checkpoint_bytes(shape, weights_format),
@@ -178,6 +185,23 @@ def _attempt(
             pipeline=stages,
         ),
     )
+
+
+def _redundant(args: Mapping[str, Any], shape: Architecture, weights_format: str) -> int:
+    """Return the bytes of the copies of experts that EPLB keeps beside the originals."""
+    config = args.get("eplb-config")
+    copies = whole(config.get("num_redundant_experts")) if isinstance(config, dict) else None
+    if not args.get("enable-eplb") or not copies:
+        return 0
+    return round(copies * architecture.expert_bytes(shape, weights_format))
+
+
+def _moved_out(args: Mapping[str, Any]) -> tuple[Part, ...]:
+    """Host memory that the cache moves out to: `kv-offloading-size`, in GiB for all ranks."""
+    size = args.get("kv-offloading-size")
+    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < 1 << 20:
+        return ()
+    return (Part("cache", "Cache moved out of the GPUs", round(size * GIB)),)
 
 
 def resident_format(catalogue: Catalogue, engine: Engine, weights_format: str) -> Format | None:
