@@ -139,6 +139,7 @@ def _serving(
         cpu_threads=place.pool_threads or None,
         weights_in_memory=in_memory,
         stream_prefill_from=command_kt.PREFILL_FROM,
+        stream_chunk=command_kt.PREFILL_TOKENS,
     )
 
 
