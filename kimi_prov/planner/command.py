@@ -9,6 +9,8 @@ from kimi_prov.planner import command_kt
 from kimi_prov.target import layout
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.catalog.loader import Model
     from kimi_prov.planner.engine import Choice
     from kimi_prov.planner.findings import Findings
@@ -67,8 +69,10 @@ def flags(
         chosen |= _on_gpus(choice, budget, card)
         if model.architecture.vision_params:
             chosen["mm-encoder-tp-mode"] = "data"
-        if choice.engine.numa_bind_flags and len(place.nodes) > 1:
+        if place.binds_itself:
             chosen["numa-bind"] = True
+            if place.gpu_nodes:
+                chosen["numa-bind-nodes"] = list(place.gpu_nodes)
     if model.trust_remote_code:
         chosen["trust-remote-code"] = True
     if model.tool_call_parser:
@@ -128,6 +132,13 @@ def merged(chosen: dict[str, Any], wishes: Wishes, findings: Findings) -> dict[s
                 source="kimi_engine_args wins over the planner",
             )
     return {flag: value for flag, value in {**chosen, **wanted}.items() if value is not None}
+
+
+def of_instance(chosen: Mapping[str, Any], place: Placement, nodes: list[int]) -> dict[str, Any]:
+    """Give the flags of one instance: the workers' nodes are those of its own GPUs."""
+    flag = "numa-bind-nodes"
+    planned = bool(nodes) and chosen.get(flag) == list(place.gpu_nodes)
+    return {**chosen, flag: nodes} if planned else dict(chosen)
 
 
 def argv(
@@ -191,7 +202,9 @@ def environment(
         if not compiles(choice, chosen):
             # Eager or not, a request for logprobs would compile, and kill an engine without g++.
             found["TORCHDYNAMO_DISABLE"] = "1"
-    else:
+    if choice.engine.variant == "cuda":
         # NVLink multicast fails where the host shares the fabric out.
         found["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
+        # Looked into for tables of tuned Triton kernels; there are none until somebody makes them.
+        found["VLLM_TUNED_CONFIG_FOLDER"] = layout.tuned(choice.engine.version)
     return dict(sorted(found.items()))

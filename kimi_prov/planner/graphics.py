@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import Combination, number
-from kimi_prov.planner import architecture
-from kimi_prov.planner.memory import CONTEXT_STEP, Budget, Graphics, Part, fitting_context
+from kimi_prov.planner import architecture, speculative
+from kimi_prov.planner.memory import CONTEXT_STEP, GIB, Budget, Graphics, Part, fitting_context
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.catalog.loader import Architecture, Catalogue, Engine, Model
     from kimi_prov.catalog.rows import Format
     from kimi_prov.planner.host import Host
@@ -147,7 +149,7 @@ def on_gpus(
         plain = [dtype for dtype in dtypes if dtype == "bf16"]
         for dtype in plain or dtypes if layout.context > 1 else dtypes:
             for profile in profiles(engine):
-                found = _attempt(host, wishes, model, work, (layout, profile, dtype))
+                found = _attempt(host, wishes, model, (catalogue, *work), (layout, profile, dtype))
                 if found.kv_tokens_one >= enough:
                     return found
                 tried.append(found)
@@ -220,10 +222,10 @@ def _attempt(
     host: Host,
     wishes: Wishes,
     model: Model,
-    work: tuple[Engine, str],
+    work: tuple[Catalogue, Engine, str],
     way: tuple[Layout, Profile, str],
 ) -> Budget:
-    engine, weights_format = work
+    catalogue, engine, weights_format = work
     layout, profile, dtype = way
     shape, args = model.architecture, wishes.engine_args
     share = _fraction(args.get("gpu-memory-utilization")) or profile.utilization
@@ -233,10 +235,14 @@ def _attempt(
     sequences = whole(args.get("max-num-seqs")) or min(wanted, profile.sequences or wanted)
     overhead = working_bytes(engine, shape, batched, sequences)
     memory = int(min(host.gpu_bytes) * _VISIBLE)
+    draft = speculative.wanted(wishes, catalogue, engine)
     weights = _weights(shape, weights_format, layout)
+    weights += _redundant(args, shape, weights_format) // (layout.tensor * layout.data)
+    weights += speculative.rank_bytes(draft, layout.tensor)
     kv = int(memory * share) - weights - overhead
     per_token = architecture.kv_bytes_per_token(shape, _BYTES[dtype], layout.tensor)
     per_token = _of_stage(per_token, shape, layout.pipeline)
+    per_token += speculative.kv_bytes_per_token(draft, _BYTES[dtype], layout.tensor)
     expert = args.get("enable-expert-parallel")
     return Budget(
         context=fitting_context(wishes, model, max(0, kv) // per_token * layout.context),
@@ -245,6 +251,7 @@ def _attempt(
         kv_dtype=dtype,
         parts=(
             Part("overhead", "The engine's processes", engine.overhead_bytes * engines),
+            *_moved_out(args),
             Part("system", "Left to the system", host.reserve_bytes),
         ),
         weights_total=architecture.checkpoint_bytes(shape, weights_format),
@@ -285,6 +292,23 @@ def _weights(shape: Architecture, weights_format: str, layout: Layout) -> int:
 def _of_stage(size: int, shape: Architecture, stages: int) -> int:
     """Return the share of the longest of `stages` runs of layers."""
     return -(-size * -(-shape.layers // stages) // shape.layers)
+
+
+def _redundant(args: Mapping[str, Any], shape: Architecture, weights_format: str) -> int:
+    """Return the bytes of the copies of experts that EPLB keeps beside the originals."""
+    config = args.get("eplb-config")
+    copies = whole(config.get("num_redundant_experts")) if isinstance(config, dict) else None
+    if not args.get("enable-eplb") or not copies:
+        return 0
+    return round(copies * architecture.expert_bytes(shape, weights_format))
+
+
+def _moved_out(args: Mapping[str, Any]) -> tuple[Part, ...]:
+    """Host memory that the cache moves out to: `kv-offloading-size`, in GiB for all ranks."""
+    size = args.get("kv-offloading-size")
+    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < 1 << 20:
+        return ()
+    return (Part("cache", "Cache moved out of the GPUs", round(size * GIB)),)
 
 
 def resident_format(catalogue: Catalogue, engine: Engine, weights_format: str) -> Format | None:

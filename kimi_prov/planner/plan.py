@@ -9,10 +9,12 @@ from kimi_prov.planner import (
     command,
     drivers,
     engine,
+    flags,
     graphics,
     memory,
     placement,
     rules,
+    speculative,
     storage,
     system,
     throughput,
@@ -47,6 +49,8 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     model = catalogue.model(wishes.model)
     system.judge(host, catalogue, findings)
     choice = engine.choose(host, wishes, catalogue, model, findings)
+    wishes = _modern(host, wishes, model, choice, catalogue, findings)
+    draft = speculative.document(wishes, catalogue, model, choice.engine, findings)
     driver = drivers.driver(host, choice.engine, catalogue, choice.weights_format, findings)
     budget = _budget(host, wishes, model, choice, catalogue)
     memory.judge(host, wishes, model, budget, findings)
@@ -57,32 +61,23 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     files_dir = weights.directory.replace(layout.MODELS, layout.RAM, 1)
     serve_dir = files_dir if ram_disk.enabled else weights.directory
     names = list(wishes.served_names) or [model.name]
-    proposed = command.flags(wishes, model, choice, budget, where)
+    proposed = command.flags(wishes, model, choice, budget, where) | speculative.flags(draft)
     chosen = command.merged(proposed, wishes, findings)
     backends = [{"index": n, "port": int(wishes.port) + 1 + n} for n in range(budget.instances)]
     system.judge_ports(host, [int(wishes.port), *[b["port"] for b in backends]], findings)
-    gpus = _gpus(host, budget)
     plan = {
         "schema": SCHEMA,
         "engine": _engine(choice),
         "model": _model(model, weights, choice, budget, (serve_dir, names)),
-        "weights": _weights(wishes, weights),
+        "weights": _weights(wishes, weights, draft),
         "instances": [
-            {
-                "index": backend["index"],
-                "argv": command.argv(choice, chosen, serve_dir, names, backend["port"]),
-                "env": command.environment(choice, chosen, budget, where, gpus[backend["index"]]),
-                "numactl": list(where.numactl),
-                "numa_nodes": list(where.nodes),
-                "cpus": where.cpus,
-                "gpus": gpus[backend["index"]],
-                "port": backend["port"],
-            }
+            _instance(host, choice, budget, where, chosen, backend, (serve_dir, names))
             for backend in backends
         ],
         "memory": budget.document(host, ram_disk.size_bytes),
         "parallel": _parallel(budget, chosen),
         "hybrid": _hybrid(choice, budget, where),
+        "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
         "throughput": throughput.document(
             host, wishes, model, choice, budget, where, in_memory=ram_disk.enabled
         ),
@@ -97,7 +92,9 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
             "files_dir": files_dir,
         },
         "warm": _warm(ram_disk, host, weights),
-        "disk": storage.disk(host, weights, choice, findings),
+        "disk": storage.disk(
+            host, weights, choice, findings, draft_bytes=draft["bytes"] if draft else 0
+        ),
         "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
         "proxy": _proxy(host, wishes, backends),
         "firewall": system.firewall(host, wishes),
@@ -168,18 +165,55 @@ def _place(
         width = model.architecture.expert_width
         return placement.pools(host, _experts(budget), width, len(host.gpu_bytes), findings)
     resident = budget.host_required - host.reserve_bytes
-    return placement.place(host, resident, findings, binds_itself=choice.engine.numa_bind_flags)
+    card = budget.graphics
+    if card is not None:
+        gpus, can_bind = card.gpus * budget.instances, choice.engine.numa_bind_flags
+        return placement.beside(host, gpus, resident, can_bind=can_bind)
+    return placement.place(host, resident, findings)
+
+
+def _modern(
+    host: hosts.Host,
+    wishes: Wishes,
+    model: Model,
+    choice: engine.Choice,
+    catalogue: Catalogue,
+    findings: Findings,
+) -> Wishes:
+    ranks = graphics.ranks(host, model, catalogue, choice.engine, wishes) if host.gpu_bytes else 1
+    about = (model, choice.weights_format, ranks, host.capability)
+    return flags.modern(wishes, choice.engine, catalogue, about, findings)
 
 
 def _experts(budget: memory.Budget) -> int:
     return sum(part.size_bytes for part in budget.parts if part.kind == "weights")
 
 
-def _gpus(host: hosts.Host, budget: memory.Budget) -> list[list[int]]:
-    """Deal the GPUs out to the instances, neighbours together."""
-    size = budget.graphics.gpus if budget.graphics else 0
-    every = range(len(host.gpu_bytes))
-    return [list(every[n * size : (n + 1) * size]) for n in range(budget.instances)]
+def _instance(
+    host: hosts.Host,
+    choice: engine.Choice,
+    budget: memory.Budget,
+    where: placement.Placement,
+    chosen: Mapping[str, Any],
+    backend: Mapping[str, int],
+    served: tuple[str, list[str]],
+) -> dict[str, Any]:
+    """Give one instance its line, its port and its GPUs, neighbours together."""
+    size, index = budget.graphics.gpus if budget.graphics else 0, backend["index"]
+    gpus = list(range(len(host.gpu_bytes))[index * size : (index + 1) * size])
+    nodes = [where.gpu_nodes[gpu] for gpu in gpus] if where.gpu_nodes else []
+    own = command.of_instance(chosen, where, nodes)
+    return {
+        "index": index,
+        "argv": command.argv(choice, own, *served, backend["port"]),
+        "env": command.environment(choice, own, budget, where, gpus),
+        "numactl": list(where.numactl),
+        "numa_nodes": list(where.nodes),
+        "cpus": where.cpus,
+        "gpus": gpus,
+        "gpu_nodes": nodes,
+        "port": backend["port"],
+    }
 
 
 def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,6 +249,8 @@ def _engine(choice: engine.Choice) -> dict[str, Any]:
         "reason": choice.reason,
         "distribution": choice.engine.distribution,
         "module": choice.engine.module,
+        "torch": choice.engine.torch,
+        "cuda": choice.engine.cuda,
         "env_name": choice.env_name,
         "env_dir": engine.env_dir(choice),
         "provisioned": choice.provisioned,
@@ -247,8 +283,12 @@ def _model(
     }
 
 
-def _weights(wishes: Wishes, weights: storage.Weights) -> dict[str, Any]:
+def _weights(
+    wishes: Wishes, weights: storage.Weights, draft: dict[str, Any] | None
+) -> dict[str, Any]:
+    keys = ("source", "manifest", "dir", "bytes")
     return {
+        "draft": {key: draft[key] for key in keys} if draft else None,
         "source": weights.source,
         "manifest": dict(wishes.manifest) if wishes.manifest else None,
         "dir": weights.directory,

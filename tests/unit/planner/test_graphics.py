@@ -181,6 +181,17 @@ def test_sixteen_cards_are_two_instances() -> None:
     assert both["expected"] == pytest.approx(2 * half["expected"], rel=0.01)
 
 
+def test_workers_of_each_instance_are_bound_to_the_nodes_of_its_own_cards() -> None:
+    facts = gpu_facts(16)
+    for card in facts["gpus"]:
+        card["numa_node"] = card["index"] // 8
+    document = plan(facts, engine_version="0.32.0", **HUGE)
+    for index, instance in enumerate(document["instances"]):
+        place = instance["argv"].index("--numa-bind-nodes")
+        assert instance["argv"][place + 1 : place + 9] == [str(index)] * 8
+        assert instance["gpu_nodes"] == [index] * 8
+
+
 def test_sixteen_smaller_cards_hold_the_model_together() -> None:
     document = plan(gpu_facts(16, 40960), **HUGE)
     assert document["parallel"]["tensor"] == 16
