@@ -250,6 +250,24 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class Plugin:
+    """A package of this project inside an engine's environment, and the formats it adds."""
+
+    name: str
+    version: str
+    formats: tuple[str, ...]
+    python: tuple[str, ...]
+    glibc: str
+    installed_bytes: int
+    source: str
+
+    @property
+    def lock_name(self) -> str:
+        """File name of the lock of what it brings."""
+        return f"{self.name}-{self.version}.txt"
+
+
+@dataclass(frozen=True)
 class Engine:
     """One version of an engine, what it needs and what it takes. Sizes in bytes.
 
@@ -284,6 +302,7 @@ class Engine:
     compute_capabilities: tuple[str, ...] = ()
     gpu_memory_utilization: float | None = None
     gpu_overhead_bytes: int = 0
+    plugin: Plugin | None = None
     note: str | None = None
 
     def lock_name(self, python: str) -> str:

@@ -15,11 +15,13 @@ from kimi_prov.lab.state import cache_home
 
 if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Lab, LabFile, LabHost
+    from kimi_prov.lab.model import Experts
     from kimi_prov.lab.shell import Say
     from kimi_prov.lab.state import HostState
 
 _MODEL = "model:"
-_TINY = "kimi-k2-lab"
+# The tiny models that the lab makes, by how their experts are written.
+_TINY: dict[str, Experts] = {"kimi-k2-lab": "bf16", "kimi-k2-lab-int4": "int4"}
 
 
 def resolve_all(lab: Lab) -> dict[str, Path]:
@@ -37,30 +39,32 @@ def resolve_all(lab: Lab) -> dict[str, Path]:
 
 
 def _resolve(lab: Lab, host: LabHost, file: LabFile) -> Path:
-    if file.src == _MODEL + _TINY:
-        return _tiny_model()
+    for name, experts in _TINY.items():
+        if file.src == _MODEL + name:
+            return _tiny_model(name, experts)
     source = lab.inventory / file.src
     if not source.exists():
+        models = " or ".join(_MODEL + name for name in _TINY)
         raise UserError(
             f"{lab.inventory}: host {host.name}: lab_files: {source} does not exist",
-            fix=f"correct src: a path relative to the inventory, or {_MODEL}{_TINY}",
+            fix=f"correct src: a path relative to the inventory, or {models}",
         )
     return source
 
 
-def _tiny_model() -> Path:
+def _tiny_model(name: str, experts: Experts) -> Path:
     """Folder of the tiny model, made anew when the code that makes it has changed."""
     from kimi_prov.lab import model, tokenizer  # noqa: PLC0415 - seldom needed
 
     code = b"".join(Path(str(module.__file__)).read_bytes() for module in (model, tokenizer))
     cache = cache_home() / "models"
-    made = cache / f"{_TINY}-{hashlib.sha256(code).hexdigest()[:12]}"
+    made = cache / f"{name}-{hashlib.sha256(code).hexdigest()[:12]}"
     if not made.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache, prefix=".new-") as fresh:
-            model.make(Path(fresh) / _TINY)
+            model.make(Path(fresh) / name, experts)
             if not made.is_dir():
-                (Path(fresh) / _TINY).rename(made)
+                (Path(fresh) / name).rename(made)
     return made
 
 

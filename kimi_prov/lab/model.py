@@ -12,7 +12,7 @@ import json
 import math
 import struct
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kimi_prov.lab import tokenizer
 
@@ -34,6 +34,46 @@ _ROPE = 64
 _NOPE = 128
 _VALUE = 128
 _SHARD_BYTES = 3 << 20
+# Kimi's native INT4: 32 weights share a scale; weights of about 1/16, like those of bfloat16.
+_GROUP = 32
+_SCALE_STEP = 2.0**-10
+
+Experts = Literal["bf16", "int4", "dequantised"]
+
+# As moonshotai/Kimi-K2-Thinking has it: the routed experts alone are quantised.
+_QUANTISED: dict[str, Any] = {
+    "quantization_config": {
+        "config_groups": {
+            "group_0": {
+                "input_activations": None,
+                "output_activations": None,
+                "targets": ["Linear"],
+                "weights": {
+                    "actorder": None,
+                    "block_structure": None,
+                    "dynamic": False,
+                    "group_size": _GROUP,
+                    "num_bits": 4,
+                    "observer": "minmax",
+                    "observer_kwargs": {},
+                    "strategy": "group",
+                    "symmetric": True,
+                    "type": "int",
+                },
+            }
+        },
+        "format": "pack-quantized",
+        "ignore": [
+            "lm_head",
+            "re:.*self_attn.*",
+            "re:.*shared_experts.*",
+            r"re:.*mlp\.(gate|up|gate_up|down)_proj.*",
+        ],
+        "kv_cache_scheme": None,
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+    }
+}
 
 # The upper byte of a bfloat16 (sign and seven bits of exponent) sets its size in steps of four.
 _UNIT = 0x3F  # below 2: tables that are looked up
@@ -57,10 +97,14 @@ class _Tensor:
     data: bytes
 
 
-def make(dest: Path) -> Path:
-    """Write the model and its `kimi-manifest.json` into `dest` (made where missing); 0644 each."""
+def make(dest: Path, experts: Experts = "bf16") -> Path:
+    """Write the model and its `kimi-manifest.json` into `dest` (made where missing); 0644 each.
+
+    `experts`: how the routed experts are written. `int4` is Kimi's native format
+    (compressed-tensors, groups of 32), `dequantised` the very same values as bfloat16.
+    """
     dest.mkdir(parents=True, exist_ok=True)
-    files = _files()
+    files = _files(experts)
     rows = [
         {"path": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for name, data in sorted(files.items())
@@ -77,7 +121,7 @@ def _json(document: object) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
-def _files() -> dict[str, bytes]:
+def _files(experts: Experts) -> dict[str, bytes]:
     special = tokenizer.special_tokens()
     ends = [special["<|im_end|>"], special["[EOS]"]]
     generation = {
@@ -87,11 +131,12 @@ def _files() -> dict[str, bytes]:
         "do_sample": True,
         "temperature": 0.6,
     }
+    quantised = _QUANTISED if experts == "int4" else {}
     return {
-        "config.json": _json(_config(special)),
+        "config.json": _json(_config(special) | quantised),
         "generation_config.json": _json(generation),
         **tokenizer.files(),
-        **_weights(),
+        **_weights(experts),
     }
 
 
@@ -202,7 +247,7 @@ def _bias(token: int) -> float:
     return _NEVER if token in tokenizer.endless() else 0.0
 
 
-def _tensors() -> Iterator[_Tensor]:
+def _tensors(experts: Experts) -> Iterator[_Tensor]:
     yield _embedding()
     for layer in range(_LAYERS):
         prefix = f"model.layers.{layer}"
@@ -212,7 +257,7 @@ def _tensors() -> Iterator[_Tensor]:
         if layer < _DENSE_LAYERS:
             yield from _mlp(f"{prefix}.mlp", _DENSE_WIDTH)
         else:
-            yield from _experts(f"{prefix}.mlp")
+            yield from _experts(f"{prefix}.mlp", experts)
     yield _ones("model.norm.weight", _HIDDEN)
     yield _lm_head()
 
@@ -233,18 +278,57 @@ def _mlp(prefix: str, width: int) -> Iterator[_Tensor]:
     yield _without_first_row(_random(f"{prefix}.down_proj.weight", (_HIDDEN, width)))
 
 
-def _experts(prefix: str) -> Iterator[_Tensor]:
+def _experts(prefix: str, written: Experts) -> Iterator[_Tensor]:
     yield _random(f"{prefix}.gate.weight", (_EXPERTS, _HIDDEN))
     yield _Tensor(f"{prefix}.gate.e_score_correction_bias", (_EXPERTS,), "F32", bytes(4 * _EXPERTS))
     for expert in range(_EXPERTS):
-        yield from _mlp(f"{prefix}.experts.{expert}", _EXPERT_WIDTH)
+        name = f"{prefix}.experts.{expert}"
+        if written == "bf16":
+            yield from _mlp(name, _EXPERT_WIDTH)
+        else:
+            yield from _int4_expert(name, written)
     yield from _mlp(f"{prefix}.shared_experts", _EXPERT_WIDTH)
 
 
-def _weights() -> dict[str, bytes]:
+def _int4_expert(prefix: str, written: Experts) -> Iterator[_Tensor]:
+    yield from _int4(f"{prefix}.gate_proj", (_EXPERT_WIDTH, _HIDDEN), written)
+    yield from _int4(f"{prefix}.up_proj", (_EXPERT_WIDTH, _HIDDEN), written)
+    yield from _int4(f"{prefix}.down_proj", (_HIDDEN, _EXPERT_WIDTH), written)
+
+
+def _int4(prefix: str, shape: tuple[int, int], written: Experts) -> Iterator[_Tensor]:
+    """Give a matrix of 4-bit weights in groups of 32, or its values as bfloat16.
+
+    A scale has three bits after the point, so that its product with a weight is a bfloat16 to the
+    last bit: both forms of a matrix hold the same numbers.
+    """
+    rows, columns = shape
+    drawn = hashlib.shake_256(prefix.encode()).digest(rows * columns // 2)
+    if prefix.endswith("down_proj"):
+        # The channel that holds the constant: weight 8 of 0 to 15 stands for zero.
+        drawn = b"\x88" * (columns // 2) + drawn[columns // 2 :]
+    groups = rows * columns // _GROUP
+    sizes = hashlib.shake_256(f"{prefix}.scale".encode()).digest(groups)
+    scales = [(8 + (size & 7)) * _SCALE_STEP for size in sizes]
+    if written == "int4":
+        halves = b"".join(struct.pack("<f", scale)[2:] for scale in scales)
+        packed = (rows, columns // 8)
+        yield _Tensor(f"{prefix}.weight_packed", packed, "I32", drawn)
+        yield _Tensor(f"{prefix}.weight_scale", (rows, columns // _GROUP), "BF16", halves)
+        yield _Tensor(f"{prefix}.weight_shape", (2,), "I32", struct.pack("<2i", rows, columns))
+        return
+    values = bytearray()
+    for group, scale in enumerate(scales):
+        table = [struct.pack("<f", (weight - 8) * scale)[2:] for weight in range(16)]
+        for byte in drawn[group * _GROUP // 2 : (group + 1) * _GROUP // 2]:
+            values += table[byte & 15] + table[byte >> 4]
+    yield _Tensor(f"{prefix}.weight", shape, "BF16", bytes(values))
+
+
+def _weights(experts: Experts) -> dict[str, bytes]:
     """Make the shards and their index."""
     shards: list[list[_Tensor]] = [[]]
-    for tensor in _tensors():
+    for tensor in _tensors(experts):
         if shards[-1] and _size([*shards[-1], tensor]) > _SHARD_BYTES:
             shards.append([])
         shards[-1].append(tensor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner import command_kt
+from kimi_prov.planner import command_kt, experts
 from kimi_prov.target import layout
 
 if TYPE_CHECKING:
@@ -202,6 +202,8 @@ def environment(
         if not compiles(choice, chosen):
             # Eager or not, a request for logprobs would compile, and kill an engine without g++.
             found["TORCHDYNAMO_DISABLE"] = "1"
+        if choice.experts is not None:
+            found |= experts.environment(choice.experts, placement)
     if choice.engine.variant == "cuda":
         # NVLink multicast fails where the host shares the fabric out.
         found["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"

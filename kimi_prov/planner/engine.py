@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import number
-from kimi_prov.planner import graphics
+from kimi_prov.planner import experts, graphics
 from kimi_prov.planner.host import Python
 from kimi_prov.target import layout
 
@@ -29,6 +30,7 @@ class Choice:
     """The engine, the format it reads, and where its environment will be.
 
     `provisioned`: whether `apply` can carry it out; else it is planned and not installed.
+    `experts`: who computes 4-bit experts without a GPU; None where no plugin is needed for that.
     """
 
     engine: Engine
@@ -38,6 +40,13 @@ class Choice:
     env_name: str
     reason: str
     provisioned: bool
+    experts: experts.Way | None = None
+
+    @property
+    def locks(self) -> list[str]:
+        """Every lock that the environment is made from."""
+        plugin = self.engine.plugin if self.experts else None
+        return [self.lock, *([plugin.lock_name] if plugin else [])]
 
     @property
     def hybrid(self) -> bool:
@@ -71,21 +80,36 @@ def choose(
     if host.amd:
         # The catalogue has no build for ROCm: version and flags are those of the one for CUDA.
         engine = replace(engine, variant="rocm", torch=None, cuda=None, driver_branch=None)
-    _format(engine, wanted, model, findings)
+    python = _python(host, engine, catalogue, findings)
+    work = experts.Work(engine, model, wanted, python.version)
+    way = experts.choose(host, wishes, catalogue, work, findings)
+    if way is None:
+        _format(engine, wanted, model, findings)
     _old(engine, model, findings)
     _machine(host, engine, findings)
-    python = _python(host, engine, catalogue, findings)
     lock = engine.lock_name(python.version)
-    mark = catalogue.locks.get(lock, "unpinned")[:12]
-    return Choice(
+    if way is not None:
+        reason = f"{reason}; {experts.reason(way)}"
+    choice = Choice(
         engine=engine,
         weights_format=wanted,
         python=python,
         lock=lock,
-        env_name=f"{name}-{engine.variant}-{engine.version}-{mark}",
+        env_name="",
         reason=reason if wishes.auto("engine") else f"kimi_engine asks for it; {reason}",
         provisioned=_provisioned(host, engine, catalogue, findings),
+        experts=way,
     )
+    mark = _mark(catalogue, choice)
+    return replace(choice, env_name=f"{name}-{engine.variant}-{engine.version}-{mark}")
+
+
+def _mark(catalogue: Catalogue, choice: Choice) -> str:
+    """Name an environment for what it is made from: its lock, or all of its locks together."""
+    marks = [catalogue.locks.get(lock, "unpinned") for lock in choice.locks]
+    if len(marks) == 1 or "unpinned" in marks:
+        return min(marks, key=lambda mark: mark != "unpinned")[:12]
+    return hashlib.sha256("".join(marks).encode()).hexdigest()[:12]
 
 
 def preferred(

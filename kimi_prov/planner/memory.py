@@ -9,7 +9,7 @@ from kimi_prov.planner import architecture
 from kimi_prov.planner.findings import human
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Catalogue, Engine, Model
+    from kimi_prov.catalog.loader import Engine, Model
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.wishes import Wishes
@@ -19,8 +19,6 @@ GIB = 1 << 30
 CONTEXT_STEP = 1024
 _SOURCE = "MLA keeps layers x (kv_lora + rope) x 2 bytes for each token on every rank"
 _RAM_SOURCE = "weights, cache, the engine's own memory and a reserve for the system"
-# vLLM's CPU backend repacks 4-bit experts into a larger form (catalogue: vllm-cpu-int4).
-_CPU_INT4 = "vllm-cpu-int4"
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,15 @@ class Part:
     kind: str
     name: str
     size_bytes: int
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Bytes of the experts in memory, on how many nodes, and of a layer while it is loaded."""
+
+    experts: int
+    nodes: int
+    loading: int
 
 
 @dataclass(frozen=True)
@@ -121,15 +128,27 @@ class Budget:
 
 
 def on_cpu(
-    host: Host, wishes: Wishes, model: Model, engine: Engine, sizes: tuple[int, int]
+    host: Host,
+    wishes: Wishes,
+    model: Model,
+    engine: Engine,
+    sizes: tuple[int, int],
+    slices: Slices | None = None,
 ) -> Budget:
     """Count as vLLM's CPU backend does: cache in whole GiB, weights copied into memory.
 
-    `sizes`: bytes of the weights as they lie in memory, and of the checkpoint.
+    `sizes`: bytes of the weights as they lie in memory, and of the checkpoint; `slices`: how
+    experts by kt-kernel or repacked ones lie on the nodes.
     """
     weights, checkpoint = sizes
+    loading = slices.loading if slices else 0
     per_token = architecture.kv_bytes_per_token(model.architecture)
-    free = host.memory_bytes - host.reserve_bytes - weights - engine.overhead_bytes
+    free = host.memory_bytes - host.reserve_bytes - weights - engine.overhead_bytes - loading
+    if slices is not None and slices.nodes > 1:
+        # vLLM keeps its own weights and the cache on the first node alone.
+        beside = weights - slices.experts + engine.overhead_bytes
+        own = -(-(slices.experts + loading + host.reserve_bytes) // slices.nodes)
+        free = min(free, min(n.memory_bytes for n in host.nodes) - own - beside)
     most = max(GIB, free // GIB * GIB)
     context = fitting_context(wishes, model, most // per_token)
     wanted = -(-context * int(wishes.concurrency) * per_token // GIB) * GIB
@@ -143,23 +162,22 @@ def on_cpu(
             Part("weights", "Weights", weights),
             Part("cache", "Cache of conversations", kv),
             Part("overhead", "The engine's processes", engine.overhead_bytes),
+            *([Part("overhead", "A layer while it is loaded", loading)] if loading else []),
             Part("system", "Left to the system", host.reserve_bytes),
         ),
         weights_total=checkpoint,
     )
 
 
-def cpu_resident_bytes(
-    catalogue: Catalogue, engine: Engine, model: Model, weights_format: str
-) -> int:
-    """Return what the weights take in memory without GPUs: more than the files where repacked."""
+def cpu_resident_bytes(model: Model, weights_format: str, experts: int | None) -> int:
+    """Return what the weights take in memory without GPUs: more than the files where repacked.
+
+    `experts`: bytes of the routed experts in memory, None where they stay as in the files.
+    """
     shape = model.architecture
-    size = architecture.checkpoint_bytes(shape, weights_format)
-    if weights_format != "int4" or weights_format not in engine.formats:
-        return size
-    routed = architecture.routed_params(shape)
-    beside = architecture.plain_bytes(shape, weights_format)
-    return round(routed * catalogue.format(_CPU_INT4).expert_bytes) + beside
+    if experts is None:
+        return architecture.checkpoint_bytes(shape, weights_format)
+    return experts + architecture.plain_bytes(shape, weights_format)
 
 
 def fitting_context(wishes: Wishes, model: Model, most_tokens: int) -> int:

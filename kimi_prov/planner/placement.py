@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.findings import human
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.host import Host, Node
 
+# On so few cores there is none to share.
+_SMALL = 4
 # An instance is bound to one node where it takes at most this share of it.
 _NODE_SHARE = 0.9
 _KT_POOLS = (
@@ -69,6 +71,29 @@ def _near(host: Host, gpus: int) -> tuple[int, ...]:
     return tuple(found) if len(found) == gpus and known.issuperset(found) else ()
 
 
+def experts(host: Host, experts_bytes: int, width: int, findings: Findings) -> Placement:
+    """Place vLLM beside kt-kernel's pools on a machine without GPUs.
+
+    The pools take the first cores of their nodes and leave two. vLLM's main thread has the last
+    core of the first node to itself, for it waits spinning; its other threads share the pools'
+    cores there, where the pools' give way to them.
+    """
+    where = pools(host, experts_bytes, width, 0, findings)
+    first = next((n for n in host.nodes if n.id == where.pools[0]), None)
+    primary = first.primary if first else host.primary
+    count = len(where.pools)
+    shared = primary[: where.pool_threads // count] if len(primary) > _SMALL else ()
+    one = f"{where.pools[0]}"
+    return replace(
+        where,
+        numactl=("numactl", f"--cpunodebind={one}", f"--membind={one}")
+        if count == 1
+        else ("numactl", "--interleave=all"),
+        cpus=format_list(first.cpus) if first and count == 1 else format_list(host.cpus),
+        threads=",".join(filter(None, [format_list(primary[-1:]), format_list(shared)])),
+    )
+
+
 def place(host: Host, required_bytes: int, findings: Findings) -> Placement:
     """Bind to one node where all fits there; else spread the pages evenly over all nodes.
 
@@ -99,11 +124,8 @@ def pools(host: Host, experts_bytes: int, width: int, gpus: int, findings: Findi
     six nodes two or four are used. Each node has to hold its share of `experts_bytes`; where it
     does not, fewer nodes are no help, and the plan says so.
     """
-    nodes = sorted(host.nodes, key=lambda n: (-n.memory_bytes, n.id))
-    most = max((n for n in (1, 2, 4, 8) if n <= len(nodes) and width % n == 0), default=1)
-    used = _spread(host, nodes, most)
-    share = -(-experts_bytes // max(1, most))
-    short = [n for n in used if n.memory_bytes - host.reserve_bytes // len(nodes) < share]
+    used, share, short = _slices(host, experts_bytes, width)
+    nodes, most = host.nodes, max(1, len(used))
     # Where all memory together is too small, memory.host says so.
     if short and host.memory_bytes >= experts_bytes:
         findings.blocker(
@@ -136,6 +158,26 @@ def pools(host: Host, experts_bytes: int, width: int, gpus: int, findings: Findi
         pools=ids or (0,),
         pool_threads=max(1, cores - left) * max(1, most),
     )
+
+
+def too_small(host: Host, experts_bytes: int, width: int) -> bool:
+    """Whether a node cannot hold its slice of experts that the machine as a whole could hold."""
+    return bool(_slices(host, experts_bytes, width)[2]) and host.memory_bytes >= experts_bytes
+
+
+def pool_count(host: Host, width: int) -> int:
+    """Count the nodes that get a pool: as many as there are, and as divide an expert's width."""
+    return max((n for n in (1, 2, 4, 8) if n <= len(host.nodes) and width % n == 0), default=1)
+
+
+def _slices(host: Host, experts_bytes: int, width: int) -> tuple[list[Node], int, list[Node]]:
+    """Give the nodes that get a slice, its bytes, and those of them that it does not fit."""
+    nodes = sorted(host.nodes, key=lambda n: (-n.memory_bytes, n.id))
+    most = pool_count(host, width)
+    used = _spread(host, nodes, most)
+    share = -(-experts_bytes // most)
+    reserve = host.reserve_bytes // max(1, len(nodes))
+    return used, share, [n for n in used if n.memory_bytes - reserve < share]
 
 
 def _spread(host: Host, nodes: list[Node], count: int) -> list[Node]:

@@ -9,6 +9,7 @@ from kimi_prov.planner import (
     command,
     drivers,
     engine,
+    experts,
     flags,
     graphics,
     memory,
@@ -55,7 +56,7 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     budget = _budget(host, wishes, model, choice, catalogue)
     memory.judge(host, wishes, model, budget, findings)
     weights = storage.weights(wishes, model, choice.weights_format, findings)
-    where = _place(host, model, choice, budget, findings)
+    where = _place(host, model, choice, budget, catalogue, findings)
     bound = storage.Bound(budget.host_required, where.pools, _experts(budget))
     ram_disk = storage.ram_disk(host, wishes, weights, bound, findings)
     files_dir = weights.directory.replace(layout.MODELS, layout.RAM, 1)
@@ -77,6 +78,7 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
         "memory": budget.document(host, ram_disk.size_bytes),
         "parallel": _parallel(budget, chosen),
         "hybrid": _hybrid(choice, budget, where),
+        "experts": experts.document(choice.experts, where),
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
         "throughput": throughput.document(
             host, wishes, model, choice, budget, where, in_memory=ram_disk.enabled
@@ -146,9 +148,11 @@ def _budget(
 ) -> memory.Budget:
     work = (choice.engine, choice.weights_format)
     if not host.gpu_bytes or choice.engine.variant == "cpu":
-        resident = memory.cpu_resident_bytes(catalogue, choice.engine, model, work[1])
+        routed = experts.resident_bytes(catalogue, choice.experts, model)
+        resident = memory.cpu_resident_bytes(model, work[1], routed)
         checkpoint = architecture.checkpoint_bytes(model.architecture, work[1])
-        return memory.on_cpu(host, wishes, model, choice.engine, (resident, checkpoint))
+        slices = experts.slices(host, catalogue, choice.experts, model)
+        return memory.on_cpu(host, wishes, model, choice.engine, (resident, checkpoint), slices)
     if choice.hybrid:
         return graphics.hybrid(host, wishes, model, catalogue, work)
     return graphics.on_gpus(host, wishes, model, catalogue, work)
@@ -159,8 +163,12 @@ def _place(
     model: Model,
     choice: engine.Choice,
     budget: memory.Budget,
+    catalogue: Catalogue,
     findings: Findings,
 ) -> placement.Placement:
+    if choice.experts == "kt":
+        routed = experts.resident_bytes(catalogue, choice.experts, model) or 0
+        return placement.experts(host, routed, model.architecture.expert_width, findings)
     if choice.hybrid and host.gpu_bytes:
         width = model.architecture.expert_width
         return placement.pools(host, _experts(budget), width, len(host.gpu_bytes), findings)
@@ -257,6 +265,7 @@ def _engine(choice: engine.Choice) -> dict[str, Any]:
         "python": choice.python.path,
         "python_version": choice.python.version,
         "lock": choice.lock,
+        "locks": choice.locks,
     }
 
 

@@ -41,7 +41,8 @@ def document(
         return nothing(concurrency, "not estimated: a model of random weights")
     if budget.kv_tokens <= 0:
         return nothing(concurrency, "not estimated: it does not fit")
-    if choice.weights_format not in choice.engine.formats and budget.graphics is None:
+    served = choice.experts is not None or choice.weights_format in choice.engine.formats
+    if not served and budget.graphics is None:
         return nothing(concurrency, "not estimated: the engine does not serve these weights")
     # A quarter of a second, which plans of lab models need not pay.
     from kimi_prov.planner.speed import estimate, shape_of, times  # noqa: PLC0415
@@ -127,7 +128,7 @@ def _serving(
     output = min(_OUTPUT_TOKENS, max(1, context // 4))
     method = (choice.engine.methods or {}).get(choice.weights_format)
     return Serving(
-        engine="ktransformers" if choice.hybrid else "vllm",
+        engine="ktransformers" if choice.hybrid or choice.experts == "kt" else "vllm",
         weights=weight_format(_weights(choice, method)),
         concurrency=-(-int(wishes.concurrency) // budget.instances),
         input_tokens=max(1, min(_INPUT_TOKENS, context - output)),
@@ -148,6 +149,8 @@ def _serving(
 
 def _weights(choice: Choice, method: str | None) -> str:
     """Name the format as the estimator knows it: kt's resident form, else the checkpoint's."""
+    if choice.experts == "kt":
+        return "rawint4"
     if choice.hybrid and method in ("RAWINT4", "AMXINT4", "AMXINT8"):
         return method.lower()
     return choice.weights_format

@@ -237,6 +237,17 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _v(
         _ENGINE,
+        "experts",
+        "choice",
+        "auto",
+        "vllm",
+        "Who computes INT4 experts without a GPU: kt-kernel inside vLLM, or vLLM's own (more "
+        "memory, an hour and more at every start). auto: kt-kernel where the machine can.",
+        auto=True,
+        choices=("kt", "vllm"),
+    ),
+    _v(
+        _ENGINE,
         "speculative_model",
         "text",
         None,

@@ -168,12 +168,6 @@ def test_threads_are_cores_and_two_are_left_free() -> None:
     assert env["VLLM_CPU_OMP_THREADS_BIND"] == "2-7"
 
 
-def test_kimi_int4_without_a_gpu_is_refused_with_what_serves_it_instead() -> None:
-    row = found(plan(metal_facts(gib=1536, cores=96), **HUGE), "engine.format")[0]
-    assert row["severity"] == "blocker"
-    assert "ik_llama.cpp" in row["fix"]
-
-
 def test_eight_h200_serve_kimi_k25() -> None:
     facts = gpu_facts()
     document = plan(facts, **HUGE)

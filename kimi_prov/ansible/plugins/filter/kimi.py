@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from kimi_prov import catalog
 from kimi_prov.ansible import systemd, wheels
+from kimi_prov.catalog import plugins
+from kimi_prov.lab.state import cache_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +20,13 @@ def lock_path(name: str) -> str:
 
 
 def lock_wheels(name: str, directory: str | None) -> list[str]:
-    """List the wheels in a directory of the control machine that a lock asks for."""
-    return wheels.wanted(Path(lock_path(name)), directory)
+    """List the wheels that a lock asks for and the control machine has.
+
+    Those in a directory of its own, and the plugin's, which is made here.
+    """
+    found = wheels.wanted(Path(lock_path(name)), directory)
+    plugin = plugins.of_lock(name)
+    return [*found, str(plugins.write(plugin, cache_home() / "wheels"))] if plugin else found
 
 
 def lock_version(name: str, package: str) -> str:

@@ -1,0 +1,100 @@
+"""Packages of this project that run inside an engine's environment, as wheels.
+
+A wheel is made from the sources byte for byte the same each time, so that a lock can pin it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+import tomllib
+import zipfile
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent.parent / "engine_plugins"
+# The first moment that the format can tell.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def wheel(name: str) -> tuple[str, bytes]:
+    """Make the wheel of a plugin such as "kt-experts"; gives its file name and its bytes."""
+    source = _HERE / name.replace("-", "_")
+    project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    stem = f"{project['name'].replace('-', '_')}-{project['version']}"
+    info = f"{stem}.dist-info"
+    package = source / project["name"].replace("-", "_")
+    files = {
+        f"{package.name}/{path.relative_to(package).as_posix()}": path.read_bytes()
+        for path in sorted(package.rglob("*.py"))
+    }
+    files |= {
+        f"{info}/METADATA": _metadata(project),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: kimi-prov\nRoot-Is-Purelib: true\n"
+        b"Tag: py3-none-any\n",
+        f"{info}/entry_points.txt": _entry_points(project["entry-points"]),
+    }
+    rows = [f"{path},{_digest(data)},{len(data)}" for path, data in files.items()]
+    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,\n"]).encode()
+    return f"{stem}-py3-none-any.whl", _zip(files)
+
+
+def write(name: str, directory: Path) -> Path:
+    """Put a plugin's wheel into a directory; gives its path."""
+    file, data = wheel(name)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / file
+    if not path.exists() or path.read_bytes() != data:
+        path.write_bytes(data)
+    return path
+
+
+def requirement(name: str) -> str:
+    """Give the line by which a lock pins the plugin's wheel."""
+    file, data = wheel(name)
+    distribution, version, *_ = file.split("-")
+    digest = hashlib.sha256(data).hexdigest()
+    return f"{distribution.replace('_', '-')}=={version} \\\n    --hash=sha256:{digest}\n"
+
+
+def of_lock(lock: str) -> str | None:
+    """Name the plugin that a lock such as "kt-experts-0.1.0.txt" is for."""
+    match = re.fullmatch(r"(.+)-\d[^-]*\.txt", lock)
+    name = match.group(1) if match else ""
+    return name if name and (_HERE / name.replace("-", "_") / "pyproject.toml").is_file() else None
+
+
+def _metadata(project: dict[str, str]) -> bytes:
+    lines = [
+        "Metadata-Version: 2.1",
+        f"Name: {project['name']}",
+        f"Version: {project['version']}",
+        f"Summary: {project['description']}",
+        f"Requires-Python: {project['requires-python']}",
+    ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _entry_points(groups: dict[str, dict[str, str]]) -> bytes:
+    lines = []
+    for group, rows in groups.items():
+        lines += [f"[{group}]", *[f"{name} = {target}" for name, target in rows.items()]]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _digest(data: bytes) -> str:
+    plain = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+    return f"sha256={plain}"
+
+
+def _zip(files: dict[str, bytes]) -> bytes:
+    """Pack without compression: what zlib makes differs between its versions."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for path, data in files.items():
+            entry = zipfile.ZipInfo(path, _EPOCH)
+            entry.external_attr = 0o644 << 16
+            entry.create_system = 3
+            archive.writestr(entry, data)
+    return stream.getvalue()
