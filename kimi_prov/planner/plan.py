@@ -12,9 +12,11 @@ from kimi_prov.planner import (
     flags,
     graphics,
     memory,
+    moe_tuning,
     placement,
     rules,
     speculative,
+    stand_in,
     storage,
     system,
     throughput,
@@ -44,6 +46,14 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     Nothing that moves by itself (free memory, free disk, what is converged already) is in the
     plan, findings aside. Raises UserError for an unknown model.
     """
+    real = _plan(facts, wishes, catalogue)
+    if not wishes.engine_stand_in:
+        return real
+    instead = stand_in.wishes(wishes, real["model"]["served_names"])
+    return stand_in.laid_over(real, _plan(stand_in.facts(facts), instead, catalogue))
+
+
+def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dict[str, Any]:
     findings = Findings()
     host = hosts.read(facts, catalogue)
     model = catalogue.model(wishes.model)
@@ -69,6 +79,7 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     gpus = list(range(min(card.ranks * card.pipeline, len(host.gpu_bytes)))) if card else []
     plan = {
         "schema": SCHEMA,
+        "stand_in": None,
         "engine": _engine(choice),
         "model": _model(model, weights, choice, budget, (serve_dir, names)),
         "weights": _weights(wishes, weights, draft),
@@ -93,6 +104,7 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
         "throughput": throughput.document(
             host, wishes, model, choice, budget, where, in_memory=ram_disk.enabled
         ),
+        "moe_tuning": moe_tuning.document(choice, model, budget, serve_dir),
         "power": throughput.power(host, catalogue),
         "ram_disk": {
             "enabled": ram_disk.enabled,
