@@ -98,7 +98,8 @@ def preferred(
     if not host.gpu_bytes:
         return "vllm", "the machine has no GPU: vLLM's cpu build is what is provisioned there"
     stock = f"the machine has {len(host.gpu_bytes)} GPU(s)"
-    vllm = catalogue.engine("vllm", "cuda")
+    version = None if wishes.auto("engine_version") else str(wishes.engine_version)
+    vllm = catalogue.engine("vllm", "cuda", version) or catalogue.engine("vllm", "cuda")
     hybrid = catalogue.engine("ktransformers", "cuda")
     assert vllm is not None, "the catalogue has no vllm for cuda"  # noqa: S101
     if graphics.fits(host, wishes, model, catalogue, (vllm, weights_format)):

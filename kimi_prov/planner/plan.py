@@ -73,10 +73,8 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
     names = list(wishes.served_names) or [model.name]
     proposed = command.flags(wishes, model, choice, budget, where) | speculative.flags(draft)
     chosen = command.merged(proposed, wishes, findings)
-    backends = [{"index": 0, "port": int(wishes.port) + 1}]
+    backends = [{"index": n, "port": int(wishes.port) + 1 + n} for n in range(budget.instances)]
     system.judge_ports(host, [int(wishes.port), *[b["port"] for b in backends]], findings)
-    card = budget.graphics
-    gpus = list(range(min(card.ranks * card.pipeline, len(host.gpu_bytes)))) if card else []
     plan = {
         "schema": SCHEMA,
         "stand_in": None,
@@ -84,17 +82,7 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
         "model": _model(model, weights, choice, budget, (serve_dir, names)),
         "weights": _weights(wishes, weights, draft),
         "instances": [
-            {
-                "index": backend["index"],
-                "argv": command.argv(choice, chosen, serve_dir, names, backend["port"]),
-                "env": command.environment(choice, chosen, budget, where),
-                "numactl": list(where.numactl),
-                "numa_nodes": list(where.nodes),
-                "cpus": where.cpus,
-                "gpus": gpus,
-                "gpu_nodes": list(where.gpu_nodes),
-                "port": backend["port"],
-            }
+            _instance(host, choice, budget, where, chosen, backend, (serve_dir, names))
             for backend in backends
         ],
         "memory": budget.document(host, ram_disk.size_bytes),
@@ -191,7 +179,7 @@ def _place(
     resident = budget.host_required - host.reserve_bytes
     card = budget.graphics
     if card is not None:
-        gpus, can_bind = card.ranks * card.pipeline, choice.engine.numa_bind_flags
+        gpus, can_bind = card.gpus * budget.instances, choice.engine.numa_bind_flags
         return placement.beside(host, gpus, resident, can_bind=can_bind)
     return placement.place(host, resident, findings)
 
@@ -213,6 +201,33 @@ def _experts(budget: memory.Budget) -> int:
     return sum(part.size_bytes for part in budget.parts if part.kind == "weights")
 
 
+def _instance(
+    host: hosts.Host,
+    choice: engine.Choice,
+    budget: memory.Budget,
+    where: placement.Placement,
+    chosen: Mapping[str, Any],
+    backend: Mapping[str, int],
+    served: tuple[str, list[str]],
+) -> dict[str, Any]:
+    """Give one instance its line, its port and its GPUs, neighbours together."""
+    size, index = budget.graphics.gpus if budget.graphics else 0, backend["index"]
+    gpus = list(range(len(host.gpu_bytes))[index * size : (index + 1) * size])
+    nodes = [where.gpu_nodes[gpu] for gpu in gpus] if where.gpu_nodes else []
+    own = command.of_instance(chosen, where, nodes)
+    return {
+        "index": index,
+        "argv": command.argv(choice, own, *served, backend["port"]),
+        "env": command.environment(choice, own, budget, where, gpus),
+        "numactl": list(where.numactl),
+        "numa_nodes": list(where.nodes),
+        "cpus": where.cpus,
+        "gpus": gpus,
+        "gpu_nodes": nodes,
+        "port": backend["port"],
+    }
+
+
 def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any]:
     card = budget.graphics
     return {
@@ -220,7 +235,7 @@ def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any
         "expert": bool(card and chosen.get("enable-expert-parallel")),
         "decode_context": card.decode_context if card else 1,
         "pipeline": card.pipeline if card else 1,
-        "data": graphics.whole(chosen.get("data-parallel-size")) or 1,
+        "data": card.data if card else 1,
     }
 
 

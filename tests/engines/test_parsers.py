@@ -40,7 +40,10 @@ _HEAVY = re.compile(
 )
 _OPTIONS = """
 import json
-from vllm.entrypoints.openai.cli_args import make_arg_parser
+try:
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+except ModuleNotFoundError:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 print(json.dumps(sorted(make_arg_parser(FlexibleArgumentParser())._option_string_actions)))
 """

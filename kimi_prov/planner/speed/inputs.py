@@ -138,7 +138,8 @@ class Serving:
     """How it is served.
 
     `input_tokens` and `output_tokens` are of a typical request, not the largest one allowed.
-    `tensor_parallel` None means all GPUs. `gpu_experts` (hybrid) counts experts of each layer
+    `tensor_parallel` None means all GPUs; `data_parallel` copies of attention share the experts,
+    `stages` of layers follow one another. `gpu_experts` (hybrid) counts experts of each layer
     that live on GPUs. `cpu_threads` None means all cores. `kv_tokens_max` bounds how many
     requests run at once. `concurrency` is what users ask for. `weights_in_memory`: the files
     are in the page cache or on a RAM disk when the engine starts. `stream_prefill_from`: prompts of
@@ -152,6 +153,8 @@ class Serving:
     input_tokens: float = 8192
     output_tokens: float = 1024
     tensor_parallel: int | None = None
+    data_parallel: int = 1
+    stages: int = 1
     kv_dtype_bytes: float = 2
     kv_tokens_max: float | None = None
     gpu_experts: int = 0
@@ -162,7 +165,7 @@ class Serving:
 
     def __post_init__(self) -> None:
         _positive(self, "concurrency", "input_tokens", "output_tokens", "tensor_parallel")
-        _positive(self, "kv_dtype_bytes", "cpu_threads")
+        _positive(self, "kv_dtype_bytes", "cpu_threads", "data_parallel", "stages")
 
     @property
     def running(self) -> float:

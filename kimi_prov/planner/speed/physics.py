@@ -73,6 +73,7 @@ def decode(model: ModelShape, machine: Machine, serving: Serving, values: Values
     prompt = prefill(model, machine, serving, values, serving.running)
     # A GPU engine's passes are under way anyway: a prompt adds its arithmetic to them.
     added = prompt.kernel if machine.cpu is None else prompt.total
+    others /= serving.data_parallel * serving.stages
     return step + Parts(kernel=others * serving.input_tokens / serving.output_tokens * added)
 
 
@@ -128,9 +129,11 @@ def _untuned(model: ModelShape, serving: Serving, values: Values) -> float:
 
 
 def _gpu_step(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
-    batch = serving.running
-    own = _platform(gpus, serving, values) * 1e-6 * values["request_us"] * batch
-    cache = batch * _cache_bytes(model, serving, _ranks(gpus, serving))
+    # Stages work on batches of their own in turn; copies of attention on requests of their own.
+    batch = max(1.0, serving.running / serving.stages)
+    mine = max(1.0, batch / serving.data_parallel)
+    own = _platform(gpus, serving, values) * 1e-6 * values["request_us"] * mine
+    cache = mine * _cache_bytes(model, serving, _ranks(gpus, serving))
     return _gpu_pass(model, gpus, serving, values, batch) + Parts(
         own, cache / (gpus.bandwidth_gb_s * 1e9 * values["memory_share"])
     )
@@ -143,7 +146,8 @@ def _gpu_pass(
     launches = _platform(gpus, serving, values) * 1e-6 * values["layer_us"] * model.layers
     weights = serving.weights
     experts = model.distinct_experts(tokens) * model.moe_layers * model.params_per_expert
-    read = model.always_params * weights.rest + experts * weights.gpu_expert
+    shared = experts * weights.gpu_expert / serving.data_parallel
+    read = model.always_params * weights.rest + shared
     rate = _ranks(gpus, serving) * gpus.bandwidth_gb_s * 1e9 * values["memory_share"]
     return Parts(launches, read / rate)
 

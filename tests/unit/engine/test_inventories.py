@@ -26,6 +26,7 @@ from kimi_prov.planner.wishes import parse
 ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = ROOT / "tests" / "data" / "golden"
 SERVE = ROOT / "roles" / "serve"
+# As the inventory's own comment says it.
 NVFP4 = {"kimi_weights_format": "nvfp4", "kimi_kv_dtype": "fp8", "kimi_context": 32768}
 
 

@@ -154,6 +154,16 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
     ("gpu.fabric", E8, change("gpus.0.fabric_state", "In Progress"), {}, "blocker"),
     ("gpu.divisible", E8, None, {ARGS: {"tensor-parallel-size": 6}}, "blocker"),
     ("gpu.divisible", E8, None, {ARGS: {"tensor-parallel-size": 16}}, "blocker"),
+    (
+        "parallel.context",
+        E8,
+        change("gpus", gpu_facts(8, 81559)["gpus"]),
+        {"context": 65536},
+        "info",
+    ),
+    ("parallel.pipeline", E8, change("gpus", gpu_facts(6)["gpus"]), {}, "info"),
+    ("parallel.instances", E8, change("gpus", gpu_facts(16)["gpus"]), {}, "info"),
+    ("parallel.data", E8, None, {"concurrency": 256}, "info"),
     ("gpu.idle", E8, change("gpus", gpu_facts(6, 275040)["gpus"]), {}, "info"),
     (
         "driver.fabric_manager",

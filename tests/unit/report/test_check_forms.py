@@ -146,7 +146,7 @@ def test_bars_add_up_to_the_memory_and_show_what_does_not_fit() -> None:
 
 
 def test_gpus_that_the_plan_does_not_use_are_a_bar_of_their_own() -> None:
-    found = target("six", facts(gpus=("H200 SXM", 143771, 6)))
+    found = target("six", facts(gpus=("B300 SXM", 275040, 6)))
     bars = view.memory(found)
     assert [bar.label for bar in bars][:2] == ["GPU 0 to 3, each", "GPU 4, 5, each, not used"]
 
