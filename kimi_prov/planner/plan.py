@@ -12,6 +12,7 @@ from kimi_prov.planner import (
     flags,
     graphics,
     memory,
+    mending,
     moe_tuning,
     placement,
     rules,
@@ -132,7 +133,7 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
     _judge_door(wishes, findings)
     case = Case(host, wishes, catalogue, model, choice, budget, where, proposed, chosen, plan)
     findings.extend(rules.judge(case))
-    return {**plan, "findings": findings.rows()}
+    return {**plan, "findings": mending.priced(findings.rows(), case)}
 
 
 def blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -289,6 +290,7 @@ def _model(
         "random_weights": model.random_weights,
         "architecture": model.architecture.class_name,
         "context": budget.context,
+        "context_max": model.context,
         "weights_format": choice.weights_format,
         "kv_dtype": budget.kv_dtype,
         "bytes": weights.size_bytes,

@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner.findings import human
+from kimi_prov.report import view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,7 +37,8 @@ def plan(document: Mapping[str, Any]) -> str:
         *_row(
             "disk", f"{human(document['disk']['required_bytes'])} below {document['disk']['path']}"
         ),
-        *_row("speed", "not estimated by this version"),
+        *_row("parallel", _parallel(document["parallel"], len(document["instances"]))),
+        *_row("speed", _speed(document["throughput"])),
         *_row("tuning", _tuning(tuning)),
         *[line for text in _skipped(tuning["skipped"]) for line in _row("", text)],
         *_row("port", f"{proxy['port']}, TLS {proxy['tls']['mode']}"),
@@ -117,6 +119,30 @@ def _memory(memory: Mapping[str, Any]) -> str:
     return (
         f"{host}; each GPU: weights {human(memory['weights_bytes_per_gpu'])}, "
         f"cache {human(memory['kv_available_bytes_per_gpu'])}"
+    )
+
+
+def _parallel(found: Mapping[str, Any], instances: int) -> str | None:
+    """Name the ways in which the model is shared out, where there is more than one part."""
+    ways = [
+        f"{name.replace('_', ' ')} {found[name]}"
+        for name in ("tensor", "pipeline", "data", "decode_context")
+        if found[name] > 1
+    ]
+    ways += ["experts whole on a GPU each"] if found["expert"] else []
+    ways += [f"{instances} instances"] if instances > 1 else []
+    return ", ".join(ways) or None
+
+
+def _speed(found: Mapping[str, Any]) -> str:
+    one = view.span(found["decode_tok_s"])
+    if one.expected is None:
+        return str(found["basis"])
+    everyone, reading = view.span(found["aggregate_tok_s"]), view.span(found["prefill_tok_s"])
+    return (
+        f"estimated, {found['basis']}: {one} tokens/s for each of {found['concurrency']} "
+        f"request(s), {everyone} together; reading {reading} tokens/s; first answer after "
+        f"{view.durations(view.span(found['load_s']))}"
     )
 
 
