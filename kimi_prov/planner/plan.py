@@ -13,9 +13,12 @@ from kimi_prov.planner import (
     flags,
     graphics,
     memory,
+    mending,
+    moe_tuning,
     placement,
     rules,
     speculative,
+    stand_in,
     storage,
     system,
     throughput,
@@ -45,6 +48,14 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     Nothing that moves by itself (free memory, free disk, what is converged already) is in the
     plan, findings aside. Raises UserError for an unknown model.
     """
+    real = _plan(facts, wishes, catalogue)
+    if not wishes.engine_stand_in:
+        return real
+    instead = stand_in.wishes(wishes, real["model"]["served_names"])
+    return stand_in.laid_over(real, _plan(stand_in.facts(facts), instead, catalogue))
+
+
+def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dict[str, Any]:
     findings = Findings()
     host = hosts.read(facts, catalogue)
     model = catalogue.model(wishes.model)
@@ -68,6 +79,7 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     system.judge_ports(host, [int(wishes.port), *[b["port"] for b in backends]], findings)
     plan = {
         "schema": SCHEMA,
+        "stand_in": None,
         "engine": _engine(choice),
         "model": _model(model, weights, choice, budget, (serve_dir, names)),
         "weights": _weights(wishes, weights, draft),
@@ -83,6 +95,7 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
         "throughput": throughput.document(
             host, wishes, model, choice, budget, where, in_memory=ram_disk.enabled
         ),
+        "moe_tuning": moe_tuning.document(choice, model, budget, serve_dir),
         "power": throughput.power(host, catalogue),
         "ram_disk": {
             "enabled": ram_disk.enabled,
@@ -122,7 +135,7 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     _judge_door(wishes, findings)
     case = Case(host, wishes, catalogue, model, choice, budget, where, proposed, chosen, plan)
     findings.extend(rules.judge(case))
-    return {**plan, "findings": findings.rows()}
+    return {**plan, "findings": mending.priced(findings.rows(), case)}
 
 
 def blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -286,6 +299,7 @@ def _model(
         "random_weights": model.random_weights,
         "architecture": model.architecture.class_name,
         "context": budget.context,
+        "context_max": model.context,
         "weights_format": choice.weights_format,
         "kv_dtype": budget.kv_dtype,
         "bytes": weights.size_bytes,

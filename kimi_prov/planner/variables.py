@@ -265,6 +265,15 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _v(
         _ENGINE,
+        "engine_stand_in",
+        "source",
+        None,
+        "file:///opt/models/kimi-k2-lab",
+        "For machines without the hardware: plan as ever, and serve the tiny model kimi-k2-lab "
+        "from this source with vLLM's CPU build in place of it. Every output says so.",
+    ),
+    _v(
+        _ENGINE,
         "start_timeout_s",
         "seconds",
         "auto",

@@ -212,6 +212,7 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
         "info",
     ),
     ("driver.persistence", E8, change("gpus.0.persistence", False), {}, "info"),
+    ("gpu.nvfp4", E8, None, {"weights_format": "nvfp4"}, "info"),
     (
         "engine.flag",
         E8,
