@@ -35,8 +35,8 @@ plan = json.load(open("/etc/kimi/plan.json"))
 instance, user = plan["instances"][0], pwd.getpwnam("kimi")
 argv = [w.replace("/srv/kimi/engine/", plan["engine"]["env_dir"] + "/") for w in instance["argv"]]
 argv[argv.index("--port") + 1] = "PORT"
-env = {**instance["env"], "PATH": os.defpath, "HOME": "/srv/kimi/cache", "VLLM_HOST_IP": "127.0.0.1",
-       "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+env = {**instance["env"], "PATH": os.defpath, "HOME": "/srv/kimi/cache",
+       "VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 process = subprocess.Popen(
     [*instance["numactl"], *argv], env=env, user=user.pw_uid, group=user.pw_gid, extra_groups=[],
     cwd="/var/lib/kimi", stdin=subprocess.DEVNULL, stdout=open("BY_HAND.log", "w"),
@@ -44,14 +44,16 @@ process = subprocess.Popen(
 open("BY_HAND.pid", "w").write(str(process.pid))
 """
 READY = (
-    "timeout 900 sh -c 'until curl -sf http://127.0.0.1:{port}/health; do sleep 2; done' "
-    "|| (tail -5 {log}.log; exit 1)"
+    "timeout 900 python3 /srv/kimi/lib/kimi-target.pyz ready --port {port} --model {model} "
+    "--pid $(cat {log}.pid) || (tail -5 {log}.log; exit 1)"
 )
+NAME = "import json; print(json.load(open('/etc/kimi/plan.json'))['model']['served_names'][0])"
 # Asks both in turns: AT_ONCE requests of TOKENS tokens each; tokens a second by turn.
 ASK = r"""
 import concurrent.futures, http.client, json, sys, time
 plan = json.load(open("/etc/kimi/plan.json"))
-ports, pairs, at_once, tokens = {"unit": plan["instances"][0]["port"], "by_hand": PORT}, PAIRS, 4, 128
+ports = {"unit": plan["instances"][0]["port"], "by_hand": PORT}
+pairs, at_once, tokens = PAIRS, 4, 128
 def one(port):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     body = {"model": plan["model"]["served_names"][0], "prompt": "Hello", "max_tokens": tokens,
@@ -86,7 +88,8 @@ def measured(host: Host, pairs: int) -> dict[str, Any]:
     start = START.replace("PORT", str(PORT)).replace("BY_HAND", BY_HAND)
     script(host, start, 60)
     try:
-        host.ssh(READY.format(port=PORT, log=BY_HAND), timeout=1000)
+        model = script(host, NAME, 60).strip()
+        host.ssh(READY.format(port=PORT, log=BY_HAND, model=model), timeout=1000)
         asked = script(host, ASK.replace("PORT", str(PORT)).replace("PAIRS", str(pairs)), 3000)
     finally:
         host.ssh(f"kill -- -$(cat {BY_HAND}.pid); rm -f {BY_HAND}.pid {BY_HAND}.log", check=False)
