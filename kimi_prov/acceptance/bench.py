@@ -39,9 +39,14 @@ _LOOKED_AT = "memory channels, threads, SNC, governor, transparent huge pages, R
 
 
 def document(
-    measured: Mapping[str, Any], findings: Sequence[Mapping[str, Any]], lab_kind: str | None
+    measured: Mapping[str, Any],
+    findings: Sequence[Mapping[str, Any]],
+    variables: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Give a host's part of the report. `measured` is the machine's answer, `findings` today's."""
+    """Give a host's part of the report.
+
+    `measured` is the machine's answer, `findings` those of today's plan, `variables` the host's.
+    """
     plan, facts = measured["plan"], measured["facts"]
     levels = measured["serve"]["levels"]
     rows = compared(measured)
@@ -64,7 +69,7 @@ def document(
         "basis": plan["throughput"]["basis"],
         "look_at": causes(measured, findings) if slow else [],
         "last": None,
-        "stand_ins": suite.stand_ins(dict(plan), lab_kind),
+        "stand_ins": suite.stand_ins(plan, variables),
     }
 
 

@@ -119,7 +119,7 @@ def _measured(paths: Paths, say: Say) -> Dict[str, Any]:
     load = os.getloadavg()[0]
     engine = Engine(plan)
     return {
-        "plan": {name: plan[name] for name in ("engine", "model", "throughput")},
+        "plan": {name: plan.get(name) for name in ("engine", "model", "throughput", "stand_in")},
         "load": round(load, 2),
         "busy": measure.is_busy(load, facts),
         "facts": facts,

@@ -99,7 +99,7 @@ def valid(document: dict[str, object]) -> None:
 
 
 def test_a_machine_as_predicted_is_normal_and_has_nothing_to_look_at() -> None:
-    found = bench.document(measured(), FINDINGS, None)
+    found = bench.document(measured(), FINDINGS, {})
     assert found["normal"] is True
     assert {row["verdict"] for row in found["compared"]} == {"normal"}
     assert found["look_at"] == []
@@ -108,7 +108,7 @@ def test_a_machine_as_predicted_is_normal_and_has_nothing_to_look_at() -> None:
 def test_a_slow_one_says_which_figure_and_where_to_look_first() -> None:
     slow = measured(load=40.0, busy=True)
     slow["memory"]["bytes_per_s"] = 150_000_000_000  # type: ignore[index]
-    found = bench.document(slow, FINDINGS, None)
+    found = bench.document(slow, FINDINGS, {})
     assert found["normal"] is False
     assert [row["name"] for row in found["compared"] if row["verdict"] == "slow"] == ["memory"]
     titles = [cause["title"] for cause in found["look_at"]]
@@ -122,14 +122,14 @@ def test_a_slow_one_says_which_figure_and_where_to_look_first() -> None:
 def test_a_slow_one_without_a_known_cause_says_what_was_looked_at() -> None:
     level = {**LEVEL, "decode_tok_s": 1.0}
     slow = measured(serve={"input_tokens": 1000, "output_tokens": 200, "levels": [level]})
-    (cause,) = bench.document(slow, [], None)["look_at"]
+    (cause,) = bench.document(slow, [], {})["look_at"]
     assert "threads" in cause["observed"]
 
 
 def test_faster_than_predicted_is_no_fault() -> None:
     level = {**LEVEL, "prefill_tok_s": 900.0}
     fast = measured(serve={"input_tokens": 1000, "output_tokens": 200, "levels": [level]})
-    found = bench.document(fast, FINDINGS, None)
+    found = bench.document(fast, FINDINGS, {})
     assert found["normal"] is True
     assert "fast" in {row["verdict"] for row in found["compared"]}
 
@@ -141,7 +141,7 @@ def test_random_weights_are_a_stand_in_and_nothing_is_judged() -> None:
     names = ("single_tok_s", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s")
     lab["plan"]["throughput"] |= dict.fromkeys(names, nothing)  # type: ignore[index,operator]
     lab["facts"]["memory"]["bandwidth_bytes_per_s"]["theoretical"] = None  # type: ignore[index]
-    found = bench.document(lab, FINDINGS, "nspawn")
+    found = bench.document(lab, FINDINGS, {"lab_kind": "nspawn"})
     assert found["normal"] is None
     assert len(found["stand_ins"]) == 2
     valid(report(found))
@@ -157,7 +157,7 @@ def test_requests_that_failed_make_it_fail() -> None:
 
 
 def test_the_last_result_is_compared_and_what_differs_is_said() -> None:
-    then = bench.document(measured(), [], None)
+    then = bench.document(measured(), [], {})
     now = copy.deepcopy(then)
     now["engine"]["version"] = "0.8.0"
     now["serve"]["levels"][0]["aggregate_tok_s"] = 2.3
@@ -173,7 +173,7 @@ def test_the_last_result_is_compared_and_what_differs_is_said() -> None:
 def test_the_text_keeps_to_eighty_columns_and_gives_the_verdict() -> None:
     slow = measured(load=40.0, busy=True)
     slow["serve"]["levels"][0]["decode_tok_s"] = 1.0  # type: ignore[index]
-    found = bench.document(slow, FINDINGS, None)
+    found = bench.document(slow, FINDINGS, {})
     again = {**found, "last": bench.changes(found, found)}
     text = render.bench(report(found, again, {"ok": False, "detail": "away", "stand_ins": []}))
     assert max(map(len, text.splitlines())) <= 80

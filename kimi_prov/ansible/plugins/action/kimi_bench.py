@@ -30,9 +30,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             measured = target(self, "bench", "result")
         except RemoteError as error:
             return result | failure(str(error))
-        document = bench.document(
-            measured, self._task.args["findings"], (task_vars or {}).get("lab_kind")
-        )
+        document = bench.document(measured, self._task.args["findings"], task_vars or {})
         result |= {"kimi_document": document}
         if not document["ok"]:
             result |= failure(document["detail"], "kimi-prov verify")
