@@ -151,7 +151,7 @@ def test_random_weights_are_a_stand_in_and_nothing_is_judged() -> None:
 def test_requests_that_failed_make_it_fail() -> None:
     level = {**LEVEL, "failed": 2}
     found = bench.document(
-        measured(serve={"input_tokens": 1000, "output_tokens": 200, "levels": [level]}), [], None
+        measured(serve={"input_tokens": 1000, "output_tokens": 200, "levels": [level]}), [], {}
     )
     assert (found["ok"], found["detail"]) == (False, "2 requests failed")
 
