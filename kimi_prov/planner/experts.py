@@ -128,6 +128,20 @@ def _loading_bytes(catalogue: Catalogue, way: Way, model: Model) -> int:
     return round(layer * (catalogue.format("int4").expert_bytes if way == "kt" else 1.7))
 
 
+def instances(wishes: Wishes, findings: Findings) -> int:
+    """Count the engines: one, whose experts lie in slices over the nodes."""
+    if not wishes.auto("instances") and int(wishes.instances) > 1:
+        findings.blocker(
+            "experts.instances",
+            "One engine's experts lie over all nodes: there is no room for a second",
+            observed=f"kimi_instances: {wishes.instances}",
+            required="one engine where kt-kernel computes the experts",
+            fix="set kimi_instances to 1 or auto",
+            source=_PAGE,
+        )
+    return 1
+
+
 def environment(way: Way, place: Placement) -> dict[str, str]:
     """Give what the plugin reads."""
     if way == "vllm":

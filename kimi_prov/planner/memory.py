@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import architecture
 from kimi_prov.planner.findings import human
+from kimi_prov.planner.placement import room_of, roomiest
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Engine, Model
@@ -134,16 +135,21 @@ def on_cpu(
     engine: Engine,
     sizes: tuple[int, int],
     slices: Slices | None = None,
+    instances: int = 1,
 ) -> Budget:
     """Count as vLLM's CPU backend does: cache in whole GiB, weights copied into memory.
 
     `sizes`: bytes of the weights as they lie in memory, and of the checkpoint; `slices`: how
-    experts by kt-kernel or repacked ones lie on the nodes.
+    experts by kt-kernel or repacked ones lie on the nodes. Of several `instances` each has a node
+    of its own, its own copy of all and a share of the requests.
     """
     weights, checkpoint = sizes
     loading = slices.loading if slices else 0
     per_token = architecture.kv_bytes_per_token(model.architecture)
-    free = host.memory_bytes - host.reserve_bytes - weights - engine.overhead_bytes - loading
+    free = host.memory_bytes - host.reserve_bytes
+    if instances > 1:
+        free = min(room_of(node) for node in roomiest(host, instances))
+    free -= weights + engine.overhead_bytes + loading
     if slices is not None and slices.nodes > 1:
         # vLLM keeps its own weights and the cache on the first node alone.
         beside = weights - slices.experts + engine.overhead_bytes
@@ -151,7 +157,8 @@ def on_cpu(
         free = min(free, min(n.memory_bytes for n in host.nodes) - own - beside)
     most = max(GIB, free // GIB * GIB)
     context = fitting_context(wishes, model, most // per_token)
-    wanted = -(-context * int(wishes.concurrency) * per_token // GIB) * GIB
+    requests = -(-int(wishes.concurrency) // instances)
+    wanted = -(-context * requests * per_token // GIB) * GIB
     kv = max(GIB, min(wanted, most))
     return Budget(
         context=context,
@@ -159,13 +166,18 @@ def on_cpu(
         kv_bytes_per_token=per_token,
         kv_dtype="bf16",
         parts=(
-            Part("weights", "Weights", weights),
-            Part("cache", "Cache of conversations", kv),
-            Part("overhead", "The engine's processes", engine.overhead_bytes),
-            *([Part("overhead", "A layer while it is loaded", loading)] if loading else []),
+            Part("weights", "Weights", instances * weights),
+            Part("cache", "Cache of conversations", instances * kv),
+            Part("overhead", "The engine's processes", instances * engine.overhead_bytes),
+            *(
+                [Part("overhead", "A layer while it is loaded", instances * loading)]
+                if loading
+                else []
+            ),
             Part("system", "Left to the system", host.reserve_bytes),
         ),
         weights_total=checkpoint,
+        instances=instances,
     )
 
 

@@ -77,7 +77,7 @@ def test_half_a_terabyte_is_not() -> None:
 
 
 def test_vllms_own_experts_serve_where_kt_kernel_cannot_at_their_price() -> None:
-    facts = xeon()
+    facts = xeon(1024)
     facts["host"]["glibc"] = "2.34"
     document = plan(facts, **HUGE)
     assert document["experts"]["by"] == "vllm"
@@ -88,6 +88,10 @@ def test_vllms_own_experts_serve_where_kt_kernel_cannot_at_their_price() -> None
     assert "82 to 100 minutes" in document["engine"]["reason"]
     weights = next(p for p in document["memory"]["host_parts"] if p["kind"] == "weights")
     assert 790 * GB < weights["bytes"] < 820 * GB
+
+
+def test_one_engine_takes_all_nodes() -> None:
+    assert "experts.instances" in blocked_by(plan(xeon(), instances=2, **HUGE))
 
 
 def test_uneven_nodes_leave_the_fallback() -> None:
