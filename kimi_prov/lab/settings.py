@@ -77,7 +77,8 @@ def product_variables(
 
     Environment variables win over pip's configuration file, as they do for pip. Addresses of the
     control machine's own disk (file:) mean nothing on a host and are left out; the find-links
-    folder is kept, because the product copies the wheels that its lock names.
+    folder is kept, because the product copies the wheels that its lock names. An archive over http
+    is among the image's own sources already; one over TLS also wants the bundle, so it is named.
     """
     pip = {**pip_config}
     for variable, value in environment.items():
@@ -107,7 +108,7 @@ def product_variables(
     )
     if bundle:
         variables["kimi_ca_bundle"] = bundle
-    if apt.mirror:
+    if apt.mirror and urlsplit(apt.mirror).scheme == "https":
         variables["kimi_apt_mirror"] = apt.mirror
     return variables
 

@@ -69,9 +69,10 @@ def test_a_ca_bundle_that_is_not_there_is_not_handed_on(tmp_path):
     assert product_variables({"SSL_CERT_FILE": str(tmp_path / "x")}, {}, AptSettings()) == {}
 
 
-def test_the_archive_that_the_control_machine_uses_is_handed_on():
-    mirror = AptSettings(mirror="http://mirror.site/debian")
-    assert product_variables({}, {}, mirror) == {"kimi_apt_mirror": "http://mirror.site/debian"}
+def test_an_archive_over_tls_is_handed_on_and_others_are_in_the_image_already():
+    mirror = AptSettings(mirror="https://mirror.site/debian")
+    assert product_variables({}, {}, mirror) == {"kimi_apt_mirror": "https://mirror.site/debian"}
+    assert product_variables({}, {}, AptSettings(mirror="http://mirror.site/debian")) == {}
 
 
 def test_debian_archives_are_found_among_others_in_either_form():
