@@ -255,7 +255,8 @@ class Engine:
 
     `overhead_bytes` is host memory beside weights and cache, `gpu_overhead_bytes` the same of
     each GPU; `install_peak_bytes` the disk room that installing takes. `methods` maps a weight
-    format to the name by which a hybrid engine asks for it.
+    format to the name by which a hybrid engine asks for it. `moe_tuner_sha256`: digest of
+    benchmarks/kernels/benchmark_moe.py in the sources of this version.
     """
 
     name: str
@@ -284,6 +285,7 @@ class Engine:
     compute_capabilities: tuple[str, ...] = ()
     gpu_memory_utilization: float | None = None
     gpu_overhead_bytes: int = 0
+    moe_tuner_sha256: str | None = None
     note: str | None = None
 
     def lock_name(self, python: str) -> str:

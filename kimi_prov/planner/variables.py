@@ -158,6 +158,17 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _v(
         _MEMORY,
+        "instances",
+        "count",
+        "auto",
+        "2",
+        "Engines on a machine without GPU, each bound to a NUMA node of its own, behind one port. "
+        "auto: one a node where every node holds an engine whole and requests are enough for all, "
+        "else one.",
+        auto=True,
+    ),
+    _v(
+        _MEMORY,
         "kv_dtype",
         "choice",
         "auto",
@@ -251,6 +262,15 @@ VARIABLES: tuple[Variable, ...] = (
         3,
         "3",
         "Tokens that the draft guesses before the model verifies them.",
+    ),
+    _v(
+        _ENGINE,
+        "engine_stand_in",
+        "source",
+        None,
+        "file:///opt/models/kimi-k2-lab",
+        "For machines without the hardware: plan as ever, and serve the tiny model kimi-k2-lab "
+        "from this source with vLLM's CPU build in place of it. Every output says so.",
     ),
     _v(
         _ENGINE,

@@ -21,13 +21,15 @@ def plan(document: Mapping[str, Any]) -> str:
     """Describe one host's plan: every decision with its reason, then the findings."""
     engine, model, ram = document["engine"], document["model"], document["ram_disk"]
     memory, tuning, proxy = document["memory"], document["tuning"], document["proxy"]
+    replaced = document.get("stand_in")
     lines = [
+        *_row("STAND-IN", replaced["said"] if replaced else None),
         *_row("model", f"{model['name']} ({model['weights_format']}, {human(model['bytes'])})"),
         *_row("", "random weights: it talks nonsense" if model["random_weights"] else None),
         *_row("weights from", document["weights"]["source"]),
         *_row("weights at", model["dir"]),
-        *_row("engine", f"{engine['name']} {engine['version']} ({engine['variant']})"),
-        *_row("", engine["reason"]),
+        *_row("engine", _engine(engine)),
+        *_row("", engine["reason"] if not replaced else None),
         *_row("context", f"{model['context']} tokens, cache for {memory['kv_tokens_max']} in all"),
         *_row("memory", _memory(memory)),
         *_row("RAM disk", "no" if not ram["enabled"] else human(ram["size_bytes"])),
@@ -47,7 +49,12 @@ def plan(document: Mapping[str, Any]) -> str:
         words = shlex.join([*instance["numactl"], *instance["argv"]])
         lines += ["", *_row(f"instance {instance['index']}", f"port {instance['port']}")]
         lines += _row("", f"NUMA nodes {instance['numa_nodes']}, CPUs {instance['cpus']}")
+        lines += _row("", _near(instance))
         lines += _row("", words)
+    if replaced:
+        lines += ["", *_row("in place of", _engine(replaced["engine"]))]
+        for instance in replaced["instances"]:
+            lines += _row("", shlex.join([*instance["numactl"], *instance["argv"]]))
     shown = [row for row in document["findings"] if row["severity"] != "pass"]
     passed = len(document["findings"]) - len(shown)
     lines += ["", findings(shown)] if shown else [""]
@@ -65,6 +72,23 @@ def findings(rows: Iterable[Mapping[str, Any]]) -> str:
         if row["fix"]:
             lines += wrap(f"fix: {row['fix']}", "  ", "       ")
     return "\n".join(lines)
+
+
+def _engine(engine: Mapping[str, Any]) -> str:
+    built = f", torch {engine['torch']}" if engine.get("torch") else ""
+    built += f" for CUDA {engine['cuda']}" if engine.get("cuda") else ""
+    return f"{engine['name']} {engine['version']} ({engine['variant']}{built})"
+
+
+def _near(instance: Mapping[str, Any]) -> str | None:
+    """Say which GPUs work and which NUMA node each is near."""
+    gpus, nodes = instance["gpus"], instance.get("gpu_nodes") or []
+    if not gpus:
+        return None
+    if not nodes:
+        return f"GPUs {gpus}; which NUMA node each is near is not known"
+    near = {node: [g for g, n in zip(gpus, nodes, strict=True) if n == node] for node in nodes}
+    return "; ".join(f"GPUs {cards} near node {node}" for node, cards in sorted(near.items()))
 
 
 def _row(label: str, value: str | None) -> list[str]:

@@ -329,6 +329,21 @@ def _chosen(case: Case, flag: str) -> bool:
 
 
 @rule(
+    "gpu.nvfp4",
+    "These GPUs have no FP4 units: NVFP4 weights are unpacked to 16 bit by Marlin kernels",
+    "vLLM 0.19.1: weight-only FP4 where the GPU has no native support; faster only on Blackwell",
+)
+def _nvfp4(case: Case) -> Iterator[Hit]:
+    low = (case.host.capability or "").partition(".")[0] in ("7", "8", "9")
+    if case.choice.weights_format == "nvfp4" and low and not case.host.amd:
+        yield Hit(
+            "info",
+            observed=f"nvfp4, compute capability {case.host.capability}",
+            required="compute capability 10.0 for FP4 arithmetic; here it saves 4.4 GB, no time",
+        )
+
+
+@rule(
     "gpu.held",
     "Something else holds memory of the GPUs",
     "vLLM may leave memory held after a crash; what it asks for has to be free when it starts",
