@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from kimi_prov.planner.speed.cases import Case
 
-# Rows that a range is to hold, of those left out. Machines that compute on processors differ in more
-# that rows do not say (threads, pools, memory): to keep what is promised, more is asked of them.
+# Rows that a range is to hold, of those left out. Machines that compute on processors differ in
+# more that rows do not say (threads, pools, memory): to keep what is promised, more is asked there.
 HELD = {"cpu": 0.88, "gpu": 0.85}
 # A class borrows from all classes of its family, as though that were this many sources more.
 _BORROWED = 20
