@@ -25,6 +25,8 @@ COMMANDS = {
     "knock": "kimi_prov.target.knock",
     "runtime": "kimi_prov.target.runtime",
     "status": "kimi_prov.target.status",
+    "driver": "kimi_prov.target.driver",
+    "interceptors": "kimi_prov.target.interceptors",
     "destroy": "kimi_prov.target.destroy",
 }
 
