@@ -231,13 +231,31 @@ def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
 @CATALOG
 @FORMAT
 @OUTPUT
-def catalog(kind: str | None, name: str | None, form: str, output: Path | None) -> None:
-    """Show what is known: models, cpus, gpus, engines, flags, drivers, prices, broken, ..."""
+@click.option("--hf-token-file", type=PATH, metavar="FILE", help="The hub's token, for `pin`.")
+@click.option("--ca-bundle", type=PATH, metavar="FILE", help="Certificates, for `pin`.")
+def catalog(
+    kind: str | None,
+    name: str | None,
+    form: str,
+    output: Path | None,
+    hf_token_file: Path | None,
+    ca_bundle: Path | None,
+) -> None:
+    """Show what is known: models, cpus, gpus, engines, flags, drivers, prices, broken, ...
+
+    `catalog pin hf://OWNER/NAME@REVISION` writes a manifest for kimi_weights_manifest instead: size
+    and SHA-256 of each file, from the hub (or from the one that HF_ENDPOINT names).
+    """
     from kimi_prov.catalog import commands
     from kimi_prov.catalog.loader import load
+    from kimi_prov.provision import pin
 
     wished = _output(form, output)
     wished.check()
+    if kind == "pin":
+        made = pin.pin(name or "", token_file=hf_token_file, ca_bundle=ca_bundle)
+        wished.write(made, lambda: pin.text(made))
+        return
     document = commands.show(load(), kind, name)
     wished.write(document, lambda: commands.text(document))
 

@@ -7,10 +7,14 @@ machine reports about itself and over what other hosts tried, and the whole docu
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Check = dict[str, Any]
 STRAY_SHARE = 0.05
+_RECORDED = "nvidia-smi:"
 
 STAND_INS = {
     "nspawn": "the host is a systemd-nspawn container on the control machine's kernel",
@@ -18,9 +22,18 @@ STAND_INS = {
 }
 
 
-def stand_ins(plan: dict[str, Any], lab_kind: str | None) -> list[str]:
-    """Name what is not the real thing in this result; empty for a real host and real weights."""
-    said = [STAND_INS[lab_kind]] if lab_kind in STAND_INS else []
+def stand_ins(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> list[str]:
+    """Name what is not the real thing in this result; empty for a real host and real weights.
+
+    `variables`: the host's, of which `lab_kind` and `lab_files` say how it was made.
+    """
+    kind = variables.get("lab_kind")
+    said = [STAND_INS[kind]] if kind in STAND_INS else []
+    sources = [str(file.get("src", "")) for file in variables.get("lab_files") or ()]
+    recordings = [text.rpartition("/")[2] for text in sources if text.startswith(_RECORDED)]
+    said += [f"nvidia-smi answers from the recording {name}" for name in recordings]
+    if plan.get("stand_in"):
+        said.append(str(plan["stand_in"]["said"]))
     if plan.get("model", {}).get("random_weights"):
         said.append("the model has random weights: its answers have form and no meaning")
     return said

@@ -31,6 +31,7 @@ def _accepted(catalogue: Catalogue) -> _Rows:
 
 _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
     "models": _one("models"),
+    "drafts": _one("drafts"),
     "formats": _one("formats"),
     "cpus": _one("cpus"),
     "gpus": _one("gpus"),
@@ -44,6 +45,7 @@ _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
 # Kinds whose names people write in many ways.
 _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
     "models": Catalogue.model,
+    "drafts": Catalogue.draft,
     "formats": Catalogue.format,
     "cpus": Catalogue.cpu,
     "gpus": Catalogue.gpu,
@@ -109,6 +111,7 @@ def _names(row: Document) -> tuple[str, ...]:
 
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "models": ("name", "native_format", "context", "released", "confidence"),
+    "drafts": ("name", "repo", "models", "least", "confidence"),
     "formats": ("name", "kind", "expert_bytes", "rest_bytes", "confidence"),
     "cpus": ("name", "cores", "memory_channels", "memory_mt_s", "bandwidth_gb_s", "confidence"),
     "gpus": ("name", "memory_gb", "bandwidth_gb_s", "compute_capability", "confidence"),

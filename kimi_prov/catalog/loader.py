@@ -16,6 +16,7 @@ from kimi_prov.catalog.rows import (
     Broken,
     Combination,
     Cpu,
+    Draft,
     Drivers,
     Engine,
     Flag,
@@ -39,6 +40,7 @@ __all__ = [
     "Catalogue",
     "Combination",
     "Cpu",
+    "Draft",
     "Engine",
     "Gpu",
     "Model",
@@ -63,6 +65,11 @@ class Catalogue:
     def models(self) -> tuple[Model, ...]:
         """Models that can be named."""
         return self._rows("models", Model)
+
+    @cached_property
+    def drafts(self) -> tuple[Draft, ...]:
+        """Draft models for speculative decoding."""
+        return self._files.rows("models", "drafts", Draft, ("name",))
 
     @cached_property
     def formats(self) -> tuple[Format, ...]:
@@ -143,6 +150,14 @@ class Catalogue:
             raise unknown("model", name, {row.name: row.aliases for row in self.models})
         return found
 
+    def draft(self, name: str) -> Draft:
+        """Find a draft model by name or repository; refuses others with the nearest names."""
+        wanted = name.strip().lower().rsplit("/", 1)[-1]
+        found = index(self.drafts, lambda row: (row.name,)).get(wanted)
+        if found is None:
+            raise unknown("draft model", name, {row.name: (row.repo,) for row in self.drafts})
+        return found
+
     def format(self, name: str) -> Format:
         """Find a weight format by name or alias; refuses others with the nearest names."""
         wanted = name.strip().lower()
@@ -207,13 +222,13 @@ class Catalogue:
         row = row or next((r for r in rows if r.value is None), None)
         if row is not None:
             status: Verdict | Literal["unknown"] = between(row.versions, version) or "unknown"
-            return FlagState(name, status, row.replacement, row.reason, row.source)
+            return FlagState(name, status, row.replacement, row.reason, row.source, row.becomes)
         for found in self.flag_sets:
             if found.engine == engine and name in found.flags:
                 all_of_them: dict[str, Verdict] = dict.fromkeys(found.versions, "accepted")
                 verdict = between(all_of_them, version) or "unknown"
-                return FlagState(name, verdict, None, None, found.source)
-        return FlagState(name, "unknown", None, None, None)
+                return FlagState(name, verdict, source=found.source)
+        return FlagState(name, "unknown")
 
     def broken_with(self, given: Combination) -> tuple[Broken, ...]:
         """Return the broken combinations that this one is."""

@@ -124,6 +124,28 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Draft:
+    """A small model that guesses tokens for a large one to verify (speculative decoding).
+
+    `models` names whom it was trained for. `kv_values`: values of the cache for one token;
+    `kv_split`: ranks share them out, where an MLA draft keeps them whole on every rank. `least`:
+    the first version of vLLM that loads it.
+    """
+
+    name: str
+    repo: str
+    models: tuple[str, ...]
+    method: str
+    size_bytes: int
+    kv_values: int
+    least: str
+    source: str
+    confidence: Confidence
+    kv_split: bool = False
+    note: str | None = None
+
+
+@dataclass(frozen=True)
 class Format:
     """A weight format, in bytes of one weight with its scales.
 
@@ -235,7 +257,8 @@ class Engine:
 
     `overhead_bytes` is host memory beside weights and cache, `gpu_overhead_bytes` the same of
     each GPU; `install_peak_bytes` the disk room that installing takes. `methods` maps a weight
-    format to the name by which a hybrid engine asks for it.
+    format to the name by which a hybrid engine asks for it. `moe_tuner_sha256`: digest of
+    benchmarks/kernels/benchmark_moe.py in the sources of this version.
     """
 
     name: str
@@ -264,6 +287,7 @@ class Engine:
     compute_capabilities: tuple[str, ...] = ()
     gpu_memory_utilization: float | None = None
     gpu_overhead_bytes: int = 0
+    moe_tuner_sha256: str | None = None
     note: str | None = None
 
     def lock_name(self, python: str) -> str:
@@ -274,7 +298,11 @@ class Engine:
 
 @dataclass(frozen=True)
 class Flag:
-    """What versions of an engine make of a flag, or of one value of it."""
+    """What versions of an engine make of a flag, or of one value of it.
+
+    `becomes`: the flag that a plan puts in its place where it is not taken, "nothing" where the
+    job is done without one; None where a person has to decide.
+    """
 
     engine: str
     flag: str
@@ -283,6 +311,7 @@ class Flag:
     confidence: Confidence
     value: str | None = None
     replacement: str | None = None
+    becomes: str | None = None
     reason: str | None = None
     default: str | None = None
 
@@ -305,9 +334,10 @@ class FlagState:
 
     flag: str
     status: Verdict | Literal["unknown"]
-    replacement: str | None
-    reason: str | None
-    source: str | None
+    replacement: str | None = None
+    reason: str | None = None
+    source: str | None = None
+    becomes: str | None = None
 
 
 @dataclass(frozen=True)
@@ -517,7 +547,8 @@ class Broken:
     """A combination that is known not to work. What a row leaves out does not matter to it.
 
     Versions from `since` on and before `before`; `tensor_parallel_above` ranks or fewer are well;
-    `flags` are all present (a name, or `name=value`).
+    `flags` are all present (a name, or `name=value`). `leaves_out`: flags that a plan takes out
+    of the inventory's, because the engine serves as well without them.
     """
 
     id: str
@@ -535,6 +566,7 @@ class Broken:
     flags: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     tensor_parallel_above: int | None = None
+    leaves_out: tuple[str, ...] = ()
     note: str | None = None
 
 

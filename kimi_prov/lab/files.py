@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.lab import nvidia_smi
 from kimi_prov.lab.shell import tool_environment
 from kimi_prov.lab.state import cache_home
 
@@ -39,11 +40,14 @@ def resolve_all(lab: Lab) -> dict[str, Path]:
 def _resolve(lab: Lab, host: LabHost, file: LabFile) -> Path:
     if file.src == _MODEL + _TINY:
         return _tiny_model()
+    if file.src.startswith(nvidia_smi.SCHEME):
+        return _nvidia_smi(lab.inventory / file.src.removeprefix(nvidia_smi.SCHEME))
     source = lab.inventory / file.src
     if not source.exists():
         raise UserError(
             f"{lab.inventory}: host {host.name}: lab_files: {source} does not exist",
-            fix=f"correct src: a path relative to the inventory, or {_MODEL}{_TINY}",
+            fix=f"correct src: a path relative to the inventory, {_MODEL}{_TINY}, or "
+            f"{nvidia_smi.SCHEME}RECORDING",
         )
     return source
 
@@ -62,6 +66,18 @@ def _tiny_model() -> Path:
             if not made.is_dir():
                 (Path(fresh) / _TINY).rename(made)
     return made
+
+
+def _nvidia_smi(folder: Path) -> Path:
+    """Write the program that answers from a recorded folder; its name tells its content."""
+    source = nvidia_smi.program(folder)
+    made = cache_home() / "nvidia-smi" / hashlib.sha256(source.encode()).hexdigest()[:12]
+    made.mkdir(parents=True, exist_ok=True)
+    file = made / "nvidia-smi"
+    if not file.exists():
+        file.write_text(source, encoding="utf-8")
+        file.chmod(0o755)
+    return file
 
 
 def fingerprint(source: Path) -> str:

@@ -9,6 +9,8 @@ from kimi_prov.planner import command_kt
 from kimi_prov.target import layout
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.catalog.loader import Model
     from kimi_prov.planner.engine import Choice
     from kimi_prov.planner.findings import Findings
@@ -33,12 +35,16 @@ _RESERVED = {
 # Memory is counted with these as the inventory has them.
 _SIZING = frozenset(
     {
+        "chunked-prefill-size",
+        "data-parallel-size",
         "decode-context-parallel-size",
+        "enable-expert-parallel",
         "gpu-memory-utilization",
         "kt-num-gpu-experts",
         "kv-cache-dtype",
         "max-model-len",
         "max-num-batched-tokens",
+        "max-num-seqs",
         "pipeline-parallel-size",
         "tensor-parallel-size",
     }
@@ -51,11 +57,11 @@ def flags(
     """Give the flags that the plan chooses, but those of one instance."""
     if choice.hybrid:
         return command_kt.flags(wishes, model, choice, budget, place)
+    card = budget.graphics
     chosen: dict[str, Any] = {
         "max-model-len": budget.context,
-        "max-num-seqs": int(wishes.concurrency),
+        "max-num-seqs": card.sequences if card else int(wishes.concurrency),
     }
-    card = budget.graphics
     if card is None:
         # Compiling takes minutes at every start on CPUs and was measured to gain nothing.
         chosen |= {"dtype": "bfloat16", "enforce-eager": True}
@@ -63,8 +69,10 @@ def flags(
         chosen |= _on_gpus(choice, budget, card)
         if model.architecture.vision_params:
             chosen["mm-encoder-tp-mode"] = "data"
-        if choice.engine.numa_bind_flags and len(place.nodes) > 1:
+        if place.binds_itself:
             chosen["numa-bind"] = True
+            if place.gpu_nodes:
+                chosen["numa-bind-nodes"] = list(place.gpu_nodes)
     if model.trust_remote_code:
         chosen["trust-remote-code"] = True
     if model.tool_call_parser:
@@ -83,6 +91,12 @@ def _on_gpus(choice: Choice, budget: Budget, card: Graphics) -> dict[str, Any]:
         "enable-chunked-prefill": True,
         "enable-prefix-caching": True,
     }
+    spread = {
+        "pipeline-parallel-size": card.pipeline,
+        "data-parallel-size": card.data,
+        "decode-context-parallel-size": card.decode_context,
+    }
+    chosen |= {flag: ways for flag, ways in spread.items() if ways > 1}
     if choice.weights_format == "int4":
         chosen["dtype"] = "bfloat16"
     if card.expert_parallel:
@@ -120,6 +134,13 @@ def merged(chosen: dict[str, Any], wishes: Wishes, findings: Findings) -> dict[s
     return {flag: value for flag, value in {**chosen, **wanted}.items() if value is not None}
 
 
+def of_instance(chosen: Mapping[str, Any], place: Placement, nodes: list[int]) -> dict[str, Any]:
+    """Give the flags of one instance: the workers' nodes are those of its own GPUs."""
+    flag = "numa-bind-nodes"
+    planned = bool(nodes) and chosen.get(flag) == list(place.gpu_nodes)
+    return {**chosen, flag: nodes} if planned else dict(chosen)
+
+
 def argv(
     choice: Choice, chosen: dict[str, Any], serve_dir: str, names: list[str], port: int
 ) -> list[str]:
@@ -152,9 +173,16 @@ def compiles(choice: Choice, chosen: dict[str, Any]) -> bool:
 
 
 def environment(
-    choice: Choice, chosen: dict[str, Any], budget: Budget, placement: Placement
+    choice: Choice,
+    chosen: dict[str, Any],
+    budget: Budget,
+    placement: Placement,
+    gpus: list[int],
 ) -> dict[str, str]:
-    """Give an instance's environment: offline, silent to others, caches where `kimi` may write."""
+    """Give an instance's environment: offline, silent to others, caches where `kimi` may write.
+
+    `gpus` are the instance's own; where there is one instance it sees them all.
+    """
     found = {
         "DO_NOT_TRACK": "1",
         "HF_HOME": f"{layout.CACHE}/huggingface",
@@ -164,6 +192,8 @@ def environment(
     }
     if choice.hybrid:
         return dict(sorted({**found, **command_kt.environment()}.items()))
+    if budget.instances > 1 and gpus:
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
     found |= {"VLLM_CACHE_ROOT": f"{layout.CACHE}/vllm", "VLLM_NO_USAGE_STATS": "1"}
     if choice.engine.variant == "cpu":
         # Without it the backend takes most of the machine's memory for its cache.
@@ -172,7 +202,9 @@ def environment(
         if not compiles(choice, chosen):
             # Eager or not, a request for logprobs would compile, and kill an engine without g++.
             found["TORCHDYNAMO_DISABLE"] = "1"
-    else:
+    if choice.engine.variant == "cuda":
         # NVLink multicast fails where the host shares the fabric out.
         found["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
+        # Looked into for tables of tuned Triton kernels; there are none until somebody makes them.
+        found["VLLM_TUNED_CONFIG_FOLDER"] = layout.tuned(choice.engine.version)
     return dict(sorted(found.items()))

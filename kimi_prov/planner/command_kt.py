@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 # Prompts of that many tokens and more are computed layer by layer on the GPU (registry of kt
 # 0.7.2 for Kimi-K2-Thinking).
 PREFILL_FROM = 400
-_PREFILL_TOKENS = 4096
 
 
 def flags(
@@ -41,7 +40,7 @@ def flags(
         "context-length": budget.context,
         "max-total-tokens": max(budget.kv_tokens, budget.context),
         "max-running-requests": int(wishes.concurrency),
-        "chunked-prefill-size": _PREFILL_TOKENS,
+        "chunked-prefill-size": card.batched_tokens,
         "attention-backend": "flashinfer",
         "disable-shared-experts-fusion": True,
         "trust-remote-code": True,

@@ -334,7 +334,8 @@ def _judge_ground(machine: _Machine, findings: Findings) -> None:
             fix=f"if they may change: apt-mark unhold {' '.join(foreign)}",
             source="a hold is a person's decision",
         )
-    if machine.loaded and not packages:
+    probed = (facts.get("origin") or {}).get("kind") == "probe"
+    if machine.loaded and not packages and probed:
         findings.blocker(
             "driver.foreign",
             "The NVIDIA driver that runs did not come as packages",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import number
@@ -55,12 +55,12 @@ def choose(
     name = best if wishes.auto("engine") else str(wishes.engine)
     if name != best:
         reason = f"the planner would have chosen {best}: {reason}"
-    if name == "ktransformers" and variant == "cpu":
+    if name == "ktransformers" and (variant == "cpu" or host.amd):
         row = next(row for row in catalogue.broken if row.id == "kt-no-gpu")
         findings.blocker(
             "engine.no_gpu",
             row.title,
-            observed="no GPU",
+            observed="AMD GPUs" if host.amd else "no GPU",
             required="an NVIDIA GPU",
             fix=row.fix,
             source=row.source,
@@ -68,6 +68,9 @@ def choose(
         # What else is wrong with the machine is worth knowing too.
         name = "vllm"
     engine = _version(name, variant, wishes, catalogue, findings, model)
+    if host.amd:
+        # The catalogue has no build for ROCm: version and flags are those of the one for CUDA.
+        engine = replace(engine, variant="rocm", torch=None, cuda=None, driver_branch=None)
     _format(engine, wanted, model, findings)
     _old(engine, model, findings)
     _machine(host, engine, findings)
@@ -95,7 +98,8 @@ def preferred(
     if not host.gpu_bytes:
         return "vllm", "the machine has no GPU: vLLM's cpu build is what is provisioned there"
     stock = f"the machine has {len(host.gpu_bytes)} GPU(s)"
-    vllm = catalogue.engine("vllm", "cuda")
+    version = None if wishes.auto("engine_version") else str(wishes.engine_version)
+    vllm = catalogue.engine("vllm", "cuda", version) or catalogue.engine("vllm", "cuda")
     hybrid = catalogue.engine("ktransformers", "cuda")
     assert vllm is not None, "the catalogue has no vllm for cuda"  # noqa: S101
     if graphics.fits(host, wishes, model, catalogue, (vllm, weights_format)):
@@ -117,13 +121,12 @@ def preferred(
 
 def _provisioned(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings) -> bool:
     """Whether `apply` installs it. Where it does not, the plan is still a true answer."""
-    locked = any(engine.lock_name(v) in catalogue.locks for v in engine.python)
-    if locked and not host.amd:
+    if _locked(engine, catalogue):
         return True
-    shown = "vLLM for ROCm" if host.amd else f"{engine.name} {engine.version} ({engine.variant})"
     findings.info(
         "engine.not_provisioned",
-        f"{shown} is planned here and not installed by this version",
+        f"{engine.name} {engine.version} ({engine.variant}) is planned here and not installed by "
+        "this version",
         observed="no pinned packages in kimi_prov/catalog/locks"
         if not host.amd
         else "AMD GPUs: the build for ROCm is not in the catalogue; version and flags are those "
@@ -133,6 +136,10 @@ def _provisioned(host: Host, engine: Engine, catalogue: Catalogue, findings: Fin
         source=_CATALOGUE,
     )
     return False
+
+
+def _locked(engine: Engine, catalogue: Catalogue) -> bool:
+    return any(engine.lock_name(v) in catalogue.locks for v in engine.python)
 
 
 def env_dir(choice: Choice) -> str:
@@ -150,7 +157,7 @@ def _version(
 ) -> Engine:
     wanted = None if wishes.auto("engine_version") else str(wishes.engine_version)
     rows = [e for e in catalogue.engines if (e.name, e.variant) == (name, variant)]
-    default = _default(rows, model)
+    default = _default(rows, model, catalogue)
     found = next((e for e in rows if e.version == wanted), default)
     if wanted is not None and found.version != wanted:
         findings.blocker(
@@ -164,8 +171,11 @@ def _version(
     return found
 
 
-def _default(rows: list[Engine], model: Model) -> Engine:
-    """Give the catalogue's default; for a model that wants a newer version, the first that is."""
+def _default(rows: list[Engine], model: Model, catalogue: Catalogue) -> Engine:
+    """Give the catalogue's default; for a model that wants a newer version, the first that is.
+
+    One whose packages are pinned comes before one that could not be installed.
+    """
     assert rows, "the catalogue lacks an engine"  # noqa: S101
     known = model.versions(rows[0].name)
     if known is None or rows[0].variant == "cpu":
@@ -174,6 +184,7 @@ def _default(rows: list[Engine], model: Model) -> Engine:
     if number(rows[0].version) >= wanted:
         return rows[0]
     newer = [e for e in rows if number(e.version) >= wanted]
+    newer = [e for e in newer if _locked(e, catalogue)] or newer
     return min(newer, key=lambda e: number(e.version)) if newer else rows[0]
 
 
@@ -229,7 +240,7 @@ def _recipe(engine: Engine, model: Model, wanted: str) -> bool:
     """Whether the model's own recipe names this engine for its own format."""
     known = model.versions(engine.name)
     return (
-        engine.variant == "cuda"
+        engine.variant != "cpu"
         and wanted == model.native_format
         and known is not None
         and number(engine.version) >= number(known.least)

@@ -12,7 +12,10 @@ ORDER: tuple[Severity, ...] = ("blocker", "warning", "info", "pass")
 
 
 class Finding(TypedDict):
-    """One finding. `id` is stable: others script against it. `cost_usd`: what mending costs."""
+    """One finding. `id` is stable: others script against it.
+
+    `cost_usd`: what mending costs, where known, and `cost_basis`: how that was reckoned.
+    """
 
     id: str
     severity: Severity
@@ -22,6 +25,7 @@ class Finding(TypedDict):
     fix: str | None
     source: str
     cost_usd: NotRequired[float]
+    cost_basis: NotRequired[str]
 
 
 class Findings:

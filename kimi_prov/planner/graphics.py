@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import Combination, number
-from kimi_prov.planner import architecture
+from kimi_prov.planner import architecture, speculative
 from kimi_prov.planner.memory import CONTEXT_STEP, GIB, Budget, Graphics, Part, fitting_context
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Catalogue, Engine, Model
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.loader import Architecture, Catalogue, Engine, Model
     from kimi_prov.catalog.rows import Format
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.wishes import Wishes
@@ -27,25 +29,59 @@ _SHORT_CONTEXT = 32768
 _FP8_CAPABILITY = (9, 0)
 _FP8_SINCE = "0.17.0"
 _BYTES = {"bf16": 2, "fp8": 1}
+# Bytes that the sampler's warm-up takes for each entry of the vocabulary and each request.
+_SAMPLER_BYTES = 32
+# GPUs that tensor parallelism joins at most where fewer hold the model: one NVSwitch domain.
+_NODE = 8
 # kt-kernel holds every expert in memory, stages a layer, and its GPU side needs this beside.
 _KT_GPU_OVERHEAD = round(2.75e9)
+# Tokens of a long prompt that are computed at a time: all layers are streamed for each such chunk,
+# so the most that leaves enough for experts. The overhead above is with the least of them.
+_KT_CHUNKS, _KT_CHUNK_SHARE = (16384, 8192, 4096), 0.05
 # Share of what experts and cache may take together that the cache gets where nobody says.
 _KT_CACHE_SHARE = 0.3
 
 
 @dataclass(frozen=True)
 class Profile:
-    """How tightly vLLM is set: share of each GPU, working memory, tokens of one pass."""
+    """How tightly vLLM is set: share of each GPU, tokens of one pass, requests at once at most."""
 
     utilization: float
-    overhead: int
     batched_tokens: int
+    sequences: int | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How instances lie over GPUs; `context` ranks share the cache of each conversation."""
+
+    tensor: int
+    pipeline: int = 1
+    data: int = 1
+    context: int = 1
+    instances: int = 1
 
 
 def profiles(engine: Engine) -> tuple[Profile, Profile]:
     """Give the usual settings, and those that served 8x H100 80GB (reference 004)."""
-    usual = Profile(engine.gpu_memory_utilization or 0.9, engine.gpu_overhead_bytes, 8192)
-    return usual, Profile(0.95, int(2.56 * GIB), 2048)
+    return Profile(engine.gpu_memory_utilization or 0.9, 8192), Profile(0.95, 2048, 64)
+
+
+def pass_bytes(shape: Architecture, tokens: int) -> int:
+    """Return what a pass of `tokens` takes: a token's experts and half a dozen rows, 16 bit."""
+    expert = shape.expert_hidden or shape.hidden
+    return 2 * tokens * (shape.experts_per_token * expert + 6 * shape.hidden)
+
+
+def working_bytes(engine: Engine, shape: Architecture, tokens: int, sequences: int) -> int:
+    """Return what vLLM measures on each GPU before it sizes the cache, weights aside.
+
+    A pass of `tokens`, and the sampler for `sequences` requests: logits at 32 bit, sorted with
+    their places, as shares, summed up and put back. The rest (CUDA, NCCL, graphs) is as the
+    version was seen to take.
+    """
+    sampler = sequences * shape.vocab * _SAMPLER_BYTES
+    return engine.gpu_overhead_bytes + pass_bytes(shape, tokens) + sampler
 
 
 def ranks(host: Host, model: Model, catalogue: Catalogue, engine: Engine, wishes: Wishes) -> int:
@@ -92,7 +128,7 @@ def fits(
 
     A longer one that was asked for and does not fit is a finding, not a reason for a slower engine.
     """
-    return on_gpus(host, wishes, model, catalogue, work).kv_tokens >= _LEAST_CONTEXT
+    return on_gpus(host, wishes, model, catalogue, work).kv_tokens_one >= _LEAST_CONTEXT
 
 
 def on_gpus(
@@ -104,17 +140,66 @@ def on_gpus(
     the context asked for fits.
     """
     engine, weights_format = work
-    tried = [
-        _attempt(host, wishes, model, (catalogue, *work), (profile, dtype))
-        for dtype in _dtypes(host, wishes, model, engine, weights_format)
-        for profile in profiles(engine)
-    ]
+    dtypes = _dtypes(host, wishes, model, engine, weights_format)
     wanted = int(wishes.context) if not wishes.auto("context") else _SHORT_CONTEXT
     enough = min(wanted, model.context)
-    for found in tried:
-        if found.kv_tokens >= enough:
-            return found
-    return max(tried, key=lambda found: found.kv_tokens)
+    tried: list[Budget] = []
+    for layout in layouts(host, model, catalogue, engine, wishes):
+        # vLLM's context parallelism refuses an 8-bit cache.
+        plain = [dtype for dtype in dtypes if dtype == "bf16"]
+        for dtype in plain or dtypes if layout.context > 1 else dtypes:
+            for profile in profiles(engine):
+                found = _attempt(host, wishes, model, (catalogue, *work), (layout, profile, dtype))
+                if found.kv_tokens_one >= enough:
+                    return found
+                tried.append(found)
+    return max(tried, key=lambda found: found.kv_tokens_one)
+
+
+def layouts(
+    host: Host, model: Model, catalogue: Catalogue, engine: Engine, wishes: Wishes
+) -> list[Layout]:
+    """Give the ways to lie over the GPUs, the simplest first.
+
+    Tensor parallelism over one NVSwitch domain; over all GPUs, where they are more; stages of
+    layers, where their number is no power of two; context parallelism for a context that was asked
+    for. What the inventory names is taken as it is, and once.
+    """
+    args = wishes.engine_args
+    given = [whole(args.get(f"{name}-parallel-size")) for name in ("pipeline", "data")]
+    context = whole(args.get("decode-context-parallel-size"))
+    most = ranks(host, model, catalogue, engine, wishes)
+    stages, copies = given[0] or 1, given[1] or 1
+    if any(given) or "tensor-parallel-size" in args:
+        if "tensor-parallel-size" not in args:
+            most = max(1, min(most, _power(len(host.gpu_bytes) // (stages * copies))))
+        return [Layout(most, stages, copies, context or 1)]
+    gpus = len(host.gpu_bytes)
+    sizes = dict.fromkeys((min(most, _NODE), most))
+    found = [Layout(size, instances=max(1, gpus // size)) for size in sizes]
+    found += _staged(most, gpus)
+    if context:
+        return [replace(layout, context=context) for layout in found]
+    mla = model.architecture.attention == "mla" and not host.amd
+    if mla and not wishes.auto("context") and wishes.kv_dtype != "fp8":
+        found += [replace(layout, context=layout.tensor) for layout in found if layout.tensor > 1]
+    return found
+
+
+def _staged(most: int, gpus: int) -> list[Layout]:
+    """Give stages of layers that use more GPUs than tensor parallelism alone."""
+    ways = []
+    size = most
+    while size:
+        if gpus // size > 1 and size * (gpus // size) > most:
+            ways.append(Layout(size, gpus // size))
+        size //= 2
+    return ways
+
+
+def _power(number: int) -> int:
+    """Give the largest power of two that is not above a number."""
+    return 1 << (number.bit_length() - 1) if number > 0 else 0
 
 
 def _dtypes(
@@ -138,46 +223,92 @@ def _attempt(
     wishes: Wishes,
     model: Model,
     work: tuple[Catalogue, Engine, str],
-    way: tuple[Profile, str],
+    way: tuple[Layout, Profile, str],
 ) -> Budget:
     catalogue, engine, weights_format = work
-    profile, dtype = way
+    layout, profile, dtype = way
     shape, args = model.architecture, wishes.engine_args
-    many = ranks(host, model, catalogue, engine, wishes)
-    spread = whole(args.get("decode-context-parallel-size")) or 1
     share = _fraction(args.get("gpu-memory-utilization")) or profile.utilization
+    batched = whole(args.get("max-num-batched-tokens")) or profile.batched_tokens
+    engines = layout.instances * layout.data
+    wanted = each(wishes, engines)
+    sequences = whole(args.get("max-num-seqs")) or min(wanted, profile.sequences or wanted)
+    overhead = working_bytes(engine, shape, batched, sequences)
     memory = int(min(host.gpu_bytes) * _VISIBLE)
-    stages = whole(args.get("pipeline-parallel-size")) or 1
-    weights = architecture.rank_bytes(shape, weights_format, many) // stages
-    kv = int(memory * share) - weights - profile.overhead
-    per_token = -(-architecture.kv_bytes_per_token(shape, _BYTES[dtype], many) // stages)
-    tokens = max(0, kv) // per_token * spread
+    draft = speculative.wanted(wishes, catalogue, engine)
+    weights = _weights(shape, weights_format, layout)
+    weights += _redundant(args, shape, weights_format) // (layout.tensor * layout.data)
+    weights += speculative.rank_bytes(draft, layout.tensor)
+    kv = int(memory * share) - weights - overhead
+    per_token = architecture.kv_bytes_per_token(shape, _BYTES[dtype], layout.tensor)
+    per_token = _of_stage(per_token, shape, layout.pipeline)
+    per_token += speculative.kv_bytes_per_token(draft, _BYTES[dtype], layout.tensor)
     expert = args.get("enable-expert-parallel")
     return Budget(
-        context=fitting_context(wishes, model, tokens),
+        context=fitting_context(wishes, model, max(0, kv) // per_token * layout.context),
         kv_bytes=kv,
         kv_bytes_per_token=per_token,
         kv_dtype=dtype,
         parts=(
-            Part("overhead", "The engine's processes", engine.overhead_bytes),
+            Part("overhead", "The engine's processes", engine.overhead_bytes * engines),
+            *_moved_out(args),
             Part("system", "Left to the system", host.reserve_bytes),
         ),
         weights_total=architecture.checkpoint_bytes(shape, weights_format),
         graphics=Graphics(
-            ranks=many,
+            ranks=layout.tensor,
             memory=memory,
             utilization=share,
             weights=weights,
             replicated=architecture.replicated_bytes(shape),
-            overhead=profile.overhead,
-            batched_tokens=whole(args.get("max-num-batched-tokens")) or profile.batched_tokens,
-            expert_parallel=many > 1 and int(wishes.concurrency) >= _EXPERT_PARALLEL_FROM
+            overhead=overhead,
+            batched_tokens=batched,
+            sequences=sequences,
+            expert_parallel=layout.tensor * layout.data > 1
+            and (layout.data > 1 or int(wishes.concurrency) >= _EXPERT_PARALLEL_FROM)
             if expert is None
             else bool(expert),
-            decode_context=spread,
-            pipeline=stages,
+            decode_context=layout.context,
+            pipeline=layout.pipeline,
+            data=layout.data,
         ),
+        instances=layout.instances,
     )
+
+
+def each(wishes: Wishes, engines: int) -> int:
+    """Return the requests at once that one of several engines has to take."""
+    return -(-int(wishes.concurrency) // engines)
+
+
+def _weights(shape: Architecture, weights_format: str, layout: Layout) -> int:
+    """Return the bytes on each GPU: experts over all ranks, the rest over those of one copy."""
+    own = architecture.plain_bytes(shape, weights_format, layout.tensor)
+    every = round(architecture.expert_bytes(shape, weights_format) * shape.experts)
+    size = own + every // (layout.tensor * layout.data)
+    return _of_stage(size, shape, layout.pipeline)
+
+
+def _of_stage(size: int, shape: Architecture, stages: int) -> int:
+    """Return the share of the longest of `stages` runs of layers."""
+    return -(-size * -(-shape.layers // stages) // shape.layers)
+
+
+def _redundant(args: Mapping[str, Any], shape: Architecture, weights_format: str) -> int:
+    """Return the bytes of the copies of experts that EPLB keeps beside the originals."""
+    config = args.get("eplb-config")
+    copies = whole(config.get("num_redundant_experts")) if isinstance(config, dict) else None
+    if not args.get("enable-eplb") or not copies:
+        return 0
+    return round(copies * architecture.expert_bytes(shape, weights_format))
+
+
+def _moved_out(args: Mapping[str, Any]) -> tuple[Part, ...]:
+    """Host memory that the cache moves out to: `kv-offloading-size`, in GiB for all ranks."""
+    size = args.get("kv-offloading-size")
+    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < 1 << 20:
+        return ()
+    return (Part("cache", "Cache moved out of the GPUs", round(size * GIB)),)
 
 
 def resident_format(catalogue: Catalogue, engine: Engine, weights_format: str) -> Format | None:
@@ -206,7 +337,9 @@ def hybrid(
     plain = architecture.plain_bytes(shape, weights_format, many)
     each = architecture.expert_bytes(shape, weights_format) / many
     layer = round(each * shape.experts / sparse)
-    free = int(memory * 0.98) - plain - _KT_GPU_OVERHEAD - layer
+    chunk = whole(args.get("chunked-prefill-size")) or _chunk(shape, memory)
+    overhead = _KT_GPU_OVERHEAD + layer + pass_bytes(shape, max(0, chunk - _KT_CHUNKS[-1]))
+    free = int(memory * 0.98) - plain - overhead
     dtype = "bf16" if wishes.auto("kv_dtype") else str(wishes.kv_dtype)
     per_token = architecture.kv_bytes_per_token(shape, _BYTES[dtype], many)
     asked = whole(args.get("kt-num-gpu-experts"))
@@ -238,11 +371,16 @@ def hybrid(
             utilization=0.98,
             weights=plain + round(experts * each),
             replicated=architecture.replicated_bytes(shape),
-            overhead=_KT_GPU_OVERHEAD + layer,
-            batched_tokens=4096,
+            overhead=overhead,
+            batched_tokens=chunk,
             experts=experts,
         ),
     )
+
+
+def _chunk(shape: Architecture, memory: int) -> int:
+    room = memory * _KT_CHUNK_SHARE
+    return next((n for n in _KT_CHUNKS if pass_bytes(shape, n) <= room), _KT_CHUNKS[-1])
 
 
 def _tokens(context: int, wishes: Wishes) -> int:

@@ -37,7 +37,9 @@ class Graphics:
     """What each GPU's memory goes to, in bytes, and how many of them work together.
 
     `memory` is what the card has, `utilization` the share that the engine may take of it.
-    `experts`: routed experts of each layer that live on GPUs, None where all do.
+    `sequences`: requests that one engine runs at once. `data`: copies of attention, each with
+    requests and a cache of its own, that share the experts. `experts`: routed experts of each
+    layer that live on GPUs, None where all do.
     """
 
     ranks: int
@@ -47,10 +49,17 @@ class Graphics:
     replicated: int
     overhead: int
     batched_tokens: int
+    sequences: int = 0
     expert_parallel: bool = False
     decode_context: int = 1
     pipeline: int = 1
+    data: int = 1
     experts: int | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that one instance takes."""
+        return self.ranks * self.pipeline * self.data
 
 
 @dataclass(frozen=True)
@@ -64,10 +73,16 @@ class Budget:
     parts: tuple[Part, ...]
     weights_total: int
     graphics: Graphics | None = None
+    instances: int = 1
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the cache holds, all requests together."""
+        """Tokens that the cache of one instance holds, all requests together."""
+        return self.kv_tokens_one * (self.graphics.data if self.graphics else 1)
+
+    @property
+    def kv_tokens_one(self) -> int:
+        """Tokens that one conversation can have: it stays with one copy of attention."""
         spread = self.graphics.decode_context if self.graphics else 1
         return max(0, self.kv_bytes) // self.kv_bytes_per_token * spread
 
@@ -240,20 +255,20 @@ def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findin
             fix=f"set kimi_context to {model.context} or less, or to auto",
             source=model.source,
         )
-    if found.kv_tokens < found.context:
+    if found.kv_tokens_one < found.context:
         findings.blocker(
             "context.memory",
             "The cache cannot hold one conversation of that length",
-            observed=f"room for {found.kv_tokens} tokens",
+            observed=f"room for {found.kv_tokens_one} tokens",
             required=f"{found.context} tokens",
             fix=_shorter(model, found),
             source=_SOURCE,
         )
-    elif found.kv_tokens < found.context * int(wishes.concurrency):
+    elif found.kv_tokens * found.instances < found.context * int(wishes.concurrency):
         findings.info(
             "context.concurrency",
             "Not every request can use the whole context at once; some will wait",
-            observed=f"cache for {found.kv_tokens} tokens",
+            observed=f"cache for {found.kv_tokens * found.instances} tokens",
             required=f"{wishes.concurrency} x {found.context} tokens for all at once",
             source=_SOURCE,
         )
@@ -261,14 +276,14 @@ def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findin
 
 def _shorter(model: Model, found: Budget) -> str:
     """Say which context fits, and what would hold the one asked for."""
-    if found.kv_tokens < CONTEXT_STEP:
+    if found.kv_tokens_one < CONTEXT_STEP:
         return "use a machine with more memory, or more or larger GPUs"
-    ways = [f"set kimi_context to {found.kv_tokens // CONTEXT_STEP * CONTEXT_STEP} or less"]
+    ways = [f"set kimi_context to {found.kv_tokens_one // CONTEXT_STEP * CONTEXT_STEP} or less"]
     card = found.graphics
     if card is not None and card.experts is None:
-        if found.kv_dtype == "bf16" and 2 * found.kv_tokens >= found.context:
-            ways.append(f"kimi_kv_dtype to fp8 (room for {2 * found.kv_tokens} tokens)")
-        if card.decode_context == 1 and card.ranks * found.kv_tokens >= found.context:
+        if found.kv_dtype == "bf16" and 2 * found.kv_tokens_one >= found.context:
+            ways.append(f"kimi_kv_dtype to fp8 (room for {2 * found.kv_tokens_one} tokens)")
+        if card.decode_context == 1 and card.ranks * found.kv_tokens_one >= found.context:
             ways.append(f"decode-context-parallel-size {card.ranks} in kimi_engine_args")
         if model.versions("ktransformers"):
             ways.append("kimi_engine to ktransformers (experts in host memory, slower)")

@@ -26,6 +26,8 @@ class Placement:
     """`threads`: CPUs that the kernels are pinned to; `cpus`: all that the unit may use.
 
     `pools`: nodes that kt-kernel binds a pool to, `pool_threads` the threads of all together.
+    `gpu_nodes`: the node of each GPU that works, empty where it is not known for all of them;
+    `binds_itself`: whether the engine is told to bind each worker to its GPU's node.
     """
 
     numactl: tuple[str, ...]
@@ -34,22 +36,46 @@ class Placement:
     threads: str
     pools: tuple[int, ...] = ()
     pool_threads: int = 0
+    gpu_nodes: tuple[int, ...] = ()
+    binds_itself: bool = False
 
 
-def place(
-    host: Host, required_bytes: int, findings: Findings, *, binds_itself: bool = False
-) -> Placement:
+def beside(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Placement:
+    """Place the workers of `gpus` GPUs. `can_bind`: the engine binds each to its GPU's node.
+
+    An outer numactl cannot bind each worker to a node of its own: where the engine does not, all
+    go to one node where every GPU is near it and it holds `required_bytes`, else pages are spread.
+    """
+    nodes = tuple(node.id for node in host.nodes)
+    near = _near(host, gpus)
+    cpus, threads = format_list(host.cpus), _threads(host.primary)
+    if len(nodes) < 2:
+        return Placement((), nodes, cpus, threads, gpu_nodes=near)
+    if can_bind:
+        return Placement((), nodes, cpus, threads, gpu_nodes=near, binds_itself=True)
+    if len(set(near)) == 1:
+        node = next(node for node in host.nodes if node.id == near[0])
+        if required_bytes <= node.memory_bytes * _NODE_SHARE:
+            numactl = ("numactl", f"--cpunodebind={node.id}", f"--membind={node.id}")
+            own = format_list(node.cpus), _threads(node.primary)
+            return Placement(numactl, (node.id,), *own, gpu_nodes=near)
+    return Placement(("numactl", "--interleave=all"), nodes, cpus, threads, gpu_nodes=near)
+
+
+def _near(host: Host, gpus: int) -> tuple[int, ...]:
+    """Node of each GPU that works; empty unless known for every one."""
+    known = {node.id for node in host.nodes}
+    found = [card.get("numa_node") for card in host.facts["gpus"][:gpus]]
+    return tuple(found) if len(found) == gpus and known.issuperset(found) else ()
+
+
+def place(host: Host, required_bytes: int, findings: Findings) -> Placement:
     """Bind to one node where all fits there; else spread the pages evenly over all nodes.
 
-    `required_bytes` is the engine's resident memory; `binds_itself`: the engine binds each of
-    its GPU workers to a node.
+    `required_bytes` is the engine's resident memory.
     """
-    if host.gpu_bytes or not host.nodes:
-        # An outer numactl cannot bind each tensor-parallel worker to its own node.
-        nodes = tuple(node.id for node in host.nodes)
-        spread = len(nodes) > 1 and not binds_itself
-        numactl = ("numactl", "--interleave=all") if spread else ()
-        return Placement(numactl, nodes, format_list(host.cpus), _threads(host.primary))
+    if not host.nodes:
+        return Placement((), (), format_list(host.cpus), _threads(host.primary))
     fitting = [n for n in host.nodes if required_bytes <= n.memory_bytes * _NODE_SHARE]
     if fitting or len(host.nodes) == 1:
         node = max(fitting or host.nodes, key=lambda n: (len(n.primary), -n.id))

@@ -10,10 +10,15 @@ from kimi_prov.planner import (
     command,
     drivers,
     engine,
+    flags,
     graphics,
     memory,
+    mending,
+    moe_tuning,
     placement,
     rules,
+    speculative,
+    stand_in,
     storage,
     system,
     throughput,
@@ -44,11 +49,21 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     Nothing that moves by itself (free memory, free disk, what is converged already) is in the
     plan, findings aside. Raises UserError for an unknown model.
     """
+    real = _plan(facts, wishes, catalogue)
+    if not wishes.engine_stand_in:
+        return real
+    instead = stand_in.wishes(wishes, real["model"]["served_names"])
+    return stand_in.laid_over(real, _plan(stand_in.facts(facts), instead, catalogue))
+
+
+def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dict[str, Any]:
     findings = Findings()
     host = hosts.read(cards.recognised(facts, catalogue), catalogue)
     model = catalogue.model(wishes.model)
     system.judge(host, catalogue, findings)
     choice = engine.choose(host, wishes, catalogue, model, findings)
+    wishes = _modern(host, wishes, model, choice, catalogue, findings)
+    draft = speculative.document(wishes, catalogue, model, choice.engine, findings)
     driver = drivers.driver(host, wishes, choice.engine, catalogue, choice.weights_format, findings)
     budget = _budget(host, wishes, model, choice, catalogue)
     memory.judge(host, wishes, model, budget, findings)
@@ -59,36 +74,28 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     files_dir = weights.directory.replace(layout.MODELS, layout.RAM, 1)
     serve_dir = files_dir if ram_disk.enabled else weights.directory
     names = list(wishes.served_names) or [model.name]
-    proposed = command.flags(wishes, model, choice, budget, where)
+    proposed = command.flags(wishes, model, choice, budget, where) | speculative.flags(draft)
     chosen = command.merged(proposed, wishes, findings)
-    backends = [{"index": 0, "port": int(wishes.port) + 1}]
+    backends = [{"index": n, "port": int(wishes.port) + 1 + n} for n in range(budget.instances)]
     system.judge_ports(host, [int(wishes.port), *[b["port"] for b in backends]], findings)
-    card = budget.graphics
-    gpus = list(range(min(card.ranks * card.pipeline, len(host.gpu_bytes)))) if card else []
     plan = {
         "schema": SCHEMA,
+        "stand_in": None,
         "engine": _engine(choice),
         "model": _model(model, weights, choice, budget, (serve_dir, names)),
-        "weights": _weights(wishes, weights),
+        "weights": _weights(wishes, weights, draft),
         "instances": [
-            {
-                "index": backend["index"],
-                "argv": command.argv(choice, chosen, serve_dir, names, backend["port"]),
-                "env": command.environment(choice, chosen, budget, where),
-                "numactl": list(where.numactl),
-                "numa_nodes": list(where.nodes),
-                "cpus": where.cpus,
-                "gpus": gpus,
-                "port": backend["port"],
-            }
+            _instance(host, choice, budget, where, chosen, backend, (serve_dir, names))
             for backend in backends
         ],
         "memory": budget.document(host, ram_disk.size_bytes),
         "parallel": _parallel(budget, chosen),
         "hybrid": _hybrid(choice, budget, where),
+        "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
         "throughput": throughput.document(
             host, wishes, model, choice, budget, where, in_memory=ram_disk.enabled
         ),
+        "moe_tuning": moe_tuning.document(choice, model, budget, serve_dir),
         "power": throughput.power(host, catalogue),
         "ram_disk": {
             "enabled": ram_disk.enabled,
@@ -100,7 +107,9 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
             "files_dir": files_dir,
         },
         "warm": _warm(ram_disk, host, weights),
-        "disk": storage.disk(host, weights, choice, findings),
+        "disk": storage.disk(
+            host, weights, choice, findings, draft_bytes=draft["bytes"] if draft else 0
+        ),
         "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
         "proxy": _proxy(host, wishes, backends),
         "firewall": system.firewall(host, wishes),
@@ -130,7 +139,7 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
     _judge_door(wishes, findings)
     case = Case(host, wishes, catalogue, model, choice, budget, where, proposed, chosen, plan)
     findings.extend(rules.judge(case))
-    return {**plan, "findings": findings.rows()}
+    return {**plan, "findings": mending.priced(findings.rows(), case)}
 
 
 def blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -177,11 +186,55 @@ def _place(
         width = model.architecture.expert_width
         return placement.pools(host, _experts(budget), width, len(host.gpu_bytes), findings)
     resident = budget.host_required - host.reserve_bytes
-    return placement.place(host, resident, findings, binds_itself=choice.engine.numa_bind_flags)
+    card = budget.graphics
+    if card is not None:
+        gpus, can_bind = card.gpus * budget.instances, choice.engine.numa_bind_flags
+        return placement.beside(host, gpus, resident, can_bind=can_bind)
+    return placement.place(host, resident, findings)
+
+
+def _modern(
+    host: hosts.Host,
+    wishes: Wishes,
+    model: Model,
+    choice: engine.Choice,
+    catalogue: Catalogue,
+    findings: Findings,
+) -> Wishes:
+    ranks = graphics.ranks(host, model, catalogue, choice.engine, wishes) if host.gpu_bytes else 1
+    about = (model, choice.weights_format, ranks, host.capability)
+    return flags.modern(wishes, choice.engine, catalogue, about, findings)
 
 
 def _experts(budget: memory.Budget) -> int:
     return sum(part.size_bytes for part in budget.parts if part.kind == "weights")
+
+
+def _instance(
+    host: hosts.Host,
+    choice: engine.Choice,
+    budget: memory.Budget,
+    where: placement.Placement,
+    chosen: Mapping[str, Any],
+    backend: Mapping[str, int],
+    served: tuple[str, list[str]],
+) -> dict[str, Any]:
+    """Give one instance its line, its port and its GPUs, neighbours together."""
+    size, index = budget.graphics.gpus if budget.graphics else 0, backend["index"]
+    gpus = list(range(len(host.gpu_bytes))[index * size : (index + 1) * size])
+    nodes = [where.gpu_nodes[gpu] for gpu in gpus] if where.gpu_nodes else []
+    own = command.of_instance(chosen, where, nodes)
+    return {
+        "index": index,
+        "argv": command.argv(choice, own, *served, backend["port"]),
+        "env": command.environment(choice, own, budget, where, gpus),
+        "numactl": list(where.numactl),
+        "numa_nodes": list(where.nodes),
+        "cpus": where.cpus,
+        "gpus": gpus,
+        "gpu_nodes": nodes,
+        "port": backend["port"],
+    }
 
 
 def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,7 +244,7 @@ def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any
         "expert": bool(card and chosen.get("enable-expert-parallel")),
         "decode_context": card.decode_context if card else 1,
         "pipeline": card.pipeline if card else 1,
-        "data": graphics.whole(chosen.get("data-parallel-size")) or 1,
+        "data": card.data if card else 1,
     }
 
 
@@ -217,6 +270,8 @@ def _engine(choice: engine.Choice) -> dict[str, Any]:
         "reason": choice.reason,
         "distribution": choice.engine.distribution,
         "module": choice.engine.module,
+        "torch": choice.engine.torch,
+        "cuda": choice.engine.cuda,
         "env_name": choice.env_name,
         "env_dir": engine.env_dir(choice),
         "provisioned": choice.provisioned,
@@ -243,14 +298,19 @@ def _model(
         "random_weights": model.random_weights,
         "architecture": model.architecture.class_name,
         "context": budget.context,
+        "context_max": model.context,
         "weights_format": choice.weights_format,
         "kv_dtype": budget.kv_dtype,
         "bytes": weights.size_bytes,
     }
 
 
-def _weights(wishes: Wishes, weights: storage.Weights) -> dict[str, Any]:
+def _weights(
+    wishes: Wishes, weights: storage.Weights, draft: dict[str, Any] | None
+) -> dict[str, Any]:
+    keys = ("source", "manifest", "dir", "bytes")
     return {
+        "draft": {key: draft[key] for key in keys} if draft else None,
         "source": weights.source,
         "manifest": dict(wishes.manifest) if wishes.manifest else None,
         "dir": weights.directory,

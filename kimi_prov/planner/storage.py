@@ -172,9 +172,11 @@ def _options(host: Host, size: int) -> str:
     return ",".join(options)
 
 
-def disk(host: Host, found: Weights, choice: Choice, findings: Findings) -> dict[str, Any]:
+def disk(
+    host: Host, found: Weights, choice: Choice, findings: Findings, *, draft_bytes: int = 0
+) -> dict[str, Any]:
     """Give the plan's `disk`, and judge the room that is left, counting what is there already."""
-    required = found.size_bytes + _engine_room(choice.engine) + _DISK_RESERVE
+    required = found.size_bytes + draft_bytes + _engine_room(choice.engine) + _DISK_RESERVE
     row = next((f for f in host.facts["filesystems"] if layout.ROOT in f.get("holds", [])), None)
     free = row.get("free_bytes") if row else None
     if row is None or free is None:

@@ -20,6 +20,7 @@ _NOTHING = {"low": None, "expected": None, "high": None}
 _GB = 1e9
 # A typical request where nothing is said: a prompt with some files, an answer with its reasoning.
 _INPUT_TOKENS, _OUTPUT_TOKENS = 8192, 1024
+TYPICAL_TOKENS = _INPUT_TOKENS + _OUTPUT_TOKENS
 # Where neither the machine nor the catalogue tells a processor's memory.
 _UNKNOWN_SOCKET_GB_S = 200.0
 
@@ -43,7 +44,7 @@ def document(
     if choice.weights_format not in choice.engine.formats and budget.graphics is None:
         return nothing(concurrency, "not estimated: the engine does not serve these weights")
     # A quarter of a second, which plans of lab models need not pay.
-    from kimi_prov.planner.speed import estimate, shape_of  # noqa: PLC0415
+    from kimi_prov.planner.speed import estimate, shape_of, times  # noqa: PLC0415
 
     machine, assumed = _machine(host, choice)
     if machine is None:
@@ -61,7 +62,7 @@ def document(
         for name, value in (
             ("decode_tok_s", found.decode_tok_s),
             ("single_tok_s", alone.decode_tok_s),
-            ("aggregate_tok_s", found.aggregate_tok_s),
+            ("aggregate_tok_s", times(found.aggregate_tok_s, budget.instances)),
             ("prefill_tok_s", found.prefill_tok_s),
             ("load_s", found.load_s),
         )
@@ -128,10 +129,12 @@ def _serving(
     return Serving(
         engine="ktransformers" if choice.hybrid else "vllm",
         weights=weight_format(_weights(choice, method)),
-        concurrency=int(wishes.concurrency),
+        concurrency=-(-int(wishes.concurrency) // budget.instances),
         input_tokens=max(1, min(_INPUT_TOKENS, context - output)),
         output_tokens=output,
         tensor_parallel=card.ranks if card else None,
+        data_parallel=card.data if card else 1,
+        stages=card.pipeline if card else 1,
         kv_dtype_bytes=1 if budget.kv_dtype == "fp8" else 2,
         kv_tokens_max=budget.kv_tokens,
         # The estimator's hybrid always has experts in memory.
@@ -139,6 +142,7 @@ def _serving(
         cpu_threads=place.pool_threads or None,
         weights_in_memory=in_memory,
         stream_prefill_from=command_kt.PREFILL_FROM,
+        stream_chunk=card.batched_tokens if card else 1,
     )
 
 

@@ -115,6 +115,22 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
         choices=("int4", "nvfp4", "mxfp4", "fp8", "bf16"),
     ),
+    _v(
+        _WEIGHTS,
+        "draft_weights_source",
+        "source",
+        None,
+        "file:///srv/kimi-k2.5-eagle3-mla",
+        "Where the draft's weights come from. Not set: the draft's own repository.",
+    ),
+    _v(
+        _WEIGHTS,
+        "draft_weights_manifest",
+        "file",
+        None,
+        "manifests/kimi-k2.5-eagle3-mla.json",
+        "File on the control machine that pins the draft's files, as kimi_weights_manifest does.",
+    ),
     _v(_WEIGHTS, "weights_workers", "count", 4, "8", "Files fetched and verified in parallel."),
     _v(
         _WEIGHTS,
@@ -220,6 +236,32 @@ VARIABLES: tuple[Variable, ...] = (
         {},
         "{max-num-batched-tokens: 4096, enforce-eager: null}",
         "Flags merged over the plan's; a value of null takes a flag away.",
+    ),
+    _v(
+        _ENGINE,
+        "speculative_model",
+        "text",
+        None,
+        "kimi-k2.5-eagle3-mla",
+        "A draft model that guesses tokens for the large one to verify; `kimi-prov catalog drafts` "
+        "lists them. Not set: none.",
+    ),
+    _v(
+        _ENGINE,
+        "speculative_tokens",
+        "count",
+        3,
+        "3",
+        "Tokens that the draft guesses before the model verifies them.",
+    ),
+    _v(
+        _ENGINE,
+        "engine_stand_in",
+        "source",
+        None,
+        "file:///opt/models/kimi-k2-lab",
+        "For machines without the hardware: plan as ever, and serve the tiny model kimi-k2-lab "
+        "from this source with vLLM's CPU build in place of it. Every output says so.",
     ),
     _v(
         _ENGINE,

@@ -36,6 +36,7 @@ class Wishes:
     address: str | None
     values: Mapping[str, Any]
     manifest: Mapping[str, Any] | None = None
+    draft_manifest: Mapping[str, Any] | None = None
     places: Mapping[str, str] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (its type is in the table)
@@ -82,12 +83,14 @@ def parse(
             fix="set both, or neither for a self-signed certificate",
         )
     manifest = values["kimi_weights_manifest"]
+    draft = values["kimi_draft_weights_manifest"]
     address = variables.get("ansible_host")
     return Wishes(
         host=host,
         address=str(address) if address else None,
         values=values,
         manifest=_manifest(Path(manifest)) if manifest else None,
+        draft_manifest=_manifest(Path(draft)) if draft else None,
         places={name: where for name in names if (where := find(name))},
     )
 
@@ -303,7 +306,7 @@ _CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
 def _manifest(path: Path) -> dict[str, Any]:
     """Read a manifest of the control machine: files with path, size and SHA-256, every one."""
     expected = 'expected {"files": [{"path": TEXT, "size": BYTES, "sha256": 64 HEX DIGITS}, ...]}'
-    fix = "make one with  python3 kimi-target.pyz manifest DIRECTORY"
+    fix = "make one with  kimi-prov catalog pin hf://REPOSITORY@REVISION --output FILE"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         rows = [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kimi_prov.provision.runner import Finished
 
     Text = Callable[[Mapping[str, Any]], str]
-    StandIns = Callable[[dict[str, Any], str | None], list[str]]
+    StandIns = Callable[[Mapping[str, Any], Mapping[str, Any]], list[str]]
 
 _BLOCKER = "blocker"
 
@@ -251,7 +251,7 @@ def _summary(finished: Finished, inventory: Inventory, passed: Passed, stand_ins
         blocks.append("served:")
         for host in hosts:
             found = outcome.plans[host]
-            said = stand_ins(found, inventory.hosts.get(host, {}).get("lab_kind"))
+            said = stand_ins(found, inventory.hosts.get(host, {}))
             blocks.append(words.served(found, host, inventory.address(host), said))
     blocks += ["where the time went:", words.times(outcome)]
     if not passed.check:

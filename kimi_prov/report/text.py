@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner.findings import human
+from kimi_prov.report import view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,13 +21,15 @@ def plan(document: Mapping[str, Any]) -> str:
     """Describe one host's plan: every decision with its reason, then the findings."""
     engine, model, ram = document["engine"], document["model"], document["ram_disk"]
     memory, tuning, proxy = document["memory"], document["tuning"], document["proxy"]
+    replaced = document.get("stand_in")
     lines = [
+        *_row("STAND-IN", replaced["said"] if replaced else None),
         *_row("model", f"{model['name']} ({model['weights_format']}, {human(model['bytes'])})"),
         *_row("", "random weights: it talks nonsense" if model["random_weights"] else None),
         *_row("weights from", document["weights"]["source"]),
         *_row("weights at", model["dir"]),
-        *_row("engine", f"{engine['name']} {engine['version']} ({engine['variant']})"),
-        *_row("", engine["reason"]),
+        *_row("engine", _engine(engine)),
+        *_row("", engine["reason"] if not replaced else None),
         *_row("context", f"{model['context']} tokens, cache for {memory['kv_tokens_max']} in all"),
         *_row("memory", _memory(memory)),
         *_row("RAM disk", "no" if not ram["enabled"] else human(ram["size_bytes"])),
@@ -34,7 +37,8 @@ def plan(document: Mapping[str, Any]) -> str:
         *_row(
             "disk", f"{human(document['disk']['required_bytes'])} below {document['disk']['path']}"
         ),
-        *_row("speed", "not estimated by this version"),
+        *_row("parallel", _parallel(document["parallel"], len(document["instances"]))),
+        *_row("speed", _speed(document["throughput"])),
         *_row("tuning", _tuning(tuning)),
         *[line for text in _skipped(tuning["skipped"]) for line in _row("", text)],
         *_row("port", f"{proxy['port']}, TLS {proxy['tls']['mode']}"),
@@ -45,7 +49,12 @@ def plan(document: Mapping[str, Any]) -> str:
         words = shlex.join([*instance["numactl"], *instance["argv"]])
         lines += ["", *_row(f"instance {instance['index']}", f"port {instance['port']}")]
         lines += _row("", f"NUMA nodes {instance['numa_nodes']}, CPUs {instance['cpus']}")
+        lines += _row("", _near(instance))
         lines += _row("", words)
+    if replaced:
+        lines += ["", *_row("in place of", _engine(replaced["engine"]))]
+        for instance in replaced["instances"]:
+            lines += _row("", shlex.join([*instance["numactl"], *instance["argv"]]))
     shown = [row for row in document["findings"] if row["severity"] != "pass"]
     passed = len(document["findings"]) - len(shown)
     lines += ["", findings(shown)] if shown else [""]
@@ -63,6 +72,23 @@ def findings(rows: Iterable[Mapping[str, Any]]) -> str:
         if row["fix"]:
             lines += wrap(f"fix: {row['fix']}", "  ", "       ")
     return "\n".join(lines)
+
+
+def _engine(engine: Mapping[str, Any]) -> str:
+    built = f", torch {engine['torch']}" if engine.get("torch") else ""
+    built += f" for CUDA {engine['cuda']}" if engine.get("cuda") else ""
+    return f"{engine['name']} {engine['version']} ({engine['variant']}{built})"
+
+
+def _near(instance: Mapping[str, Any]) -> str | None:
+    """Say which GPUs work and which NUMA node each is near."""
+    gpus, nodes = instance["gpus"], instance.get("gpu_nodes") or []
+    if not gpus:
+        return None
+    if not nodes:
+        return f"GPUs {gpus}; which NUMA node each is near is not known"
+    near = {node: [g for g, n in zip(gpus, nodes, strict=True) if n == node] for node in nodes}
+    return "; ".join(f"GPUs {cards} near node {node}" for node, cards in sorted(near.items()))
 
 
 def _row(label: str, value: str | None) -> list[str]:
@@ -93,6 +119,30 @@ def _memory(memory: Mapping[str, Any]) -> str:
     return (
         f"{host}; each GPU: weights {human(memory['weights_bytes_per_gpu'])}, "
         f"cache {human(memory['kv_available_bytes_per_gpu'])}"
+    )
+
+
+def _parallel(found: Mapping[str, Any], instances: int) -> str | None:
+    """Name the ways in which the model is shared out, where there is more than one part."""
+    ways = [
+        f"{name.replace('_', ' ')} {found[name]}"
+        for name in ("tensor", "pipeline", "data", "decode_context")
+        if found[name] > 1
+    ]
+    ways += ["experts whole on a GPU each"] if found["expert"] else []
+    ways += [f"{instances} instances"] if instances > 1 else []
+    return ", ".join(ways) or None
+
+
+def _speed(found: Mapping[str, Any]) -> str:
+    one = view.span(found["decode_tok_s"])
+    if one.expected is None:
+        return str(found["basis"])
+    everyone, reading = view.span(found["aggregate_tok_s"]), view.span(found["prefill_tok_s"])
+    return (
+        f"estimated, {found['basis']}: {one} tokens/s for each of {found['concurrency']} "
+        f"request(s), {everyone} together; reading {reading} tokens/s; first answer after "
+        f"{view.durations(view.span(found['load_s']))}"
     )
 
 

@@ -16,28 +16,12 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 # Quotes and facts come from strangers: nothing of them may steer a terminal.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
-_LEAST_CONTEXT, _MOST_CONTEXT = 4096, 262144
+_LEAST_CONTEXT = 4096
 SPEEDS = (
     ("decode_tok_s", "Writing, one request", "tokens/s"),
     ("aggregate_tok_s", "Writing, all requests together", "tokens/s"),
     ("prefill_tok_s", "Reading the question", "tokens/s"),
     ("load_s", "From start to first answer", "s"),
-)
-# Findings of settings and software, by the beginning of their id.
-_WORK = (
-    "cpu.amx_permission",
-    "driver.",
-    "engine.flag",
-    "engine_args.",
-    "firewall.",
-    "gpu.mig",
-    "host.gib",
-    "os.",
-    "port.",
-    "python.",
-    "ram_disk.",
-    "tuning.",
-    "weights.",
 )
 _KINDS = ("weights", "cache", "overhead", "ramdisk")
 STATUS = {"fits": "Fits", "warnings": "Fits, with warnings", "blocked": "Blocked"}
@@ -315,14 +299,18 @@ def _filled(parts: Sequence[Segment], total: int) -> tuple[Segment, ...]:
 
 
 def capacity(target: Target) -> list[tuple[int, int]]:
-    """Give how many requests the cache holds at once for each length of context, in tokens."""
-    tokens, points = cache_tokens(target), []
-    most = max(_MOST_CONTEXT, int(target["plan"]["model"]["context"]))
-    context = _LEAST_CONTEXT
-    while context <= most and tokens // context >= 1:
-        points.append((context, tokens // context))
-        context *= 2
-    return points
+    """Give how many requests the cache holds at once for each length of context, in tokens.
+
+    Lengths double up to the longest that the model was made for.
+    """
+    plan = target["plan"]
+    copies = max(1, len(plan["instances"])) * int(plan["parallel"]["data"])
+    tokens = cache_tokens(target) // copies
+    most = int(plan["model"]["context_max"])
+    lengths = [_LEAST_CONTEXT << n for n in range(32) if _LEAST_CONTEXT << n < most]
+    return [
+        (length, copies * (tokens // length)) for length in [*lengths, most] if tokens >= length
+    ]
 
 
 def hourly(target: Target) -> str:
@@ -445,12 +433,12 @@ def blockers(targets: Iterable[Target]) -> list[tuple[str, Mapping[str, Any]]]:
 
 def mending(row: Mapping[str, Any]) -> str:
     """Say what mending a finding costs, as far as that is known."""
-    cost = row.get("cost_usd")
-    if cost is not None:
-        return "work, nothing to buy" if cost == 0 else money(cost)
-    if str(row["id"]).startswith(_WORK):
+    cost, basis = row.get("cost_usd"), row.get("cost_basis")
+    if cost is None:
+        return "not known: nothing in the catalogue has a price for it"
+    if cost == 0:
         return "work, nothing to buy"
-    return "not known: nothing in the catalogue has a price for it"
+    return f"about {money(cost)}: {clean(basis)}" if basis else money(cost)
 
 
 def assumptions(targets: Sequence[Target]) -> list[tuple[str, Mapping[str, str]]]:

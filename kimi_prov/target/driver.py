@@ -288,8 +288,10 @@ def keep(asked: Answer) -> Answer:
     if free:
         done.append(f"hold {', '.join(free)}")
         if not check:
-            _hold(have)
-            files.write_json(layout.DRIVER_STATE, {**_state(), "held": sorted(have)})
+            kept = _state()
+            held = {*(kept.get("held") or []), *free}
+            edge.run("apt-mark", "hold", *free)
+            files.write_json(layout.DRIVER_STATE, {**kept, "held": sorted(held)})
     names = ["nvidia-persistenced.service"]
     names += ["nvidia-fabricmanager.service"] if asked["fabric_manager"] else []
     shown = units.show(*names)

@@ -16,8 +16,8 @@ import os
 import shutil
 import urllib.parse
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Collection, Dict, Iterator, List, Optional
+from dataclasses import dataclass, field, replace
+from typing import Any, Collection, Dict, Iterator, List, Optional
 
 from kimi_prov.target import layout
 from kimi_prov.target import manifest as manifests
@@ -58,6 +58,8 @@ class Config:
     progress: Optional[str] = None
     stall_s: float = 15.0
     patience: Patience = field(default_factory=Patience)
+    #: a small model beside it, for speculative decoding
+    draft: Optional[Config] = None
 
     @classmethod
     def load(cls, path: str) -> Config:
@@ -65,6 +67,14 @@ class Config:
         document = read_json(path)
         if not isinstance(document, dict):
             raise Permanent(f"{path}: is missing or not JSON; run `kimi-prov apply` again")
+        found = cls._read(document, path)
+        if not isinstance(document.get("draft"), dict):
+            return found
+        draft = {**document, **document["draft"]}
+        return replace(found, draft=cls._read(draft, f"{path}: draft"))
+
+    @classmethod
+    def _read(cls, document: Dict[str, Any], path: str) -> Config:
         for key in ("source", "dir"):
             if not isinstance(document.get(key), str) or not document[key]:
                 raise Permanent(f"{path}: {key} is missing")
@@ -86,6 +96,10 @@ class Config:
             stall_s=float(document.get("stall_s", cls.stall_s)),
             patience=patience,
         )
+
+    def parts(self) -> List[Config]:
+        """Return what has to be fetched, one directory each: the model, then its draft."""
+        return [self] if self.draft is None else [self, self.draft]
 
     def source_of(self) -> Source:
         """Return the source that the address names. Raises Permanent where it names none."""
@@ -324,10 +338,12 @@ def main(argv: List[str]) -> int:
     try:
         config = Config.load(options.config)
         if options.check:
-            return _report(verified(config), config.directory)
+            return max(_report(verified(part), part.directory) for part in config.parts())
         progress = Progress(config.progress, "download")
         with progress:
-            return _do(config, progress, reverify=options.reverify)
+            said = [_do(part, progress, reverify=options.reverify) for part in config.parts()]
+            progress.done("; ".join(said))
+            return 0
     except Permanent as fault:
         progress.fail(str(fault))
         return EXIT_PERMANENT
@@ -347,7 +363,9 @@ def _report(manifest: Optional[Manifest], root: str) -> int:
     return 0
 
 
-def _do(config: Config, progress: Progress, *, reverify: bool) -> int:
+def _do(config: Config, progress: Progress, *, reverify: bool) -> str:
+    """Fetch one part, counting from nothing; return what to say of it."""
+    progress.restart()
     distrust: List[str] = []
     if reverify:
         known = recorded(config)
@@ -355,8 +373,7 @@ def _do(config: Config, progress: Progress, *, reverify: bool) -> int:
     manifest = run(config, progress, distrust)
     progress.expect(manifest.total_bytes)
     progress.add(manifest.total_bytes, moved=False)
-    progress.done(
+    return (
         f"{config.directory}: {files(len(manifest.files))}, {human(manifest.total_bytes)}, "
         f"verified against manifest {manifest.sha256[:12]}"
     )
-    return 0

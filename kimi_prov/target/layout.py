@@ -15,6 +15,7 @@ LIB = f"{ROOT}/lib"
 ZIPAPP = f"{LIB}/kimi-target.pyz"
 TOOLS = f"{ROOT}/tools"
 CACHE = f"{ROOT}/cache"
+TUNED = f"{ROOT}/tuned"
 
 ETC = "/etc/kimi"
 PLAN = f"{ETC}/plan.json"
@@ -45,6 +46,11 @@ ENV_COMPLETE = ".complete"
 MODEL_VERIFIED = ".kimi-verified"
 
 
+def tuned(version: str) -> str:
+    """Return the folder of the kernels' tables that were tuned with a version of vLLM."""
+    return f"{TUNED}/vllm-{version}"
+
+
 def paths() -> Dict[str, str]:
     """Return the plan's `paths`: a name and an absolute path for each place a role writes to."""
     return {
@@ -57,6 +63,7 @@ def paths() -> Dict[str, str]:
         "zipapp": ZIPAPP,
         "tools": TOOLS,
         "cache": CACHE,
+        "tuned": TUNED,
         "etc": ETC,
         "plan": PLAN,
         "weights": WEIGHTS,

@@ -45,8 +45,11 @@ class Nvidia:
         self._switches = _devices(machine, (_SWITCH,))
         self.version = machine.read("/proc/driver/nvidia/version")
         self._served = machine.exists("/proc/driver/nvidia")
+        # In a container the tool may answer where the driver's files are not shown.
+        self._asks = self._served or machine.which("nvidia-smi") is not None
         self._said: Dict[str, Optional[str]] = {}
-        if self.present:
+        self._query: Optional[Dict[str, Any]] = None
+        if self.cards or self._asks:
             with ThreadPoolExecutor(len(_ASKED)) as pool:
                 self._said = dict(zip(_ASKED, pool.map(self._ask, _ASKED)))
         self._query = read_nvidia.query(self._said.get("query"))
@@ -55,10 +58,10 @@ class Nvidia:
     @property
     def present(self) -> bool:
         """Whether there is such a card or a driver for one."""
-        return bool(self.cards) or self._served
+        return bool(self.cards) or self._served or self._query is not None
 
     def _ask(self, what: str) -> Optional[str]:
-        if what != "modinfo" and not self._served:
+        if what != "modinfo" and not self._asks:
             return None
         return self._machine.run(_ASKED[what], timeout_s=_PATIENCE_S)
 

@@ -45,6 +45,12 @@ class Progress:
         if self._thread is not None:
             self._thread.join()
 
+    def restart(self) -> None:
+        """Count from nothing: what comes is a job of its own, with bytes and a rate of its own."""
+        with self._lock:
+            self._total = self._done = self._moved = 0
+            self._samples = deque([(time.monotonic(), 0)])
+
     def expect(self, total_bytes: int) -> None:
         """Say how many bytes the whole job has."""
         with self._lock:

@@ -39,8 +39,10 @@ def differs(wanted: Dict[str, Any]) -> Optional[str]:
         if unit.get("state") != "active" or not enabled:
             return str(name)
     try:
-        if wanted.get("weights") and not fetch.verified(fetch.Config.load(layout.WEIGHTS)):
-            return "weights"
+        if wanted.get("weights"):
+            parts = fetch.Config.load(layout.WEIGHTS).parts()
+            if not all(fetch.verified(part) for part in parts):
+                return "weights"
         if wanted.get("staged") and not stage.in_place(stage.Config.load(layout.STAGE)):
             return "staged weights"
     except Permanent as fault:

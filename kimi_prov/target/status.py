@@ -119,6 +119,7 @@ def collect(paths: Paths) -> dict[str, Any]:
         "ok": not down,
         "provisioned": True,
         "random_weights": bool(model["random_weights"]),
+        "stand_in": (plan.get("stand_in") or {}).get("said"),
         "detail": "serving" if not down else "not active: " + ", ".join(down),
         "units": shown,
         "versions": _versions(plan),

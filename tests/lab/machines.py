@@ -109,9 +109,13 @@ def make_lab(
     network: str,
     nodes: Iterable[str],
     outsiders: Iterable[str] = (),
+    files: Iterable[Mapping[str, str]] = (),
     **wishes: object,
 ) -> Lab:
-    """Write an inventory of nspawn hosts; `network` is the first three octets of a /24."""
+    """Write an inventory of nspawn hosts; `network` is the first three octets of a /24.
+
+    `files`: what is copied to the hosts beside the tiny model.
+    """
     names = [*nodes, *outsiders]
     addresses = {name: f"{network}.{11 + index}" for index, name in enumerate(names)}
 
@@ -126,6 +130,7 @@ def make_lab(
                 "lab_image": "debian-12",
                 "lab_files": [
                     {"src": "model:kimi-k2-lab", "dest": "/opt/models/kimi-k2-lab"},
+                    *files,
                 ],
             },
             "children": {"kimi": group(nodes), "kimi_outsiders": group(outsiders)},

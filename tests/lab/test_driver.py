@@ -171,7 +171,9 @@ def test_a_second_run_changes_nothing(host: Host) -> None:
     assert "changed=0" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_does_not_answer_is_taken_back_and_not_tried_again(host: Host, tmp_path: Path) -> None:
+    before = running(host)
     wish = told(tmp_path / "told.yml", kimi_nvidia_driver_version=nvidia.BROKEN)
     done = apply(host, *wish)
     assert done.returncode == 1, done.stdout + done.stderr

@@ -86,10 +86,10 @@ def test_arguments_reach_a_process_as_they_were(served_host: Host) -> None:
 def test_a_flag_the_engine_does_not_know_changes_nothing(served_host: Host, tmp_path: Path) -> None:
     seen = (served_host.ssh(f"cat '{DROP_IN}' /etc/kimi/plan.json"), prop(served_host, "MainPID"))
     extra = tmp_path / "extra.json"
-    extra.write_text(json.dumps({"kimi_engine_args": {"swap-space": 4}}))
+    extra.write_text(json.dumps({"kimi_engine_args": {"no-such-flag": 4}}))
     done = served_host.apply("--tags", "engine,serve", "-e", f"@{extra}")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "unrecognized arguments: --swap-space" in done.stdout + done.stderr
+    assert "unrecognized arguments: --no-such-flag" in done.stdout + done.stderr
     now = (served_host.ssh(f"cat '{DROP_IN}' /etc/kimi/plan.json"), prop(served_host, "MainPID"))
     assert now == seen
 

@@ -169,7 +169,19 @@ def _tight(case: Case) -> Iterator[Hit]:
 def _sequences(case: Case) -> Iterator[Hit]:
     card = case.budget.graphics
     many = case.flags.get("max-num-seqs")
-    if card and isinstance(many, int) and many > 512 and card.memory < 100 << 30:
+    if card is None or case.choice.hybrid:
+        return
+    wanted = -(-int(case.wishes.concurrency) // (case.budget.instances * card.data))
+    if wanted > card.sequences and "max-num-seqs" not in case.wishes.engine_args:
+        yield Hit(
+            "warning",
+            observed=f"kimi_concurrency: {case.wishes.concurrency}; so full GPUs have no room for "
+            "the sampler of more",
+            required=f"max-num-seqs {card.sequences}: the others wait",
+            fix="lower kimi_concurrency, or use GPUs with more memory",
+            title="Some of the requests asked for will wait",
+        )
+    elif isinstance(many, int) and many > 512 and card.memory < 100 << 30:
         yield Hit(
             "warning",
             observed=f"max-num-seqs {many}",

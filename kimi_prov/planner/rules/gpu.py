@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner import architecture
+from kimi_prov.planner import architecture, graphics, throughput
 from kimi_prov.planner.findings import human
 from kimi_prov.planner.rules.case import Case, Hit, rule
 
@@ -187,15 +189,17 @@ def _divisible(case: Case) -> Iterator[Hit]:
                 required=f"a number that divides {size} ({name})",
                 fix="remove tensor-parallel-size from kimi_engine_args",
             )
-    stages = case.budget.graphics.pipeline if case.budget.graphics else 1
-    if case.budget.graphics and ranks * stages > len(case.host.gpu_bytes):
+    card = case.budget.graphics
+    if card and card.gpus > len(case.host.gpu_bytes):
+        ways = {"tensor": ranks, "pipeline": card.pipeline, "data": card.data}
+        named = {name: size for name, size in ways.items() if size > 1 or name == "tensor"}
         yield Hit(
             "blocker",
-            observed=f"tensor-parallel-size {ranks}"
-            + (f", pipeline-parallel-size {stages}" if stages > 1 else "")
+            observed=", ".join(f"{name}-parallel-size {size}" for name, size in named.items())
             + f", {len(case.host.gpu_bytes)} GPU(s)",
             required="not more ranks than GPUs",
-            fix="remove tensor-parallel-size and pipeline-parallel-size from kimi_engine_args",
+            fix=f"remove {', '.join(f'{name}-parallel-size' for name in named)} from "
+            "kimi_engine_args",
         )
 
 
@@ -205,12 +209,12 @@ def _divisible(case: Case) -> Iterator[Hit]:
     "heads and expert width are powers of two",
 )
 def _idle(case: Case) -> Iterator[Hit]:
-    count, ranks = len(case.host.gpu_bytes), case.budget.tensor_parallel
-    card = case.budget.graphics
-    if card and 0 < ranks * card.pipeline < count:
+    count, card = len(case.host.gpu_bytes), case.budget.graphics
+    work = card.gpus * case.budget.instances if card else 0
+    if 0 < work < count:
         yield Hit(
             "info",
-            observed=f"{ranks * card.pipeline} of {count} GPUs work",
+            observed=f"{work} of {count} GPUs work",
             required="1, 2, 4 or 8 GPUs",
         )
 
@@ -235,6 +239,108 @@ def _replication(case: Case) -> Iterator[Hit]:
         required=f"with an 8-bit cache {kv // eight} tokens; with "
         f"decode-context-parallel-size {card.ranks} {card.ranks} times as many",
     )
+
+
+@rule(
+    "parallel.context",
+    "Context parallelism was chosen: one rank alone would not hold the context asked for",
+    "vLLM: decode-context-parallel-size shares out the cache; K2-Thinking was served so on 8x H200",
+)
+def _context(case: Case) -> Iterator[Hit]:
+    card = case.budget.graphics
+    if card and card.decode_context > 1 and _chosen(case, "decode-context-parallel-size"):
+        yield Hit(
+            "info",
+            observed=f"{case.budget.kv_tokens_one // card.decode_context} tokens on one rank",
+            required=f"{case.budget.context} tokens; {card.decode_context} ranks hold "
+            f"{case.budget.kv_tokens_one}",
+            fix="ask for a shorter kimi_context where every token's time counts",
+        )
+
+
+@rule(
+    "parallel.pipeline",
+    "Stages of layers were chosen: tensor parallelism alone would not use enough GPUs",
+    "tensor parallelism takes powers of two; stages take any number, one after the other",
+)
+def _pipeline(case: Case) -> Iterator[Hit]:
+    card = case.budget.graphics
+    if card and card.pipeline > 1 and _chosen(case, "pipeline-parallel-size"):
+        yield Hit(
+            "info",
+            observed=f"{len(case.host.gpu_bytes)} GPUs",
+            required=f"tensor-parallel-size {card.ranks}, pipeline-parallel-size {card.pipeline}: "
+            "one request is no faster than on the GPUs of one stage",
+        )
+
+
+@rule(
+    "parallel.instances",
+    "The machine runs several instances: each holds the model on GPUs of its own",
+    "decoding is latency-bound: ranks beyond one NVSwitch domain make a token no faster",
+)
+def _instances(case: Case) -> Iterator[Hit]:
+    card, many = case.budget.graphics, case.budget.instances
+    if card and many > 1:
+        yield Hit(
+            "info",
+            observed=f"{len(case.host.gpu_bytes)} GPUs, {card.gpus} hold the model",
+            required=f"{many} instances of tensor-parallel-size {card.ranks}; the proxy shares "
+            "requests out",
+            fix="set tensor-parallel-size in kimi_engine_args for one instance",
+        )
+
+
+@rule(
+    "parallel.data",
+    "Data-parallel attention would hold more requests at once",
+    "MLA's cache is whole on every tensor-parallel rank; a copy of attention for each has its own",
+)
+def _data(case: Case) -> Iterator[Hit]:
+    card, budget = case.budget.graphics, case.budget
+    wanted = int(case.wishes.concurrency) * min(budget.context, throughput.TYPICAL_TOKENS)
+    short = budget.kv_tokens * budget.instances < wanted
+    if card is None or card.data * card.decode_context > 1 or card.ranks < 2 or not short:
+        return
+    if case.choice.hybrid or case.model.architecture.attention != "mla":
+        return
+    ways = {"tensor-parallel-size": 1, "data-parallel-size": card.ranks}
+    ways["enable-expert-parallel"] = True
+    other = graphics.on_gpus(
+        case.host,
+        replace(case.wishes, values={**case.wishes.values, "kimi_engine_args": ways}),
+        case.model,
+        case.catalogue,
+        (case.choice.engine, case.choice.weights_format),
+    )
+    if other.kv_tokens > budget.kv_tokens and other.kv_tokens_one >= budget.context:
+        yield Hit(
+            "info",
+            observed=f"cache for {budget.kv_tokens} tokens, {wanted} wanted by "
+            f"{case.wishes.concurrency} requests",
+            required=f"{other.kv_tokens} tokens with "
+            + ", ".join(f"{flag}: {json.dumps(value)}" for flag, value in ways.items())
+            + " in kimi_engine_args; a single request gets slower",
+        )
+
+
+def _chosen(case: Case, flag: str) -> bool:
+    return flag not in case.wishes.engine_args
+
+
+@rule(
+    "gpu.nvfp4",
+    "These GPUs have no FP4 units: NVFP4 weights are unpacked to 16 bit by Marlin kernels",
+    "vLLM 0.19.1: weight-only FP4 where the GPU has no native support; faster only on Blackwell",
+)
+def _nvfp4(case: Case) -> Iterator[Hit]:
+    low = (case.host.capability or "").partition(".")[0] in ("7", "8", "9")
+    if case.choice.weights_format == "nvfp4" and low and not case.host.amd:
+        yield Hit(
+            "info",
+            observed=f"nvfp4, compute capability {case.host.capability}",
+            required="compute capability 10.0 for FP4 arithmetic; here it saves 4.4 GB, no time",
+        )
 
 
 @rule(

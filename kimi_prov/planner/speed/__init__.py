@@ -1,6 +1,6 @@
 """Speed estimates with their ranges: estimate(model, machine, serving) -> Estimate."""
 
-from kimi_prov.planner.speed.estimate import estimate
+from kimi_prov.planner.speed.estimate import estimate, times
 from kimi_prov.planner.speed.formats import uniform, weight_format
 from kimi_prov.planner.speed.inputs import (
     Basis,
@@ -29,6 +29,7 @@ __all__ = [
     "WeightFormat",
     "estimate",
     "shape_of",
+    "times",
     "uniform",
     "weight_format",
 ]

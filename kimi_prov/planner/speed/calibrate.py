@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from kimi_prov.planner.speed.cases import Case
 
-# Rows that a range is to hold, of those left out.
-HELD = 0.85
+# Rows that a range is to hold, of those left out; a little more than is promised (0.85).
+HELD = 0.86
 # A class borrows from all classes of its family, as though that were this many sources more.
 _BORROWED = 20
 _NEAR_ROUNDS = 2

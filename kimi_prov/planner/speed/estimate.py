@@ -43,7 +43,7 @@ def estimate(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
     parts = physics.decode(model, machine, serving, values)
     return Estimate(
         decode_tok_s=decode,
-        aggregate_tok_s=_times(decode, serving.running),
+        aggregate_tok_s=times(decode, serving.running),
         prefill_tok_s=_range(model, machine, serving, "prefill"),
         load_s=load_s(model, machine, serving),
         basis=_basis(parts),
@@ -98,7 +98,8 @@ def _range(model: ModelShape, machine: Machine, serving: Serving, quantity: Quan
     return Range(found.low, found.expected, found.high)
 
 
-def _times(given: Range, factor: float) -> Range:
+def times(given: Range, factor: float) -> Range:
+    """Scale a range."""
     return Range(given.low * factor, given.expected * factor, given.high * factor)
 
 

@@ -18,10 +18,10 @@ _GGUF_BITS = {
 # mxfp4 files attention, shared experts and head stay at 16 bit.
 _KNOWN = {
     "bf16": WeightFormat(2, 2, 2),
-    "fp8": WeightFormat(1, 1, 1),
+    "fp8": WeightFormat(1, 1, 1, multiplied_bits=8),
     "int8": WeightFormat(1, 1, 1),
     "int4": WeightFormat(0.5625, 0.5625, 2),
-    "nvfp4": WeightFormat(0.5625, 0.5625, 1.7),
+    "nvfp4": WeightFormat(0.5625, 0.5625, 1.7, multiplied_bits=4),
     "mxfp4": WeightFormat(0.53125, 0.53125, 2),
     "rawint4": WeightFormat(0.5625, 0.625, 2),
     "amxint4": WeightFormat(0.5625, 0.5, 2, amx=True),

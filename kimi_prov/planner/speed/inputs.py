@@ -58,12 +58,14 @@ class WeightFormat:
     """Bytes of one weight, scales included: experts on the GPU, on the CPU, and all the rest.
 
     `amx`: the CPU kernels of this format use AMX tiles where the processor has them.
+    `multiplied_bits`: width of the numbers that a GPU's matrix units multiply, where they can.
     """
 
     gpu_expert: float
     cpu_expert: float
     rest: float
     amx: bool = False
+    multiplied_bits: int = 16
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Gpus:
     """Equal GPUs of one host. `tflops_bf16` is dense; None takes it from the bandwidth.
 
     `nvlink_gb_s` is both directions of one GPU's direct links, 0 where there are none.
+    `narrowest_bits`: the narrowest numbers that its matrix units multiply.
     """
 
     name: str
@@ -100,6 +103,7 @@ class Gpus:
     nvlink_gb_s: float = 0.0
     tflops_bf16: float | None = None
     pcie_gb_s: float = 25.0
+    narrowest_bits: int = 16
 
     def __post_init__(self) -> None:
         _positive(self, "count", "bandwidth_gb_s", "tflops_bf16", "pcie_gb_s")
@@ -108,6 +112,11 @@ class Gpus:
     def tflops(self) -> float:
         """Dense bf16 TFLOP/s of one GPU; without a figure, 0.25 for each GB/s (H100: 0.295)."""
         return self.tflops_bf16 or 0.25 * self.bandwidth_gb_s
+
+    def tflops_of(self, weights: WeightFormat) -> float:
+        """TFLOP/s with numbers as narrow as the format's: half the bits are twice as many."""
+        bits = weights.multiplied_bits
+        return self.tflops * (16 / bits if bits >= self.narrowest_bits else 1.0)
 
 
 @dataclass(frozen=True)
@@ -129,11 +138,13 @@ class Serving:
     """How it is served.
 
     `input_tokens` and `output_tokens` are of a typical request, not the largest one allowed.
-    `tensor_parallel` None means all GPUs. `gpu_experts` (hybrid) counts experts of each layer
+    `tensor_parallel` None means all GPUs; `data_parallel` copies of attention share the experts,
+    `stages` of layers follow one another. `gpu_experts` (hybrid) counts experts of each layer
     that live on GPUs. `cpu_threads` None means all cores. `kv_tokens_max` bounds how many
     requests run at once. `concurrency` is what users ask for. `weights_in_memory`: the files
     are in the page cache or on a RAM disk when the engine starts. `stream_prefill_from`: prompts of
-    that many tokens and more are computed layer by layer on the GPU (ktransformers), None never.
+    that many tokens and more are computed layer by layer on the GPU (ktransformers), None never;
+    `stream_chunk` tokens at a time.
     """
 
     engine: EngineFamily
@@ -142,16 +153,19 @@ class Serving:
     input_tokens: float = 8192
     output_tokens: float = 1024
     tensor_parallel: int | None = None
+    data_parallel: int = 1
+    stages: int = 1
     kv_dtype_bytes: float = 2
     kv_tokens_max: float | None = None
     gpu_experts: int = 0
     cpu_threads: int | None = None
     weights_in_memory: bool = False
     stream_prefill_from: int | None = 400
+    stream_chunk: int = 16384
 
     def __post_init__(self) -> None:
         _positive(self, "concurrency", "input_tokens", "output_tokens", "tensor_parallel")
-        _positive(self, "kv_dtype_bytes", "cpu_threads")
+        _positive(self, "kv_dtype_bytes", "cpu_threads", "data_parallel", "stages")
 
     @property
     def running(self) -> float:

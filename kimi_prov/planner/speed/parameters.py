@@ -45,6 +45,7 @@ CPU: Final[dict[str, Prior]] = {
     "amx_gflops": Prior(160, 0.3, "the same where the engine uses AMX"),
     "llama_prefill": Prior(1.5, 0.4, "times the CPU's part of a prompt in llama.cpp"),
     "prepare_gb_s": Prior(45, 0.3, "GB/s at which the CPU hands layers over for GPU prefill"),
+    "hand_over_us": Prior(150, 0.4, "us for each expert that layer-wise prefill hands over"),
     "stream_share": Prior(0.9, 0.2, "share of PCIe bandwidth that streaming layers reaches"),
     "gpu_share": Prior(0.3, 0.4, "share of dense bf16 FLOP/s that GPU prefill reaches"),
 }

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 # Share of a GPU's bandwidth that the dense part of a hybrid reaches: small matrices, one stream.
 _HYBRID_GPU_SHARE = 0.6
-# kt-kernel streams layers to the GPU in chunks of this many tokens of a prompt.
-_STREAM_CHUNK = 16384
 # Tokens of prompts that one pass of a GPU engine takes in.
 _PASS = 8192
+# Rows of a block of vLLM's mixture kernels: the least that a mean expert fills to this share.
+_BLOCKS, _FULL = (8, 16, 32, 48, 64), 0.9
 # AVX2 kernels against AVX-512 ones, measured on one layer with kt-kernel: a decode step, a prompt.
 _AVX2_DECODE, _AVX2_PREFILL = 1.5, 3.0
 # Weights spread over two sockets by an engine that does not know of nodes.
@@ -70,19 +70,25 @@ def decode(model: ModelShape, machine: Machine, serving: Serving, values: Values
     others = serving.running - 1
     if others <= 0:
         return step
-    prompt = prefill(model, machine, serving, values)
+    prompt = prefill(model, machine, serving, values, serving.running)
     # A GPU engine's passes are under way anyway: a prompt adds its arithmetic to them.
     added = prompt.kernel if machine.cpu is None else prompt.total
+    others /= serving.data_parallel * serving.stages
     return step + Parts(kernel=others * serving.input_tokens / serving.output_tokens * added)
 
 
-def prefill(model: ModelShape, machine: Machine, serving: Serving, values: Values) -> Parts:
-    """Seconds for one token of a prompt of `serving.input_tokens` tokens."""
+def prefill(
+    model: ModelShape, machine: Machine, serving: Serving, values: Values, prompts: float = 1
+) -> Parts:
+    """Seconds for one token of a prompt of `serving.input_tokens` tokens.
+
+    `prompts` of that length wait at the same time: what is streamed for one serves all in a chunk.
+    """
     if machine.cpu is None:
         parts = _gpu_prefill(model, _gpus(machine), serving, values)
         return parts.times(_untuned(model, serving, values))
     if machine.gpus is not None and _streams(serving):
-        return _streamed_prefill(model, machine.gpus, serving, values)
+        return _streamed_prefill(model, machine.gpus, serving, values, prompts)
     return _cpu_prefill(model, machine, machine.cpu, serving, values)
 
 
@@ -123,9 +129,11 @@ def _untuned(model: ModelShape, serving: Serving, values: Values) -> float:
 
 
 def _gpu_step(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
-    batch = serving.running
-    own = _platform(gpus, serving, values) * 1e-6 * values["request_us"] * batch
-    cache = batch * _cache_bytes(model, serving, _ranks(gpus, serving))
+    # Stages work on batches of their own in turn; copies of attention on requests of their own.
+    batch = max(1.0, serving.running / serving.stages)
+    mine = max(1.0, batch / serving.data_parallel)
+    own = _platform(gpus, serving, values) * 1e-6 * values["request_us"] * mine
+    cache = mine * _cache_bytes(model, serving, _ranks(gpus, serving))
     return _gpu_pass(model, gpus, serving, values, batch) + Parts(
         own, cache / (gpus.bandwidth_gb_s * 1e9 * values["memory_share"])
     )
@@ -138,7 +146,8 @@ def _gpu_pass(
     launches = _platform(gpus, serving, values) * 1e-6 * values["layer_us"] * model.layers
     weights = serving.weights
     experts = model.distinct_experts(tokens) * model.moe_layers * model.params_per_expert
-    read = model.always_params * weights.rest + experts * weights.gpu_expert
+    shared = experts * weights.gpu_expert / serving.data_parallel
+    read = model.always_params * weights.rest + shared
     rate = _ranks(gpus, serving) * gpus.bandwidth_gb_s * 1e9 * values["memory_share"]
     return Parts(launches, read / rate)
 
@@ -152,12 +161,25 @@ def _cache_bytes(model: ModelShape, serving: Serving, ranks: int) -> float:
 
 def _gpu_prefill(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
     """Arithmetic, and for each pass its launches and one reading of nearly all weights."""
+    tokens = min(serving.input_tokens, _PASS)
     passes = math.ceil(serving.input_tokens / _PASS) / serving.input_tokens
-    one_pass = _gpu_pass(model, gpus, serving, values, _PASS).times(passes)
+    one_pass = _gpu_pass(model, gpus, serving, values, tokens).times(passes)
     share = values["compute_share"] * (values["amd_compute"] if gpus.vendor == "AMD" else 1.0)
     flops = model.flops_per_token(serving.input_tokens / 2)
-    arithmetic = flops / (_ranks(gpus, serving) * gpus.tflops * 1e12 * share)
+    flops += 2 * model.routed_active_params * (_padding(model, tokens) - 1)
+    arithmetic = flops / (_ranks(gpus, serving) * gpus.tflops_of(serving.weights) * 1e12 * share)
     return one_pass + Parts(kernel=arithmetic)
+
+
+def _padding(model: ModelShape, tokens: float) -> float:
+    """How many times its rows an expert computes: kernels take whole blocks of tokens.
+
+    Half a block of each expert is empty on average; the block grows with the tokens of an expert.
+    """
+    touched = model.distinct_experts(tokens)
+    rows = tokens * model.experts_per_token / touched
+    block = next((size for size in _BLOCKS if rows < _FULL * size), _BLOCKS[-1])
+    return 1 + block / 2 / rows
 
 
 def _cpu_step(model: ModelShape, machine: Machine, serving: Serving, values: Values) -> Parts:
@@ -224,15 +246,23 @@ def _cpu_prefill(
     return Parts(kernel=seconds)
 
 
-def _streamed_prefill(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
-    """kt-kernel's layer-wise prefill: each chunk of the prompt sees every layer streamed once."""
-    on_cpu = 1 - min(1.0, serving.gpu_experts / model.experts)
-    size = model.experts * on_cpu * model.moe_layers * model.params_per_expert
-    size *= serving.weights.gpu_expert / 1e9
+def _streamed_prefill(
+    model: ModelShape, gpus: Gpus, serving: Serving, values: Values, prompts: float
+) -> Parts:
+    """kt-kernel's layer-wise prefill: each chunk of the prompt sees every layer streamed once.
+
+    All experts of a layer are handed over, those on the GPU too; while one is copied, the CPU lays
+    the next one out (two slots in turn), and all ranks meet after each.
+    """
+    handed = model.experts * model.moe_layers
+    size = handed * model.params_per_expert * serving.weights.gpu_expert / 1e9
     ranks = _ranks(gpus, serving)
     stream = size / (ranks * gpus.pcie_gb_s * values["stream_share"])
-    chunks = math.ceil(serving.input_tokens / _STREAM_CHUNK)
-    per_token = chunks * (size / values["prepare_gb_s"] + stream) / serving.input_tokens
+    tokens = prompts * serving.input_tokens
+    chunks = math.ceil(tokens / serving.stream_chunk)
+    meet = handed * values["hand_over_us"] * 1e-6
+    once = math.hypot(size / values["prepare_gb_s"], stream) + meet
+    per_token = chunks * once / tokens
     flops = model.flops_per_token(serving.input_tokens / 2)
     compute = flops / (ranks * gpus.tflops * 1e12 * values["gpu_share"])
     return Parts(bandwidth=per_token, kernel=compute)

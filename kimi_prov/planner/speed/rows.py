@@ -248,7 +248,10 @@ def _serving(
         return serving
     if machine.cpu is not None:
         experts = _gpu_experts(_text(row, "flags"), serving, model, machine.gpus)
-        return replace(serving, gpu_experts=experts)
+        start = _number(r"layer-?wise prefill threshold (\d+)", flags)
+        return replace(
+            serving, gpu_experts=experts, stream_prefill_from=int(start) if start else None
+        )
     room = machine.gpus.memory_gb * _CACHE_SHARE * 1e9 - _gpu_weights(fmt, model, machine.gpus)
     shards = _number(r"DCP(\d)", flags) or 1
     served = _served(row, serving) if concurrency > 1 else serving

@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load, number
 from kimi_prov.catalog.reading import HERE, parse
 from kimi_prov.planner import architecture as counting
 from kimi_prov.planner.speed.inputs import Cpu, Gpus, ModelShape
@@ -71,7 +71,18 @@ def cards(row: Gpu, count: int) -> Gpus:
         nvlink_gb_s=row.nvlink_gb_s,
         tflops_bf16=row.tflops_bf16,
         pcie_gb_s=row.pcie_gb_s,
+        narrowest_bits=_narrowest_bits(row),
     )
+
+
+def _narrowest_bits(row: Gpu) -> int:
+    """Eight bits since Ada, Hopper and MI300, four since Blackwell and MI350."""
+    if row.vendor == "amd":
+        return 4 if row.name.startswith("MI35") else 8
+    capability = number(row.compute_capability or "0")
+    if capability >= (10, 0):
+        return 4
+    return 8 if capability >= (8, 9) else 16
 
 
 def unspecified_gpus(count: int) -> Gpus:

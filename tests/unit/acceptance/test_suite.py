@@ -103,8 +103,8 @@ def test_an_outsider_that_connects_is_a_failure_and_none_is_a_skip():
 
 
 def test_stand_ins_are_named_and_real_things_are_not():
-    assert suite.stand_ins({"model": {"random_weights": False}}, None) == []
-    assert len(suite.stand_ins({"model": {"random_weights": True}}, "nspawn")) == 2
+    assert suite.stand_ins({"model": {"random_weights": False}}, {}) == []
+    assert len(suite.stand_ins({"model": {"random_weights": True}}, {"lab_kind": "nspawn"})) == 2
 
 
 def test_a_host_passes_only_when_something_was_checked_and_nothing_failed():

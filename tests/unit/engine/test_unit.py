@@ -31,12 +31,13 @@ PLAN: dict[str, Any] = {
         "serve_dir": "/srv/kimi/ram/kimi-k2-lab/1",
         "served_names": ["kimi-k2-lab"],
     },
+    "weights": {"draft": None},
     "tuning": {"limits": {"memlock": "infinity", "nofile": 1048576}},
     "paths": layout.paths(),
 }
 
 
-def render(*, gpus: bool = False, **instance: object) -> str:
+def render(*, devices: bool = False, **instance: object) -> str:
     """Write the unit and its drop-in as one file, as systemd reads them."""
     environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)  # noqa: S701
     environment.filters |= {
@@ -45,9 +46,10 @@ def render(*, gpus: bool = False, **instance: object) -> str:
     }
     values = {
         **yaml.safe_load((ROLE / "defaults" / "main.yml").read_text()),
+        "serve_start_timeout_s": 3600,
         "kimi_plan": PLAN,
         "instance": {**INSTANCE, **instance},
-        "__serve_gpus": gpus,
+        "__serve_gpus": devices,
         "__serve_stamps": {0: "0123456789abcdef"},
     }
     parts = [
@@ -62,10 +64,10 @@ def setting(unit: str, name: str) -> list[str]:
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
-@pytest.mark.parametrize("gpus", [False, True])
-def test_exposure_is_at_most_three(tmp_path: Path, gpus: bool) -> None:
+@pytest.mark.parametrize("devices", [False, True])
+def test_exposure_is_at_most_three(tmp_path: Path, devices: bool) -> None:
     unit = tmp_path / "kimi-serve.service"
-    unit.write_text(render(gpus=gpus))
+    unit.write_text(render(devices=devices))
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)],
         capture_output=True,
@@ -88,7 +90,7 @@ def test_failures_are_counted_longer_than_they_take() -> None:
 
 
 def test_devices_stay_reachable_where_there_are_gpus() -> None:
-    unit = render(gpus=True)
+    unit = render(devices=True)
     assert not re.search(r"^(PrivateDevices|ProtectClock|DeviceAllow|DevicePolicy)=", unit, re.M)
 
 
@@ -118,3 +120,11 @@ def test_it_waits_for_verified_weights_and_ends_its_start_with_a_chat() -> None:
     assert setting(unit, "ExecStartPost")[0].endswith(
         "ready --port 8001 --model kimi-k2-lab --pid $MAINPID"
     )
+
+
+def test_it_waits_until_the_memory_of_its_gpus_is_free() -> None:
+    assert not [line for line in setting(render(), "ExecStartPre") if "--gpus" in line]
+    unit = render(gpus=list(range(8)))
+    assert [
+        line for line in setting(unit, "ExecStartPre") if line.endswith("--gpus 0,1,2,3,4,5,6,7")
+    ]

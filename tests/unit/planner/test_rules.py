@@ -154,6 +154,16 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
     ("gpu.fabric", E8, change("gpus.0.fabric_state", "In Progress"), {}, "blocker"),
     ("gpu.divisible", E8, None, {ARGS: {"tensor-parallel-size": 6}}, "blocker"),
     ("gpu.divisible", E8, None, {ARGS: {"tensor-parallel-size": 16}}, "blocker"),
+    (
+        "parallel.context",
+        E8,
+        change("gpus", gpu_facts(8, 81559)["gpus"]),
+        {"context": 65536},
+        "info",
+    ),
+    ("parallel.pipeline", E8, change("gpus", gpu_facts(6)["gpus"]), {}, "info"),
+    ("parallel.instances", E8, change("gpus", gpu_facts(16)["gpus"]), {}, "info"),
+    ("parallel.data", E8, None, {"concurrency": 256}, "info"),
     ("gpu.idle", E8, change("gpus", gpu_facts(6, 275040)["gpus"]), {}, "info"),
     (
         "driver.fabric_manager",
@@ -202,10 +212,14 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
         "info",
     ),
     ("driver.persistence", E8, change("gpus.0.persistence", False), {}, "info"),
-    ("engine.flag", E8, None, {ARGS: {"swap-space": 32}}, "blocker"),
-    ("engine.flag", E8, None, {ARGS: {"skip-non-local-expert-weights": True}}, "blocker"),
-    ("engine.flag", E8, None, {ARGS: {"load-format": "compressed-tensors"}}, "blocker"),
-    ("engine.flag", E8, None, {ARGS: {"quantization-param-path": "x"}}, "blocker"),
+    ("gpu.nvfp4", E8, None, {"weights_format": "nvfp4"}, "info"),
+    (
+        "engine.flag",
+        E8,
+        None,
+        {ARGS: {"language-model-only": True}, "engine_version": "0.15.0"},
+        "blocker",
+    ),
     (
         "engine.flag",
         E8,
@@ -213,7 +227,6 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
         {ARGS: {"num-redundant-experts": 8}, "engine_version": "0.11.1"},
         "warning",
     ),
-    ("engine.known_broken", E8, None, {ARGS: {"enable-eplb": True}}, "blocker"),
     (
         "engine.known_broken",
         E8,
@@ -346,26 +359,6 @@ def test_a_small_model_of_the_lab_is_not_bothered() -> None:
     assert rules == set()
 
 
-def test_flags_of_the_references_are_named_with_what_replaces_them() -> None:
-    """The full command line of reference 002: it cannot start on the version it recommends."""
-    document = plan(
-        gpu_facts(),
-        engine_args={
-            "swap-space": 32,
-            "enable-expert-parallel": True,
-            "enable-eplb": True,
-            "eplb-config": {"window_size": 1000, "step_interval": 1000},
-            "skip-non-local-expert-weights": True,
-            "kv-cache-dtype": "fp8",
-        },
-        **HUGE,
-    )
-    assert {"engine.flag", "engine.known_broken"} <= blocked_by(document)
-    fixes = " ".join(row["fix"] for row in found(document, "engine.flag"))
-    assert "--kv-offloading-size" in fixes
-    assert "--enable-ep-weight-filter" in fixes
-
-
 def test_three_nodes_of_a_socket_leave_pools_idle() -> None:
     document = plan(snc(6), **HUGE)
     assert document["hybrid"]["pools"] == 4
@@ -407,7 +400,7 @@ def test_an_engine_too_old_for_the_model_is_a_blocker() -> None:
     document = plan(gpu_facts(), engine_version="0.11.1", **HUGE)
     assert "engine.too_old" in blocked_by(document)
     newer = plan(gpu_facts(), **(HUGE | {"model": "kimi-k2.6"}))
-    assert newer["engine"]["version"] == "0.25.1"
+    assert newer["engine"]["version"] == "0.32.0"
 
 
 def test_a_model_that_no_recipe_knows_is_a_warning() -> None:

@@ -104,6 +104,42 @@ def test_long_prompts_are_streamed_to_the_gpu_unless_that_is_off():
     assert on.prefill_tok_s.expected > 2 * off.prefill_tok_s.expected
 
 
+def test_layers_are_streamed_once_for_each_chunk_of_a_prompt():
+    whole, cut = (hybrid(input_tokens=16384, stream_chunk=size) for size in (16384, 4096))
+    # Four times the streaming, the same arithmetic.
+    ratio = whole.prefill_tok_s.expected / cut.prefill_tok_s.expected
+    assert 2 < ratio <= 4
+
+
+def test_prompts_that_wait_together_share_what_is_streamed():
+    short = {"concurrency": 16, "output_tokens": 1024}
+    shared = hybrid(input_tokens=1024, **short).decode_tok_s.expected
+    apart = hybrid(input_tokens=1024, stream_chunk=1024, **short).decode_tok_s.expected
+    assert shared > 1.4 * apart
+
+
+def test_narrow_numbers_are_multiplied_faster_where_the_card_can():
+    fp8, nvfp4 = speed.weight_format("fp8"), speed.weight_format("nvfp4")
+    rates = {
+        name: (card.tflops, card.tflops_of(fp8), card.tflops_of(nvfp4))
+        for name in ("A100 SXM 80GB", "H200 SXM", "B200 SXM", "MI300X", "MI355X")
+        for card in [subjects.gpus(name, 1)]
+    }
+    speedups = {name: (f / b, n / b) for name, (b, f, n) in rates.items()}
+    assert speedups == {
+        "A100 SXM 80GB": (1, 1),
+        "H200 SXM": (2, 1),
+        "B200 SXM": (2, 4),
+        "MI300X": (2, 1),
+        "MI355X": (2, 4),
+    }
+
+
+def test_a_short_prompt_leaves_blocks_of_the_experts_half_empty():
+    short, long = h200(input_tokens=500), h200(input_tokens=8192)
+    assert long.prefill_tok_s.expected > 1.5 * short.prefill_tok_s.expected
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     cores=st.integers(1, 256),

@@ -146,7 +146,7 @@ def test_bars_add_up_to_the_memory_and_show_what_does_not_fit() -> None:
 
 
 def test_gpus_that_the_plan_does_not_use_are_a_bar_of_their_own() -> None:
-    found = target("six", facts(gpus=("H200 SXM", 143771, 6)))
+    found = target("six", facts(gpus=("B300 SXM", 275040, 6)))
     bars = view.memory(found)
     assert [bar.label for bar in bars][:2] == ["GPU 0 to 3, each", "GPU 4, 5, each, not used"]
 
@@ -167,7 +167,11 @@ def test_the_cache_is_shared_by_requests_of_each_length() -> None:
     found = eight_h200()
     points = dict(view.capacity(found))
     assert points[4096] == view.cache_tokens(found) // 4096
-    assert max(points) <= 262144
+    assert max(points) == found["plan"]["model"]["context_max"] == 262144
+    cards = facts(gpus=("B300 SXM", 275040, 8))
+    short = target("b300", cards, model="kimi-k2-instruct")
+    assert view.cache_tokens(short) > 262144
+    assert max(dict(view.capacity(short))) == 131072
 
 
 @pytest.mark.parametrize(
@@ -194,10 +198,10 @@ def test_what_is_not_known_is_called_unknown() -> None:
 def test_a_blocker_says_what_mending_costs_where_that_is_known() -> None:
     found = two_h100()
     for row, known in zip(found["findings"], (0, 12000), strict=False):
-        row["cost_usd"] = known
+        row |= {"cost_usd": known, "cost_basis": "six more cards"}
     page = renderer("text")(check.document([found]))
     assert "costs: work, nothing to buy" in page
-    assert "costs: $12,000" in page
+    assert "costs: about $12,000: six more cards" in page
 
 
 def test_what_blocks_several_machines_is_told_once() -> None:

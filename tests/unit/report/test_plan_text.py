@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from kimi_prov.catalog.loader import load
+from kimi_prov.hardware import spec
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.wishes import parse
 from kimi_prov.report import text
 
+SHEETS = Path(__file__).resolve().parents[3] / "inventories" / "specs"
 FACTS = Path(__file__).resolve().parents[2] / "data" / "facts" / "lab-nspawn.json"
 
 
@@ -24,6 +27,15 @@ def test_it_fits_80_columns_and_names_every_decision() -> None:
     assert max(len(line) for line in page.splitlines()) <= 80
     for word in ("kimi-k2-lab", "vllm 0.32.0", "RAM disk", "numactl", "firewall", "random weights"):
         assert word in page
+
+
+def test_speeds_and_how_the_model_is_shared_out_are_shown() -> None:
+    facts = spec.read(SHEETS / "quote-8x-h200.yml", load())
+    page = text.plan(make_plan(facts, parse({"kimi_model": "kimi-k2.5"}, host="q"), load()))
+    words = " ".join(page.split())
+    assert "parallel tensor 8" in words
+    assert re.search(r"speed estimated, \S+-bound: [\d.]+ \([\d.]+ to [\d.]+\) tokens/s for", words)
+    assert "speed not estimated: a model of random weights" in " ".join(shown().split())
 
 
 def test_blockers_come_with_how_to_mend_them() -> None:

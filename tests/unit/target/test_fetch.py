@@ -557,3 +557,27 @@ def test_a_moving_branch_is_not_followed_in_the_middle(
     asked = [path for path, _ in hub.server.behaviour.requests if "/revision/" in path]
     assert asked
     assert all(COMMIT in path for path in asked)
+
+
+def test_a_draft_is_fetched_and_verified_like_the_model(
+    machine: Machine, serve: Start, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    server = serve(files)
+    small = {"draft.safetensors": noise(7, 50_000)}
+    beside = serve(small)
+    folder = tmp_path / "models/draft/rev"
+    draft = {"source": beside.url, "dir": str(folder), "manifest": manifest_of(small)}
+    assert machine.fetch(source=server.url, manifest=manifest_of(files), draft=draft) == 0
+    assert machine.holds(files)
+    assert (folder / "draft.safetensors").read_bytes() == small["draft.safetensors"]
+    assert (folder / ".kimi-verified").exists()
+    assert machine.progress["state"] == "done"
+    assert machine.progress["done_bytes"] == machine.progress["total_bytes"] == 50_000
+    assert machine.fetch("--check") == 0
+    (folder / "draft.safetensors").write_bytes(b"x" * 50_000)
+    assert machine.fetch("--check") == 1
+    assert machine.fetch() == 0
+    assert machine.fetch("--check") == 0
+    wrong = {**draft, "manifest": manifest_of({"draft.safetensors": noise(8, 50_000)})}
+    assert machine.fetch(draft=wrong) == 2
+    assert "draft.safetensors" in machine.progress["message"]

@@ -87,3 +87,49 @@ def test_weights_are_waited_for_until_the_mark_is_there(
     (tmp_path / ".kimi-verified").touch()
     waiting.join(5)
     assert not waiting.is_alive()
+
+
+SMI = """#!/bin/sh
+case "$1" in
+*memory.used) cat "$(dirname "$0")/memory" ;;
+*compute-apps*) echo 'GPU-b, 4711, /srv/kimi/engine/bin/python' ;;
+esac
+"""
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two GPUs; the file says what each has in use."""
+    monkeypatch.setattr(ready, "_PAUSE_S", 0.01)
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(SMI)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    table = tmp_path / "memory"
+    table.write_text("0, GPU-a, 4\n1, GPU-b, 131072\n")
+    return table
+
+
+def test_gpus_are_waited_for_until_their_memory_is_free(
+    memory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = threading.Thread(target=ready.main, args=(["--gpus", "0,1"],))
+    waiting.start()
+    time.sleep(0.3)
+    assert waiting.is_alive()
+    memory.write_text("0, GPU-a, 4\n1, GPU-b, 17\n")
+    waiting.join(5)
+    assert not waiting.is_alive()
+    said = capsys.readouterr().out
+    assert "GPU 1: 131072 MiB in use by /srv/kimi/engine/bin/python (4711)" in said
+
+
+def test_gpus_that_stay_held_are_given_up_with_their_holder(
+    memory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ready.main(["--gpus", "0"]) == 0
+    assert ready.main(["--gpus", "0,1", "--patience", "0"]) == 1
+    assert "given up after 0 s: GPU 1: 131072 MiB" in capsys.readouterr().out
+    memory.unlink()
+    assert ready.main(["--gpus", "0", "--patience", "0"]) == 1
+    assert "nvidia-smi does not answer" in capsys.readouterr().out

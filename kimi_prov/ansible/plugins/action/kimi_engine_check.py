@@ -25,7 +25,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         plan = self._task.args["plan"]
         question = {
             "env_dir": plan["engine"]["env_dir"],
-            "instances": [{"argv": i["argv"], "env": i["env"]} for i in plan["instances"]],
+            "instances": [{"argv": i["argv"], "env": i["env"]} for i in _instances(plan)],
         }
         check = bool(self._task.check_mode)
         try:
@@ -35,6 +35,16 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return result | {"changed": False, "skipped": True, "msg": str(error)}
             return result | _refused(plan["engine"], str(error))
         return result | {"changed": False}
+
+
+def _instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return those that run, and those stood in for where this parser is of their version."""
+    replaced = plan.get("stand_in")
+    if not replaced:
+        return list(plan["instances"])
+    own, other = plan["engine"], replaced["engine"]
+    same = (own["name"], own["version"]) == (other["name"], other["version"])
+    return [*plan["instances"], *(replaced["instances"] if same else [])]
 
 
 def _refused(engine: dict[str, Any], reason: str) -> dict[str, Any]:

@@ -25,6 +25,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             document = target(self, "status")
         except RemoteError as error:
             document = {"ok": False, "provisioned": False, "detail": str(error)}
-        plan = {"model": {"random_weights": document.pop("random_weights", False)}}
-        document["stand_ins"] = suite.stand_ins(plan, (task_vars or {}).get("lab_kind"))
+        said = document.pop("stand_in", None)
+        plan = {
+            "model": {"random_weights": document.pop("random_weights", False)},
+            "stand_in": {"said": said} if said else None,
+        }
+        document["stand_ins"] = suite.stand_ins(plan, task_vars or {})
         return result | {"changed": False, "kimi_document": document}

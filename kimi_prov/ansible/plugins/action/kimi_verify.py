@@ -95,5 +95,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             seen_from=seen_from,
             why=why,
             checks=found,
-            said=suite.stand_ins(plan, variables.get("lab_kind")),
+            said=suite.stand_ins(plan, variables),
         )

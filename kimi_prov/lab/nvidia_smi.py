@@ -1,0 +1,86 @@
+"""A stand-in for `nvidia-smi` that answers with what a real one said when it was recorded."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from kimi_prov.errors import UserError
+from kimi_prov.target.read_nvidia import query, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEME = "nvidia-smi:"
+_FILES = {
+    "query": "nvidia-smi-q.xml",
+    "topology": "nvidia-smi-topo-m.txt",
+    "links": "nvidia-smi-nvlink-s.txt",
+}
+_PROGRAM = '''#!/usr/bin/python3
+"""nvidia-smi, answering from the recording {name}: a stand-in, there is no GPU here."""
+import sys
+
+ANSWERS = {answers}
+ROWS = {rows}
+
+
+def table(columns):
+    for row in ROWS:
+        print(", ".join(row.get(column, "[N/A]") for column in columns))
+
+
+asked = sys.argv[1:]
+columns = [word.partition("=")[2].split(",") for word in asked if word.startswith("--query-gpu=")]
+if columns:
+    table(columns[0])
+elif any(word.startswith("--query-compute-apps") for word in asked):
+    pass  # nothing runs on GPUs that are not there
+elif asked[:2] == ["topo", "-m"]:
+    print(ANSWERS["topology"], end="")
+elif asked[:2] == ["nvlink", "-s"]:
+    print(ANSWERS["links"], end="")
+elif {{"-q", "-x"}} <= set(asked):
+    print(ANSWERS["query"], end="")
+elif not asked:
+    print("recorded (stand-in): " + ", ".join(row["name"] for row in ROWS))
+else:
+    sys.exit(f"this stand-in of nvidia-smi was not recorded answering {{' '.join(asked)}}")
+'''
+
+
+def program(folder: Path) -> str:
+    """Return the source of the stand-in for a recorded folder.
+
+    Raises UserError where the folder holds no answer of nvidia-smi.
+    """
+    said = {name: _text(folder / file) for name, file in _FILES.items()}
+    listed = table(_text(folder / "gpus.csv") or None)
+    known = query(said["query"])
+    if known is None or not listed:
+        raise UserError(
+            f"{folder}: no recorded nvidia-smi lies there",
+            fix=f"name a folder that holds {_FILES['query']} and gpus.csv",
+        )
+    uuids = [str(row["uuid"]) for row in known["gpus"]]
+    rows = [
+        {
+            **{name: value.removesuffix(" MiB") for name, value in row.items()},
+            # Recordings carry no serial numbers: the cards are told apart all the same.
+            "uuid": f"{uuid[:-2]}{number:02d}",
+            "memory.used": "0",
+        }
+        for number, (row, uuid) in enumerate(zip(listed, uuids, strict=True))
+    ]
+    return _PROGRAM.format(
+        name=folder.name,
+        answers=json.dumps(said, indent=1),
+        rows=json.dumps(rows, indent=1),
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""

