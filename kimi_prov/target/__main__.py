@@ -28,6 +28,8 @@ COMMANDS = {
     "driver": "kimi_prov.target.driver",
     "interceptors": "kimi_prov.target.interceptors",
     "destroy": "kimi_prov.target.destroy",
+    "bench": "kimi_prov.target.bench",
+    "bench-engine": "kimi_prov.target.bench_engine",
 }
 
 
