@@ -218,7 +218,7 @@ class Undo:
                 )
 
     def driver(self) -> None:
-        """Holds of ours, and what was set aside; the driver itself stays as it is."""
+        """Take our holds off and bring back what was set aside; the driver itself stays."""
         kept = read_json(self.paths.root / layout.DRIVER_STATE[1:])
         held = set(kept.get("held") or []) & set(run("apt-mark", "showhold").stdout.split())
         if held:
