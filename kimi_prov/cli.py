@@ -172,6 +172,21 @@ def status(inventory: Path, limit: str | None, form: str, output: Path | None) -
 @cli.command()
 @INVENTORY
 @LIMIT
+@FORMAT
+@OUTPUT
+def bench(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
+    """Measure memory, the kernel and the served model, and say whether that is normal here."""
+    from kimi_prov.acceptance import bench as judging
+    from kimi_prov.acceptance import render
+    from kimi_prov.provision import commands
+
+    wished = _output(form, output)
+    return commands.bench(inventory, limit, wished, render.bench, judging.changes)
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
 @click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted.")
 def key(inventory: Path, limit: str | None, *, rotate: bool) -> ExitCode:
     """Print `HOST KEY` for the API key that nobody has seen yet. It is shown once."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov import bundle
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.provision import history, locks, runner, screens, words
 from kimi_prov.provision import inventory as inventories
-from kimi_prov.provision import locks, runner, screens, words
 from kimi_prov.provision.arguments import Request
 from kimi_prov.provision.folder import state_home
 from kimi_prov.provision.output import Output, say
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kimi_prov.provision.runner import Finished
 
     Text = Callable[[Mapping[str, Any]], str]
+    Changes = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
     StandIns = Callable[[Mapping[str, Any], Mapping[str, Any]], list[str]]
 
 _BLOCKER = "blocker"
@@ -111,6 +112,22 @@ def status(path: Path, limit: str | None, output: Output, text: Text) -> ExitCod
         return {"ok": False, "provisioned": False, "detail": why, "stand_ins": []}
 
     return _examine("status", path, limit, output, text, nothing)
+
+
+def bench(path: Path, limit: str | None, output: Output, text: Text, changes: Changes) -> ExitCode:
+    """Measure every host; keep the results, each with its `changes` against the last."""
+
+    def nothing(why: str) -> dict[str, Any]:
+        return {"ok": False, "detail": why, "stand_ins": []}
+
+    def keep(host: str, found: dict[str, Any]) -> None:
+        place = history.folder(state_home(), path, host)
+        before = history.last(place)
+        if before is not None:
+            found["last"] = changes(before, found)
+        history.keep(place, {**found, "last": None})
+
+    return _examine("bench", path, limit, output, text, nothing, keep)
 
 
 def key(path: Path, limit: str | None, *, rotate: bool) -> ExitCode:
@@ -217,11 +234,15 @@ def _examine(
     output: Output,
     text: Text,
     nothing: Callable[[str], dict[str, Any]],
+    keep: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> ExitCode:
     output.check()
     inventory, request = _prepare(command, command, path, Passed(limit=limit))
     finished = _run(request, inventory)
     hosts = dict(finished.outcome.documents)
+    if keep is not None:
+        for host, found in hosts.items():
+            keep(host, found)
     for failure in finished.outcome.failures:
         if failure.host:
             hosts.setdefault(failure.host, nothing(failure.cause))

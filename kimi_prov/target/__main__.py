@@ -26,6 +26,8 @@ COMMANDS = {
     "runtime": "kimi_prov.target.runtime",
     "status": "kimi_prov.target.status",
     "destroy": "kimi_prov.target.destroy",
+    "bench": "kimi_prov.target.bench",
+    "bench-engine": "kimi_prov.target.bench_engine",
 }
 
 

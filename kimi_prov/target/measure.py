@@ -43,14 +43,19 @@ _BIG_FILES = ("/usr/lib", "/boot", "/opt")
 def measured(machine: Machine, facts: Dict[str, Any]) -> Dict[str, Any]:
     """Measure all; a thing that could not be measured is null, with the reason."""
     load = os.getloadavg()[0]
-    cores = facts["cpu"]["cores"] or facts["cpu"]["threads"] or 1
     return {
         "load": round(load, 2),
-        "busy": load > _BUSY * cores,
+        "busy": is_busy(load, facts),
         "memory": memory(machine, facts),
         "disk": disk(facts),
         "sha256": sha256(),
     }
+
+
+def is_busy(load: float, facts: Dict[str, Any]) -> bool:
+    """Whether so many processes want to run that a measurement tells of them instead."""
+    cores = facts["cpu"]["cores"] or facts["cpu"]["threads"] or 1
+    return bool(load > _BUSY * cores)
 
 
 def apply(facts: Dict[str, Any], found: Dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ def test_help_is_there_at_once(installed):
     done = installed.run("--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0
-    for command in ("plan", "apply", "verify", "status", "key", "destroy", "lab", "init", "probe"):
+    for command in ("plan", "apply", "verify", "status", "bench", "key", "destroy", "lab", "init"):
         assert f"  {command} " in done.stdout
     # Processor time: the clock on the wall also counts what else the machine does.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
@@ -93,6 +93,38 @@ def test_reports_are_merged_and_a_host_that_fails_decides(installed, local, comm
         "good": True,
         "bad": False,
     }
+
+
+BENCH = """
+- hosts: kimi
+  gather_facts: false
+  tasks:
+    - name: Report
+      kimi_status:
+        kimi_document: {ok: true, detail: measured, normal: null, model: m,
+                        measured_at: "2026-11-21", load: {average: 0, busy: false},
+                        engine: {name: e, variant: v, version: "1"},
+                        memory: {bytes_per_s: 8}, layer: {available: false, reason: none},
+                        serve: {input_tokens: 1, output_tokens: 1,
+                                levels: [{concurrency: 1, aggregate_tok_s: 4}]},
+                        compared: [], basis: b, look_at: [], last: null, stand_ins: []}
+"""
+
+
+def test_a_second_bench_is_compared_with_the_first_of_the_same_host(installed, local):
+    installed.playbook("bench", BENCH)
+    told = []
+    for _ in range(2):
+        done = quiet(installed.run("bench", local("a", "b"), "--format", "json"))
+        assert done.returncode == 0
+        told.append(json.loads(done.stdout))
+    assert told[0]["schema"] == "kimi-prov/bench/v1"
+    assert [host["last"] for host in told[0]["hosts"].values()] == [None, None]
+    for host in told[1]["hosts"].values():
+        assert {row["name"]: row["change"] for row in host["last"]["rows"]} == {
+            "memory": 0.0,
+            "1 at once": 0.0,
+        }
 
 
 def test_a_report_may_go_to_a_file(installed, local):

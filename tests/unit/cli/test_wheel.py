@@ -9,7 +9,8 @@ def test_the_wheel_carries_all_that_a_run_needs(wheel):
     bundle = "kimi_prov/_bundle"
     wanted = {
         f"{bundle}/ansible.cfg",
-        *(f"{bundle}/playbooks/{n}.yml" for n in ("site", "plan", "verify", "status", "key")),
+        *(f"{bundle}/playbooks/{n}.yml" for n in ("site", "plan", "verify", "status", "bench")),
+        f"{bundle}/playbooks/key.yml",
         f"{bundle}/playbooks/destroy.yml",
         f"{bundle}/inventories/lab/hosts.yml",
         f"{bundle}/inventories/localhost/hosts.yml",

@@ -1,0 +1,191 @@
+"""What a bench found, beside what was predicted: whether it is normal, and where to look if not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.acceptance import suite
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Row = dict[str, Any]
+# Share of the channels' theoretical rate that reading reaches: three quarters is usual; a loaded
+# EPYC with twelve channels of DDR5-4800 reached half (230 of 460 GB/s).
+_OF_THEORY = (0.5, 0.75, 1.0)
+# Share of the bandwidth just measured that kt-kernel reaches at one token: 0.8 with 14 threads on a
+# machine with AMX; the small experts of a cut layer may partly lie in the cache.
+_OF_MEMORY = (0.5, 0.8, 1.3)
+# Findings that explain a slow machine, in the order in which they are worth looking at.
+CAUSES = (
+    "memory.channels",
+    "memory.speed",
+    "memory.dimms_mixed",
+    "cpu.threads_as_cores",
+    "cpu.cores_left",
+    "numa.sub_nodes",
+    "numa.binding",
+    "tuning.governor",
+    "tuning.thp",
+    "tuning.numa_balancing",
+    "memory.swap",
+    "ram_disk.memory",
+    "ram_disk.swap",
+    "gpu.held",
+    "gpu.pcie",
+    "gpu.nvlink",
+)
+_LOOKED_AT = "memory channels, threads, SNC, governor, transparent huge pages, RAM disk, other load"
+
+
+def document(
+    measured: Mapping[str, Any],
+    findings: Sequence[Mapping[str, Any]],
+    variables: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Give a host's part of the report.
+
+    `measured` is the machine's answer, `findings` those of today's plan, `variables` the host's.
+    """
+    plan, facts = measured["plan"], measured["facts"]
+    levels = measured["serve"]["levels"]
+    rows = compared(measured)
+    slow = [row["name"] for row in rows if row["verdict"] == "slow"]
+    judged = [row for row in rows if row["verdict"] != "unjudged"]
+    failed = sum(level["failed"] for level in levels)
+    engine = plan["engine"]
+    return {
+        "ok": not failed,
+        "detail": f"{failed} requests failed" if failed else "measured",
+        "normal": not slow if judged else None,
+        "model": plan["model"]["name"],
+        "engine": {key: engine[key] for key in ("name", "variant", "version")},
+        "measured_at": facts["collected_at"],
+        "load": {"average": measured["load"], "busy": measured["busy"]},
+        "memory": measured["memory"],
+        "layer": measured["layer"],
+        "serve": measured["serve"],
+        "compared": rows,
+        "basis": plan["throughput"]["basis"],
+        "look_at": causes(measured, findings) if slow else [],
+        "last": None,
+        "stand_ins": suite.stand_ins(plan, variables),
+    }
+
+
+def compared(measured: Mapping[str, Any]) -> list[Row]:
+    """Put each figure beside what was predicted for it, where anything was."""
+    throughput = measured["plan"]["throughput"]
+    levels = measured["serve"]["levels"]
+    first, planned = levels[0], levels[-1]
+    theory = measured["facts"]["memory"]["bandwidth_bytes_per_s"]["theoretical"]
+    bandwidth = measured["memory"]["bytes_per_s"]
+    rows = [_row("memory", "bytes_per_s", bandwidth, _share(_OF_THEORY, theory))]
+    layer = measured["layer"]
+    if layer["available"]:
+        speed = layer["rows"][0]["bytes_per_s"]
+        rows.append(_row("layer", "bytes_per_s", speed, _share(_OF_MEMORY, bandwidth)))
+    return [
+        *rows,
+        _row("single", "tok_per_s", first["decode_tok_s"], throughput.get("single_tok_s")),
+        _row("prefill", "tok_per_s", first["prefill_tok_s"], throughput.get("prefill_tok_s")),
+        _row("decode", "tok_per_s", planned["decode_tok_s"], throughput.get("decode_tok_s")),
+        _row("all", "tok_per_s", planned["aggregate_tok_s"], throughput.get("aggregate_tok_s")),
+    ]
+
+
+def _share(shares: tuple[float, float, float], whole: float | None) -> dict[str, float] | None:
+    if not whole:
+        return None
+    names = ("low", "expected", "high")
+    return {name: round(share * whole) for name, share in zip(names, shares, strict=True)}
+
+
+def _row(name: str, unit: str, value: float | None, predicted: Mapping[str, Any] | None) -> Row:
+    known = predicted if predicted and predicted.get("expected") is not None else None
+    verdict = "unjudged"
+    if known and value is not None:
+        verdict = "normal"
+        if value < known["low"]:
+            verdict = "slow"
+        elif value > known["high"]:
+            verdict = "fast"
+    return {
+        "name": name,
+        "unit": unit,
+        "measured": value,
+        "predicted": {key: known[key] for key in ("low", "expected", "high")} if known else None,
+        "verdict": verdict,
+    }
+
+
+def causes(measured: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Say what to look at first, best first: what is known to slow a machine and is so here."""
+    found = []
+    if measured["busy"]:
+        found.append(
+            {
+                "title": "Other work runs on the machine",
+                "observed": f"load average {measured['load']} before the bench",
+                "fix": "measure again when it is idle: uptime, top",
+            }
+        )
+    told = {row["id"]: row for row in reversed(findings) if row["severity"] != "pass"}
+    found += [
+        {key: told[cause].get(key) or "" for key in ("title", "observed", "fix")}
+        for cause in CAUSES
+        if cause in told
+    ]
+    if not found:
+        found.append(
+            {
+                "title": "Nothing that is known to slow a machine was found",
+                "observed": f"looked at: {_LOOKED_AT}",
+                "fix": "kimi-prov verify shows whether the engine runs where the plan put it",
+            }
+        )
+    return found
+
+
+def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare two results of one host: what was another thing then, and each figure's change."""
+    then, figures = _figures(last), _figures(now)
+    asked = ("input_tokens", "output_tokens")
+    differs = [
+        f"{name}: {old} then, {new} now"
+        for name, old, new in (
+            ("model", last["model"], now["model"]),
+            ("engine", _named(last), _named(now)),
+            ("tokens", *([r["serve"][key] for key in asked] for r in (last, now))),
+            ("busy", last["load"]["busy"], now["load"]["busy"]),
+        )
+        if old != new
+    ]
+    return {
+        "measured_at": last["measured_at"],
+        "differs": differs,
+        "rows": [
+            {
+                "name": name,
+                "then": then[name],
+                "now": value,
+                "change": round(value / then[name] - 1, 3),
+            }
+            for name, value in figures.items()
+            if then.get(name)
+        ],
+    }
+
+
+def _named(result: Mapping[str, Any]) -> str:
+    return " ".join(str(result["engine"][key]) for key in ("name", "variant", "version"))
+
+
+def _figures(result: Mapping[str, Any]) -> dict[str, float]:
+    """Give the figures that are followed from one bench to the next, more is better, by name."""
+    found = {"memory": result["memory"]["bytes_per_s"]}
+    if result["layer"]["available"]:
+        found["layer"] = result["layer"]["rows"][0]["bytes_per_s"]
+    for level in result["serve"]["levels"]:
+        found[f"{level['concurrency']} at once"] = level["aggregate_tok_s"]
+    return {name: value for name, value in found.items() if value}

@@ -1,0 +1,197 @@
+"""Bench: what the client is asked, what is normal, what changed, and how it is told."""
+
+from __future__ import annotations
+
+import copy
+import json
+from importlib.resources import files
+
+import jsonschema
+import pytest
+
+from kimi_prov.acceptance import bench, render
+from kimi_prov.provision import history
+
+SPEED = {"low": 4.0, "expected": 6.0, "high": 9.0}
+LEVEL = {
+    "concurrency": 1,
+    "requests": 3,
+    "failed": 0,
+    "seconds": 100.0,
+    "input_tokens": 3000,
+    "output_tokens": 600,
+    "ttft_s": {"median": 10.0, "p99": 12.0},
+    "tpot_s": {"median": 0.2, "p99": 0.25},
+    "decode_tok_s": 5.0,
+    "aggregate_tok_s": 4.6,
+    "prefill_tok_s": 100.0,
+}
+LAYER = {
+    "available": True,
+    "reason": None,
+    "method": "RAWINT4",
+    "experts": 384,
+    "experts_of_model": 384,
+    "layers_of_model": 60,
+    "threads": 94,
+    "bytes": 10_569_646_080,
+    "kernel": "AMXInt4_KGroup_MOE",
+    "variant": "amx",
+    "load_s": 3.0,
+    "rows": [{"batch": 1, "seconds": 0.0011, "bytes_per_s": 200_000_000_000}],
+}
+FINDINGS = [
+    {"id": "tuning.governor", "severity": "info", "title": "governor", "observed": "powersave"},
+    {
+        "id": "memory.channels",
+        "severity": "warning",
+        "title": "Memory channels are not populated",
+        "observed": "8 of 16 channels",
+        "fix": "add modules",
+    },
+    {"id": "memory.speed", "severity": "pass", "title": "full speed", "observed": "4800"},
+]
+
+
+def measured(**more: object) -> dict[str, object]:
+    """An answer of a machine on which all is as predicted."""
+    found = {
+        "plan": {
+            "engine": {"name": "ktransformers", "variant": "cuda", "version": "0.7.2"},
+            "model": {"name": "kimi-k2.5", "random_weights": False},
+            "throughput": {
+                "basis": "memory bandwidth",
+                "concurrency": 1,
+                "single_tok_s": SPEED,
+                "decode_tok_s": SPEED,
+                "aggregate_tok_s": SPEED,
+                "prefill_tok_s": {"low": 50.0, "expected": 100.0, "high": 200.0},
+            },
+        },
+        "load": 0.1,
+        "busy": False,
+        "facts": {
+            "collected_at": "2026-11-21T06:00:00Z",
+            "memory": {"bandwidth_bytes_per_s": {"theoretical": 400e9}},
+        },
+        "memory": {
+            "bytes_per_s": 300_000_000_000,
+            "by": "probe",
+            "reason": None,
+            "seconds": 3.0,
+            "nodes": [],
+        },
+        "layer": LAYER,
+        "serve": {"input_tokens": 1000, "output_tokens": 200, "levels": [LEVEL]},
+    }
+    return copy.deepcopy(found | more)
+
+
+def report(*hosts: dict[str, object]) -> dict[str, object]:
+    named = {f"node{number}": host for number, host in enumerate(hosts)}
+    return {"schema": "kimi-prov/bench/v1", "ok": True, "hosts": named}
+
+
+def valid(document: dict[str, object]) -> None:
+    schema = json.loads((files("kimi_prov.acceptance") / "schema" / "bench.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(document, schema)
+
+
+def test_a_machine_as_predicted_is_normal_and_has_nothing_to_look_at() -> None:
+    found = bench.document(measured(), FINDINGS, {})
+    assert found["normal"] is True
+    assert {row["verdict"] for row in found["compared"]} == {"normal"}
+    assert found["look_at"] == []
+
+
+def test_a_slow_one_says_which_figure_and_where_to_look_first() -> None:
+    slow = measured(load=40.0, busy=True)
+    slow["memory"]["bytes_per_s"] = 150_000_000_000  # type: ignore[index]
+    found = bench.document(slow, FINDINGS, {})
+    assert found["normal"] is False
+    assert [row["name"] for row in found["compared"] if row["verdict"] == "slow"] == ["memory"]
+    titles = [cause["title"] for cause in found["look_at"]]
+    assert titles == [
+        "Other work runs on the machine",
+        "Memory channels are not populated",
+        "governor",
+    ]
+
+
+def test_a_slow_one_without_a_known_cause_says_what_was_looked_at() -> None:
+    level = {**LEVEL, "decode_tok_s": 1.0}
+    slow = measured(serve={"input_tokens": 1000, "output_tokens": 200, "levels": [level]})
+    (cause,) = bench.document(slow, [], {})["look_at"]
+    assert "threads" in cause["observed"]
+
+
+def test_faster_than_predicted_is_no_fault() -> None:
+    level = {**LEVEL, "prefill_tok_s": 900.0}
+    fast = measured(serve={"input_tokens": 1000, "output_tokens": 200, "levels": [level]})
+    found = bench.document(fast, FINDINGS, {})
+    assert found["normal"] is True
+    assert "fast" in {row["verdict"] for row in found["compared"]}
+
+
+def test_random_weights_are_a_stand_in_and_nothing_is_judged() -> None:
+    nothing = {"low": None, "expected": None, "high": None}
+    lab = measured(layer={"available": False, "reason": "the engine vllm has no kt-kernel"})
+    lab["plan"]["model"]["random_weights"] = True  # type: ignore[index]
+    names = ("single_tok_s", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s")
+    lab["plan"]["throughput"] |= dict.fromkeys(names, nothing)  # type: ignore[index,operator]
+    lab["facts"]["memory"]["bandwidth_bytes_per_s"]["theoretical"] = None  # type: ignore[index]
+    found = bench.document(lab, FINDINGS, {"lab_kind": "nspawn"})
+    assert found["normal"] is None
+    assert len(found["stand_ins"]) == 2
+    valid(report(found))
+    assert "nothing was predicted" in render.bench(report(found))
+
+
+def test_requests_that_failed_make_it_fail() -> None:
+    level = {**LEVEL, "failed": 2}
+    found = bench.document(
+        measured(serve={"input_tokens": 1000, "output_tokens": 200, "levels": [level]}), [], {}
+    )
+    assert (found["ok"], found["detail"]) == (False, "2 requests failed")
+
+
+def test_the_last_result_is_compared_and_what_differs_is_said() -> None:
+    then = bench.document(measured(), [], {})
+    now = copy.deepcopy(then)
+    now["engine"]["version"] = "0.8.0"
+    now["serve"]["levels"][0]["aggregate_tok_s"] = 2.3
+    found = bench.changes(then, now)
+    assert found["differs"] == [
+        "engine: ktransformers cuda 0.7.2 then, ktransformers cuda 0.8.0 now"
+    ]
+    by_name = {row["name"]: row["change"] for row in found["rows"]}
+    assert by_name == {"memory": 0.0, "layer": 0.0, "1 at once": -0.5}
+    valid(report({**now, "last": found}))
+
+
+def test_the_text_keeps_to_eighty_columns_and_gives_the_verdict() -> None:
+    slow = measured(load=40.0, busy=True)
+    slow["serve"]["levels"][0]["decode_tok_s"] = 1.0  # type: ignore[index]
+    found = bench.document(slow, FINDINGS, {})
+    again = {**found, "last": bench.changes(found, found)}
+    text = render.bench(report(found, again, {"ok": False, "detail": "away", "stand_ins": []}))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "SLOWER than this machine should be" in text
+    assert "8 of 16 channels" in text
+    assert "384 of 384 experts" in " ".join(text.split())
+    assert "node2  away" in text
+    valid(report(found, again, {"ok": False, "detail": "away", "stand_ins": []}))
+
+
+@pytest.mark.parametrize("host", ["node1", "../up", "a b"])
+def test_results_are_kept_apart_and_the_newest_is_the_last(tmp_path, host) -> None:
+    place = history.folder(tmp_path, tmp_path / "inv", host)
+    assert place.resolve().is_relative_to((tmp_path / "bench").resolve())
+    assert history.last(place) is None
+    place.mkdir(parents=True)
+    (place / "20200101-000000.json").write_text('{"n": 1}')
+    history.keep(place, {"n": 2})
+    (place / "99999999-000000.json").write_text("{cut")
+    assert history.last(place) == {"n": 2}
+    assert history.folder(tmp_path, tmp_path / "other", host) != place
