@@ -60,7 +60,7 @@ def flags(
     card = budget.graphics
     chosen: dict[str, Any] = {
         "max-model-len": budget.context,
-        "max-num-seqs": card.sequences if card else int(wishes.concurrency),
+        "max-num-seqs": card.sequences if card else -(-int(wishes.concurrency) // budget.instances),
     }
     if card is None:
         # Compiling takes minutes at every start on CPUs and was measured to gain nothing.

@@ -56,8 +56,12 @@ def flags(
 
 
 def environment() -> dict[str, str]:
-    """Give what sglang reads: the kernels that are assembled at installation, no telemetry."""
-    return {"SGL_KERNEL_KT_CACHE_DIR": f"{layout.ENGINE}/sgl-kernel-cache"}
+    """Give what sglang reads: where the CUDA kernels are that the installation assembles.
+
+    Not in the environment: they are verified at each start, which wants the directory writable and
+    4 GB free there (sgl_kernel/payload_runtime.py of 0.3.21.post2).
+    """
+    return {"SGL_KERNEL_KT_CACHE_DIR": layout.KT_CUDA}
 
 
 def _fraction(budget: Budget) -> float:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import architecture
 from kimi_prov.planner.findings import human
+from kimi_prov.planner.placement import room_of, roomiest
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue, Engine, Model
@@ -121,18 +122,27 @@ class Budget:
 
 
 def on_cpu(
-    host: Host, wishes: Wishes, model: Model, engine: Engine, sizes: tuple[int, int]
+    host: Host,
+    wishes: Wishes,
+    model: Model,
+    engine: Engine,
+    sizes: tuple[int, int],
+    instances: int = 1,
 ) -> Budget:
     """Count as vLLM's CPU backend does: cache in whole GiB, weights copied into memory.
 
-    `sizes`: bytes of the weights as they lie in memory, and of the checkpoint.
+    `sizes`: bytes of the weights as they lie in memory, and of the checkpoint. Of several
+    `instances` each has a node of its own, its own copy of all and a share of the requests.
     """
     weights, checkpoint = sizes
     per_token = architecture.kv_bytes_per_token(model.architecture)
-    free = host.memory_bytes - host.reserve_bytes - weights - engine.overhead_bytes
-    most = max(GIB, free // GIB * GIB)
+    free = host.memory_bytes - host.reserve_bytes
+    if instances > 1:
+        free = min(room_of(node) for node in roomiest(host, instances))
+    most = max(GIB, (free - weights - engine.overhead_bytes) // GIB * GIB)
     context = fitting_context(wishes, model, most // per_token)
-    wanted = -(-context * int(wishes.concurrency) * per_token // GIB) * GIB
+    requests = -(-int(wishes.concurrency) // instances)
+    wanted = -(-context * requests * per_token // GIB) * GIB
     kv = max(GIB, min(wanted, most))
     return Budget(
         context=context,
@@ -140,12 +150,13 @@ def on_cpu(
         kv_bytes_per_token=per_token,
         kv_dtype="bf16",
         parts=(
-            Part("weights", "Weights", weights),
-            Part("cache", "Cache of conversations", kv),
-            Part("overhead", "The engine's processes", engine.overhead_bytes),
+            Part("weights", "Weights", instances * weights),
+            Part("cache", "Cache of conversations", instances * kv),
+            Part("overhead", "The engine's processes", instances * engine.overhead_bytes),
             Part("system", "Left to the system", host.reserve_bytes),
         ),
         weights_total=checkpoint,
+        instances=instances,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.findings import human
@@ -11,6 +11,7 @@ from kimi_prov.target.machine import format_list
 if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.host import Host, Node
+    from kimi_prov.planner.wishes import Wishes
 
 # An instance is bound to one node where it takes at most this share of it.
 _NODE_SHARE = 0.9
@@ -39,6 +40,11 @@ class Placement:
     gpu_nodes: tuple[int, ...] = ()
     binds_itself: bool = False
 
+    @property
+    def strict(self) -> bool:
+        """Whether numactl binds its memory: what the nodes do not hold is killed, not moved."""
+        return any(word.startswith("--membind") for word in self.numactl)
+
 
 def beside(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Placement:
     """Place the workers of `gpus` GPUs. `can_bind`: the engine binds each to its GPU's node.
@@ -55,10 +61,8 @@ def beside(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Pla
         return Placement((), nodes, cpus, threads, gpu_nodes=near, binds_itself=True)
     if len(set(near)) == 1:
         node = next(node for node in host.nodes if node.id == near[0])
-        if required_bytes <= node.memory_bytes * _NODE_SHARE:
-            numactl = ("numactl", f"--cpunodebind={node.id}", f"--membind={node.id}")
-            own = format_list(node.cpus), _threads(node.primary)
-            return Placement(numactl, (node.id,), *own, gpu_nodes=near)
+        if required_bytes <= room_of(node):
+            return replace(_bound(node), gpu_nodes=near)
     return Placement(("numactl", "--interleave=all"), nodes, cpus, threads, gpu_nodes=near)
 
 
@@ -76,19 +80,79 @@ def place(host: Host, required_bytes: int, findings: Findings) -> Placement:
     """
     if not host.nodes:
         return Placement((), (), format_list(host.cpus), _threads(host.primary))
-    fitting = [n for n in host.nodes if required_bytes <= n.memory_bytes * _NODE_SHARE]
+    fitting = [n for n in host.nodes if required_bytes <= room_of(n)]
     if fitting or len(host.nodes) == 1:
         node = max(fitting or host.nodes, key=lambda n: (len(n.primary), -n.id))
         _small_node(host, findings)
-        return Placement(
-            ("numactl", f"--cpunodebind={node.id}", f"--membind={node.id}"),
-            (node.id,),
-            format_list(node.cpus),
-            _threads(node.primary),
-        )
+        return _bound(node)
     every = tuple(node.id for node in host.nodes)
     return Placement(
         ("numactl", "--interleave=all"), every, format_list(host.cpus), _threads(host.primary)
+    )
+
+
+def copies(host: Host, wishes: Wishes, engine_bytes: int, findings: Findings) -> int:
+    """Say how many engines share a machine without GPU, each on a NUMA node of its own.
+
+    `engine_bytes`: what one takes with the least cache. Several where every node holds one whole
+    and there are requests for all: a lone engine reads through the channels of one node, or over
+    the link between the sockets.
+    """
+    most = len(host.nodes)
+    fitting = [n for n in host.nodes if engine_bytes <= room_of(n)]
+    if wishes.auto("instances"):
+        all_fit = most > 1 and len(fitting) == most and engine_bytes * most <= _left(host)
+        return most if all_fit and int(wishes.concurrency) >= most else 1
+    asked = int(wishes.instances)
+    if asked > max(1, most):
+        findings.blocker(
+            "numa.instances",
+            "There are fewer NUMA nodes than engines are asked for",
+            observed=f"kimi_instances: {asked}, {most} node(s)",
+            required="a node for each",
+            fix=f"set kimi_instances to {max(1, most)} or less, or to auto",
+            source="an engine's threads spin: two on the same cores slow each other down",
+        )
+        return 1
+    if asked > 1 and len(fitting) < asked:
+        short = [n for n in roomiest(host, asked) if n not in fitting]
+        findings.blocker(
+            "numa.node_memory",
+            "A NUMA node is too small for an engine of its own",
+            observed=", ".join(f"node {n.id}: {human(n.memory_bytes)}" for n in short),
+            required=f"{human(engine_bytes)} within {_NODE_SHARE:.0%} of each of {asked} nodes",
+            fix="set kimi_instances to 1 or auto, or put more memory on these nodes",
+            source="--membind is strict: what does not fit is killed",
+        )
+    return asked
+
+
+def room_of(node: Node) -> int:
+    """Bytes of a node that an engine bound to it may take."""
+    return int(node.memory_bytes * _NODE_SHARE)
+
+
+def roomiest(host: Host, count: int) -> list[Node]:
+    """Choose the nodes with the most memory, in their order."""
+    best = sorted(host.nodes, key=lambda n: (-n.memory_bytes, n.id))[:count]
+    return sorted(best, key=lambda n: n.id)
+
+
+def one_each(host: Host, count: int) -> tuple[Placement, ...]:
+    """Bind each of `count` engines to a node of its own."""
+    return tuple(_bound(node) for node in roomiest(host, count))
+
+
+def _left(host: Host) -> int:
+    return host.memory_bytes - host.reserve_bytes
+
+
+def _bound(node: Node) -> Placement:
+    return Placement(
+        ("numactl", f"--cpunodebind={node.id}", f"--membind={node.id}"),
+        (node.id,),
+        format_list(node.cpus),
+        _threads(node.primary),
     )
 
 

@@ -63,11 +63,12 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
     wishes = _modern(host, wishes, model, choice, catalogue, findings)
     draft = speculative.document(wishes, catalogue, model, choice.engine, findings)
     driver = drivers.driver(host, choice.engine, catalogue, choice.weights_format, findings)
-    budget = _budget(host, wishes, model, choice, catalogue)
+    budget = _budget(host, wishes, model, choice, catalogue, findings)
     memory.judge(host, wishes, model, budget, findings)
     weights = storage.weights(wishes, model, choice.weights_format, findings)
-    where = _place(host, model, choice, budget, findings)
-    bound = storage.Bound(budget.host_required, where.pools, _experts(budget))
+    places = _places(host, model, choice, budget, findings)
+    where = places[0]
+    bound = _bound(host, budget, places)
     ram_disk = storage.ram_disk(host, wishes, weights, bound, findings)
     files_dir = weights.directory.replace(layout.MODELS, layout.RAM, 1)
     serve_dir = files_dir if ram_disk.enabled else weights.directory
@@ -84,7 +85,7 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
         "weights": _weights(wishes, weights, draft),
         "instances": [
             _instance(host, choice, budget, where, chosen, backend, (serve_dir, names))
-            for backend in backends
+            for backend, where in zip(backends, places, strict=True)
         ],
         "memory": budget.document(host, ram_disk.size_bytes),
         "parallel": _parallel(budget, chosen),
@@ -131,7 +132,9 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
         "paths": layout.paths(),
     }
     _judge_door(wishes, findings)
-    case = Case(host, wishes, catalogue, model, choice, budget, where, proposed, chosen, plan)
+    case = Case(
+        host, wishes, catalogue, model, choice, budget, where, bound, proposed, chosen, plan
+    )
     findings.extend(rules.judge(case))
     return {**plan, "findings": mending.priced(findings.rows(), case)}
 
@@ -155,34 +158,57 @@ def refusals(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _budget(
-    host: hosts.Host, wishes: Wishes, model: Model, choice: engine.Choice, catalogue: Catalogue
+    host: hosts.Host,
+    wishes: Wishes,
+    model: Model,
+    choice: engine.Choice,
+    catalogue: Catalogue,
+    findings: Findings,
 ) -> memory.Budget:
     work = (choice.engine, choice.weights_format)
     if not host.gpu_bytes or choice.engine.variant == "cpu":
         resident = memory.cpu_resident_bytes(catalogue, choice.engine, model, work[1])
         checkpoint = architecture.checkpoint_bytes(model.architecture, work[1])
-        return memory.on_cpu(host, wishes, model, choice.engine, (resident, checkpoint))
+        least = resident + choice.engine.overhead_bytes + memory.GIB
+        count = placement.copies(host, wishes, least, findings)
+        sizes = (resident, checkpoint)
+        return memory.on_cpu(host, wishes, model, choice.engine, sizes, count)
     if choice.hybrid:
         return graphics.hybrid(host, wishes, model, catalogue, work)
     return graphics.on_gpus(host, wishes, model, catalogue, work)
 
 
-def _place(
+def _places(
     host: hosts.Host,
     model: Model,
     choice: engine.Choice,
     budget: memory.Budget,
     findings: Findings,
-) -> placement.Placement:
-    if choice.hybrid and host.gpu_bytes:
+) -> tuple[placement.Placement, ...]:
+    """Place each instance."""
+    count, card = budget.instances, budget.graphics
+    if choice.hybrid and card is not None:
         width = model.architecture.expert_width
-        return placement.pools(host, _experts(budget), width, len(host.gpu_bytes), findings)
+        where = placement.pools(host, _experts(budget), width, len(host.gpu_bytes), findings)
+        return (where,) * count
     resident = budget.host_required - host.reserve_bytes
-    card = budget.graphics
     if card is not None:
-        gpus, can_bind = card.gpus * budget.instances, choice.engine.numa_bind_flags
-        return placement.beside(host, gpus, resident, can_bind=can_bind)
-    return placement.place(host, resident, findings)
+        can_bind = choice.engine.numa_bind_flags
+        return (placement.beside(host, card.gpus * count, resident, can_bind=can_bind),) * count
+    if count > 1:
+        return placement.one_each(host, count)
+    return (placement.place(host, resident, findings),)
+
+
+def _bound(
+    host: hosts.Host, budget: memory.Budget, places: tuple[placement.Placement, ...]
+) -> storage.Bound:
+    """Say what of host memory is bound strictly, and to which nodes: pools, or whole engines."""
+    if places[0].pools:
+        return storage.Bound(budget.host_required, places[0].pools, _experts(budget))
+    strict = [node for where in places if where.strict for node in where.nodes]
+    resident = budget.host_required - host.reserve_bytes
+    return storage.Bound(budget.host_required, tuple(strict), resident)
 
 
 def _modern(

@@ -51,12 +51,18 @@ class RamDisk:
 class Bound:
     """What the engine takes of host memory, in bytes, and the part bound strictly to nodes.
 
-    `total`: its own copy of the weights and the system's reserve included.
+    `total`: its own copy of the weights and the system's reserve included. `strict`: the part
+    that is bound, in equal shares, to `nodes`.
     """
 
     total: int
     nodes: tuple[int, ...] = ()
-    experts: int = 0
+    strict: int = 0
+
+    @property
+    def share(self) -> int:
+        """Bytes that each of the nodes has to hold."""
+        return self.strict // max(1, len(self.nodes))
 
 
 def weights(wishes: Wishes, model: Model, weights_format: str, findings: Findings) -> Weights:
@@ -150,7 +156,7 @@ def _nodes_hold(host: Host, size: int, bound: Bound) -> bool:
     """Whether every node that the engine binds memory to holds its part of the files as well."""
     if not bound.nodes or not host.nodes:
         return True
-    part = size // len(host.nodes) + bound.experts // len(bound.nodes)
+    part = size // len(host.nodes) + bound.share
     part += host.reserve_bytes // len(host.nodes)
     return all(part <= node.memory_bytes for node in host.nodes if node.id in bound.nodes)
 

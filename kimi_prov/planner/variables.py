@@ -158,6 +158,17 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _v(
         _MEMORY,
+        "instances",
+        "count",
+        "auto",
+        "2",
+        "Engines on a machine without GPU, each bound to a NUMA node of its own, behind one port. "
+        "auto: one a node where every node holds an engine whole and requests are enough for all, "
+        "else one.",
+        auto=True,
+    ),
+    _v(
+        _MEMORY,
         "kv_dtype",
         "choice",
         "auto",

@@ -11,6 +11,7 @@ COMMANDS = {
     "probe": "kimi_prov.target.probe",
     "lock": "kimi_prov.target.lock",
     "engine-check": "kimi_prov.target.engine_check",
+    "kt-prove": "kimi_prov.target.kt_prove",
     "manifest": "kimi_prov.target.manifest",
     "ready": "kimi_prov.target.ready",
     "serve-ensure": "kimi_prov.target.serve",

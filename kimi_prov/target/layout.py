@@ -16,6 +16,8 @@ ZIPAPP = f"{LIB}/kimi-target.pyz"
 TOOLS = f"{ROOT}/tools"
 CACHE = f"{ROOT}/cache"
 TUNED = f"{ROOT}/tuned"
+# CUDA kernels of KTransformers, assembled when it is installed.
+KT_CUDA = f"{CACHE}/kt-cuda"
 
 ETC = "/etc/kimi"
 PLAN = f"{ETC}/plan.json"
@@ -59,6 +61,7 @@ def paths() -> Dict[str, str]:
         "tools": TOOLS,
         "cache": CACHE,
         "tuned": TUNED,
+        "kt_cuda": KT_CUDA,
         "etc": ETC,
         "plan": PLAN,
         "weights": WEIGHTS,

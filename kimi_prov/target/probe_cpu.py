@@ -115,6 +115,15 @@ def online_cpus(machine: Machine) -> List[int]:
     return [number for number in online if number in allowed] or sorted(allowed)
 
 
+def _available(sizes: Dict[str, str]) -> Optional[int]:
+    """Bytes of a node that a process could get: free, or page cache; tmpfs is taken."""
+    free = _kilobytes(sizes.get("MemFree"))
+    if free is None:
+        return None
+    files = (_kilobytes(sizes.get("FilePages")) or 0) - (_kilobytes(sizes.get("Shmem")) or 0)
+    return free + max(0, files) + (_kilobytes(sizes.get("SReclaimable")) or 0)
+
+
 def numa(machine: Machine) -> Dict[str, Any]:
     """NUMA nodes that have memory or CPUs; an empty list where the kernel tells of none."""
     allowed = set(online_cpus(machine))
@@ -129,6 +138,7 @@ def numa(machine: Machine) -> Dict[str, Any]:
                 "cpus": format_list(cpus),
                 "memory_total_bytes": _kilobytes(sizes.get("MemTotal")),
                 "memory_free_bytes": _kilobytes(sizes.get("MemFree")),
+                "memory_available_bytes": _available(sizes),
                 "distances": [
                     int(word)
                     for word in (machine.read(f"{path}/distance") or "").split()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.memory import Budget
     from kimi_prov.planner.placement import Placement
+    from kimi_prov.planner.storage import Bound
     from kimi_prov.planner.wishes import Wishes
 
 
@@ -33,6 +34,7 @@ class Case:
     choice: Choice
     budget: Budget
     place: Placement
+    bound: Bound
     proposed: Mapping[str, Any]
     flags: Mapping[str, Any]
     plan: Mapping[str, Any]

@@ -35,6 +35,37 @@ def _channels(case: Case) -> Iterator[Hit]:
 
 
 @rule(
+    "numa.node_room",
+    "A NUMA node has too little memory left for what will be bound to it",
+    "--membind and kt-kernel's pools bind strictly: what the node does not hold is killed",
+)
+def _node_room(case: Case) -> Iterator[Hit]:
+    """Only before the first start: what runs already has taken its memory."""
+    running = case.facts["kimi"].get("units") or {}
+    if any(name.startswith(("kimi-serve@", "kimi-stage")) for name in running):
+        return
+    nodes = case.facts["numa"]["nodes"]
+    shown = sum(row.get("memory_total_bytes") or 0 for row in nodes)
+    if shown < case.host.memory_bytes * 0.8:
+        # A virtual machine whose nodes grow as they are used.
+        return
+    rows = {row["id"]: row.get("memory_available_bytes") for row in nodes}
+    short = [
+        (node, left)
+        for node in case.bound.nodes
+        if (left := rows.get(node)) is not None and left < case.bound.share
+    ]
+    if short:
+        yield Hit(
+            "blocker",
+            observed=", ".join(f"node {node}: {human(left)} available" for node, left in short),
+            required=f"{human(case.bound.share)} on each of node(s) "
+            f"{', '.join(map(str, case.bound.nodes))}",
+            fix="stop what takes the memory there (`numastat -p PROCESS` tells), then apply again",
+        )
+
+
+@rule(
     "memory.speed",
     "Memory runs below its own speed",
     "a second DIMM on a channel, or a processor that takes less, lowers the clock",

@@ -103,6 +103,7 @@ def test_numactl_tells_where_the_kernel_was_not_asked(folder: Path) -> None:
             "cpus": "0-127",
             "memory_total_bytes": 4443 << 20,
             "memory_free_bytes": 4416 << 20,
+            "memory_available_bytes": 4416 << 20,
             "distances": [10],
         }
     ]

@@ -343,7 +343,10 @@ def test_a_python_that_the_engine_has_no_wheels_for_is_said() -> None:
     facts = hybrid_facts()
     assert not found(plan(facts, **HUGE), "python.engine")
     facts["python"] |= {"path": "/usr/bin/python3", "version": "3.13.5", "others": []}
-    assert found(plan(facts, **HUGE), "python.engine")
+    assert found(plan(facts, **HUGE), "python.lock")[0]["severity"] == "blocker"
+    facts = gpu_facts()
+    facts["python"] |= {"path": "/usr/bin/python3", "version": "3.9.2", "others": []}
+    assert found(plan(facts, engine_version="0.25.1", **HUGE), "python.engine")
 
 
 def test_what_does_not_fit_has_no_speed() -> None:

@@ -127,13 +127,52 @@ def test_a_virtual_machine_with_a_small_node_is_believed_its_whole_memory() -> N
 
 
 @pytest.mark.parametrize(
-    ("gib", "enabled"), [(768, False), (1024, False), (1536, True), (2048, True)]
+    # At 1536 GiB the node that the engine is bound to does not hold its half of the files as well.
+    ("gib", "enabled"),
+    [(768, False), (1024, False), (1536, False), (2048, True)],
 )
 def test_the_ram_disk_needs_room_for_the_weights_twice(gib: int, enabled: bool) -> None:
     document = plan(metal_facts(gib=gib, cores=96), context=8192, concurrency=1, **HUGE)
     assert document["ram_disk"]["enabled"] is enabled
     assert document["warm"]["enabled"] is not enabled
     assert document["model"]["serve_dir"].startswith("/srv/kimi/ram") is enabled
+
+
+def test_every_node_gets_an_engine_of_its_own_where_it_holds_one() -> None:
+    document = plan(metal_facts(gib=64), concurrency=9)
+    bound = [(row["numactl"], row["cpus"], row["port"]) for row in document["instances"]]
+    assert bound == [
+        (["numactl", "--cpunodebind=0", "--membind=0"], "0-7", 8001),
+        (["numactl", "--cpunodebind=1", "--membind=1"], "8-15", 8002),
+    ]
+    assert document["proxy"]["backends"] == [{"index": 0, "port": 8001}, {"index": 1, "port": 8002}]
+    argv = document["instances"][1]["argv"]
+    assert argv[argv.index("--max-num-seqs") + 1] == "5"
+    threads = [row["env"]["VLLM_CPU_OMP_THREADS_BIND"] for row in document["instances"]]
+    assert threads == ["2-7", "10-15"]
+    # Weights, cache and processes are there twice.
+    alone = plan(metal_facts(gib=64), concurrency=5, instances=1)
+    both, one = (d["memory"]["host_parts"] for d in (document, alone))
+    assert [b["bytes"] / o["bytes"] for b, o in zip(both, one, strict=True)] == [2, 2, 2, 1]
+    assert len(alone["instances"]) == 1
+
+
+def test_one_engine_where_requests_or_memory_are_for_one() -> None:
+    assert len(plan(metal_facts(gib=64), concurrency=1)["instances"]) == 1
+    uneven = metal_facts(gib=64)
+    uneven["numa"]["nodes"][1]["memory_total_bytes"] = 2 << 30
+    document = plan(uneven)
+    assert document["instances"][0]["numactl"] == ["numactl", "--cpunodebind=0", "--membind=0"]
+    assert len(document["instances"]) == 1
+    asked = plan(uneven, instances=2)
+    assert "numa.node_memory" in blocked_by(asked)
+    assert "node 1" in found(asked, "numa.node_memory")[0]["observed"]
+
+
+def test_more_engines_than_nodes_are_refused() -> None:
+    document = plan(metal_facts(gib=64), instances=3)
+    assert "numa.instances" in blocked_by(document)
+    assert "kimi_instances" in found(document, "numa.instances")[0]["fix"]
 
 
 def test_an_impossible_ram_disk_is_refused_and_never_is_kept() -> None:
@@ -314,7 +353,7 @@ def test_a_model_without_a_repository_needs_a_source_to_be_applied() -> None:
 
 
 def test_what_is_planned_and_not_provisioned_is_refused_by_apply_alone() -> None:
-    document = plan(gpu_facts(), engine="ktransformers", **HUGE)
+    document = plan(gpu_facts(), engine_version="0.25.1", **HUGE)
     assert document["engine"]["provisioned"] is False
     assert "engine.not_provisioned" not in blocked_by(document)
     assert "engine.not_provisioned" in {row["id"] for row in refusals(document)}

@@ -119,6 +119,7 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
         {},
         "warning",
     ),
+    ("numa.node_room", NVL, change("numa.nodes.1.memory_available_bytes", GIB), {}, "blocker"),
     ("cpu.threads_as_cores", NVL, None, {ARGS: {"kt-cpuinfer": 192}}, "warning"),
     ("cpu.cores_left", NVL, None, {ARGS: {"kt-cpuinfer": 96}}, "warning"),
     ("numa.binding", NVL, None, {ARGS: {"kt-threadpool-count": 3}}, "blocker"),
@@ -424,3 +425,19 @@ def test_a_lab_container_is_served_as_before() -> None:
         *["TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "VLLM_CPU_KVCACHE_SPACE"],
         *["VLLM_CPU_OMP_THREADS_BIND", "VLLM_NO_USAGE_STATS", "XDG_CACHE_HOME"],
     }
+
+
+def test_a_node_without_room_for_what_is_bound_to_it_is_refused_before_the_first_start() -> None:
+    facts = metal_facts(gib=64)
+    for row in facts["numa"]["nodes"]:
+        row["memory_available_bytes"] = 30 << 30
+    assert not found(plan(facts), "numa.node_room")
+    facts["numa"]["nodes"][1]["memory_available_bytes"] = 2 << 30
+    (refused,) = found(plan(facts), "numa.node_room")
+    assert refused["severity"] == "blocker"
+    assert "node 1: 2.0 GiB" in refused["observed"]
+    # What is not bound there does not need it.
+    assert not found(plan(facts, instances=1), "numa.node_room")
+    # A converged host has used what it was given.
+    facts["kimi"]["units"] = {"kimi-serve@1.service": "active"}
+    assert not found(plan(facts), "numa.node_room")

@@ -1,0 +1,126 @@
+"""`kt-prove`: make a KTransformers environment whole and show that it computes on this machine.
+
+The environment's own Python runs this, as the user that serves: its packages are imported by name
+when they are needed, and nothing of them is needed to read this module. Without it the first start
+of the server would assemble 1.3 GB of CUDA kernels, and a build for another CPU would die there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import types
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any, List, Tuple
+
+# RAWINT4 was measured at 0.0096 against its own dequantised weights.
+_BOUND = 0.02
+_EXPERTS, _TOP_K, _HIDDEN, _WIDTH, _TOKENS, _GROUP = 8, 2, 512, 256, 3, 32
+
+
+def main(argv: List[str]) -> int:
+    """Check the packages' origin, assemble the kernels, compute a layer; tell it in JSON."""
+    del argv
+    refuse_strangers({str(d.metadata["Name"]).lower() for d in metadata.distributions()})
+    directory = assemble()
+    variant, kernel, error = layer()
+    if not error <= _BOUND:
+        raise SystemExit(
+            f"kt-kernel's {kernel} ({variant}) computes wrongly on this CPU: relative error "
+            f"{error:.4f}, expected at most {_BOUND}"
+        )
+    told = {"variant": variant, "kernel": kernel, "error": round(error, 5), "cuda": directory}
+    print(json.dumps(told), flush=True)
+    # The kernel's threads may not let the interpreter end.
+    os._exit(0)
+
+
+def refuse_strangers(names: set[str]) -> None:
+    """Refuse a stock sglang: it has the same modules, and no kt-kernel in them."""
+    if "sglang" in names or "sglang-kt" not in names:
+        found = ", ".join(sorted(n for n in names if n.startswith("sglang"))) or "none"
+        raise SystemExit(f"expected the server of KTransformers, sglang-kt, alone; found: {found}")
+
+
+def assemble() -> str:
+    """Put the CUDA kernels together from their wheels; returns the directory.
+
+    SGL_KERNEL_KT_CACHE_DIR says where. The server verifies them at each start, and wants that
+    directory writable with 4 GB free even then.
+    """
+    # As a bare package: importing it would want libcuda.
+    package = types.ModuleType("sgl_kernel")
+    spec = importlib.util.find_spec("sgl_kernel")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("expected the package sgl_kernel, of sgl-kernel-kt; it is not installed")
+    package.__path__ = list(spec.submodule_search_locations)
+    sys.modules["sgl_kernel"] = package
+    first = next(iter(import_module("sgl_kernel._payload_manifest").FILES))
+    # All are assembled and verified with any.
+    path = Path(import_module("sgl_kernel.payload_runtime").materialize_binary(first))
+    return str(path.parents[len(Path(first).parts) - 1])
+
+
+def layer() -> Tuple[str, str, float]:
+    """Compute a small layer of INT4 experts by the build that kt-kernel picks for this CPU.
+
+    Returns the build, the kernel's class and the relative error (Frobenius norm) against the same
+    weights, dequantised, in float32.
+    """
+    torch = import_module("torch")
+    kt_kernel = import_module("kt_kernel")
+    extension = kt_kernel.kt_kernel_ext
+    torch.manual_seed(1)
+    wanted = extension.WorkerPoolConfig()
+    wanted.subpool_count, wanted.subpool_numa_map, wanted.subpool_thread_count = 1, [0], [1]
+    pool = extension.CPUInfer(wanted)
+    shapes = {"gate": (_WIDTH, _HIDDEN), "up": (_WIDTH, _HIDDEN), "down": (_HIDDEN, _WIDTH)}
+    weights = {
+        name: [_quantised(torch, *shape) for _ in range(_EXPERTS)] for name, shape in shapes.items()
+    }
+    on_gpu = torch.zeros(_EXPERTS, dtype=torch.bool)
+    config = extension.moe.MOEConfig(_EXPERTS, _TOP_K, _HIDDEN, _WIDTH, on_gpu.data_ptr())
+    config.layer_idx, config.pool, config.max_len = 0, pool.backend_, _TOKENS
+    config.quant_config.bits, config.quant_config.group_size = 4, _GROUP
+    config.quant_config.zero_point = False
+    for name, made in weights.items():
+        setattr(config, name + "_projs", [[packed.data_ptr() for packed, _, _ in made]])
+        setattr(config, name + "_scales", [[scales.data_ptr() for _, scales, _ in made]])
+    kernel = import_module("kt_kernel.utils.amx")._select_rawint4_backend(_GROUP)(config)
+    order = torch.arange(_EXPERTS, dtype=torch.int64)
+    pool.submit(kernel.load_weights_task(order.data_ptr()))
+    pool.sync()
+    tokens = torch.randn(_TOKENS, _HIDDEN).to(torch.bfloat16)
+    chosen = torch.stack([torch.randperm(_EXPERTS)[:_TOP_K] for _ in range(_TOKENS)])
+    shares = torch.rand(_TOKENS, _TOP_K)
+    count = torch.tensor([_TOKENS], dtype=torch.int32)
+    out = torch.empty_like(tokens)
+    places = [t.data_ptr() for t in (chosen, shares, tokens, out)]
+    pool.submit(kernel.forward_task(count.data_ptr(), _TOP_K, *places, False))
+    pool.sync()
+    right = _reference(torch, weights, tokens.float(), chosen, shares)
+    error = float((out.float() - right).norm() / right.norm())
+    return str(kt_kernel.__cpu_variant__), type(kernel).__name__, error
+
+
+def _quantised(torch: Any, rows: int, columns: int) -> Tuple[Any, Any, Any]:  # noqa: ANN401
+    """Make packed values (two a byte, 8 is zero), scales a group, and what both mean."""
+    values = torch.randint(0, 16, (rows, columns), dtype=torch.uint8)
+    packed = values[:, 0::2] | (values[:, 1::2] << 4)
+    scales = (torch.rand(rows, columns // _GROUP) * 0.01 + 0.001).to(torch.bfloat16)
+    plain = (values.float() - 8) * scales.float().repeat_interleave(_GROUP, dim=1)
+    return packed.contiguous(), scales.contiguous(), plain
+
+
+def _reference(torch: Any, weights: Any, tokens: Any, chosen: Any, shares: Any) -> Any:  # noqa: ANN401
+    """Sum each token's experts: down(silu(gate(x)) * up(x)), weighted."""
+    out = torch.zeros_like(tokens)
+    for row, token in enumerate(tokens):
+        for expert, share in zip(chosen[row].tolist(), shares[row]):
+            gate, up, down = (weights[name][expert][2] for name in ("gate", "up", "down"))
+            inner = torch.nn.functional.silu(gate @ token) * (up @ token)
+            out[row] += share * (down @ inner)
+    return out
