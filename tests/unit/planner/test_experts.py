@@ -110,6 +110,13 @@ def test_the_inventory_can_ask_for_either() -> None:
     assert "kimi_experts: kt" in found(document, "experts.way")[0]["required"]
 
 
+def test_the_plan_says_what_would_be_faster_and_at_which_price() -> None:
+    row = found(plan(xeon(), **HUGE), "experts.faster")[0]
+    assert (row["severity"], "82 to 100 minutes" in row["required"]) == ("info", True)
+    assert not found(plan(xeon(768), **HUGE), "experts.faster")
+    assert not found(plan(xeon(isa=["avx2", "avx512f", "avx512bw"]), **HUGE), "experts.faster")
+
+
 def test_avx2_alone_is_used_and_called_slow() -> None:
     document = plan(xeon(isa=["avx2"]), **HUGE)
     assert document["experts"]["by"] == "kt-kernel"
