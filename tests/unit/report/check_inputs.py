@@ -139,8 +139,8 @@ def two_h100(name: str = "vendor-b") -> dict[str, Any]:
 
 
 def no_gpu(name: str = "vendor-c <script>alert(1)</script>") -> dict[str, Any]:
-    """Dual Xeon without a GPU or a price: blocked, no speed."""
-    return target(name, facts(cpu=("Intel Xeon 6980P", 2, 128), gib=1536))
+    """Dual Xeon without a GPU or a price, and too little memory: blocked."""
+    return target(name, facts(cpu=("Intel Xeon 6980P", 2, 128), gib=512))
 
 
 def lab(name: str = "lab1") -> dict[str, Any]:
