@@ -92,6 +92,7 @@ class Recipe:
 
     image: str
     with_kernel: bool
+    #: none: mmdebstrap takes the archive that it knows for the suite
     sources: tuple[str, ...]
     packages: tuple[str, ...]
     apt_options: tuple[str, ...]
@@ -106,20 +107,23 @@ class Recipe:
 
 def recipe(image: str, *, with_kernel: bool, apt: AptSettings) -> Recipe:
     """Return the recipe of `image` for a machine with or without a kernel of its own."""
-    suite = SUITES[image]
-    sources = (
-        f"deb {apt.mirror} {suite} main",
-        f"deb {apt.mirror} {suite}-updates main",
-        f"deb {apt.security_mirror} {suite}-security main",
-    )
     return Recipe(
         image=image,
         with_kernel=with_kernel,
-        sources=sources,
+        sources=_sources(SUITES[image], apt),
         packages=PACKAGES + (QEMU_PACKAGES if with_kernel else ()),
         apt_options=apt.options,
         hook=_COMMON_HOOK + (_QEMU_HOOK if with_kernel else ""),
     )
+
+
+def _sources(suite: str, apt: AptSettings) -> tuple[str, ...]:
+    if not apt.mirror:
+        return ()
+    lines = [f"deb {apt.mirror} {suite} main", f"deb {apt.mirror} {suite}-updates main"]
+    if apt.security_mirror:
+        lines.append(f"deb {apt.security_mirror} {suite}-security main")
+    return tuple(lines)
 
 
 def bootstrap_command(wanted: Recipe, target: Path) -> list[str]:

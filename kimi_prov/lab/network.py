@@ -69,7 +69,6 @@ def exists(lab: Lab) -> bool:
 
 def bring_up(lab: Lab) -> None:
     """Make the bridge with the gateway's address and the table, and set the kernel."""
-    _refuse_overlap(lab)
     name = bridge(lab)
     script = [
         "" if exists(lab) else f"link add {name} type bridge",
@@ -179,7 +178,8 @@ def _settings_before() -> dict[str, int]:
     }
 
 
-def _refuse_overlap(lab: Lab) -> None:
+def refuse_overlap(lab: Lab) -> None:
+    """Raise UserError (exit 2) where something else of this machine has the lab's network."""
     done = run(["ip", "-j", "-4", "addr", "show"], what="reading the addresses of this machine")
     for link in json.loads(done.stdout):
         for address in link.get("addr_info", []):

@@ -20,8 +20,6 @@ from kimi_prov.lab.shell import tool_environment
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DEBIAN_MIRROR = "http://deb.debian.org/debian"
-DEBIAN_SECURITY = "http://deb.debian.org/debian-security"
 # Options that decide whether apt reaches and believes the archive; the rest is a matter of taste.
 _APT_OPTION = re.compile(
     r'^(Acquire::(?:Check-Valid-Until|Check-Date|https?::Proxy|ForceIPv[46])) "(.*)";$'
@@ -30,15 +28,18 @@ _APT_OPTION = re.compile(
 
 @dataclass(frozen=True)
 class AptSettings:
-    """Archive addresses and access options, as `apt-get` of the control machine has them."""
+    """Archive addresses and access options, as `apt-get` of the control machine has them.
 
-    mirror: str = DEBIAN_MIRROR
-    security_mirror: str = DEBIAN_SECURITY
+    An address is None where its sources name none of Debian's archives.
+    """
+
+    mirror: str | None = None
+    security_mirror: str | None = None
     options: tuple[str, ...] = ()
 
 
 def apt_settings() -> AptSettings:
-    """Read the control machine's apt sources; Debian's own archive where it has none of Debian."""
+    """Read the control machine's apt sources and options."""
     texts = [
         path.read_text(errors="replace")
         for folder, pattern in (("/etc/apt", "sources.list"), ("/etc/apt/sources.list.d", "*"))
@@ -49,7 +50,7 @@ def apt_settings() -> AptSettings:
     return AptSettings(mirror, security, apt_options(_output(["apt-config", "dump"])))
 
 
-def debian_archives(texts: list[str]) -> tuple[str, str]:
+def debian_archives(texts: list[str]) -> tuple[str | None, str | None]:
     """Return the Debian archive and its security archive named in sources files of either form."""
     urls = [
         url.rstrip("/")
@@ -58,10 +59,9 @@ def debian_archives(texts: list[str]) -> tuple[str, str]:
         if line.startswith(("deb ", "URIs:"))
         for url in re.findall(r"https?://[^\s\]]+", line)
     ]
-    main = [u for u in urls if u.endswith("/debian")]
-    security = [u for u in urls if u.endswith("/debian-security")]
-    mirror = main[0] if main else DEBIAN_MIRROR
-    return mirror, security[0] if security else DEBIAN_SECURITY
+    main = next((url for url in urls if url.endswith("/debian")), None)
+    security = next((url for url in urls if url.endswith("/debian-security")), None)
+    return main, security
 
 
 def apt_options(dump: str) -> tuple[str, ...]:
@@ -77,7 +77,8 @@ def product_variables(
 
     Environment variables win over pip's configuration file, as they do for pip. Addresses of the
     control machine's own disk (file:) mean nothing on a host and are left out; the find-links
-    folder is kept, because the product copies the wheels that its lock names.
+    folder is kept, because the product copies the wheels that its lock names. An archive over http
+    is among the image's own sources already; one over TLS also wants the bundle, so it is named.
     """
     pip = {**pip_config}
     for variable, value in environment.items():
@@ -107,7 +108,7 @@ def product_variables(
     )
     if bundle:
         variables["kimi_ca_bundle"] = bundle
-    if apt.mirror != DEBIAN_MIRROR:
+    if apt.mirror and urlsplit(apt.mirror).scheme == "https":
         variables["kimi_apt_mirror"] = apt.mirror
     return variables
 

@@ -93,6 +93,13 @@ _CONNECTION = (
         "look at sshd's journal on {host}, then run this again",
     ),
 )
+# Where ssh itself says that it went: extra variables may have sent it elsewhere than the inventory.
+_PLACES = (
+    re.compile(r"connect to host (\S+) port"),
+    re.compile(r"Could not resolve hostname (\S+?):"),
+    re.compile(r"\S+@([^\s:]+): Permission denied"),
+    re.compile(r"Connection (?:closed|reset) by (\S+) port"),
+)
 # The machine was reached, but the inventory's user may not manage it.
 _SUDO = (
     _reason(
@@ -138,8 +145,9 @@ _GENERAL = (
 
 
 def of_unreachable(ended: Ended, address: str) -> Failure:
-    """Explain why a host could not be reached; `address` is where it was looked for."""
+    """Explain why a host could not be reached; `address` is where the inventory says it is."""
     text = _text(ended.result)
+    address = next((m[1] for m in (place.search(text) for place in _PLACES) if m), address)
     found = _match(_CONNECTION + _SUDO + _PYTHON, text, ended.host, address)
     cause, fix = found or (
         f"{address} cannot be reached: {_first(text)}",

@@ -17,24 +17,24 @@ import shutil
 import urllib.parse
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Collection, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional
 
 from kimi_prov.target import layout
 from kimi_prov.target import manifest as manifests
 from kimi_prov.target.faults import (
-    EXIT_PERMANENT,
     EXIT_TRANSIENT,
     Permanent,
-    Transient,
     files,
     human,
-    plain,
 )
 from kimi_prov.target.files import read_json, remove, size_of, write_json
+from kimi_prov.target.job import carry_out
 from kimi_prov.target.manifest import Manifest, Record
-from kimi_prov.target.progress import Progress
 from kimi_prov.target.sources import DirectorySource, HubSource, Source, WebSource, masked
 from kimi_prov.target.transfer import Patience, Task, Transfer, partial_path, present_bytes
+
+if TYPE_CHECKING:
+    from kimi_prov.target.progress import Progress
 
 CONFIG = layout.WEIGHTS
 _JOURNAL = "journal.json"
@@ -321,11 +321,6 @@ def _locked(root: str) -> Iterator[None]:
             os.rmdir(root)
 
 
-def explain_oserror(error: OSError) -> str:
-    """Name the file in an error of the machine's own, where the system told."""
-    return f"{error.filename}: {plain(error)}" if error.filename else plain(error)
-
-
 def main(argv: List[str]) -> int:
     """Entry point of the subcommand; see the module's docstring."""
     os.umask(0o022)
@@ -334,25 +329,21 @@ def main(argv: List[str]) -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--reverify", action="store_true")
     options = parser.parse_args(argv)
-    progress = Progress(None, "download")
-    try:
-        config = Config.load(options.config)
+
+    def work(config: Config, progress: Progress) -> int:
         if options.check:
             return max(_report(verified(part), part.directory) for part in config.parts())
-        progress = Progress(config.progress, "download")
         with progress:
             said = [_do(part, progress, reverify=options.reverify) for part in config.parts()]
             progress.done("; ".join(said))
-            return 0
-    except Permanent as fault:
-        progress.fail(str(fault))
-        return EXIT_PERMANENT
-    except Transient as fault:
-        progress.fail(str(fault), will_retry=True)
-        return EXIT_TRANSIENT
-    except OSError as error:
-        progress.fail(explain_oserror(error))
-        return EXIT_PERMANENT
+        return 0
+
+    return carry_out(
+        "download",
+        lambda: Config.load(options.config),
+        lambda config: None if options.check else config.progress,
+        work,
+    )
 
 
 def _report(manifest: Optional[Manifest], root: str) -> int:

@@ -20,15 +20,13 @@ from typing import Dict, Iterable, List, Optional, Set
 from kimi_prov.target import fetch, layout
 from kimi_prov.target import manifest as manifests
 from kimi_prov.target.faults import (
-    EXIT_PERMANENT,
     EXIT_TRANSIENT,
     Permanent,
-    Transient,
     files,
     human,
-    plain,
 )
 from kimi_prov.target.files import read_json, remove, write_json
+from kimi_prov.target.job import carry_out
 from kimi_prov.target.manifest import Entry, Manifest, Record
 from kimi_prov.target.progress import Progress
 
@@ -243,12 +241,10 @@ def main(argv: List[str]) -> int:
     parser.add_argument("--config", default=CONFIG)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args(argv)
-    progress = Progress(None, "stage")
-    try:
-        config = Config.load(options.config)
+
+    def work(config: Config, progress: Progress) -> int:
         if options.check:
             return _check(config)
-        progress = Progress(config.progress, "stage")
         with progress:
             manifest = run(config, progress)
             where = config.target or f"{config.weights.directory} (page cache)"
@@ -256,16 +252,14 @@ def main(argv: List[str]) -> int:
                 f"{where}: {files(len(manifest.files))}, {human(manifest.total_bytes)}, verified "
                 f"against manifest {manifest.sha256[:12]}"
             )
-    except Permanent as fault:
-        progress.fail(str(fault))
-        return EXIT_PERMANENT
-    except Transient as fault:
-        progress.fail(str(fault), will_retry=True)
-        return EXIT_TRANSIENT
-    except OSError as error:
-        progress.fail(f"{error.filename}: {plain(error)}" if error.filename else plain(error))
-        return EXIT_PERMANENT
-    return 0
+        return 0
+
+    return carry_out(
+        "stage",
+        lambda: Config.load(options.config),
+        lambda config: None if options.check else config.progress,
+        work,
+    )
 
 
 def in_place(config: Config) -> bool:

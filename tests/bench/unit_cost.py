@@ -4,8 +4,10 @@
 
 Both engines run on one lab host at the same time, on two ports of its loopback, and are asked in
 turns, so that what else the machine does hits both alike; the order changes with every turn. Prints
-one JSON object: tokens a second, medians, and the median of each pair's ratio. Without --inventory
-it brings up a host of its own and takes it away again. A tiny model on a container: a stand-in.
+one JSON object: medians of tokens a second and of each pair's ratio, and of the processor time
+that either engine took for a token, which says the same where others load the machine. Without
+--inventory it brings up a host of its own and takes it away again. A tiny model on a container: a
+stand-in.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ READY = (
 NAME = "import json; print(json.load(open('/etc/kimi/plan.json'))['model']['served_names'][0])"
 # Asks both in turns: AT_ONCE requests of TOKENS tokens each; tokens a second by turn.
 ASK = r"""
-import concurrent.futures, http.client, json, sys, time
+import concurrent.futures, http.client, json, os, subprocess, time
 plan = json.load(open("/etc/kimi/plan.json"))
 ports = {"unit": plan["instances"][0]["port"], "by_hand": PORT}
 pairs, at_once, tokens = PAIRS, 4, 128
@@ -63,17 +65,34 @@ def one(port):
     answer = json.loads(connection.getresponse().read())
     connection.close()
     return answer["usage"]["completion_tokens"]
-def turn(port):
-    began = time.monotonic()
+def spent(top):
+    parents, times = {}, {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            rest = open("/proc/%s/stat" % pid).read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(pid)], times[int(pid)] = int(rest[1]), int(rest[11]) + int(rest[12])
+    ours = {top}
+    while True:
+        more = {pid for pid, parent in parents.items() if parent in ours} - ours
+        if not more:
+            return sum(times.get(pid, 0) for pid in ours) / os.sysconf("SC_CLK_TCK")
+        ours |= more
+unit = subprocess.run(["systemctl", "show", "--value", "--property=MainPID", "kimi-serve@0"],
+                      capture_output=True, text=True, check=True).stdout
+tops = {"unit": int(unit), "by_hand": int(open("BY_HAND.pid").read())}
+def turn(name):
+    before, began = spent(tops[name]), time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-        done = sum(pool.map(one, [port] * at_once))
-    return done / (time.monotonic() - began)
+        done = sum(pool.map(one, [ports[name]] * at_once))
+    return done / (time.monotonic() - began), (spent(tops[name]) - before) / done
 found = {name: [] for name in ports}
 for name in ports:
-    turn(ports[name])
+    turn(name)
 for number in range(pairs):
     for name in sorted(ports, reverse=bool(number % 2)):
-        found[name].append(turn(ports[name]))
+        found[name].append(turn(name))
 print(json.dumps({"at_once": at_once, "tokens": tokens, **found}))
 """
 
@@ -90,23 +109,32 @@ def measured(host: Host, pairs: int) -> dict[str, Any]:
     try:
         model = script(host, NAME, 60).strip()
         host.ssh(READY.format(port=PORT, log=BY_HAND, model=model), timeout=1000)
-        asked = script(host, ASK.replace("PORT", str(PORT)).replace("PAIRS", str(pairs)), 3000)
+        ask = ASK.replace("PORT", str(PORT)).replace("PAIRS", str(pairs))
+        asked = script(host, ask.replace("BY_HAND", BY_HAND), 3000)
     finally:
         host.ssh(f"kill -- -$(cat {BY_HAND}.pid); rm -f {BY_HAND}.pid {BY_HAND}.log", check=False)
     found = json.loads(asked)
-    ratios = [u / h for u, h in zip(found["unit"], found["by_hand"], strict=True)]
+    turns = list(zip(found["unit"], found["by_hand"], strict=True))
+    ratios = [unit[0] / by_hand[0] for unit, by_hand in turns]
+    spent = [unit[1] / by_hand[1] for unit, by_hand in turns]
     return {
         "pairs": pairs,
         "requests_at_once": found["at_once"],
         "tokens_each": found["tokens"],
-        "unit_tok_s": round(statistics.median(found["unit"]), 1),
-        "by_hand_tok_s": round(statistics.median(found["by_hand"]), 1),
-        "unit_of_by_hand": round(statistics.median(ratios), 4),
-        "ratios": [round(ratio, 3) for ratio in sorted(ratios)],
+        **{f"{name}_tok_s": _median(found[name], 0) for name in ("unit", "by_hand")},
+        **{f"{name}_cpu_s_per_token": _median(found[name], 1) for name in ("unit", "by_hand")},
+        "unit_of_by_hand_tok_s": round(statistics.median(ratios), 4),
+        "unit_of_by_hand_cpu_s": round(statistics.median(spent), 4),
+        "each_tok_s": [round(ratio, 3) for ratio in sorted(ratios)],
+        "each_cpu_s": [round(ratio, 3) for ratio in sorted(spent)],
         "cores": os.cpu_count(),
         "load": [round(value, 2) for value in os.getloadavg()],
         "stand_ins": "a tiny model of random weights on a systemd-nspawn host",
     }
+
+
+def _median(turns: list[list[float]], part: int) -> float:
+    return float(f"{statistics.median(turn[part] for turn in turns):.4g}")
 
 
 def main() -> int:

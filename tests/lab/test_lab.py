@@ -20,6 +20,7 @@ from machines import make_lab
 from kimi_prov.errors import UserError
 from kimi_prov.lab import commands
 from kimi_prov.lab.inventory import identify
+from kimi_prov.lab.state import state_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,9 +182,11 @@ def test_a_cable_can_be_pulled_and_plugged_in_again(pair: Path) -> None:
 
 def test_a_network_that_is_taken_is_refused(pair: Path, tmp_path: Path) -> None:
     rival = make_lab(tmp_path / "rival", "10.93.21", ["three"]).inventory
+    before = traces(rival)
     with pytest.raises(UserError, match=r"lab_network 10\.93\.21\.0/24 is taken"):
         commands.up(rival)
-    commands.down(rival)
+    assert_nothing_new(rival, before)
+    assert not (state_home() / identify(rival)[0]).exists()
 
 
 @pytest.fixture

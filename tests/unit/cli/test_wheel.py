@@ -1,7 +1,12 @@
+import shutil
 import zipfile
+from pathlib import Path
 
 import pytest
 import yaml
+from hatchling.builders.wheel import WheelBuilder
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def test_the_wheel_carries_all_that_a_run_needs(wheel):
@@ -22,6 +27,24 @@ def test_the_wheel_carries_all_that_a_run_needs(wheel):
     }
     assert wanted <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
+
+
+def test_a_wheel_built_while_a_lab_is_up_has_none_of_its_files(tmp_path):
+    checkout = tmp_path / "checkout"
+    for name in ("inventories", "playbooks"):
+        ours = shutil.ignore_patterns("lab.yml")
+        shutil.copytree(REPOSITORY / name, checkout / name, ignore=ours)
+    for name in (".gitignore", "pyproject.toml", "README.md", "ansible.cfg"):
+        shutil.copy(REPOSITORY / name, checkout / name)
+    for name in ("kimi_prov", "roles"):
+        (checkout / name).mkdir()
+    for generated in ("group_vars/all/lab.yml", "host_vars/node1/lab.yml"):
+        (checkout / "inventories/lab" / generated).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / "inventories/lab" / generated).write_text("ansible_host: 192.0.2.1\n")
+    built = next(iter(WheelBuilder(str(checkout)).build(directory=str(tmp_path / "out"))))
+    names = zipfile.ZipFile(built).namelist()
+    assert "kimi_prov/_bundle/inventories/lab/hosts.yml" in names
+    assert [name for name in names if name.endswith("lab.yml")] == []
 
 
 def test_every_role_that_a_playbook_names_is_in_the_wheel(wheel):

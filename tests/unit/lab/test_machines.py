@@ -154,7 +154,11 @@ def test_an_image_is_known_by_all_that_it_is_made_of():
     assert len({plain.key, mirror.key, kernel.key, newer.key}) == 4
     assert "linux-image-amd64" not in plain.packages
     assert not {"numactl", "haproxy", "nftables", "python3-venv"} & set(kernel.packages)
-    assert "trixie" in images.bootstrap_command(newer, Path("/x"))
+    assert images.bootstrap_command(newer, Path("/x"))[-2:] == ["trixie", "/x"]
+    assert images.bootstrap_command(mirror, Path("/x"))[-2:] == [
+        "deb http://m/debian bookworm main",
+        "deb http://m/debian bookworm-updates main",
+    ]
 
 
 def test_the_seed_carries_the_host_key_for_root_alone(tmp_path):

@@ -1,7 +1,6 @@
 import pytest
 
 from kimi_prov.lab.settings import (
-    DEBIAN_MIRROR,
     AptSettings,
     apt_options,
     debian_archives,
@@ -70,9 +69,10 @@ def test_a_ca_bundle_that_is_not_there_is_not_handed_on(tmp_path):
     assert product_variables({"SSL_CERT_FILE": str(tmp_path / "x")}, {}, AptSettings()) == {}
 
 
-def test_a_mirror_of_the_archive_is_handed_on_and_the_archive_itself_is_not():
-    mirror = AptSettings(mirror="http://mirror.site/debian")
-    assert product_variables({}, {}, mirror) == {"kimi_apt_mirror": "http://mirror.site/debian"}
+def test_an_archive_over_tls_is_handed_on_and_others_are_in_the_image_already():
+    mirror = AptSettings(mirror="https://mirror.site/debian")
+    assert product_variables({}, {}, mirror) == {"kimi_apt_mirror": "https://mirror.site/debian"}
+    assert product_variables({}, {}, AptSettings(mirror="http://mirror.site/debian")) == {}
 
 
 def test_debian_archives_are_found_among_others_in_either_form():
@@ -83,7 +83,8 @@ def test_debian_archives_are_found_among_others_in_either_form():
     )
     old = "# deb http://commented.site/debian x main\ndeb http://old.site/debian bookworm main\n"
     assert debian_archives([old])[0] == "http://old.site/debian"
-    assert debian_archives([others])[0] == DEBIAN_MIRROR
+    assert debian_archives([old])[1] is None
+    assert debian_archives([others]) == (None, None)
 
 
 def test_only_options_that_decide_over_access_are_taken():

@@ -18,7 +18,10 @@ def ended(status="failed", **result):
         ("connect to host 192.0.2.1 port 22: Connection timed out", "did not answer in time"),
         ("Host key verification failed.", "host key"),
         ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "host key"),
-        ("ssh: Could not resolve hostname box: Name or service not known", "cannot be resolved"),
+        (
+            "ssh: Could not resolve hostname 192.0.2.1: Name or service not known",
+            "cannot be resolved",
+        ),
         ("WARNING: UNPROTECTED PRIVATE KEY FILE! Permission denied", "may be read by others"),
         ("kex_exchange_identification: Connection closed by remote host", "cut the SSH"),
         ("something nobody has seen before", "something nobody has seen before"),
@@ -30,6 +33,21 @@ def test_each_way_not_to_reach_a_host_has_its_sentence(said, expected):
     assert "\n" not in failure.cause
     assert "192.0.2.1" in failure.cause + failure.fix
     assert failure.exit_code is ExitCode.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ssh: connect to host 198.51.100.7 port 22: Connection refused",
+        "ssh: connect to host 198.51.100.7 port 22: Connection timed out",
+        "root@198.51.100.7: Permission denied (publickey,password).",
+        "Connection closed by 198.51.100.7 port 22",
+    ],
+)
+def test_the_address_that_was_tried_is_named_not_the_inventorys(said):
+    failure = causes.of_unreachable(ended("unreachable", msg=f"Failed: {said}"), "192.0.2.1")
+    assert "198.51.100.7" in failure.cause
+    assert "192.0.2.1" not in failure.cause + failure.fix
 
 
 @pytest.mark.parametrize(
