@@ -50,11 +50,15 @@ def test_a_wheel_built_while_a_lab_is_up_has_none_of_its_files(tmp_path):
 def test_every_role_that_a_playbook_names_is_in_the_wheel(wheel):
     archive = zipfile.ZipFile(wheel)
     site = yaml.safe_load(archive.read("kimi_prov/_bundle/playbooks/site.yml"))
-    roles = {
-        task["ansible.builtin.import_role"]["name"]
-        for part in site[1]["tasks"]
-        for task in part["block"]
-    }
+
+    def named(tasks):
+        for task in tasks:
+            for within in ("block", "rescue", "always"):
+                yield from named(task.get(within, []))
+            if role := task.get("ansible.builtin.import_role"):
+                yield role["name"]
+
+    roles = set(named(site[1]["tasks"]))
     names = set(archive.namelist())
     assert roles
     assert {r for r in roles if f"kimi_prov/_bundle/roles/{r}/tasks/main.yml" not in names} == set()
