@@ -55,10 +55,11 @@ def test_every_role_that_a_playbook_names_is_in_the_wheel(wheel):
         for task in tasks:
             for within in ("block", "rescue", "always"):
                 yield from named(task.get(within, []))
-            if role := task.get("ansible.builtin.import_role"):
-                yield role["name"]
+            for way in ("ansible.builtin.import_role", "ansible.builtin.include_role"):
+                if way in task:
+                    yield task[way]["name"]
 
-    roles = set(named(site[1]["tasks"]))
+    roles = {name for play in site for name in named(play["tasks"])}
     names = set(archive.namelist())
     assert roles
     assert {r for r in roles if f"kimi_prov/_bundle/roles/{r}/tasks/main.yml" not in names} == set()
