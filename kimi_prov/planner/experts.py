@@ -161,8 +161,9 @@ def environment(way: Way, place: Placement) -> dict[str, str]:
         "KIMI_KT_IDLE": "1" if place.pool_threads >= _OWN_CORES else "0",
         "KIMI_KT_NODES": ",".join(map(str, place.pools)),
         "KIMI_KT_THREADS": str(place.pool_threads),
-        # vLLM's threads wait so briefly that they leave the shared cores before the pools work.
-        "GOMP_SPINCOUNT": "1000",
+        # So long vLLM's threads stay awake from one operation to the next, and no longer, so that
+        # the pools get the shared cores: the best of ten ways measured (docs/kt-experts.md).
+        "GOMP_SPINCOUNT": "5000",
     }
 
 

@@ -44,7 +44,8 @@ class Pools:
             self.infer = ext.CPUInfer(config)
         mine = _threads() - before
         _bind(mine, settings.nodes, allowed, os.sched_getaffinity(0))
-        self.turns = Turns(mine) if settings.idle else None
+        if settings.idle:
+            _give_way(mine)
         log.info(
             "kt-kernel build %s: %d threads on NUMA node(s) %s",
             self.variant,
@@ -104,9 +105,6 @@ class Experts:
         weights = weights.to(torch.float32).contiguous()
         out = torch.empty_like(hidden)
         top_k = ids.shape[1]
-        turns = self._pools.turns
-        if turns is not None:
-            turns.pools()
         for start in range(0, hidden.shape[0], self._chunk):
             part = slice(start, start + self._chunk)
             count = torch.tensor([hidden[part].shape[0]], dtype=torch.int32)
@@ -119,8 +117,6 @@ class Experts:
                 out[part].data_ptr(),
                 False,  # noqa: FBT003 - positional in the extension: do not add to what is there
             )
-        if turns is not None:
-            turns.others()
         return out
 
 
@@ -153,59 +149,16 @@ def _bind(threads: set[int], nodes: tuple[int, ...], allowed: set[int], caller: 
             os.sched_setaffinity(thread, {cores[-1]})
 
 
-class Turns:
-    """Whose turn it is on the cores that vLLM's threads and the pools' share.
+def _give_way(threads: set[int]) -> None:
+    """Let vLLM's threads pre-empt the pools', which spin while they wait, on the same cores.
 
-    Both spin while they wait. The one whose turn it is not is SCHED_IDLE: the kernel gives it a
-    core only where the other wants none, and takes it away at once. Where this process may not
-    raise a thread again (LimitNICE=0 or CAP_SYS_NICE is needed), the pools' stay SCHED_IDLE for
-    good, and vLLM's threads have to go to sleep when they wait: GOMP_SPINCOUNT.
+    A pool computes while vLLM's threads sleep, so it loses nothing itself.
     """
-
-    def __init__(self, pools: set[int]) -> None:
-        self._pools = pools
-        self._others: set[int] | None = None
-        self._can = _schedule(pools, os.SCHED_IDLE) and _schedule(pools, os.SCHED_OTHER)
-        _schedule(pools, os.SCHED_IDLE)
-        log.info(
-            "threads on shared cores %s",
-            "take turns" if self._can else "of vLLM go first; they must not spin for long",
-        )
-
-    def pools(self) -> None:
-        """Give the cores to the pools."""
-        if self._can:
-            if self._others is None:
-                self._others = self._workers()
-            _schedule(self._others, os.SCHED_IDLE)
-            _schedule(self._pools, os.SCHED_OTHER)
-
-    def others(self) -> None:
-        """Give the cores to vLLM's threads."""
-        if self._can and self._others is not None:
-            _schedule(self._pools, os.SCHED_IDLE)
-            _schedule(self._others, os.SCHED_OTHER)
-
-    def _workers(self) -> set[int]:
-        """Find vLLM's threads that are bound to a core of the pools."""
-        cores = set().union(*(os.sched_getaffinity(thread) for thread in self._pools))
-        found = set()
-        for thread in _threads() - self._pools - {os.getpid()}:
-            bound = os.sched_getaffinity(thread)
-            if len(bound) == 1 and bound <= cores:
-                found.add(thread)
-        return found
-
-
-def _schedule(threads: set[int], policy: int) -> bool:
-    """Set the scheduling policy of threads; False where that is not allowed."""
-    nothing = os.sched_param(0)
     try:
         for thread in threads:
-            os.sched_setscheduler(thread, policy, nothing)
-    except OSError:
-        return False
-    return True
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+    except OSError as error:
+        log.warning("kt-kernel's threads keep their priority (%s)", error.strerror)
 
 
 @contextlib.contextmanager
