@@ -38,7 +38,7 @@ _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
     "engines": _one("engines"),
     "flags": lambda catalogue: (*_one("flags")(catalogue), *_accepted(catalogue)),
     "systems": _one("systems"),
-    "drivers": _parts("drivers", "cuda", "torch", "rules", "packages"),
+    "drivers": _parts("drivers", "cuda", "torch", "rules", "packages", "releases", "repositories"),
     "prices": _parts("prices", "api", "gpu_hour", "machine_hour", "purchase", "assumptions"),
     "broken": _one("broken"),
 }
@@ -123,6 +123,8 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "drivers.torch": ("name", "torch", "cuda", "driver_branch", "confidence"),
     "drivers.rules": ("name", "text"),
     "drivers.packages": ("name", "packages"),
+    "drivers.releases": ("name", "version", "confidence"),
+    "drivers.repositories": ("name", "url", "fingerprint", "confidence"),
     "prices.api": ("name", "input_usd_per_mtok", "output_usd_per_mtok", "confidence"),
     "prices.gpu_hour": ("name", "neocloud_usd", "rental_3_years_usd", "power_kw", "confidence"),
     "prices.machine_hour": ("name", "usd", "confidence"),

@@ -114,6 +114,8 @@ class Catalogue:
             rules=self._files.rows("drivers", "rules", kinds.Rule, ("name",)),
             packages=self._files.rows("drivers", "packages", kinds.Packages, ("name",)),
             torch=self._files.rows("drivers", "torch", kinds.TorchBuild, ("name",)),
+            releases=self._files.rows("drivers", "releases", kinds.Release, ("name",)),
+            repositories=self._files.rows("drivers", "repositories", kinds.Repository, ("name",)),
         )
 
     @cached_property

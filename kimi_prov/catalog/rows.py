@@ -218,7 +218,8 @@ class Gpu:
     `memory_gb` as sold, `memory_mib` as its driver's tool shows it. `nvlink_gb_s` both directions
     of its direct links (AMD: Infinity Fabric), 0 where there are none; `nvlink_links` how many
     lie between it and the switch, or its bridged neighbour. `machine_names`: how the driver's
-    tool names it; several rows may share one and differ in memory.
+    tool names it; several rows may share one and differ in memory. `pci_ids`: the device on the
+    bus, which tells a card that no driver serves yet.
     """
 
     name: str
@@ -240,6 +241,7 @@ class Gpu:
     driver_branch: int | None = None
     open_module_required: bool | None = None
     machine_names: tuple[str, ...] = ()
+    pci_ids: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     note: str | None = None
 
@@ -390,6 +392,38 @@ class Packages:
 
 
 @dataclass(frozen=True)
+class Release:
+    """The version of a driver branch that is installed where nobody names another."""
+
+    name: str
+    version: str
+    source: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class Repository:
+    """NVIDIA's package repository for a distribution, and what its packages are called there.
+
+    `{branch}` stands for the branch; `a|b` for the first of them that has the version: names have
+    lost and kept their branch differently. `fingerprint` is of the primary key in `key`.
+    """
+
+    name: str
+    id: str
+    version: str
+    url: str
+    key: str
+    fingerprint: str
+    userland: tuple[str, ...]
+    open_module: tuple[str, ...]
+    closed_module: tuple[str, ...]
+    fabric: tuple[str, ...]
+    source: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
 class TorchBuild:
     """Which torch and CUDA a range of engine versions brings."""
 
@@ -411,11 +445,23 @@ class Drivers:
     rules: tuple[Rule, ...] = ()
     packages: tuple[Packages, ...] = ()
     torch: tuple[TorchBuild, ...] = ()
+    releases: tuple[Release, ...] = ()
+    repositories: tuple[Repository, ...] = ()
 
     def branch_for(self, cuda: str) -> int | None:
         """Driver branch that a CUDA version was made for; None where it is not known."""
         row = next((row for row in self.cuda if row.name == cuda), None)
         return int(row.driver.split(".")[0]) if row else None
+
+    def release(self, branch: int) -> str | None:
+        """Version of a branch to install; None where the catalogue pins none."""
+        row = next((row for row in self.releases if row.name == str(branch)), None)
+        return row.version if row else None
+
+    def repository(self, system: str | None, version: str | None) -> Repository | None:
+        """NVIDIA's repository for a distribution's release; None where there is none."""
+        wanted = (system, version)
+        return next((row for row in self.repositories if (row.id, row.version) == wanted), None)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import (
     architecture,
+    cards,
     command,
     drivers,
     engine,
@@ -38,6 +39,7 @@ SCHEMA = "kimi-prov/plan/v1"
 _START_S = 900
 _LOAD_BYTES_PER_S = 250_000_000
 # Findings that leave a plan true and an `apply` impossible.
+_INTERCEPTED = "host.gib"
 _ONLY_TO_PLAN = frozenset({"engine.not_provisioned", storage.SOURCE_MISSING})
 
 
@@ -56,13 +58,13 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
 
 def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dict[str, Any]:
     findings = Findings()
-    host = hosts.read(facts, catalogue)
+    host = hosts.read(cards.recognised(facts, catalogue), catalogue)
     model = catalogue.model(wishes.model)
     system.judge(host, catalogue, findings)
     choice = engine.choose(host, wishes, catalogue, model, findings)
     wishes = _modern(host, wishes, model, choice, catalogue, findings)
     draft = speculative.document(wishes, catalogue, model, choice.engine, findings)
-    driver = drivers.driver(host, choice.engine, catalogue, choice.weights_format, findings)
+    driver = drivers.driver(host, wishes, choice.engine, catalogue, choice.weights_format, findings)
     budget = _budget(host, wishes, model, choice, catalogue, findings)
     memory.judge(host, wishes, model, budget, findings)
     weights = storage.weights(wishes, model, choice.weights_format, findings)
@@ -113,8 +115,12 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
         "proxy": _proxy(host, wishes, backends),
         "firewall": system.firewall(host, wishes),
         "driver": driver,
+        "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
         "packages": system.packages(
-            host, choice.python.path, compiles=command.compiles(choice, chosen)
+            host,
+            choice.python.path,
+            compiles=command.compiles(choice, chosen),
+            drives=driver["repository"] is not None,
         ),
         "site": {
             "apt_mirror": wishes.apt_mirror,
@@ -148,13 +154,15 @@ def refusals(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what forbids `apply`: the blockers, and what this version plans but cannot carry out.
 
     The plan is a true answer for a buyer without these; a machine must not be half provisioned.
+    What `apply` itself mends does not forbid it.
     """
     wanting = [
         {**row, "severity": "blocker"}
         for row in plan["findings"]
         if row["id"] in _ONLY_TO_PLAN and row["severity"] != "blocker"
     ]
-    return [*blockers(plan), *wanting]
+    mended = {_INTERCEPTED, *(drivers.MENDED if plan["driver"]["action"] != "none" else ())}
+    return [row for row in [*blockers(plan), *wanting] if row["id"] not in mended]
 
 
 def _budget(

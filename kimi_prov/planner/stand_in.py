@@ -59,6 +59,9 @@ def laid_over(real: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
         **served,
         "engine": engine,
         "driver": real["driver"],
+        "nccl": real["nccl"],
+        # What the real machine's driver needs is brought to this one as well.
+        "packages": sorted({*served["packages"], *real["packages"]}),
         "stand_in": {
             "said": said,
             "engine": real["engine"],

@@ -132,14 +132,18 @@ def _not_ours(host: Host) -> str:
     return "it cannot be changed on this machine"
 
 
-def packages(host: Host, python: str, *, compiles: bool) -> list[str]:
-    """Debian packages that the roles need; `python` is the interpreter's path."""
+def packages(host: Host, python: str, *, compiles: bool, drives: bool) -> list[str]:
+    """Debian packages that the roles need; `python` is the interpreter's path.
+
+    `drives`: a repository for the driver may have to be written down.
+    """
     name = python.rsplit("/", 1)[-1]
     system = host.facts["python"]
     versioned = name.startswith("python3.") and python != system.get("path")
     own = str(system.get("version") or "").startswith(name.removeprefix("python") + ".")
     venv = f"{name}-venv" if versioned and not own else "python3-venv"
     more = ["g++", "python3-dev"] if compiles else []
+    more += ["python3-debian"] if drives else []
     return sorted({*_PACKAGES, venv, *more})
 
 

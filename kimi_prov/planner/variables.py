@@ -18,6 +18,7 @@ Kind = Literal[
     "networks",  # a list of IPv4 and IPv6 networks
     "texts",  # a list of strings
     "urls",
+    "fingerprint",  # 40 hexadecimal digits
     "flags",  # a mapping of engine flag to value; null removes the flag
 ]
 
@@ -55,6 +56,7 @@ _WEIGHTS = "Weights"
 _MEMORY = "Memory"
 _DOOR = "The opened port"
 _ENGINE = "Engine"
+_DRIVER = "NVIDIA driver"
 _SITE = "Sites behind a mirror"
 
 VARIABLES: tuple[Variable, ...] = (
@@ -280,6 +282,40 @@ VARIABLES: tuple[Variable, ...] = (
         "7200",
         "Seconds until the engine has to answer. auto: by the size of the weights.",
         auto=True,
+    ),
+    _v(
+        _DRIVER,
+        "nvidia_driver_version",
+        "text",
+        "auto",
+        "580.159.04",
+        "Version of the driver, without the package's own revision. auto: the present one where it "
+        "is new enough, else the one that the catalogue pins.",
+        auto=True,
+    ),
+    _v(
+        _DRIVER,
+        "nvidia_repo_url",
+        "url",
+        None,
+        "https://nvidia.example.com/cuda/repos/debian12/x86_64",
+        "A mirror of NVIDIA's repository for the machine's distribution. Not set: NVIDIA's own.",
+    ),
+    _v(
+        _DRIVER,
+        "nvidia_repo_key_url",
+        "url",
+        None,
+        "https://nvidia.example.com/key.asc",
+        "The key that signs it. Not set: the file of NVIDIA's name in the repository.",
+    ),
+    _v(
+        _DRIVER,
+        "nvidia_repo_key_fingerprint",
+        "fingerprint",
+        None,
+        "EB693B3035CD5710E231E123A4B469963BF863CC",
+        "The key is taken only if this is its fingerprint. Not set: that of NVIDIA's key.",
     ),
     _v(
         _SITE,

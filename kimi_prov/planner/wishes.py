@@ -194,6 +194,13 @@ def _url(value: object, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, "an http or https URL")
 
 
+def _fingerprint(value: object, place: _Place, _base: Path | None) -> str:
+    bare = re.sub(r"\s", "", value).upper() if isinstance(value, str) else ""
+    if re.fullmatch(r"[0-9A-F]{40}", bare):
+        return bare
+    raise place.refuse(value, "the 40 hexadecimal digits of a key's fingerprint, in quotes")
+
+
 def _source(value: object, place: _Place, base: Path | None) -> str:
     if isinstance(value, str):
         if value.startswith("file:///") and ".." not in value and not re.search(r"\s", value):
@@ -288,6 +295,7 @@ _CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
     "urls": _urls,
     "source": _source,
     "file": _file,
+    "fingerprint": _fingerprint,
     "links": _links,
     "networks": _networks,
     "texts": _texts,

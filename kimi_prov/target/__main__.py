@@ -26,6 +26,8 @@ COMMANDS = {
     "knock": "kimi_prov.target.knock",
     "runtime": "kimi_prov.target.runtime",
     "status": "kimi_prov.target.status",
+    "driver": "kimi_prov.target.driver",
+    "interceptors": "kimi_prov.target.interceptors",
     "destroy": "kimi_prov.target.destroy",
     "bench": "kimi_prov.target.bench",
     "bench-engine": "kimi_prov.target.bench_engine",

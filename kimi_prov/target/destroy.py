@@ -40,6 +40,8 @@ OUR_FILES = (
     "etc/apt/sources.list.d/kimi*",
     "etc/apt/apt.conf.d/*kimi*",
     "etc/apt/preferences.d/kimi*",
+    "etc/apt/keyrings/kimi*",
+    "etc/systemd/system/nvidia-fabricmanager.service.d/kimi.conf",
     "usr/local/share/ca-certificates/kimi*.crt",
 )
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
@@ -215,6 +217,21 @@ class Undo:
                     partial(_delete, path),
                 )
 
+    def driver(self) -> None:
+        """Take our holds off and bring back what was set aside; the driver itself stays."""
+        kept = read_json(self.paths.root / layout.DRIVER_STATE[1:])
+        held = set(kept.get("held") or []) & set(run("apt-mark", "showhold").stdout.split())
+        if held:
+            what = "packages may change again: " + ", ".join(sorted(held))
+            self.act(self.restored, what, lambda: run("apt-mark", "unhold", *sorted(held)))
+        aside = self.paths.root / layout.SET_ASIDE[1:]
+        files = sorted(path for path in aside.rglob("*") if path.is_symlink() or path.is_file())
+        for path in files:
+            place = self.paths.root / path.relative_to(aside)
+            self.act(self.restored, f"file {place}", partial(_bring_back, path, place))
+        if files and not self.check:
+            run("ldconfig")
+
     def users(self) -> None:
         """Our users, unless they were there before."""
         names = [PROXY_USER] if self.before.get("user_existed") else [PROXY_USER, layout.USER]
@@ -265,6 +282,11 @@ def _delete(path: Path) -> None:
             path.parent.rmdir()
 
 
+def _bring_back(path: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(str(path), str(place))
+
+
 def _put(path: Path, content: str, mode: int) -> None:
     path.write_text(content)
     path.chmod(mode)
@@ -300,7 +322,7 @@ def undo(paths: Paths, *, check: bool, purge_weights: bool) -> dict[str, Any]:
     work = Undo(paths, check=check, purge_weights=purge_weights)
     for step in (
         work.units, work.firewall, work.files, work.tunables, work.directories, work.users,
-        work.services, work.record,
+        work.services, work.driver, work.record,
     ):  # fmt: skip
         step()
     return {

@@ -32,6 +32,11 @@ FIREWALL = f"{ETC}/firewall.nft"
 
 HOME = "/var/lib/kimi"
 STATE = f"{HOME}/state"
+# The version of the driver that this product installed, held, and can go back to.
+DRIVER_STATE = f"{STATE}/driver.json"
+DRIVER = f"{HOME}/driver"
+# What was in the engine's way, by its own path, until `destroy` brings it back.
+SET_ASIDE = f"{HOME}/set-aside"
 
 RUN = "/run/kimi"
 PROGRESS = f"{RUN}/progress"

@@ -19,6 +19,8 @@ _SWITCH = "0x0680"
 _DRIVER = r"(lib)?nvidia-(?!container).*|cuda-drivers.*"
 _LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
 _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+# Where DKMS keeps the certificate that it signs with: Debian, Ubuntu.
+_MODULE_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
 # Without the persistence mode each call wakes every card first.
 _PATIENCE_S = 60.0
 _ASKED = {
@@ -40,6 +42,7 @@ class Nvidia:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.cards = _devices(machine, _DISPLAY)
+        self._switches = _devices(machine, (_SWITCH,))
         self.version = machine.read("/proc/driver/nvidia/version")
         self._served = machine.exists("/proc/driver/nvidia")
         # In a container the tool may answer where the driver's files are not shown.
@@ -96,6 +99,10 @@ class Nvidia:
         matrix = (self._topology or {}).get("matrix")
         return {
             "pci_devices": len(self.cards) or len(gpus),
+            "pci_ids": [
+                (self._machine.read(f"{path}/device") or "").replace("0x", "")
+                for path in self.cards
+            ],
             # nvidia-smi repeats what the kernel's module told it.
             "driver_loaded": loaded["version"] or (self._query or {}).get("driver"),
             "driver_installed": installed.get("version"),
@@ -106,12 +113,12 @@ class Nvidia:
             "nscq": packages.version(r"libnvidia-nscq(-\d+)?")
             or self._library("libnvidia-nscq.so"),
             "nvlink": self._nvlink(matrix),
-            "nvswitch": read_nvidia.switched(
-                matrix, gpus, len(_devices(self._machine, (_SWITCH,)))
-            ),
+            "nvswitch": read_nvidia.switched(matrix, gpus, len(self._switches)),
+            "nvswitch_devices": len(self._switches),
             "held": packages.held(_DRIVER),
             "packages": packages.matching(_DRIVER),
             "persistenced": _active(units, "nvidia-persistenced.service"),
+            "module_key_enrolled": _enrolled(self._machine),
         }
 
     def _nvlink(self, matrix: Optional[List[List[Optional[int]]]]) -> Optional[Dict[str, Any]]:
@@ -153,6 +160,13 @@ def _open(loaded: Optional[bool], licence: Optional[str]) -> Optional[bool]:
     if loaded is not None:
         return loaded
     return "GPL" in licence if licence else None
+
+
+def _enrolled(machine: Machine) -> Optional[bool]:
+    """Whether the firmware knows the key that modules built here are signed with."""
+    key = next((path for path in _MODULE_KEYS if machine.exists(path)), None)
+    said = machine.run(["mokutil", "--test-key", key]) if key else None
+    return "already enrolled" in said if said else None
 
 
 def _fabric_manager(

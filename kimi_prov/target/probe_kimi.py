@@ -65,7 +65,8 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         ],
         "ram_disk_mounted": os.path.ismount(machine.path(layout.RAM)) if machine.live else None,
         "user": _has_user(machine),
-        "before": _before(machine),
+        "before": _kept(machine, f"{layout.STATE}/before.json"),
+        "driver": _kept(machine, layout.DRIVER_STATE),
         "services": {
             name: {
                 "enabled": states[name].get("UnitFileState") == "enabled",
@@ -80,10 +81,10 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
     }
 
 
-def _before(machine: Machine) -> Optional[Dict[str, Any]]:
-    """Read what the first apply kept of the state that it found; None where there was none."""
+def _kept(machine: Machine, path: str) -> Optional[Dict[str, Any]]:
+    """Read what an apply kept of what it found or did; None where there is nothing."""
     try:
-        found = json.loads(machine.read(f"{layout.STATE}/before.json") or "null")
+        found = json.loads(machine.read(path) or "null")
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -19,6 +19,7 @@ PACKAGES = (
     "nftables",
     "numactl",
     "openssl",
+    "python3-debian",
     "python3-dev",
     "python3-venv",
     "ufw",

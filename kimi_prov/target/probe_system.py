@@ -54,7 +54,20 @@ def host(machine: Machine) -> Dict[str, Any]:
         if identity
         else None,
         "root": os.geteuid() == 0 if machine.live else None,
+        "secure_boot": _secure_boot(machine),
     }
+
+
+def _secure_boot(machine: Machine) -> Optional[bool]:
+    """Whether the firmware lets only signed modules in; a machine without EFI has no such thing."""
+    if not machine.exists("/sys/firmware"):
+        return None
+    if not machine.exists("/sys/firmware/efi"):
+        return False
+    found = machine.glob("/sys/firmware/efi/efivars/SecureBoot-*")
+    # Four bytes of attributes, then the value.
+    value = machine.read(found[0]) if found else None
+    return value[-1] == "\x01" if value else None
 
 
 def python(machine: Machine) -> Dict[str, Any]:

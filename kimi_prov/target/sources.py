@@ -153,7 +153,7 @@ class WebSource(Source):
                 "(`kimi-target.pyz manifest DIR` prints one) or set kimi_weights_manifest"
             ) from None
         try:
-            document = json.loads(_read_all(stream))
+            document = json.loads(read_all(stream))
         except ValueError:
             raise Permanent(f"{masked(url)}: is not JSON") from None
         return manifests.parse(document, masked(url))
@@ -394,7 +394,8 @@ def _extent(response: http.client.HTTPResponse) -> Tuple[int, Optional[int]]:
     return 0, int(length) if length and length.isdigit() else None
 
 
-def _read_all(stream: Stream) -> bytes:
+def read_all(stream: Stream) -> bytes:
+    """Read what has no business being large: a listing, a key."""
     parts: List[bytes] = []
     size = 0
     try:

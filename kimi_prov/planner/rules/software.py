@@ -22,7 +22,7 @@ def _fabric_manager(case: Case) -> Iterator[Hit]:
     driver = case.nvidia.get("driver_loaded") or case.nvidia.get("driver_installed")
     manager = case.nvidia.get("fabric_manager")
     states = {str(card.get("fabric_state") or "").lower() for card in case.cards}
-    if case.host.virtual and "completed" in states:
+    if case.host.virtual and "completed" in states and not case.nvidia.get("nvswitch_devices"):
         yield Hit(
             "pass",
             observed="fabric state Completed; the host owns the fabric manager",

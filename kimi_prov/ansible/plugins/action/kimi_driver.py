@@ -1,0 +1,90 @@
+"""Action `kimi_driver`: one step of bringing the NVIDIA driver to the plan."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from kimi_prov.ansible.remote import RemoteError, failure, target
+
+CONSENT = "set nvidia_driver_reboot_ok: true for {host} in the inventory"
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """`step`: consent (asked here), else a verb of the machine's own `driver` command."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Carry the step out; everything in `also` goes along with the plan's `driver`."""
+        result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
+        variables = task_vars or {}
+        arguments = self._task.args
+        wanted: dict[str, Any] = dict(arguments["plan"]["driver"])
+        host = str(variables.get("inventory_hostname", "the machine"))
+        if arguments["step"] == "consent":
+            return result | self._consent(host, wanted, variables)
+        question = {**wanted, **(arguments.get("also") or {})}
+        words = [arguments["step"], *(["--check"] if self._task.check_mode else [])]
+        try:
+            told = target(self, "driver", *words, stdin=question)
+        except RemoteError as error:
+            if self._task.check_mode:
+                return result | {"msg": str(error)}
+            return result | failure(f"{host}: {error}")
+        if "refused" in told:
+            return result | failure(f"{host}: {told['refused']}", told["fix"])
+        wrong = {}
+        if told.get("answers") is False:
+            wrong = failure(
+                f"{host}: driver {question['version']} does not answer: {told['said']}",
+                "read the kernel's messages on the machine: dmesg | grep -iE 'nvrm|nvidia'",
+            )
+        return result | {"changed": bool(told.get("changed"))} | told | wrong
+
+    def _consent(
+        self, host: str, wanted: dict[str, Any], variables: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Whether the machine may be restarted; the one that this runs on never may."""
+        if not wanted["restart"]:
+            return {}
+        if self._is_control(variables.get("kimi_facts") or {}):
+            why = "it is the machine that this runs on, which is never restarted from here"
+            fix = "run this from another machine, or install the driver and restart it yourself"
+        elif self._task.args.get("reboot_ok") is not True:
+            why = "nvidia_driver_reboot_ok is not true"
+            fix = CONSENT.format(host=host)
+        else:
+            return {}
+        what = "install NVIDIA's driver " if wanted["action"] == "install" else "load the driver "
+        finding = {
+            "id": "driver.reboot",
+            "severity": "blocker",
+            "title": f"To {what}{wanted['version']} the machine has to restart, and may not",
+            "observed": why,
+            "required": "consent to a restart, on a machine other than this one",
+            "fix": fix,
+            "source": "kernel modules are never swapped under a running system",
+        }
+        message = f"{host} has to restart for NVIDIA's driver {wanted['version']}: {why}"
+        refused = failure(message, fix, "blockers")
+        return refused | {"kimi": {"code": "blockers", "findings": [finding]}}
+
+    def _is_control(self, facts: dict[str, Any]) -> bool:
+        """Whether the host is the control machine; containers of one image share the id alone."""
+        if self._connection.transport == "local":
+            return True
+        told = facts.get("host") or {}
+        try:
+            identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return False
+        own = hashlib.sha256(f"kimi-prov:{identity}".encode()).hexdigest()[:32]
+        return (told.get("machine_id_hash"), told.get("hostname")) == (own, socket.gethostname())
