@@ -139,6 +139,25 @@ def test_a_repository_that_is_not_as_told(
     assert "nothing was changed" in done.stderr or "pinned" in done.stderr
 
 
+def test_what_intercepts_nccl_is_set_aside(host: Host) -> None:
+    """Any library does as a stand-in for Google's: the loader knows them by their folder."""
+    host.ssh(
+        "mkdir -p /usr/local/gib/lib64 && cp /lib/x86_64-linux-gnu/libz.so.1 /usr/local/gib/lib64 "
+        "&& echo /usr/local/gib/lib64 > /etc/ld.so.conf.d/gib.conf && ldconfig "
+        "&& ldconfig -p | grep -q /usr/local/gib"
+    )
+    done = host.apply("--tags", "nccl_guard")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "changed=1" in done.stdout
+    left = host.ssh(
+        "ldconfig -p | grep gib; ls -d /usr/local/gib /etc/ld.so.conf.d/gib*", check=False
+    )
+    assert left == ""
+    kept = host.ssh("cd /var/lib/kimi/set-aside && find . -type f").split()
+    assert sorted(kept) == ["./etc/ld.so.conf.d/gib.conf", "./usr/local/gib/lib64/libz.so.1"]
+    assert "changed=0" in host.apply("--tags", "nccl_guard").stdout
+
+
 def test_killed_between_install_and_restart_then_resumed(host: Host) -> None:
     argv = [KIMI_PROV, "apply", str(host.inventory), "--tags", "nvidia_driver"]
     host.ssh("systemctl mask --runtime reboot.target")  # the restart never gets through

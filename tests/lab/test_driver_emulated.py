@@ -39,9 +39,9 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         "nvidia_driver_reboot_timeout_s": 900,
     }
     file.write_text(yaml.safe_dump(variables))
-    made.up()
     machine = made.hosts["gpu9"]
     try:
+        made.up()
         nvidia.gpus(machine)
         nvidia.install(machine, repo, nvidia.OLD)
         yield machine

@@ -56,6 +56,7 @@ def test_fingerprints_are_what_gpg_says(keys: tuple[list[str], dict[str, bytes]]
         b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n####\n-----END PGP PUBLIC KEY BLOCK-----\n",
         bytes([0x99, 0x01]),
         bytes([0xC6, 0xFF]),
+        bytes([0xC6, 0xC8]),
         base64.b64decode("mQENBGA="),
         bytes([0x83]),
     ],
