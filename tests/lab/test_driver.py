@@ -63,8 +63,10 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         **FAST,
         "kimi_nvidia_repo_url": repo.url,
         "kimi_nvidia_repo_key_fingerprint": repo.fingerprint,
-        # The lab's model is content with less than Kimi's INT4 is.
-        "kimi_nvidia_driver_version": nvidia.NEW,
+        # What needs the new driver is Kimi's INT4; what could be served here is the tiny model.
+        "kimi_model": "kimi-k2.5",
+        "kimi_weights_source": None,
+        "kimi_engine_stand_in": "file:///opt/models/kimi-k2-lab",
         "nvidia_driver_reboot_ok": True,
     }
     file.write_text(yaml.safe_dump(variables))

@@ -34,7 +34,9 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         **yaml.safe_load(file.read_text()),
         "kimi_nvidia_repo_url": repo.url,
         "kimi_nvidia_repo_key_fingerprint": repo.fingerprint,
-        "kimi_nvidia_driver_version": nvidia.NEW,
+        "kimi_model": "kimi-k2.5",
+        "kimi_weights_source": None,
+        "kimi_engine_stand_in": "file:///opt/models/kimi-k2-lab",
         "nvidia_driver_reboot_ok": True,
         "nvidia_driver_reboot_timeout_s": 900,
     }
