@@ -7,13 +7,34 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from kimi_prov.target.machine import Machine, fields
 
-_UNITS = {"kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+# dmidecode 3.7 writes GiB where older ones write GB; both mean powers of two.
+_UNITS = {"k": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+# Who makes the memory of virtual machines.
+_VIRTUAL = (
+    "QEMU",
+    "Google",
+    "Amazon EC2",
+    "Red Hat",
+    "Microsoft Corporation",
+    "VMware Virtual RAM",
+    "Alibaba Cloud",
+    "Xen",
+)
 _WIDTH_BYTES = 8
 _UNLIMITED = 1 << 60
-# How boards name the place of a module: by node and channel, or by processor, letter of the
-# channel and number of the slot on it.
-_BANK = re.compile(r"(?:NODE|P|CPU)\s*_?(\d+)[ _]*CHANNEL\s*_?(\w+)", re.IGNORECASE)
-_PLACE = re.compile(r"(?:CPU|PROC|P)\s*(\d+)[ _-]*(?:DIMM[ _-]*)?([A-P])\d?", re.IGNORECASE)
+# How boards name the place of a module: by node and channel (`P0 CHANNEL A`,
+# `P1_Node1_Channel0_Dimm0`), by processor, letter of the channel and number of the slot on it
+# (`P1-DIMMA1`, `CPU0_A0`), by the slot's number before the letter (`PROC 1 DIMM 1D`), or, with one
+# processor, by letter and number alone (`DIMM_A1`). `PROC 1 DIMM 1` and `A1` tell no channel.
+_NAMES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"((?:P\d+_)?NODE\s*_?\d+|P\d+|CPU\d+)[ _]*CHANNEL\s*_?([A-P](?![A-Z])|\d+)",
+        r"(?:CPU|PROC|P)\s*(\d+)[ _-]*(?:DIMM[ _-]*)?([A-P])(?![A-Z])\d?",
+        r"(?:CPU|PROC|P)\s*(\d+)[ _-]*DIMM[ _-]*\d+([A-P])(?![A-Z])",
+        r"^(DIMM)[ _-]*([A-P])\d+$",
+    )
+)
 
 
 def memory(machine: Machine, shm_bytes: Optional[int]) -> Dict[str, Any]:
@@ -64,7 +85,7 @@ def modules(text: Optional[str]) -> Optional[List[Dict[str, Any]]]:
         if "Memory Device" not in block:
             continue
         row = fields(block, ":")
-        if row.get("Manufacturer") in ("QEMU", "Google", "Amazon EC2", "Red Hat"):
+        if str(row.get("Manufacturer")).startswith(_VIRTUAL):
             continue
         speed = _number(row.get("Speed"))
         found.append(
@@ -87,13 +108,23 @@ def _channels(slots: List[Dict[str, Any]]) -> Tuple[Optional[int], Optional[int]
     """Channels with a module and channels in all; unknown where the board's names do not say."""
     every, filled = set(), set()
     for slot in slots:
-        match = _BANK.search(slot["bank"] or "") or _PLACE.search(slot["locator"] or "")
-        if match is None:
+        place = _place(slot)
+        if place is None:
             return None, None
-        every.add(match.groups())
+        every.add(place)
         if slot["size_bytes"]:
-            filled.add(match.groups())
+            filled.add(place)
     return (len(filled), len(every)) if every else (None, None)
+
+
+def _place(slot: Dict[str, Any]) -> Optional[Tuple[str, ...]]:
+    """Processor and channel of a slot, by the bank first; None where the names do not say."""
+    for pattern in _NAMES:
+        for name in (slot["bank"], slot["locator"]):
+            match = pattern.search(name or "")
+            if match is not None:
+                return tuple(part.upper() for part in match.groups())
+    return None
 
 
 def _theoretical(filled: List[Dict[str, Any]], populated: Optional[int]) -> Optional[int]:
@@ -107,7 +138,7 @@ def _theoretical(filled: List[Dict[str, Any]], populated: Optional[int]) -> Opti
 def _size(text: Optional[str]) -> Optional[int]:
     if text is None or text.startswith("Unknown"):
         return None
-    match = re.match(r"(\d+) ([kMGT]B)", text)
+    match = re.match(r"(\d+) ([kMGT])i?B", text)
     return int(match.group(1)) * _UNITS[match.group(2)] if match else 0
 
 

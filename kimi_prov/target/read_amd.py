@@ -83,34 +83,46 @@ def _told(machine: Machine) -> Dict[str, str]:
 
 
 def by_amd_smi(text: Optional[str]) -> Dict[str, str]:
-    """Read `amd-smi static --json`: address to market name."""
+    """Read `amd-smi static --json`: address to market name. One card may come without a list."""
     document = _json(text)
-    rows = document.get("gpu_data") if isinstance(document, dict) else document
+    rows = document.get("gpu_data", [document]) if isinstance(document, dict) else document
     found = {}
     for row in rows if isinstance(rows, list) else []:
         try:
-            found[str(row["bus"]["bdf"]).lower()] = str(row["asic"]["market_name"])
+            if _telling(row["asic"]["market_name"]):
+                found[str(row["bus"]["bdf"]).lower()] = str(row["asic"]["market_name"])
         except (KeyError, TypeError):
             continue
     return found
 
 
 def by_rocm_smi(text: Optional[str]) -> Dict[str, str]:
-    """Read `rocm-smi --json`: address to the series of the card."""
+    """Read `rocm-smi --json`: address to the name of the card, whose key changed over the years."""
     document = _json(text)
     found = {}
     for row in document.values() if isinstance(document, dict) else ():
         if isinstance(row, dict):
-            name = row.get("Card Series") or row.get("Card series")
-            bus = row.get("PCI Bus")
+            names = (row.get(key) for key in ("Device Name", "Card Series", "Card series"))
+            name = next((name for name in names if _telling(name)), None)
+            bus = str(row.get("PCI Bus") or "").split()
             if name and bus:
-                found[str(bus).lower()] = str(name)
+                found[bus[0].lower()] = str(name)
     return found
 
 
+def _telling(name: object) -> bool:
+    """Whether a tool named the card: it writes N/A, or the device's number, where it cannot."""
+    return isinstance(name, str) and name not in ("", "N/A") and not name.startswith("0x")
+
+
 def _json(text: Optional[str]) -> Any:  # noqa: ANN401  (tools print what they like)
+    """Read what follows the warnings that both tools print before their JSON."""
+    lines = (text or "").splitlines()
+    start = next((n for n, line in enumerate(lines) if line.lstrip()[:1] in ("{", "[")), None)
+    if start is None:
+        return None
     try:
-        return json.loads(text or "null")
+        return json.JSONDecoder().raw_decode("\n".join(lines[start:]).lstrip())[0]
     except (ValueError, RecursionError):
         return None
 

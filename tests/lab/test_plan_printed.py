@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from machines import CHECKOUT, LISTING, run
+from machines import CHECKOUT, LISTING, kimi_prov, run
 
 if TYPE_CHECKING:
     from machines import Host
@@ -49,6 +49,61 @@ def test_the_plan_on_the_machine_is_the_plan_that_is_made_again(served_host: Hos
     again = planned(served_host)
     again.pop("findings")
     assert again == kept
+
+
+def printed(host: Host) -> dict:
+    """The plan of `host` as `kimi-prov plan` prints it."""
+    done = kimi_prov("plan", host.inventory, "--format", "json")
+    assert done.returncode in (0, 3), done.stderr
+    document: dict = json.loads(done.stdout)["hosts"][host.name]
+    return document
+
+
+def carried_out(host: Host, instance: dict) -> dict:
+    """What the machine says of the process of one instance, in the words of the plan."""
+    unit = f"kimi-serve@{instance['index']}"
+    pid = host.ssh(f"systemctl show -p MainPID --value {unit}").strip()
+    words = host.ssh(f"tr '\\0' '\\n' < /proc/{pid}/cmdline").splitlines()
+    told = host.ssh(f"tr '\\0' '\\n' < /proc/{pid}/environ").splitlines()
+    env = dict(line.split("=", 1) for line in told if "=" in line)
+    line = host.ssh(f"systemctl cat {unit} | grep ^ExecStart=").strip().split("=", 1)[1]
+    cpus = host.ssh(f"grep Cpus_allowed_list /proc/{pid}/status").split()[1]
+    return {
+        "argv": words[1:],
+        "python": words[0],
+        "env": {name: env.get(name) for name in instance["env"]},
+        "numactl": line.split()[: len(instance["numactl"])],
+        "cpus": cpus,
+    }
+
+
+@pytest.mark.parametrize("door", ["kimi-prov apply", "ansible-playbook"])
+def test_what_runs_is_what_plan_prints(served_host: Host, door: str) -> None:
+    """Both doors, and then the machine itself is asked, not what was written for it."""
+    if door == "ansible-playbook":
+        done = served_host.playbook()
+        assert done.returncode == 0, done.stdout + done.stderr
+    plan = printed(served_host)
+    for instance in plan["instances"]:
+        runs = carried_out(served_host, instance)
+        assert runs["argv"] == instance["argv"][1:]
+        # The environment of the plan itself, not the link that a later one may move.
+        assert runs["python"] == f"{plan['engine']['env_dir']}/bin/python"
+        assert runs["env"] == instance["env"]
+        assert runs["numactl"] == instance["numactl"]
+        if not instance["numactl"] and instance["cpus"]:
+            assert runs["cpus"] == instance["cpus"]
+    ram = plan["ram_disk"]
+    mounted = served_host.ssh(f"findmnt -bno SIZE {ram['path']}; true").strip()
+    assert (int(mounted) if mounted else 0) == (ram["size_bytes"] if ram["enabled"] else 0)
+    proxy = served_host.ssh("cat /etc/kimi/proxy/haproxy.cfg")
+    assert f":{plan['proxy']['port']}" in proxy
+    assert all(f"127.0.0.1:{row['port']}" in proxy for row in plan["proxy"]["backends"])
+    ruled = served_host.ssh("nft list table inet kimi")
+    assert f"tcp dport {plan['firewall']['port']}" in ruled
+    allowed = plan["firewall"]["ipv4"] + plan["firewall"]["ipv6"]
+    # nft leaves out the length of a network of one address.
+    assert all(network.removesuffix("/32").removesuffix("/128") in ruled for network in allowed)
 
 
 def test_a_blocker_stops_the_run_before_anything_changes(virgin_host: Host) -> None:

@@ -32,6 +32,7 @@ _USABLE, _CACHE_SHARE, _HYBRID_RESERVE_GB = 0.9, 0.85, 12.0
 # Where a hybrid row does not say how many experts its GPUs hold: half of what would fit.
 _HYBRID_FILL = 0.5
 _DEFECT = re.compile(r"bad configuration|known \w+ regression", re.I)
+_STREAMED = re.compile(r"layer-?wise|prefill-token-threshold", re.I)
 _SPECULATIVE = re.compile(r"eagle|\bmtp\b|spec(ulative)? dec", re.I)
 
 
@@ -248,7 +249,7 @@ def _serving(
         return serving
     if machine.cpu is not None:
         experts = _gpu_experts(_text(row, "flags"), serving, model, machine.gpus)
-        start = _number(r"layer-?wise prefill threshold (\d+)", flags)
+        start = _STREAMED.search(flags) and (_number(r"threshold[ =]+(\d+)", flags) or 1)
         return replace(
             serving, gpu_experts=experts, stream_prefill_from=int(start) if start else None
         )

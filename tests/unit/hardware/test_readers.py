@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kimi_prov.catalog.loader import load
 from kimi_prov.target import (
     probe_cpu,
     probe_devices,
@@ -279,6 +280,38 @@ def test_channels_by_the_bank() -> None:
     assert (memory["channels_populated"], memory["channels_total"]) == (12, 12)
 
 
+@pytest.mark.parametrize(
+    ("slots", "wanted"),
+    [
+        # Supermicro and Huawei: two slots are one channel.
+        ([("P1-DIMMA1", "P0_Node0_Channel0_Dimm0"), ("P1-DIMMA2", "P0_Node0_Channel0_Dimm1")], 1),
+        ([("DIMM130 J40", "_Node1_Channel3_Dimm0"), ("DIMM140 J26", "_Node1_Channel4_Dimm0")], 2),
+        # Two processors of one node each, both called node 0.
+        ([("x", "P0_Node0_Channel0_Dimm0"), ("y", "P1_Node0_Channel0_Dimm0")], 2),
+        ([("DIMM 0", "P0 CHANNEL A"), ("DIMM 1", "P0 CHANNEL A"), ("DIMM 0", "P0 CHANNEL B")], 2),
+        # HPE: before generation 9 the slot's number and the channel's letter, later a number alone.
+        ([("PROC 1 DIMM 1D", "Not Specified"), ("PROC 1 DIMM 9A", "Not Specified")], 2),
+        ([("PROC 1 DIMM 1", "Not Specified"), ("PROC 1 DIMM 2", "Not Specified")], None),
+        # One processor: Gigabyte and Supermicro's small boards.
+        ([("DIMM_A1", "BANK 0"), ("DIMM_A2", "BANK 1"), ("DIMMB1", "BANK 2")], 2),
+        ([("DIMM_P0_A0", "BANK 0"), ("DIMM_P0_B0", "BANK 1")], 2),
+        # Dell: A1 is the first slot of the first processor, its channel is in no name.
+        ([("A1", "Not Specified"), ("A2", "Not Specified")], None),
+    ],
+)
+def test_channels_by_the_names_that_makers_give(
+    slots: list[tuple[str, str]], wanted: int | None
+) -> None:
+    text = "".join(dimm(locator, bank) for locator, bank in slots)
+    memory = probe_memory.memory(Answers({"dmidecode": text}), None)
+    assert memory["channels_populated"] == wanted
+
+
+def test_sizes_as_older_and_newer_versions_write_them() -> None:
+    text = "".join(dimm("A1", size=size) for size in ("64 GB", "64 GiB", "65536 MB", "67108864 kB"))
+    assert {row["size_bytes"] for row in probe_memory.modules(text) or ()} == {64 << 30}
+
+
 def test_channels_that_the_names_do_not_tell_are_unknown() -> None:
     memory = probe_memory.memory(Answers({"dmidecode": dimm("A1") + dimm("B1")}), None)
     assert len(memory["dimms"]) == 2
@@ -289,6 +322,8 @@ def test_channels_that_the_names_do_not_tell_are_unknown() -> None:
 def test_a_virtual_machine_has_no_modules() -> None:
     text = dimm("DIMM 0").replace("Samsung", "QEMU")
     assert probe_memory.memory(Answers({"dmidecode": text}), None)["dimms"] is None
+    for maker in ("Microsoft Corporation", "VMware Virtual RAM", "Google"):
+        assert probe_memory.modules(dimm("M0001").replace("Samsung", maker)) is None
     assert probe_memory.modules("# dmidecode 3.4\nPermission denied\n") is None
 
 
@@ -382,6 +417,27 @@ def test_amd_cards_by_the_kernel_and_their_names_by_amd_smi(tmp_path: Path) -> N
     told = {"card0": {"Card Series": "AMD Instinct MI300X", "PCI Bus": "0000:05:00.0"}}
     assert read_amd.by_rocm_smi(json.dumps(told)) == wanted
     assert read_amd.by_amd_smi("WARNING: no permission") == read_amd.by_rocm_smi(None) == {}
+    # One card without a list; a name that the tool did not find.
+    assert read_amd.by_amd_smi(json.dumps(row)) == wanted
+    assert read_amd.by_amd_smi(json.dumps([row | {"asic": {"market_name": "N/A"}}])) == {}
+    # ROCm 5, 6 and 7 call it otherwise, write addresses in capitals, and warn before the JSON.
+    low = "\n\nWARNING: AMD GPU device(s) is/are in a low-power state.\n\n"
+    for key in ("Card series", "Card Series", "Device Name"):
+        card = {key: "AMD Instinct MI300X", "Card model": "0x74a1", "PCI Bus": "0000:05:00.0"}
+        told = {"card0": card, "system": {"Driver version": "6.12.12"}}
+        assert read_amd.by_rocm_smi(low + json.dumps(told) + "\n") == wanted
+    serial = {"card0": {"Card Series": "MI300X", "PCI Bus": "0000:E7:00.0 --> OAM ID: 1"}}
+    assert read_amd.by_rocm_smi(json.dumps(serial)) == {"0000:e7:00.0": "MI300X"}
+    number = {"card0": {"Card Series": "0x74a1", "PCI Bus": "0000:05:00.0"}}
+    assert read_amd.by_rocm_smi(json.dumps(number)) == {}
+
+
+@pytest.mark.parametrize("end", ["", " OAM", " VF"])
+def test_amd_cards_are_found_by_the_names_that_their_tools_print(end: str) -> None:
+    for card in ("MI300X", "MI325X", "MI355X"):
+        row = load().find_gpu(f"AMD Instinct {card}{end}")
+        assert row is not None
+        assert row.name == card
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,11 @@ def test_layers_are_streamed_where_the_row_says_so(tmp_path):
     _, ([said, _], _) = read(tmp_path, change)
     _, ([silent, _], _) = read(tmp_path, {"prefill_tok_s": 100})
     assert said.serving.stream_prefill_from == 400
+    flag = {"flags": "--kt-gpu-prefill-token-threshold 1024", "prefill_tok_s": 100}
+    _, ([named, _], _) = read(tmp_path, flag)
+    assert named.serving.stream_prefill_from == 1024
+    _, ([bare, _], _) = read(tmp_path, {"flags": "layerwise prefill", "prefill_tok_s": 100})
+    assert bare.serving.stream_prefill_from == 1
     assert silent.serving.stream_prefill_from is None
 
 

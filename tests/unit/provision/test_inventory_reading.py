@@ -1,6 +1,12 @@
+import tempfile
+from pathlib import Path
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.planner import locate
 from kimi_prov.provision import inventory
 
 
@@ -102,3 +108,38 @@ def test_a_vault_file_is_left_to_ansible(tmp_path):
     file = tmp_path / "secret.yml"
     file.write_text("$ANSIBLE_VAULT;1.1;AES256\n6162\n")
     inventory.check_yaml(file, variables=True)
+
+
+WHOLE = (
+    "all:\n  vars: {ansible_user: root}\n  children:\n    kimi:\n      hosts:\n"
+    "        a: {ansible_host: 192.0.2.1, kimi_model: kimi-k2.5}\n        b:\n"
+)
+
+
+@st.composite
+def torn(draw):
+    """A whole inventory with something put in, taken out or cut off."""
+    at, length = draw(st.integers(0, len(WHOLE))), draw(st.integers(0, 12))
+    put = draw(st.text(max_size=8) | st.sampled_from(["\t", "[", "{", "'", ": ", "!!x ", "&a *a"]))
+    return (WHOLE[:at] + put + WHOLE[at + length :]).encode("utf-8", "surrogatepass")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    content=torn() | st.binary(max_size=60), name=st.sampled_from(["hosts.yml", "hosts", "x.json"])
+)
+def test_no_inventory_file_however_torn_ends_in_a_traceback(content, name):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        (path / name).write_bytes(content)
+        (path / "group_vars").mkdir()
+        (path / "group_vars" / "kimi.yml").write_bytes(content)
+        problem = None
+        try:
+            inventory.check_files(path)
+        except UserError as error:
+            problem = error
+        assert problem is None or (str(path) in problem.message and problem.fix)
+        assert problem is None or "\n" not in problem.message
+        # Where a variable stands is looked up in the same files.
+        locate.locator([path])("kimi_model")
