@@ -241,7 +241,7 @@ def _judge_graphics(model: Model, found: Budget, findings: Findings) -> None:
             fix="use more or larger GPUs"
             + (
                 ", or kimi_engine: ktransformers, which keeps experts in host memory"
-                if model.versions("ktransformers")
+                if model.versions("ktransformers") and card.experts is None
                 else ""
             ),
             source=source,

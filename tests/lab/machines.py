@@ -100,7 +100,7 @@ class Lab:
         assert done.returncode == 0, done.stderr
 
     def down(self) -> None:
-        done = kimi_prov("lab", "down", self.inventory, timeout=120)
+        done = kimi_prov("lab", "down", self.inventory, timeout=600)
         assert done.returncode == 0, done.stderr
 
 

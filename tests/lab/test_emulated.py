@@ -1,8 +1,9 @@
-"""A machine with a kernel and two NUMA nodes of its own: served, rebooted, served again."""
+"""A machine with a kernel and two NUMA nodes of its own: an engine on each, killed, rebooted."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -29,16 +30,40 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     commands.up(inventory)
     try:
         host = Host(name, hosts["kimi"]["hosts"][name]["lab_address"], inventory)
-        done = kimi_prov("apply", inventory, timeout=5400)
+        done = kimi_prov("apply", inventory, timeout=9000)
         assert done.returncode == 0, done.stdout + done.stderr
         yield host
     finally:
         commands.down(inventory)
 
 
-def test_the_engine_is_bound_to_one_node_of_two(emulated: Host) -> None:
+# A chat of one token through the port, with the key by which the machine tests itself.
+CHAT = (
+    "curl -sk --max-time 600 -H @<(sed 's/^/Authorization: Bearer /' /etc/kimi/keys/verify.key) "
+    "-H 'Content-Type: application/json' https://127.0.0.1:8000/v1/chat/completions -d "
+    '\'{"model": "kimi-k2-lab", "max_tokens": 1, "messages": [{"role": "user", "content": "1"}]}\''
+)
+
+
+def chat(host: Host) -> dict:
+    return json.loads(host.ssh(f"bash -c {shlex.quote(CHAT)}", timeout=900))
+
+
+def waited_for(host: Host, unit: str, seconds: float = 3600) -> None:
+    """Wait until a unit is active; one that failed for good ends the wait."""
+    end = time.monotonic() + seconds
+    while (state := host.ssh(f"systemctl is-active {unit}", check=False).strip()) != "active":
+        assert state != "failed", host.ssh(f"journalctl -b -u {unit} -n 50 --no-pager")
+        assert time.monotonic() < end, host.ssh("journalctl -b -n 50 --no-pager")
+        time.sleep(10)
+
+
+def test_each_node_has_an_engine_bound_to_it(emulated: Host) -> None:
     plan = json.loads(emulated.ssh("cat /etc/kimi/plan.json"))
-    assert plan["instances"][0]["numactl"]
+    assert [row["numactl"][1:] for row in plan["instances"]] == [
+        ["--cpunodebind=0", "--membind=0"],
+        ["--cpunodebind=1", "--membind=1"],
+    ]
     done = kimi_prov("verify", emulated.inventory, "--format", "json", timeout=3000)
     report = json.loads(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -51,26 +76,37 @@ def test_the_ram_disk_follows_the_nodes(emulated: Host) -> None:
 
 
 def test_a_second_apply_changes_nothing(emulated: Host) -> None:
-    done = kimi_prov("apply", emulated.inventory, timeout=3000)
+    done = kimi_prov("apply", emulated.inventory, timeout=7200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "changed=0" in done.stdout + done.stderr
+
+
+def test_one_engine_killed_the_port_still_answers(emulated: Host) -> None:
+    emulated.ssh("systemctl kill -s KILL kimi-serve@0")
+    assert emulated.ssh("systemctl is-active kimi-serve@0", check=False).strip() != "active"
+    assert chat(emulated)["choices"], "the other engine shall answer meanwhile"
+    waited_for(emulated, "kimi-serve@0")
 
 
 def test_after_a_reboot_it_serves_with_no_hand_on_it(emulated: Host) -> None:
     before = emulated.ssh("cat /proc/sys/kernel/random/boot_id")
     commands.reboot(emulated.inventory, emulated.name)
-    end = time.monotonic() + 1800
-    while (
-        "inactive"
-        in (state := emulated.ssh("systemctl is-active kimi-serve@0 || true", check=False))
-        or "activating" in state
-    ):
-        assert time.monotonic() < end, emulated.ssh("journalctl -b -n 50 --no-pager")
-        time.sleep(10)
+    for unit in ("srv-kimi-ram.mount", "kimi-stage", "kimi-serve@0", "kimi-serve@1"):
+        waited_for(emulated, unit)
     assert emulated.ssh("cat /proc/sys/kernel/random/boot_id") != before
-    assert emulated.ssh("systemctl is-active kimi-stage srv-kimi-ram.mount").split() == [
-        "active",
-        "active",
-    ]
     done = kimi_prov("verify", emulated.inventory, timeout=3000)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_node_without_room_is_refused_before_anything_starts(emulated: Host) -> None:
+    """The memory of node 1 is taken by a tmpfs; nothing of ours runs at that time."""
+    taken = "mount -t tmpfs -o size=3500m,mpol=bind:1 taken /mnt"
+    emulated.ssh("systemctl stop 'kimi-serve@*' kimi-stage srv-kimi-ram.mount", timeout=600)
+    emulated.ssh(f"{taken} && dd if=/dev/zero of=/mnt/x bs=1M count=3000 status=none", timeout=600)
+    try:
+        done = kimi_prov("apply", emulated.inventory, timeout=1200)
+        assert done.returncode == 3, done.stdout + done.stderr
+        assert "node 1" in done.stdout + done.stderr
+        assert "inactive" in emulated.ssh("systemctl is-active kimi-serve@0", check=False)
+    finally:
+        emulated.ssh("umount /mnt")

@@ -40,9 +40,10 @@ def _channels(case: Case) -> Iterator[Hit]:
     "--membind and kt-kernel's pools bind strictly: what the node does not hold is killed",
 )
 def _node_room(case: Case) -> Iterator[Hit]:
-    """Only before the first start: what runs already has taken its memory."""
-    running = case.facts["kimi"].get("units") or {}
-    if any(name.startswith(("kimi-serve@", "kimi-stage")) for name in running):
+    """Only before a start: what runs already has taken its memory."""
+    units = case.facts["kimi"].get("units") or {}
+    stopped = ("inactive", "failed")
+    if any(n.startswith("kimi-serve@") and state not in stopped for n, state in units.items()):
         return
     nodes = case.facts["numa"]["nodes"]
     shown = sum(row.get("memory_total_bytes") or 0 for row in nodes)
