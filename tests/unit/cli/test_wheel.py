@@ -51,9 +51,12 @@ def test_every_role_that_a_playbook_names_is_in_the_wheel(wheel):
     archive = zipfile.ZipFile(wheel)
     site = yaml.safe_load(archive.read("kimi_prov/_bundle/playbooks/site.yml"))
     roles = {
-        task["ansible.builtin.import_role"]["name"]
-        for part in site[1]["tasks"]
-        for task in part["block"]
+        task[f"ansible.builtin.{way}_role"]["name"]
+        for play in site
+        for part in play.get("tasks", [])
+        for task in part.get("block", [part])
+        for way in ("import", "include")
+        if f"ansible.builtin.{way}_role" in task
     }
     names = set(archive.namelist())
     assert roles
