@@ -53,7 +53,7 @@ test: lint deps ## everything that must hold
 	pytest tests/unit tests/lab -m "not slow"
 test-slow: $(STAMP) deps-slow ## emulated machines and large installs
 	pytest tests -m slow
-bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging
+bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging, what the unit costs
 	python tests/bench/run.py
 score: $(STAMP) ## how well speeds are predicted, on sources left out (ROWS=FILE for other rows)
 	python -m kimi_prov.planner.speed.score $(ROWS)

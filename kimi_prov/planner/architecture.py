@@ -1,21 +1,14 @@
-"""Counts a model's parameters and bytes from its dimensions; nothing here is looked up."""
+"""Counts a model's parameters and bytes from its dimensions and the formats' bytes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kimi_prov.catalog.loader import load
+
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Architecture
 
-# Bytes of one routed expert's weight, scales included: int4 has a bf16 scale for each 32 weights,
-# fp8 an fp32 scale for each 128 x 128 block, nvfp4 an fp8 scale for each 16, mxfp4 one byte for 32.
-_EXPERT_WEIGHT_BYTES = {
-    "bf16": 2.0,
-    "fp8": 1 + 4 / 16384,
-    "int4": 0.5 + 2 / 32,
-    "nvfp4": 0.5 + 1 / 16,
-    "mxfp4": 0.5 + 1 / 32,
-}
 _BF16 = 2
 _FP8 = 1
 
@@ -66,7 +59,7 @@ def checkpoint_bytes(a: Architecture, weights_format: str) -> int:
     int4 and mxfp4 pack the routed experts alone, nvfp4 shared experts and dense layers too; fp8
     nearly everything but router and embeddings.
     """
-    per_weight = _EXPERT_WEIGHT_BYTES[weights_format]
+    per_weight = _expert_weight_bytes(weights_format)
     total, packed = total_params(a), routed_params(a)
     if weights_format == "fp8":
         sparse = a.layers - a.dense_layers
@@ -80,7 +73,7 @@ def checkpoint_bytes(a: Architecture, weights_format: str) -> int:
 def expert_bytes(a: Architecture, weights_format: str) -> float:
     """Return the bytes of one routed expert in every layer together, as the GPU holds it."""
     sparse = a.layers - a.dense_layers
-    return sparse * expert_params(a) * _EXPERT_WEIGHT_BYTES[weights_format]
+    return sparse * expert_params(a) * _expert_weight_bytes(weights_format)
 
 
 def replicated_bytes(a: Architecture) -> int:
@@ -104,7 +97,7 @@ def plain_bytes(a: Architecture, weights_format: str, ranks: int = 1) -> int:
         (a.layers - a.dense_layers)
         * a.experts
         * expert_params(a)
-        * _EXPERT_WEIGHT_BYTES[weights_format]
+        * _expert_weight_bytes(weights_format)
     )
     replicated = replicated_bytes(a)
     return (checkpoint_bytes(a, weights_format) - routed - replicated) // ranks + replicated
@@ -133,6 +126,11 @@ def expanded_kv_bytes_per_token(a: Architecture, dtype_bytes: int = _BF16) -> in
         return kv_bytes_per_token(a, dtype_bytes)
     keys = a.qk_nope_head_dim + a.qk_rope_head_dim
     return a.layers * a.heads * (keys + a.v_head_dim) * dtype_bytes
+
+
+def _expert_weight_bytes(weights_format: str) -> float:
+    """Return the bytes of one routed expert's weight, scales included."""
+    return load().format(weights_format).expert_bytes
 
 
 def _packed_beside(a: Architecture) -> int:

@@ -16,13 +16,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from kimi_prov.target import bench_client, bench_engine, knock, layout, measure, probe
 from kimi_prov.target.edge import EdgeError, Paths, answer, read_json, read_text, run
 from kimi_prov.target.files import read_json as read_document
 from kimi_prov.target.files import remove, write_json
-from kimi_prov.target.machine import Machine
+from kimi_prov.target.machine import Machine, parse_list
 from kimi_prov.target.progress import Progress
 
 UNIT = "kimi-bench.service"
@@ -269,17 +269,12 @@ def layer_shape(
     plan: Dict[str, Any], read: Callable[[Path], str]
 ) -> Tuple[Optional[Dict[str, Any]], str]:
     """Read the shape of a layer of experts and how the engine runs it, or the reason for none."""
-    engine = plan["engine"]["name"]
-    if engine != "ktransformers":
-        return None, f"the engine {engine} has no kt-kernel"
-    argv = plan["instances"][0]["argv"]
-    method = _flag(argv, "--kt-method")[:1]
-    if method != ["RAWINT4"]:
-        return None, f"only RAWINT4 is measured, the engine runs {''.join(method) or 'another'}"
+    ran = kernel_of(plan)
+    if isinstance(ran, str):
+        return None, ran
+    threads, nodes = ran
     config = json.loads(read(_config(plan)))
     text = config.get("text_config") or config
-    pools = int((_flag(argv, "--kt-threadpool-count") or ["1"])[0])
-    nodes = [int(word) for word in _flag(argv, "--kt-numa-nodes")] or list(range(pools))
     hidden, inner = int(text["hidden_size"]), int(text["moe_intermediate_size"])
     return {
         "experts": int(text["n_routed_experts"]),
@@ -288,9 +283,29 @@ def layer_shape(
         "intermediate": inner,
         "layers": int(text["num_hidden_layers"]) - int(text.get("first_k_dense_replace") or 0),
         "bytes_per_expert": int(3 * hidden * inner * _RESIDENT_BYTES_PER_WEIGHT),
-        "threads": int((_flag(argv, "--kt-cpuinfer") or ["1"])[0]),
+        "threads": threads,
         "nodes": nodes,
     }, ""
+
+
+def kernel_of(plan: Dict[str, Any]) -> Union[Tuple[int, List[int]], str]:
+    """Return the threads and NUMA nodes that kt-kernel has in this plan, or why it has none.
+
+    Its own server has them on the command line; vLLM's plugin for experts reads its environment.
+    """
+    engine, instance = plan["engine"]["name"], plan["instances"][0]
+    env = instance["env"]
+    if engine == "vllm" and env.get("KIMI_EXPERTS") == "kt":
+        return int(env["KIMI_KT_THREADS"]), parse_list(env["KIMI_KT_NODES"])
+    if engine != "ktransformers":
+        return f"the engine {engine} has no kt-kernel"
+    argv = instance["argv"]
+    method = _flag(argv, "--kt-method")[:1]
+    if method != ["RAWINT4"]:
+        return f"only RAWINT4 is measured, the engine runs {''.join(method) or 'another'}"
+    pools = int((_flag(argv, "--kt-threadpool-count") or ["1"])[0])
+    nodes = [int(word) for word in _flag(argv, "--kt-numa-nodes")] or list(range(pools))
+    return int((_flag(argv, "--kt-cpuinfer") or ["1"])[0]), nodes
 
 
 def _config(plan: Dict[str, Any]) -> Path:

@@ -15,7 +15,9 @@ import statistics
 import sys
 import time
 from importlib import import_module
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Tuple
+
+from kimi_prov.target import kt_layer
 
 # What follows says at which number of requests at once the client is.
 LEVEL = "kimi-bench: level "
@@ -23,7 +25,6 @@ _SECONDS = 1.0
 _WARM_UP, _REPEATS = 3, 15
 # Experts whose weights are really made; the kernel copies, so that the others may share them.
 _DISTINCT = 4
-_GROUP = 32
 
 
 def memory(config: Dict[str, Any]) -> Dict[str, Any]:
@@ -48,29 +49,20 @@ def layer(config: Dict[str, Any]) -> Dict[str, Any]:
     """
     torch = import_module("torch")
     kt_kernel = import_module("kt_kernel")
-    experts, hidden, inner = config["experts"], config["hidden"], config["intermediate"]
-    pool = _pool(kt_kernel.kt_kernel_ext, config)
-    kept = [_expert(torch, hidden, inner) for _ in range(_DISTINCT)]
-    on_gpu = torch.zeros(experts, dtype=torch.bool)
-    described = kt_kernel.kt_kernel_ext.moe.MOEConfig(
-        experts, config["top_k"], hidden, inner, on_gpu.data_ptr()
+    shape = kt_layer.Shape(
+        config["experts"],
+        config["top_k"],
+        config["hidden"],
+        config["intermediate"],
+        max(config["batches"]),
     )
-    described.layer_idx = 0
-    described.pool = pool.backend_
-    described.max_len = max(config["batches"])
-    described.quant_config.bits = 4
-    described.quant_config.group_size = _GROUP
-    described.quant_config.zero_point = False
-    for name in ("gate", "up", "down"):
-        packed = [kept[n % _DISTINCT][name][0].data_ptr() for n in range(experts)]
-        scales = [kept[n % _DISTINCT][name][1].data_ptr() for n in range(experts)]
-        setattr(described, name + "_projs", [packed])
-        setattr(described, name + "_scales", [scales])
-    kernel = import_module("kt_kernel.utils.amx")._select_rawint4_backend(_GROUP)(described)
-    order = torch.arange(experts, dtype=torch.int64)
+    pool = kt_layer.start_pool(kt_kernel.kt_kernel_ext, config["nodes"], config["threads"])
+    weights = {}
+    for name, size in shape.matrices().items():
+        made = [_random(torch, *size) for _ in range(_DISTINCT)]
+        weights[name] = [made[number % _DISTINCT] for number in range(shape.experts)]
     began = time.monotonic()
-    pool.submit(kernel.load_weights_task(order.data_ptr()))
-    pool.sync()
+    kernel = kt_layer.load(kt_kernel, torch, pool, shape, weights)
     loaded = time.monotonic() - began
     rows = [_timed(torch, pool, kernel, config, batch) for batch in config["batches"]]
     return {
@@ -81,28 +73,9 @@ def layer(config: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def _pool(extension: Any, config: Dict[str, Any]) -> Any:  # noqa: ANN401
-    """Start the kernel's threads as the engine does: shared out over its nodes."""
-    nodes: List[int] = config["nodes"]
-    each, more = divmod(config["threads"], len(nodes))
-    wanted = extension.WorkerPoolConfig()
-    wanted.subpool_count = len(nodes)
-    wanted.subpool_numa_map = nodes
-    wanted.subpool_thread_count = [each + (number < more) for number in range(len(nodes))]
-    return extension.CPUInfer(wanted)
-
-
-def _expert(torch: Any, hidden: int, inner: int) -> Dict[str, Any]:  # noqa: ANN401
-    made = {}
-    for name, rows, columns in (
-        ("gate", inner, hidden),
-        ("up", inner, hidden),
-        ("down", hidden, inner),
-    ):
-        packed = torch.randint(-(2**31), 2**31, (rows, columns // 8), dtype=torch.int64)
-        scales = torch.full((rows, columns // _GROUP), 0.01, dtype=torch.bfloat16)
-        made[name] = (packed.to(torch.int32), scales)
-    return made
+def _random(torch: Any, rows: int, columns: int) -> Tuple[Any, Any]:  # noqa: ANN401
+    packed = torch.randint(0, 256, (rows, columns // 2), dtype=torch.uint8)
+    return packed, torch.full((rows, columns // kt_layer.GROUP), 0.01, dtype=torch.bfloat16)
 
 
 def _timed(
@@ -114,26 +87,14 @@ def _timed(
 ) -> Dict[str, Any]:
     """Time one decode step of `batch` tokens, each routed to experts of its own."""
     experts, top_k, hidden = config["experts"], config["top_k"], config["hidden"]
-    size = torch.tensor([batch], dtype=torch.int32)
     tokens = torch.randn(batch, hidden).to(torch.bfloat16)
-    weights = torch.full((batch, top_k), 1.0 / top_k, dtype=torch.float32)
-    out = torch.empty(batch, hidden, dtype=torch.bfloat16)
+    shares = torch.full((batch, top_k), 1.0 / top_k, dtype=torch.float32)
     taken, distinct = [], []
     for turn in range(_WARM_UP + _REPEATS):
         torch.manual_seed(turn)
         chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(batch)])
-        task = kernel.forward_task(
-            size.data_ptr(),
-            top_k,
-            chosen.data_ptr(),
-            weights.data_ptr(),
-            tokens.data_ptr(),
-            out.data_ptr(),
-            False,
-        )
         began = time.perf_counter()
-        pool.submit(task)
-        pool.sync()
+        kt_layer.forward(torch, pool, kernel, tokens, chosen, shares)
         taken.append(time.perf_counter() - began)
         distinct.append(len(set(chosen.flatten().tolist())))
     seconds = statistics.median(taken[_WARM_UP:])

@@ -16,9 +16,11 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, List, Tuple
 
+from kimi_prov.target import kt_layer
+
 # RAWINT4 was measured at 0.0096 against its own dequantised weights.
 _BOUND = 0.02
-_EXPERTS, _TOP_K, _HIDDEN, _WIDTH, _TOKENS, _GROUP = 8, 2, 512, 256, 3, 32
+_EXPERTS, _TOP_K, _HIDDEN, _WIDTH, _TOKENS = 8, 2, 512, 256, 3
 
 
 def main(argv: List[str]) -> int:
@@ -72,35 +74,19 @@ def layer() -> Tuple[str, str, float]:
     """
     torch = import_module("torch")
     kt_kernel = import_module("kt_kernel")
-    extension = kt_kernel.kt_kernel_ext
     torch.manual_seed(1)
-    wanted = extension.WorkerPoolConfig()
-    wanted.subpool_count, wanted.subpool_numa_map, wanted.subpool_thread_count = 1, [0], [1]
-    pool = extension.CPUInfer(wanted)
-    shapes = {"gate": (_WIDTH, _HIDDEN), "up": (_WIDTH, _HIDDEN), "down": (_HIDDEN, _WIDTH)}
+    shape = kt_layer.Shape(_EXPERTS, _TOP_K, _HIDDEN, _WIDTH, _TOKENS)
+    pool = kt_layer.start_pool(kt_kernel.kt_kernel_ext, [0], 1)
     weights = {
-        name: [_quantised(torch, *shape) for _ in range(_EXPERTS)] for name, shape in shapes.items()
+        name: [_quantised(torch, *size) for _ in range(_EXPERTS)]
+        for name, size in shape.matrices().items()
     }
-    on_gpu = torch.zeros(_EXPERTS, dtype=torch.bool)
-    config = extension.moe.MOEConfig(_EXPERTS, _TOP_K, _HIDDEN, _WIDTH, on_gpu.data_ptr())
-    config.layer_idx, config.pool, config.max_len = 0, pool.backend_, _TOKENS
-    config.quant_config.bits, config.quant_config.group_size = 4, _GROUP
-    config.quant_config.zero_point = False
-    for name, made in weights.items():
-        setattr(config, name + "_projs", [[packed.data_ptr() for packed, _, _ in made]])
-        setattr(config, name + "_scales", [[scales.data_ptr() for _, scales, _ in made]])
-    kernel = import_module("kt_kernel.utils.amx")._select_rawint4_backend(_GROUP)(config)
-    order = torch.arange(_EXPERTS, dtype=torch.int64)
-    pool.submit(kernel.load_weights_task(order.data_ptr()))
-    pool.sync()
+    given = {name: [made[:2] for made in every] for name, every in weights.items()}
+    kernel = kt_layer.load(kt_kernel, torch, pool, shape, given)
     tokens = torch.randn(_TOKENS, _HIDDEN).to(torch.bfloat16)
     chosen = torch.stack([torch.randperm(_EXPERTS)[:_TOP_K] for _ in range(_TOKENS)])
     shares = torch.rand(_TOKENS, _TOP_K)
-    count = torch.tensor([_TOKENS], dtype=torch.int32)
-    out = torch.empty_like(tokens)
-    places = [t.data_ptr() for t in (chosen, shares, tokens, out)]
-    pool.submit(kernel.forward_task(count.data_ptr(), _TOP_K, *places, False))
-    pool.sync()
+    out = kt_layer.forward(torch, pool, kernel, tokens, chosen, shares)
     right = _reference(torch, weights, tokens.float(), chosen, shares)
     error = float((out.float() - right).norm() / right.norm())
     return str(kt_kernel.__cpu_variant__), type(kernel).__name__, error
@@ -110,8 +96,8 @@ def _quantised(torch: Any, rows: int, columns: int) -> Tuple[Any, Any, Any]:  # 
     """Make packed values (two a byte, 8 is zero), scales a group, and what both mean."""
     values = torch.randint(0, 16, (rows, columns), dtype=torch.uint8)
     packed = values[:, 0::2] | (values[:, 1::2] << 4)
-    scales = (torch.rand(rows, columns // _GROUP) * 0.01 + 0.001).to(torch.bfloat16)
-    plain = (values.float() - 8) * scales.float().repeat_interleave(_GROUP, dim=1)
+    scales = (torch.rand(rows, columns // kt_layer.GROUP) * 0.01 + 0.001).to(torch.bfloat16)
+    plain = (values.float() - 8) * scales.float().repeat_interleave(kt_layer.GROUP, dim=1)
     return packed.contiguous(), scales.contiguous(), plain
 
 

@@ -1,6 +1,6 @@
-"""Figures of the product on this machine: time to serve, no-op apply, growth, staging.
+"""Figures of the product on this machine: time to serve, no-op apply, growth, staging, unit.
 
-    python tests/bench/run.py [--hosts 4] [--runs 3] [--output FILE]
+    python tests/bench/run.py [--hosts 4] [--runs 3] [--pairs 50] [--output FILE]
 
 Brings up lab hosts of its own and takes them away again. Prints one JSON object; seconds are wall
 clock, medians where there are several runs. The hosts are containers on this machine's cores and
@@ -23,6 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 
+import unit_cost
 from machines import Lab, kimi_prov, make_lab, newest_run
 
 NETWORK = "10.93.40"
@@ -35,6 +36,7 @@ def applied(lab: Lab, limit: str) -> dict[str, Any]:
     seconds = time.monotonic() - began
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
+    sys.stderr.write(f"apply of {limit}: {seconds:.0f} s\n")
     newest = newest_run(lab.inventory)
     timings = json.loads((newest / "timings.json").read_text())
     phases: dict[str, float] = {}
@@ -43,6 +45,7 @@ def applied(lab: Lab, limit: str) -> dict[str, Any]:
     changed = json.loads((newest / "result.json").read_text())["hosts"]
     return {
         "seconds": round(seconds, 1),
+        "load": round(os.getloadavg()[0], 1),
         "phases": phases,
         "changed": sum(host["changed"] for host in changed.values()),
     }
@@ -73,6 +76,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=50, help="turns of unit and engine by hand")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     names = [f"bench{number + 1}" for number in range(options.hosts)]
@@ -85,6 +89,7 @@ def main() -> int:
                 "hosts_are": "systemd-nspawn containers that share the machine's cores",
                 "time_to_serve_first_host": applied(lab, names[0]),
                 "no_op_one_host": no_op(lab, names[0], options.runs),
+                "unit_cost": unit_cost.measured(lab.hosts[names[0]], options.pairs),
             }
             if options.hosts > 1:
                 figures[f"time_to_serve_{options.hosts}_hosts"] = applied(lab, "all")

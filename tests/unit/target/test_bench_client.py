@@ -157,7 +157,7 @@ def test_the_layer_is_the_models_own_and_run_as_the_engine_runs_it() -> None:
     argv += ["--kt-threadpool-count", "2", "--kt-numa-nodes", "0", "2"]
     plan = {
         "engine": {"name": "ktransformers"},
-        "instances": [{"argv": argv}],
+        "instances": [{"argv": argv, "env": {}}],
         "model": {"serve_dir": "/models/kimi"},
     }
     shape, reason = bench.layer_shape(plan, lambda _: json.dumps(config))
@@ -169,3 +169,11 @@ def test_the_layer_is_the_models_own_and_run_as_the_engine_runs_it() -> None:
     assert shape["experts"] * shape["bytes_per_expert"] * 60 == pytest.approx(634.2e9, rel=0.001)
     plan["engine"]["name"] = "vllm"
     assert bench.layer_shape(plan, lambda _: "{}")[0] is None
+
+
+def test_vllm_with_the_plugin_for_experts_has_kt_kernel_too() -> None:
+    env = {"KIMI_EXPERTS": "kt", "KIMI_KT_THREADS": "92", "KIMI_KT_NODES": "0-1"}
+    plan = {"engine": {"name": "vllm"}, "instances": [{"argv": [], "env": env}]}
+    assert bench.kernel_of(plan) == (92, [0, 1])
+    env["KIMI_EXPERTS"] = "vllm"
+    assert bench.kernel_of(plan) == "the engine vllm has no kt-kernel"
