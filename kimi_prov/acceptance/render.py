@@ -115,7 +115,13 @@ def _space(host: Mapping[str, Any]) -> list[str]:
             f"node {node} {size(count)}" for node, count in sorted(placed["bytes_by_node"].items())
         )
         cpus = " and ".join(placed["cpus"]) or "none"
-        lines += _row(f"  placed {placed['index']}", f"CPUs {cpus}; {nodes or 'no NUMA figures'}")
+        policy = f", policy {placed['policies'][0]}" if placed["policies"] else ""
+        huge = placed["huge_bytes"]
+        lines += _row(
+            f"  placed {placed['index']}",
+            f"CPUs {cpus}; {nodes or 'no NUMA figures'}{policy}; {placed['threads']} threads"
+            + (f"; {size(huge)} in huge pages" if huge is not None else ""),
+        )
     return [*lines, *_row("machine up", duration(host["uptime_seconds"]))]
 
 

@@ -90,10 +90,14 @@ def placement(plan: dict[str, Any], seen: dict[str, Any]) -> Check:
             continue
         faults = [fault for process in processes for fault in _cpu_faults(instance, process)]
         memory, fault = _memory(instance, processes)
-        wrong += [f"instance {instance['index']}: {text}" for text in [*faults, *fault]]
+        threads, held = _held(plan, instance, processes)
+        huge, small = _huge(plan, processes)
+        wrong += [
+            f"instance {instance['index']}: {text}" for text in [*faults, *fault, *held, *small]
+        ]
         said.append(
             f"instance {instance['index']}: {len(processes)} processes within CPUs "
-            f"{instance['cpus'] or 'any'}, {memory}"
+            f"{instance['cpus'] or 'any'}, {threads}, {memory}, {huge}"
         )
     return _check("placement", "; ".join(wrong), "; ".join(said))
 
@@ -136,6 +140,35 @@ def _memory(instance: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[
     if stray > STRAY_SHARE * sum(total.values()):
         faults.append(f"{stray / 1e6:.0f} MB lie outside node {', '.join(sorted(nodes))}")
     return f"{text}, policy {wanted[2:]}", faults
+
+
+def _held(
+    plan: dict[str, Any], instance: dict[str, Any], processes: list[dict[str, Any]]
+) -> tuple[str, list[str]]:
+    """Say how many cores have threads of their own: each worker of a kernel is held to one."""
+    masks = [mask for process in processes for mask in process["threads"]]
+    count = sum(n for process in processes for n in process["threads"].values())
+    cores = {cpu for cpus in map(cpu_set, masks) if len(cpus) == 1 for cpu in cpus}
+    hybrid = plan.get("hybrid")
+    bound = cpu_set(instance.get("env", {}).get("VLLM_CPU_OMP_THREADS_BIND", ""))
+    wanted = hybrid["threads"] if hybrid else len(bound)
+    text = f"{count} threads, {len(cores)} cores with one held to them"
+    if not wanted:
+        return text, []
+    missing = bool(bound - cores) or len(cores) < wanted
+    fault = [f"threads are held to {len(cores)} cores, the plan has {wanted} for kernels"]
+    return f"{text} ({wanted} planned for kernels)", fault if missing else []
+
+
+def _huge(plan: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[str, list[str]]:
+    """Say how much lies in huge pages: some must, where the plan asks the kernel for them."""
+    told = [process["huge_bytes"] for process in processes if process["huge_bytes"] is not None]
+    if not told:
+        return "the kernel tells no huge pages", []
+    text = f"{sum(told) / 1e6:.0f} MB in huge pages"
+    if plan["tuning"]["thp"] != "always":
+        return f"{text} (none planned)", []
+    return text, [] if sum(told) else ["nothing lies in huge pages, the plan asks for them always"]
 
 
 def loopback_only(seen: dict[str, Any]) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -205,8 +206,8 @@ def _packages(machine: _Machine, wishes: Wishes) -> dict[str, Any]:
 
 def _capability(host: Host) -> tuple[int, int]:
     """CUDA compute capability; cards that nobody knows count as new ones."""
-    major, _, minor = (host.capability or "9.0").partition(".")
-    return (int(major), int(minor or 0))
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", host.capability or "")
+    return (int(match[1]), int(match[2])) if match else (9, 0)
 
 
 def _changes(machine: _Machine) -> bool:
@@ -310,7 +311,8 @@ def _incomplete(machine: _Machine) -> bool:
 
 def _judge_ground(machine: _Machine, findings: Findings) -> None:
     """Find what keeps packages from being installed here."""
-    facts, kept = machine.host.facts, machine.host.facts["kimi"].get("driver") or {}
+    facts = machine.host.facts
+    ours, failed = _kept(facts)
     packages = machine.nvidia.get("packages") or {}
     signed = machine.nvidia.get("module_key_enrolled")
     if facts["host"].get("secure_boot") and not signed:
@@ -324,7 +326,7 @@ def _judge_ground(machine: _Machine, findings: Findings) -> None:
             source="the kernel refuses modules that nobody signed",
         )
     held = sorted(set((facts.get("packages") or {}).get("held") or []) & set(packages))
-    foreign = [name for name in held if name not in (kept.get("held") or [])]
+    foreign = [name for name in held if name not in ours]
     if foreign:
         findings.blocker(
             "driver.held",
@@ -344,14 +346,20 @@ def _judge_ground(machine: _Machine, findings: Findings) -> None:
             fix="remove it (nvidia-uninstall, or the image's own way), and run this again",
             source="two installations of one driver overwrite each other's libraries",
         )
-    failed = (kept.get("failed") or {}).get("version")
-    if failed and failed == machine.version:
+    if failed and failed.get("version") == machine.version:
         findings.blocker(
             "driver.failed_here",
             "This version of the driver was tried on this machine and did not answer",
-            observed=f"{failed}: {(kept.get('failed') or {}).get('why')}",
+            observed=f"{machine.version}: {failed.get('why')}",
             required="a version that works here",
             fix="set kimi_nvidia_driver_version to another; to try it again, remove "
             "/var/lib/kimi/state/driver.json",
             source="the machine went back by itself",
         )
+
+
+def _kept(facts: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Give what the machine keeps of our work: packages that we held, a version that failed."""
+    kept = facts["kimi"].get("driver") or {}
+    held, failed = kept.get("held"), kept.get("failed")
+    return (held if isinstance(held, list) else [], failed if isinstance(failed, dict) else {})

@@ -24,7 +24,7 @@ from kimi_prov.planner import (
     throughput,
 )
 from kimi_prov.planner import host as hosts
-from kimi_prov.planner.findings import Findings
+from kimi_prov.planner.findings import Findings, human
 from kimi_prov.planner.rules.case import Case
 from kimi_prov.target import layout
 
@@ -107,7 +107,7 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
             "workers": max(1, min(8, len(host.primary))),
             "files_dir": files_dir,
         },
-        "warm": _warm(ram_disk, host, weights),
+        "warm": _warm(ram_disk, host, weights, bound.total),
         "disk": storage.disk(
             host, weights, choice, findings, draft_bytes=draft["bytes"] if draft else 0
         ),
@@ -348,13 +348,29 @@ def _weights(
     }
 
 
-def _warm(ram_disk: storage.RamDisk, host: hosts.Host, weights: storage.Weights) -> dict[str, Any]:
-    """Read the files into the page cache where there is no RAM disk, but room for them."""
+def _warm(
+    ram_disk: storage.RamDisk, host: hosts.Host, weights: storage.Weights, engine_bytes: int
+) -> dict[str, Any]:
+    """Read the files into the page cache where there is no RAM disk, but room for them.
+
+    `engine_bytes`: what engine and system take once it serves; the cache gives way to that.
+    """
     if ram_disk.enabled:
         return {"enabled": False, "reason": "the RAM disk holds the weights"}
     if weights.size_bytes > host.memory_bytes - host.reserve_bytes:
         return {"enabled": False, "reason": "the weights are larger than memory"}
-    return {"enabled": True, "reason": "no RAM disk: reading the files ahead fills the page cache"}
+    kept = max(0, min(weights.size_bytes, host.memory_bytes - engine_bytes))
+    again = weights.size_bytes - kept
+    restart = (
+        f"a restart finds at most {human(kept)} there and reads {human(again)} from disk again"
+        if again
+        else "a restart finds them there"
+    )
+    return {
+        "enabled": True,
+        "reason": f"no RAM disk, which would hold {human(weights.size_bytes)} for good: the "
+        f"files are read ahead into the page cache, which gives way to the engine; {restart}",
+    }
 
 
 def _proxy(host: hosts.Host, wishes: Wishes, backends: list[dict[str, int]]) -> dict[str, Any]:

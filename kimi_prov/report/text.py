@@ -21,6 +21,7 @@ def plan(document: Mapping[str, Any]) -> str:
     """Describe one host's plan: every decision with its reason, then the findings."""
     engine, model, ram = document["engine"], document["model"], document["ram_disk"]
     memory, tuning, proxy = document["memory"], document["tuning"], document["proxy"]
+    warm = document["warm"]
     replaced = document.get("stand_in")
     lines = [
         *_row("STAND-IN", replaced["said"] if replaced else None),
@@ -34,6 +35,7 @@ def plan(document: Mapping[str, Any]) -> str:
         *_row("memory", _memory(memory)),
         *_row("RAM disk", "no" if not ram["enabled"] else human(ram["size_bytes"])),
         *_row("", ram["reason"]),
+        *_row("page cache", warm["reason"] if warm["enabled"] else None),
         *_row(
             "disk", f"{human(document['disk']['required_bytes'])} below {document['disk']['path']}"
         ),

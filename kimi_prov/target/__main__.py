@@ -28,6 +28,7 @@ COMMANDS = {
     "status": "kimi_prov.target.status",
     "driver": "kimi_prov.target.driver",
     "interceptors": "kimi_prov.target.interceptors",
+    "nccl-proof": "kimi_prov.target.nccl_proof",
     "destroy": "kimi_prov.target.destroy",
     "bench": "kimi_prov.target.bench",
     "bench-engine": "kimi_prov.target.bench_engine",

@@ -35,6 +35,8 @@ STATE = f"{HOME}/state"
 # The version of the driver that this product installed, held, and can go back to.
 DRIVER_STATE = f"{STATE}/driver.json"
 DRIVER = f"{HOME}/driver"
+# With which engine and driver the GPUs were seen to sum up over NCCL.
+NCCL_STATE = f"{STATE}/nccl.json"
 # What was in the engine's way, by its own path, until `destroy` brings it back.
 SET_ASIDE = f"{HOME}/set-aside"
 

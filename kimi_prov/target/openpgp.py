@@ -74,7 +74,8 @@ def _new_length(data: bytes, place: int) -> Tuple[int, int]:
     if first < 192:
         return place + 1, first
     if first < 224:
-        return place + 2, ((first - 192) << 8) + data[place + 1] + 192
+        second = int.from_bytes(data[place + 1 : place + 2], "big")
+        return place + 2, ((first - 192) << 8) + second + 192
     if first == 255:
         return place + 5, int.from_bytes(data[place + 1 : place + 5], "big")
     raise ValueError("a packet in parts")

@@ -67,6 +67,7 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "user": _has_user(machine),
         "before": _kept(machine, f"{layout.STATE}/before.json"),
         "driver": _kept(machine, layout.DRIVER_STATE),
+        "nccl": _kept(machine, layout.NCCL_STATE),
         "services": {
             name: {
                 "enabled": states[name].get("UnitFileState") == "enabled",

@@ -10,6 +10,7 @@ from kimi_prov.target import units
 from kimi_prov.target.edge import Paths, answer, read_json, read_text, serve_unit
 
 PLACED = re.compile(r"\bN(\d+)=(\d+)")
+HUGE = re.compile(r"^(?:AnonHugePages|Private_Hugetlb|Shared_Hugetlb):\s+(\d+) kB", re.M)
 PAGE_SIZE = re.compile(r"kernelpagesize_kB=(\d+)")
 
 
@@ -41,26 +42,29 @@ def parse_status(text: str) -> dict[str, Any]:
     }
 
 
-def processes(cgroup: str, proc: Path = Path("/proc")) -> list[dict[str, Any]]:
+def processes(
+    cgroup: str, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
+) -> list[dict[str, Any]]:
     """Return the processes of a unit, biggest first, with their placement."""
     if not cgroup:
         return []
-    listed = read_text(Path("/sys/fs/cgroup") / cgroup.lstrip("/") / "cgroup.procs").split()
+    listed = read_text(groups / cgroup.lstrip("/") / "cgroup.procs").split()
     found = []
     for pid in listed:
         try:
             status = parse_status((proc / pid / "status").read_text())
-            maps = (proc / pid / "numa_maps").read_text() if _has_numa(proc / pid) else ""
+            maps = read_text(proc / pid / "numa_maps")
+            more = {"threads": _threads(proc / pid), "huge_bytes": _huge(proc / pid)}
         except OSError:
             continue  # it ended meanwhile
-        found.append(
-            {"pid": int(pid), **status, **parse_numa_maps(maps), "threads": _threads(proc / pid)}
-        )
+        found.append({"pid": int(pid), **status, **parse_numa_maps(maps), **more})
     return sorted(found, key=lambda process: -process["resident_bytes"])
 
 
-def _has_numa(directory: Path) -> bool:
-    return (directory / "numa_maps").exists()
+def _huge(directory: Path) -> int | None:
+    """Bytes of a process in huge pages; None where the kernel does not tell."""
+    text = read_text(directory / "smaps_rollup")
+    return sum(int(kib) * 1024 for kib in HUGE.findall(text)) if text else None
 
 
 def _threads(directory: Path) -> dict[str, int]:

@@ -139,15 +139,25 @@ def collect(paths: Paths) -> dict[str, Any]:
         },
         "port": _port(paths, plan),
         "memory": _memory(states, placed),
-        "placement": [
-            {
-                "index": item["index"],
-                "cpus": sorted({one["cpus"] for one in item["processes"]}),
-                "bytes_by_node": _by_node(item["processes"]),
-            }
-            for item in placed
-        ],
+        "placement": [_placed(item["index"], item["processes"]) for item in placed],
         "uptime_seconds": _machine_uptime(),
+    }
+
+
+def _placed(index: int, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Where an instance runs; memory policies are listed with the commonest first."""
+    policies: dict[str, int] = {}
+    for process in found:
+        for policy, areas in process["policies"].items():
+            policies[policy] = policies.get(policy, 0) + areas
+    told = [one["huge_bytes"] for one in found if one["huge_bytes"] is not None]
+    return {
+        "index": index,
+        "cpus": sorted({one["cpus"] for one in found}),
+        "policies": sorted(policies, key=lambda policy: (-policies[policy], policy)),
+        "bytes_by_node": _by_node(found),
+        "threads": sum(count for one in found for count in one["threads"].values()),
+        "huge_bytes": sum(told) if told else None,
     }
 
 

@@ -83,14 +83,14 @@ echo "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  $module  Release 
 _BOOT_UNIT = """[Unit]
 Description=stand-in for GPUs and their kernel module
 DefaultDependencies=no
-After=local-fs.target
-Before=sysinit.target
+After=local-fs.target systemd-udev-trigger.service
+Before=basic.target
 [Service]
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/sh /etc/lab-nvidia/boot
 [Install]
-WantedBy=sysinit.target
+WantedBy=basic.target
 """
 
 
@@ -214,8 +214,11 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-def repository(folder: Path, address: str, port: int = 0) -> Repository:
-    """Build all packages, sign the index with a key made for it, and serve them."""
+def repository(folder: Path, address: str, seen_as: str | None = None) -> Repository:
+    """Build all packages, sign the index with a key made for it, and serve them at `address`.
+
+    `seen_as`: the address that the machines know it by, where that is another.
+    """
     served = folder / "repo"
     served.mkdir(parents=True)
     for version in (OLD, NEW, NEWER, BROKEN):
@@ -245,10 +248,11 @@ def repository(folder: Path, address: str, port: int = 0) -> Repository:
         subprocess.run([*gpg, *options, "-o", str(target), str(served / "Release")], check=True)
     subprocess.run([*gpg, "--armor", "-o", str(served / "3bf863cc.pub"), "--export"], check=True)
     handler = functools.partial(_Quiet, directory=str(served))
-    server = http.server.ThreadingHTTPServer((address, port), handler)
+    server = http.server.ThreadingHTTPServer((address, 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     run("gpgconf", "--homedir", str(home), "--kill", "all")
-    return Repository(served, f"http://{address}:{server.server_port}", fingerprint, server)
+    url = f"http://{seen_as or address}:{server.server_port}"
+    return Repository(served, url, fingerprint, server)
 
 
 def gpus(host: Host, *, switch: bool = True) -> None:
@@ -261,6 +265,8 @@ def gpus(host: Host, *, switch: bool = True) -> None:
     ):
         host.ssh(f"mkdir -p $(dirname {name}) && cat > {name} <<'EOF'\n{text}\nEOF")
     host.ssh("sed -i '/^$/d' /etc/lab-nvidia/pci.txt; systemctl daemon-reload")
+    # The headers of the kernel, which a stand-in for DKMS has no use for.
+    host.ssh("mkdir -p /lib/modules/$(uname -r)/build")
     host.ssh("systemctl enable --now lab-nvidia.service")
 
 

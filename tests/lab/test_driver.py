@@ -63,8 +63,10 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         **FAST,
         "kimi_nvidia_repo_url": repo.url,
         "kimi_nvidia_repo_key_fingerprint": repo.fingerprint,
-        # The lab's model is content with less than Kimi's INT4 is.
-        "kimi_nvidia_driver_version": nvidia.NEW,
+        # What needs the new driver is Kimi's INT4; what could be served here is the tiny model.
+        "kimi_model": "kimi-k2.5",
+        "kimi_weights_source": None,
+        "kimi_engine_stand_in": "file:///opt/models/kimi-k2-lab",
         "nvidia_driver_reboot_ok": True,
     }
     file.write_text(yaml.safe_dump(variables))
@@ -137,6 +139,25 @@ def test_a_repository_that_is_not_as_told(
     assert done.returncode == 1, done.stdout + done.stderr
     assert words in done.stderr
     assert "nothing was changed" in done.stderr or "pinned" in done.stderr
+
+
+def test_what_intercepts_nccl_is_set_aside(host: Host) -> None:
+    """Any library does as a stand-in for Google's: the loader knows them by their folder."""
+    host.ssh(
+        "mkdir -p /usr/local/gib/lib64 && cp /lib/x86_64-linux-gnu/libz.so.1 /usr/local/gib/lib64 "
+        "&& echo /usr/local/gib/lib64 > /etc/ld.so.conf.d/gib.conf && ldconfig "
+        "&& ldconfig -p | grep -q /usr/local/gib"
+    )
+    done = host.apply("--tags", "nccl_guard")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "changed=1" in done.stdout
+    left = host.ssh(
+        "ldconfig -p | grep gib; ls -d /usr/local/gib /etc/ld.so.conf.d/gib*", check=False
+    )
+    assert left == ""
+    kept = host.ssh("cd /var/lib/kimi/set-aside && find . -type f").split()
+    assert sorted(kept) == ["./etc/ld.so.conf.d/gib.conf", "./usr/local/gib/lib64/libz.so.1"]
+    assert "changed=0" in host.apply("--tags", "nccl_guard").stdout
 
 
 def test_killed_between_install_and_restart_then_resumed(host: Host) -> None:

@@ -75,7 +75,16 @@ SERVING = {
         "host_available_bytes": 20_000_000_000,
         "engines": [{"index": 0, "cgroup_bytes": None, "resident_bytes": 2_700_000_000}],
     },
-    "placement": [{"index": 0, "cpus": ["0-1"], "bytes_by_node": {"0": 2_600_000_000}}],
+    "placement": [
+        {
+            "index": 0,
+            "cpus": ["0-1"],
+            "policies": ["bind:0", "default"],
+            "bytes_by_node": {"0": 2_600_000_000},
+            "threads": 57,
+            "huge_bytes": 1_000_000_000,
+        }
+    ],
     "uptime_seconds": 9000.5,
 }
 ABSENT = {"ok": False, "provisioned": False, "detail": "not provisioned", "stand_ins": []}
@@ -115,4 +124,5 @@ def test_status_text_warns_of_what_is_not_as_it_should_be():
     assert "NOT GUARDED" in text
     assert "kimi-prov key" in text
     assert "restarted 2 times" in text
+    assert "policy bind:0; 57 threads; 1.0 GB in huge pages" in text
     assert "node2 not provisioned" in text

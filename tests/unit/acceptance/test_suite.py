@@ -35,28 +35,50 @@ PLAN = {
             "numactl": ["numactl", "--cpunodebind=0", "--membind=0"],
             "numa_nodes": [0],
             "cpus": "0-3",
+            "env": {"VLLM_CPU_OMP_THREADS_BIND": "1-2"},
         }
-    ]
+    ],
+    "hybrid": None,
+    "tuning": {"thp": "always"},
 }
 GOOD = {
     "pid": 7,
     "name": "python",
     "cpus": "0-3",
-    "threads": {"0-3": 9, "1": 3},
+    "threads": {"0-3": 9, "1": 3, "2": 1},
+    "huge_bytes": 800_000_000,
     "policies": {"bind:0": 900, "default": 4},
     "bytes_by_node": {"0": 3_000_000_000, "1": 9_000_000},
 }
 
 
-def judged(**changes):
+def judged(plan=PLAN, **changes):
     process = {**copy.deepcopy(GOOD), **changes}
-    return suite.placement(PLAN, {"instances": [{"index": 0, "processes": [process]}]})
+    return suite.placement(plan, {"instances": [{"index": 0, "processes": [process]}]})
 
 
 def test_an_engine_that_keeps_to_its_node_passes():
     check = judged()
     assert check["status"] == "ok"
     assert "membind=0" in check["detail"]
+    assert "13 threads, 2 cores with one held to them" in check["detail"]
+    assert "800 MB in huge pages" in check["detail"]
+
+
+def test_pools_of_experts_are_counted_on_cores_of_their_own():
+    hybrid = {
+        **PLAN,
+        "instances": [{**PLAN["instances"][0], "env": {}}],
+        "hybrid": {"threads": 3},
+    }
+    assert judged(hybrid)["status"] == "fail"
+    assert judged(hybrid, threads={"0": 1, "1": 1, "2": 4})["status"] == "ok"
+
+
+def test_what_the_kernel_does_not_tell_is_no_fault():
+    check = judged(huge_bytes=None)
+    assert check["status"] == "ok"
+    assert "tells no huge pages" in check["detail"]
 
 
 @pytest.mark.parametrize(
@@ -66,6 +88,8 @@ def test_an_engine_that_keeps_to_its_node_passes():
         ({"threads": {"4": 1}}, "may use CPUs 4"),
         ({"policies": {"default": 900}}, "no memory is under the planned policy membind=0"),
         ({"bytes_by_node": {"0": 10, "1": 10}}, "outside node 0"),
+        ({"threads": {"0-3": 9, "1": 3}}, "held to 1 cores, the plan has 2"),
+        ({"huge_bytes": 0}, "nothing lies in huge pages"),
     ],
 )
 def test_an_engine_that_strays_is_caught(changes, words):

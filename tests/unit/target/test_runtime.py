@@ -27,6 +27,21 @@ def test_this_very_process_can_be_read():
     assert found["resident_bytes"] > 1_000_000
 
 
+def test_threads_and_huge_pages_of_a_unit_are_told(tmp_path):
+    """Of a made-up /proc: what a kernel calls huge differs from machine to machine."""
+    (tmp_path / "7" / "task" / "8").mkdir(parents=True)
+    status = "Name:\tx\nCpus_allowed_list:\t2\nVmRSS:\t 9 kB\n"
+    for place in (tmp_path / "7" / "status", tmp_path / "7" / "task" / "8" / "status"):
+        place.write_text(status)
+    (tmp_path / "7" / "smaps_rollup").write_text(
+        "Rss: 9 kB\nAnonHugePages:   4096 kB\nShmemPmdMapped: 1 kB\nPrivate_Hugetlb: 2048 kB\n"
+    )
+    (tmp_path / "cgroup.procs").write_text("7\n")
+    (found,) = runtime.processes("/", tmp_path, tmp_path)
+    assert found["threads"] == {"2": 1}
+    assert found["huge_bytes"] == 6144 * 1024
+
+
 def test_listening_addresses_are_told_apart():
     with socket.socket() as loop, socket.socket() as everywhere:
         loop.bind(("127.0.0.1", 0))

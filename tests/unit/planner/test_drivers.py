@@ -1,0 +1,155 @@
+"""What the plan says of the NVIDIA driver: version, packages, and what stands in the way."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from plan_inputs import blocked_by, found, gpu_facts, plan
+
+from kimi_prov.errors import UserError
+from kimi_prov.planner.plan import refusals
+
+HUGE = {"model": "kimi-k2.5", "weights_source": None}
+OLD = "570.133.20"
+
+
+def machine(driver: str | None = OLD, *, switches: int = 4) -> dict[str, Any]:
+    """Eight H200 on bare metal, whose driver came as packages."""
+    facts = gpu_facts(driver=driver or "")
+    facts["origin"] = {"kind": "probe", "name": "h1", "detail": None}
+    facts["nvidia"] |= {
+        "driver_loaded": driver,
+        "driver_installed": driver,
+        "nvswitch_devices": switches,
+        "packages": {"nvidia-driver-cuda": f"{driver}-1"} if driver else {},
+        "fabric_manager": {"package_version": driver, "active": True} if driver else None,
+    }
+    return facts
+
+
+def test_an_old_driver_is_installed_in_one_version_with_its_fabric_manager() -> None:
+    driver = plan(machine(), **HUGE)["driver"]
+    assert (driver["action"], driver["restart"]) == ("install", True)
+    assert (driver["required_branch"], driver["version"]) == (580, "580.159.04")
+    assert driver["packages"][0] == "nvidia-kernel-open-dkms"
+    assert "nvidia-fabricmanager|nvidia-fabricmanager-580" in driver["packages"]
+    assert driver["replaced"] == ["nvidia-kernel-dkms"]
+    assert driver["repository"]["url"].endswith("/debian12/x86_64")
+    assert driver["repository"]["key_url"].endswith("/debian12/x86_64/3bf863cc.pub")
+
+
+def test_what_shall_be_there_is_the_same_before_and_after() -> None:
+    before, after = (plan(machine(version), **HUGE) for version in (OLD, "580.159.04"))
+    moving = {"action", "restart"}
+    kept = [{k: v for k, v in p["driver"].items() if k not in moving} for p in (before, after)]
+    assert kept[0] == kept[1]
+    assert before["packages"] == after["packages"]
+    assert after["driver"]["action"] == "none"
+
+
+def test_the_hosts_own_fabric_manager_is_left_alone() -> None:
+    driver = plan(machine(switches=0), **HUGE)["driver"]
+    assert driver["fabric_manager"] is False
+    assert not [name for name in driver["packages"] if "fabric" in name]
+
+
+def test_a_fabric_manager_of_another_version_is_mended_without_a_restart() -> None:
+    facts = machine("580.159.04")
+    facts["nvidia"]["fabric_manager"]["package_version"] = "580.126.09"
+    document = plan(facts, **HUGE)
+    assert (document["driver"]["action"], document["driver"]["restart"]) == ("install", False)
+    assert "driver.fabric_manager" in blocked_by(document)
+    assert not refusals(document)
+
+
+def test_what_apply_mends_does_not_keep_it_from_starting() -> None:
+    document = plan(machine(), **HUGE)
+    assert blocked_by(document) == {"driver.branch"}
+    assert "nvidia_driver_reboot_ok" in found(document, "driver.branch")[0]["fix"]
+    assert not refusals(document)
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("driver.secure_boot", {"host": {"secure_boot": True}}),
+        ("driver.held", {"packages": {"held": ["nvidia-driver-cuda"]}}),
+        ("driver.foreign", {"nvidia": {"packages": {}}}),
+        (
+            "driver.failed_here",
+            {"kimi": {"driver": {"failed": {"version": "580.159.04", "why": "silence"}}}},
+        ),
+    ],
+)
+def test_what_keeps_packages_away(rule: str, change: dict[str, dict[str, Any]]) -> None:
+    facts = copy.deepcopy(machine())
+    for part, values in change.items():
+        facts[part] |= values
+    document = plan(facts, **HUGE)
+    assert rule in {row["id"] for row in refusals(document)}
+    current = copy.deepcopy(machine("580.159.04"))
+    for part, values in change.items():
+        current[part] |= values
+    assert rule not in blocked_by(plan(current, **HUGE))
+
+
+def test_our_own_hold_and_an_enrolled_key_are_in_nobodys_way() -> None:
+    facts = machine()
+    facts["packages"]["held"] = ["nvidia-driver-cuda"]
+    facts["kimi"]["driver"] = {"held": ["nvidia-driver-cuda"]}
+    facts["host"]["secure_boot"] = True
+    facts["nvidia"]["module_key_enrolled"] = True
+    assert not refusals(plan(facts, **HUGE))
+
+
+def test_cards_without_a_driver_are_told_by_the_bus() -> None:
+    facts = machine(None)
+    facts["gpus"] = []
+    facts["nvidia"]["pci_ids"] = ["2335"] * 8
+    document = plan(facts, **HUGE)
+    assert document["driver"]["action"] == "install"
+    assert document["driver"]["gpus"] == 8
+    assert "driver.missing" in blocked_by(document)
+    assert not refusals(document)
+    assert document["parallel"]["tensor"] == 8
+    assert document["engine"]["variant"] == "cuda"
+
+
+def test_a_card_that_nobody_knows_is_still_given_a_driver() -> None:
+    facts = machine(None)
+    facts["gpus"] = []
+    facts["nvidia"]["pci_ids"] = ["ffff"] * 8
+    driver = plan(facts, **HUGE)["driver"]
+    assert (driver["action"], driver["required_branch"]) == ("install", 580)
+
+
+def test_the_operators_version_wins_and_one_too_old_is_refused() -> None:
+    newer = plan(machine("580.159.04"), nvidia_driver_version="590.44.01", **HUGE)
+    assert newer["driver"]["version"] == "590.44.01"
+    assert newer["driver"]["action"] == "install"
+    older = plan(machine("580.159.04"), nvidia_driver_version="570.133.20", **HUGE)
+    assert "driver.version" in {row["id"] for row in refusals(older)}
+
+
+def test_a_mirror_and_its_key() -> None:
+    wishes = {
+        "nvidia_repo_url": "https://mirror.example.com/nvidia/",
+        "nvidia_repo_key_fingerprint": " ".join(["ab12"] * 10),
+    }
+    repository = plan(machine(), **wishes, **HUGE)["driver"]["repository"]
+    assert repository == {
+        "url": "https://mirror.example.com/nvidia",
+        "key_url": "https://mirror.example.com/nvidia/3bf863cc.pub",
+        "fingerprint": "AB12" * 10,
+    }
+    with pytest.raises(UserError, match="40 hexadecimal digits"):
+        plan(machine(), nvidia_repo_key_fingerprint="3bf863cc", **HUGE)
+
+
+def test_a_machine_without_such_cards_has_no_driver_to_bring() -> None:
+    driver = plan()["driver"]
+    assert driver["required_branch"] is None
+    assert driver["action"] == "none"
+    assert driver["repository"] is None

@@ -1,0 +1,72 @@
+"""Whether a machine may be restarted for its driver is decided here, before anything is sent."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kimi_prov.ansible.plugins.action.kimi_driver import ActionModule
+
+PLAN = {"driver": {"action": "install", "restart": True, "version": "580.159.04"}}
+
+
+def asked(
+    *, reboot_ok: object, transport: str = "ssh", facts: dict[str, Any] | None = None, **driver: Any
+) -> dict[str, Any]:
+    """What the step says for a host `h1`."""
+    plan = {"driver": PLAN["driver"] | driver}
+    task = SimpleNamespace(
+        args={"step": "consent", "plan": plan, "reboot_ok": reboot_ok},
+        async_val=0,
+        check_mode=False,
+        delegate_to=None,
+    )
+    connection = SimpleNamespace(transport=transport, _shell=SimpleNamespace(tmpdir=None))
+    module = ActionModule(
+        task=task,
+        connection=connection,
+        play_context=SimpleNamespace(),
+        loader=None,
+        templar=None,
+        shared_loader_obj=None,
+    )
+    done: dict[str, Any] = module._consent(
+        "h1", plan["driver"], {"kimi_facts": {"host": facts or {}}}
+    )
+    return done
+
+
+def test_without_consent_it_is_a_blocker_with_what_mends_it() -> None:
+    done = asked(reboot_ok=False)
+    assert done["kimi"]["code"] == "blockers"
+    (finding,) = done["kimi"]["findings"]
+    assert finding["id"] == "driver.reboot"
+    assert "nvidia_driver_reboot_ok: true for h1" in finding["fix"]
+
+
+@pytest.mark.parametrize("word", ["true", "yes", 1, None])
+def test_consent_is_the_word_true_alone(word: object) -> None:
+    assert asked(reboot_ok=word)["failed"] is True
+
+
+def test_with_consent_or_without_a_restart_it_passes() -> None:
+    assert asked(reboot_ok=True) == {}
+    assert asked(reboot_ok=False, restart=False) == {}
+
+
+def test_the_control_machine_is_never_restarted() -> None:
+    assert "never restarted" in asked(reboot_ok=True, transport="local")["msg"]
+    try:
+        identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except OSError:
+        pytest.skip("this computer has no machine id")
+    own = hashlib.sha256(f"kimi-prov:{identity}".encode()).hexdigest()[:32]
+    here = {"machine_id_hash": own, "hostname": socket.gethostname()}
+    assert "never restarted" in asked(reboot_ok=True, facts=here)["msg"]
+    # Machines made from one image share the id.
+    assert asked(reboot_ok=True, facts=here | {"hostname": "another"}) == {}
