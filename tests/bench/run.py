@@ -36,7 +36,6 @@ def applied(lab: Lab, limit: str) -> dict[str, Any]:
     seconds = time.monotonic() - began
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
-    sys.stderr.write(f"apply of {limit}: {seconds:.0f} s\n")
     newest = newest_run(lab.inventory)
     timings = json.loads((newest / "timings.json").read_text())
     phases: dict[str, float] = {}
@@ -80,23 +79,30 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     names = [f"bench{number + 1}" for number in range(options.hosts)]
+    one, many = names[0], f"{options.hosts}_hosts"
+    figures: dict[str, Any] = {
+        "machine": {"cores": os.cpu_count(), "kernel": platform.release()},
+        "hosts_are": "systemd-nspawn containers that share the machine's cores",
+    }
+
+    def keep(name: str, found: Any) -> None:
+        figures[name] = found
+        # What was measured is not lost with what comes after it.
+        sys.stderr.write(f"{name}: {json.dumps(found)}\n")
+
     with tempfile.TemporaryDirectory() as folder:
         lab = make_lab(Path(folder) / "inv", NETWORK, names)
         lab.up()
         try:
-            figures: dict[str, Any] = {
-                "machine": {"cores": os.cpu_count(), "kernel": platform.release()},
-                "hosts_are": "systemd-nspawn containers that share the machine's cores",
-                "time_to_serve_first_host": applied(lab, names[0]),
-                "no_op_one_host": no_op(lab, names[0], options.runs),
-                "unit_cost": unit_cost.measured(lab.hosts[names[0]], options.pairs),
-            }
+            keep("time_to_serve_first_host", applied(lab, one))
+            keep("no_op_one_host", no_op(lab, one, options.runs))
+            keep("unit_cost", unit_cost.measured(lab.hosts[one], options.pairs))
             if options.hosts > 1:
-                figures[f"time_to_serve_{options.hosts}_hosts"] = applied(lab, "all")
-                figures[f"no_op_{options.hosts}_hosts"] = no_op(lab, "all", options.runs)
+                keep(f"time_to_serve_{many}", applied(lab, "all"))
+                keep(f"no_op_{many}", no_op(lab, "all", options.runs))
         finally:
             lab.down()
-    figures["staging"] = staging()
+    keep("staging", staging())
     text = json.dumps(figures, indent=1) + "\n"
     sys.stdout.write(text)
     if options.output:

@@ -149,6 +149,8 @@ def test_a_stand_in_keeps_the_real_command_line_and_says_what_it_is(name: str) -
     real = planned(name)
     assert plan["stand_in"]["instances"] == real["instances"]
     assert plan["driver"] == real["driver"]
+    assert plan["nccl"] == real["nccl"]
+    assert set(real["packages"]) <= set(plan["packages"])
     assert plan["model"]["served_names"] == real["model"]["served_names"]
     first = plan["findings"][0]
     assert (first["id"], first["severity"]) == ("engine.stand_in", "warning")
