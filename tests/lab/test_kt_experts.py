@@ -42,10 +42,10 @@ def int4_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         kimi_allowed_networks=["{{ lab_gateway }}/32", "{{ lab_gateway6 }}/128"],
         lab_files=[
             {"src": f"model:{MODEL}", "dest": f"/opt/models/{MODEL}"},
-            {"src": "probes", "dest": "/opt/probes"},
+            {"src": "../probes", "dest": "/opt/probes"},
         ],
     )
-    make_probes(lab.inventory / "probes")
+    make_probes(lab.inventory.parent / "probes")  # beside it: Ansible reads what is within
     lab.up()
     try:
         host = lab.hosts["xeon1"]
