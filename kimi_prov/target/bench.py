@@ -330,12 +330,17 @@ def serve(plan: Dict[str, Any], paths: Paths, engine: Engine, say: Say) -> Dict[
     say("starting the engine's bench client")
     key = read_text(paths.verify_key).strip()
     with engine.folder() as folder:
+        # sglang's client has no --insecure and trusts what these name; the proxy's own folder is
+        # closed to the user that it runs as.
+        certificate = Path(folder, "tls.crt")
+        certificate.write_text(read_text(paths.tls_crt))
+        trusted = dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(certificate))
         runs = bench_client.runs(plan, shape, folder, int(time.time()) % 1_000_000)
         engine.run(
             "client",
             {"runs": runs},
             _Teller(say),
-            env={"OPENAI_API_KEY": key, "SSL_CERT_FILE": str(paths.tls_crt)},
+            env={"OPENAI_API_KEY": key, **trusted},
         )
         levels = [bench_client.read(run["level"], _text(run["result"])) for run in runs]
     return {"input_tokens": shape[0], "output_tokens": shape[1], "levels": levels}

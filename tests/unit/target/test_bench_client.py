@@ -22,6 +22,8 @@ argv = sys.argv[1:]
 value = {a: b for a, b in zip(argv, argv[1:])}
 folder, name = value["--result-dir"], value["--result-filename"]
 total = int(value["--num-prompts"])
+for trust in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+    assert trust not in os.environ or open(os.environ[trust]).read() == "the certificate"
 print("a table that is not the answer")
 for done in range(total + 1):
     sys.stderr.write("\\r 50%%|##  | %d/%d [00:01<00:01]" % (done, total))
@@ -65,6 +67,8 @@ def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine
     paths = Paths(tmp_path / "root")
     paths.keys.mkdir(parents=True)
     paths.verify_key.write_text(KEY + "\n")
+    paths.proxy.mkdir(parents=True)
+    paths.tls_crt.write_text("the certificate")
     said: list[str] = []
     found = bench.serve(plan, paths, engine_of(plan), said.append)
     assert [level["concurrency"] for level in found["levels"]] == [1, 4, 5]
