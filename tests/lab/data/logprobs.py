@@ -22,7 +22,8 @@ def main() -> None:
     for answer in engine.generate(prompts, asked, use_tqdm=False):
         pairs = zip(answer.prompt_token_ids, answer.prompt_logprobs, strict=True)
         found += [row[token].logprob for token, row in list(pairs)[1:]]
-    print("\n" + json.dumps(found))  # noqa: T201 - what it is for
+    # The engine's log is on the same stream, also after this.
+    print("\nLOGPROBS " + json.dumps(found), flush=True)  # noqa: T201 - what it is for
 
 
 if __name__ == "__main__":
