@@ -27,7 +27,9 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """An emulated machine with eight GPUs and a driver that is too old."""
     made = make_lab(tmp_path_factory.mktemp("driver") / "inv", "10.93.63", nodes=["gpu9"])
     hosts = made.inventory / "hosts.yml"
-    hosts.write_text(hosts.read_text().replace("nspawn", "qemu"))
+    lab = yaml.safe_load(hosts.read_text())
+    lab["all"]["vars"].update(lab_kind="qemu", lab_memory_mb=6144)
+    hosts.write_text(yaml.safe_dump(lab))
     repo = nvidia.repository(tmp_path_factory.mktemp("nvidia"), "127.0.0.1", CONTROL)
     file = made.inventory / "group_vars" / "kimi.yml"
     variables = {
