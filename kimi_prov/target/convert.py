@@ -26,7 +26,7 @@ from kimi_prov.target import manifest as manifests
 from kimi_prov.target.faults import EXIT_PERMANENT, EXIT_TRANSIENT, Permanent, Transient, human
 from kimi_prov.target.files import read_json, remove, sync_directory, write_json
 from kimi_prov.target.job import carry_out
-from kimi_prov.target.kt_quantise import KERNELS
+from kimi_prov.target.kt_quantise import KERNELS, layer_bytes
 from kimi_prov.target.manifest import Entry, Manifest, Record
 
 if TYPE_CHECKING:
@@ -94,11 +94,6 @@ class Layers:
     width: int
     block: List[int]
     places: Dict[int, Dict[str, List[Dict[str, Any]]]]
-
-    def result_bytes(self, method: str, pools: int) -> int:
-        """Bytes of one layer's result: values, and a float32 for each row of each slice."""
-        values = self.experts * 3 * self.hidden * self.width // (2 if method == "AMXINT4" else 1)
-        return values + self.experts * 4 * (2 * self.width + pools * self.hidden)
 
 
 def survey(directory: str, files: Sequence[str]) -> Layers:
@@ -269,7 +264,9 @@ def _convert(
     identity: str,
 ) -> None:
     """Convert what is missing, one layer after the other."""
-    size = layers.result_bytes(config.method, len(config.nodes))
+    size = layer_bytes(
+        config.method, layers.experts, layers.hidden, layers.width, len(config.nodes)
+    )
     missing = [layer for layer in sorted(layers.places) if _file(layer) not in records]
     require_room(config.directory, size, len(missing))
     count = len(layers.places)

@@ -22,6 +22,15 @@ _MATRICES = ("gate", "up", "down")
 _BUFFER_TOKENS, _TOKENS = 32, 4
 
 
+def layer_bytes(method: str, experts: int, hidden: int, width: int, pools: int) -> int:
+    """Bytes of one layer's result: its values, and a float32 for each row of each pool's slice.
+
+    As kt-kernel 0.7.2 writes them: gate and up are cut by rows, down by columns.
+    """
+    values = experts * 3 * hidden * width // (2 if method == "AMXINT4" else 1)
+    return values + experts * 4 * (2 * width + pools * hidden)
+
+
 def main(argv: List[str]) -> int:
     """Quantise the layer, then compute some tokens by it and by the checkpoint's own weights."""
     del argv

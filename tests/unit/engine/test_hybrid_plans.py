@@ -10,11 +10,13 @@ import json
 import os
 from typing import Any
 
+import jinja2
 import jsonschema
 import pytest
 import yaml
 from test_inventories import GOLDEN, ROOT, essence, units
 
+from kimi_prov.ansible import systemd
 from kimi_prov.catalog.loader import load
 from kimi_prov.hardware import spec
 from kimi_prov.hardware.facts import schema
@@ -77,6 +79,34 @@ def test_plan_and_units_are_those_that_were_looked_at(name: str) -> None:
         if os.environ.get("KIMI_PROV_GOLDEN") == "write":
             file.write_text(text)
         assert file.read_text() == text, f"{file}: look at the difference, then write it anew"
+
+
+def converting() -> dict[str, Any]:
+    """The same machine with a model that is published in fp8, its experts made into AMXINT4."""
+    wishes = {"kimi_model": "kimi-k2-instruct", "kimi_kt_method": "AMXINT4", "kimi_context": 32768}
+    return make_plan(CASES["epyc-h100-hybrid"], parse(wishes, host="kimi1"), load())
+
+
+def test_a_conversion_and_its_unit_are_those_that_were_looked_at() -> None:
+    plan = converting()
+    assert not blockers(plan)
+    templates = ROOT / "roles" / "convert" / "templates"
+    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)  # noqa: S701
+    environment.filters["systemd_quote"] = systemd.quote_argument
+    text = (templates / "kimi-convert.service.j2").read_text()
+    written = {
+        GOLDEN / "epyc-h100-amxint4.json": json.dumps(
+            shown(plan) | {"conversion": plan["conversion"]}, indent=1
+        )
+        + "\n",
+        GOLDEN / "epyc-h100-amxint4.units": environment.from_string(text).render(kimi_plan=plan)
+        + "\n\n"
+        + units(plan),
+    }
+    for file, content in written.items():
+        if os.environ.get("KIMI_PROV_GOLDEN") == "write":
+            file.write_text(content)
+        assert file.read_text() == content, f"{file}: look at the difference, then write it anew"
 
 
 def test_of_six_nodes_four_are_used_where_they_hold_the_experts() -> None:
