@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import jsonschema
@@ -22,6 +25,9 @@ from kimi_prov.hardware import spec
 from kimi_prov.hardware.facts import schema
 from kimi_prov.planner.plan import blockers, make_plan
 from kimi_prov.planner.wishes import parse
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INVENTORY = ROOT / "inventories" / "epyc-h100-hybrid"
 
@@ -107,6 +113,21 @@ def test_a_conversion_and_its_unit_are_those_that_were_looked_at() -> None:
         if os.environ.get("KIMI_PROV_GOLDEN") == "write":
             file.write_text(content)
         assert file.read_text() == content, f"{file}: look at the difference, then write it anew"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_exposure_of_the_conversion_is_at_most_two(tmp_path: Path) -> None:
+    unit = tmp_path / "kimi-convert.service"
+    unit.write_text((GOLDEN / "epyc-h100-amxint4.units").read_text().split("\n\n# Written")[0])
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    overall = re.search(r"Overall exposure level.*: ([0-9.]+)", done.stdout)
+    assert overall, done.stdout + done.stderr
+    assert float(overall.group(1)) <= 2.0, done.stdout
 
 
 def test_of_six_nodes_four_are_used_where_they_hold_the_experts() -> None:
