@@ -121,7 +121,7 @@ def test_a_host_that_is_refused_does_not_end_the_run_of_the_others(tmp_path: Pat
     assert done.code != 0
     assert "a is refused" in done.said
     assert done.hosts("changing") == ["b"], done.said
-    assert done.hosts("served") == ["b", "c"]
+    assert sorted(done.hosts("served")) == ["b", "c"]
     assert done.locks == []
 
 
@@ -141,5 +141,5 @@ def test_hosts_are_taken_one_after_the_other_and_then_served(tmp_path: Path) -> 
     done = run(tmp_path)
     assert done.code == 0, done.said
     assert done.hosts("changing") == ["a", "b", "c"]
-    assert done.hosts("served") == ["a", "b", "c"]
+    assert sorted(done.hosts("served")) == ["a", "b", "c"]
     assert done.locks == []
