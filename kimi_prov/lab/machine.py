@@ -152,9 +152,8 @@ class Machine:
         """
         deadline = time.monotonic() + BOOT_TIMEOUT_S[self.kind]
         while time.monotonic() < deadline and not self.cancelled.is_set():
-            if self.speaks_ssh():
-                if booted(self.ask(_BOOT_QUESTION)):
-                    return
+            if self.speaks_ssh() and booted(self.ask(_BOOT_QUESTION)):
+                return
             if self.state.running_pid() is None:
                 break
             time.sleep(0.1)
