@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import command_kt, experts
@@ -49,6 +50,15 @@ _SIZING = frozenset(
         "tensor-parallel-size",
     }
 )
+
+
+@dataclass(frozen=True)
+class Served:
+    """Where the engine reads from and under which names; `experts` where they lie elsewhere."""
+
+    directory: str
+    names: list[str]
+    experts: str | None = None
 
 
 def flags(
@@ -141,17 +151,16 @@ def of_instance(chosen: Mapping[str, Any], place: Placement, nodes: list[int]) -
     return {**chosen, flag: nodes} if planned else dict(chosen)
 
 
-def argv(
-    choice: Choice, chosen: dict[str, Any], serve_dir: str, names: list[str], port: int
-) -> list[str]:
+def argv(choice: Choice, chosen: dict[str, Any], served: Served, port: int) -> list[str]:
     """Give an instance's whole command line; each element is one argument."""
+    serve_dir, names = served.directory, served.names
     line = [f"{layout.ENGINE}/bin/python", "-m", choice.engine.module]
     line += ["--model", serve_dir, "--served-model-name"]
     # sglang takes one name.
     line += names[:1] if choice.hybrid else names
     line += ["--host", "127.0.0.1", "--port", str(port)]
     if choice.hybrid:
-        line += ["--kt-weight-path", serve_dir]
+        line += ["--kt-weight-path", served.experts or serve_dir]
     for flag, value in chosen.items():
         line += _arguments(flag, value)
     return line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.target import layout
+from kimi_prov.target import kt_quantise, layout
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Model
@@ -28,13 +28,18 @@ def flags(
     card = budget.graphics
     assert card is not None, "a hybrid without GPU"  # noqa: S101
     pools = place.pools
+    method = (choice.engine.methods or {}).get(choice.weights_format, "RAWINT4")
+    # From converted experts there is no way back to the GPU's form.
+    on_gpu = (
+        {} if method in kt_quantise.KERNELS else {"kt-gpu-prefill-token-threshold": PREFILL_FROM}
+    )
     chosen: dict[str, Any] = {
-        "kt-method": (choice.engine.methods or {}).get(choice.weights_format, "RAWINT4"),
+        "kt-method": method,
         "kt-cpuinfer": place.pool_threads,
         "kt-threadpool-count": len(pools),
         "kt-numa-nodes": list(pools),
         "kt-num-gpu-experts": card.experts,
-        "kt-gpu-prefill-token-threshold": PREFILL_FROM,
+        **on_gpu,
         "tensor-parallel-size": card.ranks,
         "mem-fraction-static": _fraction(budget),
         "context-length": budget.context,

@@ -77,6 +77,8 @@ def choose(
         # What else is wrong with the machine is worth knowing too.
         name = "vllm"
     engine = _version(name, variant, wishes, catalogue, findings, model)
+    if not wishes.auto("kt_method") and engine.methods is not None:
+        engine = replace(engine, methods={**engine.methods, wanted: str(wishes.kt_method)})
     if host.amd:
         # The catalogue has no build for ROCm: version and flags are those of the one for CUDA.
         engine = replace(engine, variant="rocm", torch=None, cuda=None, driver_branch=None)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Settings, software and what is asked for, by the beginning of a finding's id.
 _WORK = (
     "context.",
+    "conversion.",
     "cpu.amx_permission",
     "cpu.cores_left",
     "cpu.threads_as_cores",

@@ -8,6 +8,7 @@ from kimi_prov.planner import (
     architecture,
     cards,
     command,
+    conversion,
     drivers,
     engine,
     experts,
@@ -72,22 +73,30 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
     places = _places(host, model, choice, budget, catalogue, findings)
     where = places[0]
     bound = _bound(host, budget, places)
-    ram_disk = storage.ram_disk(host, wishes, weights, bound, findings)
-    files_dir = weights.directory.replace(layout.MODELS, layout.RAM, 1)
-    serve_dir = files_dir if ram_disk.enabled else weights.directory
-    names = list(wishes.served_names) or [model.name]
     proposed = command.flags(wishes, model, choice, budget, where) | speculative.flags(draft)
     chosen = command.merged(proposed, wishes, findings)
+    converted = conversion.wanted(wishes, model, choice, weights, chosen, findings)
+    ram_disk = storage.ram_disk(host, wishes, weights, bound, findings, converted=converted)
+    files_dir = weights.directory.replace(layout.MODELS, layout.RAM, 1)
+    served = command.Served(
+        files_dir if ram_disk.enabled else weights.directory,
+        list(wishes.served_names) or [model.name],
+        converted.directory if converted else None,
+    )
     backends = [{"index": n, "port": int(wishes.port) + 1 + n} for n in range(budget.instances)]
     system.judge_ports(host, [int(wishes.port), *[b["port"] for b in backends]], findings)
     plan = {
         "schema": SCHEMA,
         "stand_in": None,
         "engine": _engine(choice),
-        "model": _model(model, weights, choice, budget, (serve_dir, names)),
-        "weights": _weights(wishes, weights, draft),
+        "model": _model(model, weights, choice, budget, served),
+        "weights": {
+            **_weights(wishes, weights, draft),
+            "converted": conversion.fetched(converted, wishes),
+        },
+        "conversion": conversion.document(converted, choice, model, chosen),
         "instances": [
-            _instance(host, choice, budget, where, chosen, backend, (serve_dir, names))
+            _instance(host, choice, budget, where, chosen, backend, served)
             for backend, where in zip(backends, places, strict=True)
         ],
         "memory": budget.document(host, ram_disk.size_bytes),
@@ -98,7 +107,7 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
         "throughput": throughput.document(
             host, wishes, model, choice, budget, where, in_memory=ram_disk.enabled
         ),
-        "moe_tuning": moe_tuning.document(choice, model, budget, serve_dir),
+        "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
         "power": throughput.power(host, catalogue),
         "ram_disk": {
             "enabled": ram_disk.enabled,
@@ -109,9 +118,14 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
             "workers": max(1, min(8, len(host.primary))),
             "files_dir": files_dir,
         },
-        "warm": _warm(ram_disk, host, weights, bound.total),
+        "warm": _warm(ram_disk, host, weights, bound.total, converted),
         "disk": storage.disk(
-            host, weights, choice, findings, draft_bytes=draft["bytes"] if draft else 0
+            host,
+            weights,
+            choice,
+            findings,
+            draft_bytes=draft["bytes"] if draft else 0,
+            converted=converted,
         ),
         "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
         "proxy": _proxy(host, wishes, backends),
@@ -254,7 +268,7 @@ def _instance(
     where: placement.Placement,
     chosen: Mapping[str, Any],
     backend: Mapping[str, int],
-    served: tuple[str, list[str]],
+    served: command.Served,
 ) -> dict[str, Any]:
     """Give one instance its line, its port and its GPUs, neighbours together."""
     size, index = budget.graphics.gpus if budget.graphics else 0, backend["index"]
@@ -263,7 +277,7 @@ def _instance(
     own = command.of_instance(chosen, where, nodes)
     return {
         "index": index,
-        "argv": command.argv(choice, own, *served, backend["port"]),
+        "argv": command.argv(choice, own, served, backend["port"]),
         "env": command.environment(choice, own, budget, where, gpus),
         "numactl": list(where.numactl),
         "numa_nodes": list(where.nodes),
@@ -324,15 +338,14 @@ def _model(
     weights: storage.Weights,
     choice: engine.Choice,
     budget: memory.Budget,
-    served: tuple[str, list[str]],
+    served: command.Served,
 ) -> dict[str, Any]:
-    serve_dir, names = served
     return {
         "name": model.name,
         "revision": weights.revision,
         "dir": weights.directory,
-        "serve_dir": serve_dir,
-        "served_names": names,
+        "serve_dir": served.directory,
+        "served_names": served.names,
         "random_weights": model.random_weights,
         "architecture": model.architecture.class_name,
         "context": budget.context,
@@ -361,7 +374,11 @@ def _weights(
 
 
 def _warm(
-    ram_disk: storage.RamDisk, host: hosts.Host, weights: storage.Weights, engine_bytes: int
+    ram_disk: storage.RamDisk,
+    host: hosts.Host,
+    weights: storage.Weights,
+    engine_bytes: int,
+    converted: conversion.Converted | None,
 ) -> dict[str, Any]:
     """Read the files into the page cache where there is no RAM disk, but room for them.
 
@@ -369,6 +386,8 @@ def _warm(
     """
     if ram_disk.enabled:
         return {"enabled": False, "reason": "the RAM disk holds the weights"}
+    if converted is not None:
+        return {"enabled": False, "reason": storage.CONVERTED}
     if weights.size_bytes > host.memory_bytes - host.reserve_bytes:
         return {"enabled": False, "reason": "the weights are larger than memory"}
     kept = max(0, min(weights.size_bytes, host.memory_bytes - engine_bytes))

@@ -32,6 +32,9 @@ def wishes(real: Wishes, names: list[str]) -> Wishes:
         "kimi_context": "auto",
         "kimi_concurrency": min(int(real.concurrency), _MOST_REQUESTS),
         "kimi_kv_dtype": "auto",
+        "kimi_kt_method": "auto",
+        "kimi_kt_weights_source": None,
+        "kimi_kt_weights_manifest": None,
         "kimi_engine": "auto",
         "kimi_engine_version": "auto",
         "kimi_engine_args": {},
@@ -39,7 +42,7 @@ def wishes(real: Wishes, names: list[str]) -> Wishes:
         "kimi_served_names": names,
         "kimi_engine_stand_in": None,
     }
-    return replace(real, values=values, manifest=None, draft_manifest=None)
+    return replace(real, values=values, manifest=None, draft_manifest=None, kt_manifest=None)
 
 
 def facts(real: Mapping[str, Any]) -> dict[str, Any]:

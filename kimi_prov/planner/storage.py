@@ -13,11 +13,13 @@ from kimi_prov.target.machine import format_list
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Engine, Model
+    from kimi_prov.planner.conversion import Converted
     from kimi_prov.planner.engine import Choice
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.wishes import Wishes
 
+CONVERTED = "the experts are read from the converted files, once; most of the weights are not read"
 SOURCE_MISSING = "weights.source_missing"
 _MIB = 1 << 20
 _DISK_RESERVE = 1_000_000_000
@@ -104,7 +106,13 @@ def weights(wishes: Wishes, model: Model, weights_format: str, findings: Finding
 
 
 def ram_disk(
-    host: Host, wishes: Wishes, found: Weights, bound: Bound, findings: Findings
+    host: Host,
+    wishes: Wishes,
+    found: Weights,
+    bound: Bound,
+    findings: Findings,
+    *,
+    converted: Converted | None = None,
 ) -> RamDisk:
     """Decide for tmpfs only where memory holds the weights in it and the engine beside it.
 
@@ -121,6 +129,8 @@ def ram_disk(
     wish = wishes.ram_disk
     if wish == "never":
         return _off("the inventory says never (kimi_ram_disk)")
+    if wish == "auto" and converted is not None:
+        return _off(CONVERTED)
     if wish == "auto" and not fits:
         return _off(
             f"memory does not hold the weights twice: {need}, {have}; the page cache serves"
@@ -179,17 +189,32 @@ def _options(host: Host, size: int) -> str:
 
 
 def disk(
-    host: Host, found: Weights, choice: Choice, findings: Findings, *, draft_bytes: int = 0
+    host: Host,
+    found: Weights,
+    choice: Choice,
+    findings: Findings,
+    *,
+    draft_bytes: int = 0,
+    converted: Converted | None = None,
 ) -> dict[str, Any]:
     """Give the plan's `disk`, and judge the room that is left, counting what is there already."""
     required = found.size_bytes + draft_bytes + _engine_room(choice.engine) + _DISK_RESERVE
+    parts = {found.directory: found.size_bytes}
+    shares = ""
+    if converted is not None:
+        required += converted.room_bytes
+        parts[converted.directory] = converted.size_bytes
+        shares = (
+            f"; in all {human(found.size_bytes)} of weights, {human(converted.room_bytes)} for the "
+            f"converted experts, {human(_engine_room(choice.engine))} for the engine, and a reserve"
+        )
     row = next((f for f in host.facts["filesystems"] if layout.ROOT in f.get("holds", [])), None)
     free = row.get("free_bytes") if row else None
     if row is None or free is None:
         return {"path": layout.ROOT, "required_bytes": required}
     kimi = host.facts["kimi"]
-    there = sum(m["disk_bytes"] for m in kimi.get("models") or [] if m["dir"] == found.directory)
-    missing = required - min(there, found.size_bytes)
+    there = {m["dir"]: m["disk_bytes"] for m in kimi.get("models") or []}
+    missing = required - sum(min(there.get(where, 0), size) for where, size in parts.items())
     if choice.env_name in (kimi.get("engine_envs") or []):
         missing -= _engine_room(choice.engine)
     shown = f"{human(free)} free on {row['mount']}"
@@ -198,7 +223,7 @@ def disk(
             "disk.room",
             "The disk has too little room for weights and engine",
             observed=shown,
-            required=f"{human(missing)} more below {layout.ROOT}",
+            required=f"{human(missing)} more below {layout.ROOT}{shares}",
             fix=f"mount a larger file system at {layout.ROOT}, or make room on {row['mount']}",
             source="bytes of the weights, the engine's environment while it is made, 1 GB reserve",
         )
@@ -207,7 +232,7 @@ def disk(
             "disk.room",
             "The disk has room for weights and engine",
             observed=shown,
-            required=f"{human(missing)} more below {layout.ROOT}",
+            required=f"{human(missing)} more below {layout.ROOT}{shares}",
             source="bytes of the weights, the engine's environment while it is made, 1 GB reserve",
         )
     return {"path": layout.ROOT, "required_bytes": required}

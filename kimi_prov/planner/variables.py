@@ -117,6 +117,37 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _v(
         _WEIGHTS,
+        "kt_method",
+        "choice",
+        "auto",
+        "AMXINT4",
+        "How kt-kernel keeps the experts, for KTransformers. auto: as the files have them (int4, "
+        "fp8, bf16), without loss. AMXINT4 and AMXINT8 quantise once more: faster, smaller, and "
+        "worse.",
+        auto=True,
+        choices=("AMXINT4", "AMXINT8"),
+    ),
+    _v(
+        _WEIGHTS,
+        "kt_weights_source",
+        "source",
+        None,
+        "file:///srv/kimi-k2-amxint4",
+        "Where experts come from that were converted for kimi_kt_method elsewhere, for as many "
+        "thread pools as the plan has. Not set: they are converted on the machine, from bf16 or "
+        "fp8 weights.",
+    ),
+    _v(
+        _WEIGHTS,
+        "kt_weights_manifest",
+        "file",
+        None,
+        "manifests/kimi-k2-amxint4.json",
+        "File on the control machine that pins the converted experts, as kimi_weights_manifest "
+        "does.",
+    ),
+    _v(
+        _WEIGHTS,
         "draft_weights_source",
         "source",
         None,

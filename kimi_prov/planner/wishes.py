@@ -37,6 +37,7 @@ class Wishes:
     values: Mapping[str, Any]
     manifest: Mapping[str, Any] | None = None
     draft_manifest: Mapping[str, Any] | None = None
+    kt_manifest: Mapping[str, Any] | None = None
     places: Mapping[str, str] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (its type is in the table)
@@ -82,8 +83,14 @@ def parse(
             f"host {host}: kimi_tls_cert_file and kimi_tls_key_file go together, one is not set",
             fix="set both, or neither for a self-signed certificate",
         )
+    if values["kimi_kt_weights_manifest"] and values["kimi_kt_weights_source"] is None:
+        raise UserError(
+            f"host {host}: kimi_kt_weights_manifest is set and kimi_kt_weights_source is not",
+            fix="name the converted experts in kimi_kt_weights_source, or remove the manifest",
+        )
     manifest = values["kimi_weights_manifest"]
     draft = values["kimi_draft_weights_manifest"]
+    converted = values["kimi_kt_weights_manifest"]
     address = variables.get("ansible_host")
     return Wishes(
         host=host,
@@ -91,6 +98,7 @@ def parse(
         values=values,
         manifest=_manifest(Path(manifest)) if manifest else None,
         draft_manifest=_manifest(Path(draft)) if draft else None,
+        kt_manifest=_manifest(Path(converted)) if converted else None,
         places={name: where for name in names if (where := find(name))},
     )
 

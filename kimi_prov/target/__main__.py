@@ -12,6 +12,8 @@ COMMANDS = {
     "lock": "kimi_prov.target.lock",
     "engine-check": "kimi_prov.target.engine_check",
     "kt-prove": "kimi_prov.target.kt_prove",
+    "kt-quantise": "kimi_prov.target.kt_quantise",
+    "convert": "kimi_prov.target.convert",
     "manifest": "kimi_prov.target.manifest",
     "ready": "kimi_prov.target.ready",
     "serve-ensure": "kimi_prov.target.serve",

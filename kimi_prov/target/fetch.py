@@ -17,7 +17,7 @@ import shutil
 import urllib.parse
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Tuple
 
 from kimi_prov.target import layout
 from kimi_prov.target import manifest as manifests
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 CONFIG = layout.WEIGHTS
 _JOURNAL = "journal.json"
+_BESIDE = ("draft", "converted")
 # Room left beyond the files themselves: directories, the journal, the file system's own needs.
 _MARGIN_BYTES = 64 << 20
 _MARGIN_SHARE = 0.01
@@ -58,8 +59,8 @@ class Config:
     progress: Optional[str] = None
     stall_s: float = 15.0
     patience: Patience = field(default_factory=Patience)
-    #: a small model beside it, for speculative decoding
-    draft: Optional[Config] = None
+    #: what the engine reads beside it: a draft, or experts that were converted elsewhere
+    beside: Tuple[Config, ...] = ()
 
     @classmethod
     def load(cls, path: str) -> Config:
@@ -68,10 +69,12 @@ class Config:
         if not isinstance(document, dict):
             raise Permanent(f"{path}: is missing or not JSON; run `kimi-prov apply` again")
         found = cls._read(document, path)
-        if not isinstance(document.get("draft"), dict):
-            return found
-        draft = {**document, **document["draft"]}
-        return replace(found, draft=cls._read(draft, f"{path}: draft"))
+        beside = [
+            cls._read({**document, **document[key]}, f"{path}: {key}")
+            for key in _BESIDE
+            if isinstance(document.get(key), dict)
+        ]
+        return replace(found, beside=tuple(beside))
 
     @classmethod
     def _read(cls, document: Dict[str, Any], path: str) -> Config:
@@ -98,8 +101,8 @@ class Config:
         )
 
     def parts(self) -> List[Config]:
-        """Return what has to be fetched, one directory each: the model, then its draft."""
-        return [self] if self.draft is None else [self, self.draft]
+        """Return what has to be fetched, one directory each: the model, then what is beside it."""
+        return [self, *self.beside]
 
     def source_of(self) -> Source:
         """Return the source that the address names. Raises Permanent where it names none."""

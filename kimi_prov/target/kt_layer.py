@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Dict, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 # Weights that share a scale in Kimi's native INT4.
 GROUP = 32
+# Kernels read these at every pass, by their address alone: they have to outlive them.
+_HELD: List[Any] = []
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,17 @@ def start_pool(extension: Any, nodes: Sequence[int], threads: int) -> Any:  # no
     return extension.CPUInfer(wanted)
 
 
+def configured(kt_kernel: Any, torch: Any, pool: Any, shape: Shape, index: int = 0) -> Any:  # noqa: ANN401
+    """Return the configuration of a layer all of whose experts are the CPU's."""
+    on_gpu = torch.zeros(shape.experts, dtype=torch.bool)
+    _HELD.append(on_gpu)
+    config = kt_kernel.kt_kernel_ext.moe.MOEConfig(
+        shape.experts, shape.top_k, shape.hidden, shape.width, on_gpu.data_ptr()
+    )
+    config.layer_idx, config.pool, config.max_len = index, pool.backend_, shape.tokens
+    return config
+
+
 def load(
     kt_kernel: Any,  # noqa: ANN401
     torch: Any,  # noqa: ANN401
@@ -51,11 +64,7 @@ def load(
     `weights`: for each matrix the packed values and the scales of every expert. They are copied,
     so experts may share them.
     """
-    on_gpu = torch.zeros(shape.experts, dtype=torch.bool)
-    config = kt_kernel.kt_kernel_ext.moe.MOEConfig(
-        shape.experts, shape.top_k, shape.hidden, shape.width, on_gpu.data_ptr()
-    )
-    config.layer_idx, config.pool, config.max_len = 0, pool.backend_, shape.tokens
+    config = configured(kt_kernel, torch, pool, shape)
     config.quant_config.bits, config.quant_config.group_size = 4, GROUP
     config.quant_config.zero_point = False
     for name, made in weights.items():
@@ -82,4 +91,24 @@ def forward(
     places = [t.data_ptr() for t in (chosen, shares, tokens, out)]
     pool.submit(kernel.forward_task(count.data_ptr(), chosen.shape[1], *places, False))
     pool.sync()
+    return out
+
+
+def reference(
+    torch: Any,  # noqa: ANN401
+    weights: Mapping[str, Any],
+    tokens: Any,  # noqa: ANN401
+    chosen: Any,  # noqa: ANN401
+    shares: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    """Compute the same in float32: down(silu(gate(x)) * up(x)) of each token's experts, weighted.
+
+    `weights`: for each matrix every expert's own.
+    """
+    out = torch.zeros_like(tokens)
+    for row, token in enumerate(tokens):
+        for expert, share in zip(chosen[row].tolist(), shares[row]):
+            gate, up, down = (weights[name][expert].float() for name in ("gate", "up", "down"))
+            inner = torch.nn.functional.silu(gate @ token) * (up @ token)
+            out[row] += share * (down @ inner)
     return out

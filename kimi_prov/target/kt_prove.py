@@ -87,7 +87,8 @@ def layer() -> Tuple[str, str, float]:
     chosen = torch.stack([torch.randperm(_EXPERTS)[:_TOP_K] for _ in range(_TOKENS)])
     shares = torch.rand(_TOKENS, _TOP_K)
     out = kt_layer.forward(torch, pool, kernel, tokens, chosen, shares)
-    right = _reference(torch, weights, tokens.float(), chosen, shares)
+    plain = {name: [made[2] for made in every] for name, every in weights.items()}
+    right = kt_layer.reference(torch, plain, tokens.float(), chosen, shares)
     error = float((out.float() - right).norm() / right.norm())
     return str(kt_kernel.__cpu_variant__), type(kernel).__name__, error
 
@@ -99,14 +100,3 @@ def _quantised(torch: Any, rows: int, columns: int) -> Tuple[Any, Any, Any]:  # 
     scales = (torch.rand(rows, columns // kt_layer.GROUP) * 0.01 + 0.001).to(torch.bfloat16)
     plain = (values.float() - 8) * scales.float().repeat_interleave(kt_layer.GROUP, dim=1)
     return packed.contiguous(), scales.contiguous(), plain
-
-
-def _reference(torch: Any, weights: Any, tokens: Any, chosen: Any, shares: Any) -> Any:  # noqa: ANN401
-    """Sum each token's experts: down(silu(gate(x)) * up(x)), weighted."""
-    out = torch.zeros_like(tokens)
-    for row, token in enumerate(tokens):
-        for expert, share in zip(chosen[row].tolist(), shares[row]):
-            gate, up, down = (weights[name][expert][2] for name in ("gate", "up", "down"))
-            inner = torch.nn.functional.silu(gate @ token) * (up @ token)
-            out[row] += share * (down @ inner)
-    return out

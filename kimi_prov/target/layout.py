@@ -23,6 +23,7 @@ ETC = "/etc/kimi"
 PLAN = f"{ETC}/plan.json"
 WEIGHTS = f"{ETC}/weights.json"
 STAGE = f"{ETC}/stage.json"
+CONVERT = f"{ETC}/convert.json"
 CA_BUNDLE = f"{ETC}/ca-bundle.pem"
 HUB_TOKEN = f"{ETC}/keys/hub-token"
 ENV = f"{ETC}/env"
@@ -73,6 +74,7 @@ def paths() -> Dict[str, str]:
         "plan": PLAN,
         "weights": WEIGHTS,
         "stage": STAGE,
+        "convert": CONVERT,
         "ca_bundle": CA_BUNDLE,
         "hub_token": HUB_TOKEN,
         "env": ENV,

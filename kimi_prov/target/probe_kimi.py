@@ -17,6 +17,7 @@ _SERVICES = ("haproxy.service",)
 _UNITS = (
     *_SERVICES,
     "firewalld.service",
+    "kimi-convert.service",
     "kimi-fetch.service",
     "kimi-firewall.service",
     "kimi-proxy.service",

@@ -1,8 +1,8 @@
 """`settled`: whether files, units and weights are already as the plan wants them, in one call.
 
-Reads {"files": {PATH: SHA256}, "units": [NAME], "weights": bool, "staged": bool} from standard
-input. A role asks this first and does nothing more where the answer is yes: that is what makes a
-second apply quick.
+Reads {"files": {PATH: SHA256}, "units": [NAME], "weights": bool, "staged": bool, "converted": bool}
+from standard input. A role asks this first and does nothing more where the answer is yes: that is
+what makes a second apply quick.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any, Dict, List, Optional
 
-from kimi_prov.target import fetch, layout, stage, units
+from kimi_prov.target import convert, fetch, layout, stage, units
 from kimi_prov.target.faults import Permanent
 
 
@@ -38,6 +38,11 @@ def differs(wanted: Dict[str, Any]) -> Optional[str]:
         enabled = unit.get("enabled") or not name.endswith(".service")
         if unit.get("state") != "active" or not enabled:
             return str(name)
+    return _unprepared(wanted)
+
+
+def _unprepared(wanted: Dict[str, Any]) -> Optional[str]:
+    """Name the weights that are not as wanted: fetched, in memory, converted."""
     try:
         if wanted.get("weights"):
             parts = fetch.Config.load(layout.WEIGHTS).parts()
@@ -45,6 +50,8 @@ def differs(wanted: Dict[str, Any]) -> Optional[str]:
                 return "weights"
         if wanted.get("staged") and not stage.in_place(stage.Config.load(layout.STAGE)):
             return "staged weights"
+        if wanted.get("converted") and not convert.verified(convert.Config.load(layout.CONVERT)):
+            return "converted weights"
     except Permanent as fault:
         return str(fault)
     return None

@@ -20,7 +20,13 @@ from kimi_prov.target.edge import (
     serve_unit,
 )
 
-SUPPORT = ("kimi-fetch.service", "srv-kimi-ram.mount", "kimi-stage.service", "kimi-warm.service")
+SUPPORT = (
+    "kimi-fetch.service",
+    "srv-kimi-ram.mount",
+    "kimi-stage.service",
+    "kimi-warm.service",
+    "kimi-convert.service",
+)
 
 
 def disk_use(path: Path) -> dict[str, int] | None:

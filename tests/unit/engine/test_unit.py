@@ -31,13 +31,14 @@ PLAN: dict[str, Any] = {
         "serve_dir": "/srv/kimi/ram/kimi-k2-lab/1",
         "served_names": ["kimi-k2-lab"],
     },
-    "weights": {"draft": None},
+    "weights": {"draft": None, "converted": None},
+    "conversion": None,
     "tuning": {"limits": {"memlock": "infinity", "nofile": 1048576}},
     "paths": layout.paths(),
 }
 
 
-def render(*, devices: bool = False, **instance: object) -> str:
+def render(*, devices: bool = False, plan: dict[str, Any] | None = None, **instance: object) -> str:
     """Write the unit and its drop-in as one file, as systemd reads them."""
     environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)  # noqa: S701
     environment.filters |= {
@@ -47,7 +48,7 @@ def render(*, devices: bool = False, **instance: object) -> str:
     values = {
         **yaml.safe_load((ROLE / "defaults" / "main.yml").read_text()),
         "serve_start_timeout_s": 3600,
-        "kimi_plan": PLAN,
+        "kimi_plan": PLAN | (plan or {}),
         "instance": {**INSTANCE, **instance},
         "__serve_gpus": devices,
         "__serve_stamps": {0: "0123456789abcdef"},
@@ -98,6 +99,21 @@ def test_numa_calls_and_cpuinfo_are_left_to_the_engine() -> None:
     unit = render()
     assert "@resources" in setting(unit, "SystemCallFilter")[0]
     assert not setting(unit, "ProcSubset")
+
+
+def test_converted_experts_are_waited_for_and_held_against_the_pools() -> None:
+    made = render(plan={"conversion": {"dir": "/srv/kimi/models/m/1-amxint4-2"}})
+    waits = [line for line in setting(made, "ExecStartPre") if "amxint4" in line]
+    assert [line.split()[2:] for line in waits] == [
+        ["ready", "--weights", "/srv/kimi/models/m/1-amxint4-2"]
+    ]
+    given = {"dir": "/srv/kimi/models/m/amxint4-1", "pools": 2}
+    fetched = render(plan={"weights": {"draft": None, "converted": given}})
+    waits = [line for line in setting(fetched, "ExecStartPre") if "amxint4" in line]
+    assert [line.split()[2:-1] for line in waits] == [
+        ["ready", "--weights"],
+        ["convert", "--made-for", "2"],
+    ]
 
 
 def test_numactl_comes_first_and_arguments_survive() -> None:

@@ -19,7 +19,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Compare `files` (path to text), `units`, `weights` and `staged` with the machine."""
+        """Compare `files` (path to text), `units` and each kind of weights with the machine."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         wanted = dict(self._task.args)
         wanted["files"] = {
