@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.acceptance import suite
+from kimi_prov.planner.speed import plugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -13,8 +14,9 @@ Row = dict[str, Any]
 # Share of the channels' theoretical rate that reading reaches: three quarters is usual; a loaded
 # EPYC with twelve channels of DDR5-4800 reached half (230 of 460 GB/s).
 _OF_THEORY = (0.5, 0.75, 1.0)
-# Share of the bandwidth just measured that kt-kernel reaches at one token: 0.8 with 14 threads on a
-# machine with AMX; the small experts of a cut layer may partly lie in the cache.
+# What kt-kernel reads at one token is the less of what its instructions let each thread take in and
+# of a share of the bandwidth just measured: 0.8 with 14 threads where memory is slow; the small
+# experts of a cut layer may partly lie in the cache.
 _OF_MEMORY = (0.5, 0.8, 1.3)
 # Findings that explain a slow machine, in the order in which they are worth looking at.
 CAUSES = (
@@ -84,7 +86,7 @@ def compared(measured: Mapping[str, Any]) -> list[Row]:
     layer = measured["layer"]
     if layer["available"]:
         speed = layer["rows"][0]["bytes_per_s"]
-        rows.append(_row("layer", "bytes_per_s", speed, _share(_OF_MEMORY, bandwidth)))
+        rows.append(_row("layer", "bytes_per_s", speed, _layer(layer, bandwidth)))
     return [
         *rows,
         _row("single", "tok_per_s", first["decode_tok_s"], throughput.get("single_tok_s")),
@@ -92,6 +94,22 @@ def compared(measured: Mapping[str, Any]) -> list[Row]:
         _row("decode", "tok_per_s", planned["decode_tok_s"], throughput.get("decode_tok_s")),
         _row("all", "tok_per_s", planned["aggregate_tok_s"], throughput.get("aggregate_tok_s")),
     ]
+
+
+def _layer(layer: Mapping[str, Any], bandwidth: float | None) -> dict[str, float] | None:
+    """Say what the kernel should read, by memory and by its threads; by neither where unknown."""
+    of_memory = _share(_OF_MEMORY, bandwidth)
+    if of_memory is None:
+        return None
+    slower = plugin.AVX2_TIMES if layer["variant"] == "avx2" else {}
+    most = layer["threads"] * plugin.CORE_GB_S * 1e9
+    spread = plugin.DECODE_SPREAD
+    of_threads = {
+        "low": most / slower.get("high", 1) / spread,
+        "expected": most / slower.get("expected", 1),
+        "high": most / slower.get("low", 1) * spread,
+    }
+    return {name: round(min(value, of_threads[name])) for name, value in of_memory.items()}
 
 
 def _share(shares: tuple[float, float, float], whole: float | None) -> dict[str, float] | None:

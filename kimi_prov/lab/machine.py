@@ -24,7 +24,20 @@ if TYPE_CHECKING:
 
 # An emulated sshd needs seconds for its arithmetic.
 ANSWER_TIMEOUT_S: dict[Kind, float] = {"nspawn": 10, "qemu": 60}
+_BOOT_QUESTION = "systemctl is-system-running; systemctl list-jobs --no-legend --no-pager"
 BOOT_TIMEOUT_S: dict[Kind, float] = {"nspawn": 120, "qemu": 400}
+
+
+def booted(said: str) -> bool:
+    """Whether systemd has finished booting, but for engines, by its state and the jobs it has left.
+
+    A line for each job: number, unit, kind, state. Those that wait for others are `waiting`.
+    """
+    state, *jobs = said.splitlines() or [""]
+    if state in {"running", "degraded"}:
+        return True
+    running = [job.split()[1] for job in jobs if job.split()[-1:] == ["running"]]
+    return bool(running) and all(unit.startswith("kimi-") for unit in running)
 
 
 @dataclass(frozen=True)
@@ -133,13 +146,14 @@ class Machine:
             nspawn.stop(self.lab, self.host.name, self.state)
 
     def wait_for_boot(self) -> None:
-        """Wait until sshd answers and systemd has finished booting; UserError (exit 1) if never."""
+        """Wait until sshd answers and systemd has finished booting; UserError (exit 1) if never.
+
+        An engine that is starting is not waited for: that takes many minutes under emulation.
+        """
         deadline = time.monotonic() + BOOT_TIMEOUT_S[self.kind]
         while time.monotonic() < deadline and not self.cancelled.is_set():
-            if self.speaks_ssh():
-                said = self.ask("systemctl is-system-running")
-                if said in {"running", "degraded"}:
-                    return
+            if self.speaks_ssh() and booted(self.ask(_BOOT_QUESTION)):
+                return
             if self.state.running_pid() is None:
                 break
             time.sleep(0.1)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 Way = Literal["kt", "vllm"]
 # How the catalogue calls the form in which each way keeps the experts in memory.
-_RESIDENT: dict[Way, str] = {"kt": "rawint4", "vllm": "vllm-cpu-int4"}
-_COST = "0.78 bytes a weight in memory, and 82 to 100 minutes of repacking at every start of Kimi"
+RESIDENT: dict[Way, str] = {"kt": "rawint4", "vllm": "vllm-cpu-int4"}
+_COST = "0.78 bytes a weight in memory, and 57 to 100 minutes of repacking at every start of Kimi"
 _PAGE = "docs/kt-experts.md"
 # Tokens that kt-kernel takes in one call: its scratch memory is of that size.
-_CHUNK = 1024
+CHUNK = 1024
 # Fewer cores are shared with others: threads that give way to everybody would not get on.
 _OWN_CORES = 8
 
@@ -45,9 +45,9 @@ def choose(
     engine, model, plugin = work.engine, work.model, work.engine.plugin
     if plugin is None or work.weights_format not in plugin.formats:
         return None
-    hindered = {way: _hindrance(way, host, catalogue, work) for way in _RESIDENT}
+    hindered = {way: _hindrance(way, host, catalogue, work) for way in RESIDENT}
     wanted: Way | None = None if wishes.auto("experts") else wishes.experts
-    able = [way for way in _RESIDENT if hindered[way] is None]
+    able = [way for way in RESIDENT if hindered[way] is None]
     if wanted is not None and wanted not in able:
         findings.blocker(
             "experts.way",
@@ -87,14 +87,14 @@ def choose(
             observed="kt-kernel chosen: 0.625 bytes a weight, and a start in minutes",
             required=_COST,
             fix="set kimi_experts to vllm where that memory and start are no matter",
-            source="16 cores with AMX, six layers of Kimi, 2026-11-21: docs/kt-experts.md",
+            source="16 cores with AMX, whole layers of Kimi, 2026-11-21: docs/kt-experts.md",
         )
     if way == "kt" and host.isa is not None and "avx512bw" not in host.isa:
         findings.warning(
             "experts.avx2",
             "kt-kernel computes the experts with AVX2: right, and several times slower",
             observed=f"{host.facts['cpu'].get('model')}: no AVX512",
-            required="AVX512F and AVX512BW, for the speed that the plan predicts",
+            required="AVX512F and AVX512BW",
             fix="use a CPU with AVX512; on a virtual machine, pass the host's CPU through",
             source="kt-kernel 0.7.2 measured: 7 times slower at batch 1, 4 times at 64",
         )
@@ -115,7 +115,7 @@ def resident_bytes(catalogue: Catalogue, way: Way | None, model: Model) -> int |
     if way is None:
         return None
     routed = architecture.routed_params(model.architecture)
-    return round(routed * catalogue.format(_RESIDENT[way]).expert_bytes)
+    return round(routed * catalogue.format(RESIDENT[way]).expert_bytes)
 
 
 def slices(host: Host, catalogue: Catalogue, way: Way | None, model: Model) -> Slices | None:
@@ -157,7 +157,7 @@ def environment(way: Way, place: Placement) -> dict[str, str]:
         return {"KIMI_EXPERTS": way}
     return {
         "KIMI_EXPERTS": way,
-        "KIMI_KT_CHUNK": str(_CHUNK),
+        "KIMI_KT_CHUNK": str(CHUNK),
         "KIMI_KT_IDLE": "1" if place.pool_threads >= _OWN_CORES else "0",
         "KIMI_KT_NODES": ",".join(map(str, place.pools)),
         "KIMI_KT_THREADS": str(place.pool_threads),
@@ -182,7 +182,7 @@ def document(way: Way | None, place: Placement) -> dict[str, Any] | None:
 def _hindrance(way: Way, host: Host, catalogue: Catalogue, work: Work) -> str | None:
     """Say what keeps the machine from it."""
     plugin, model = work.engine.plugin, work.model
-    needs = catalogue.format(_RESIDENT[way]).isa
+    needs = catalogue.format(RESIDENT[way]).isa
     if host.isa is not None and not any(host.isa.issuperset(needed) for needed in needs):
         return f"the CPU has not {' or '.join('+'.join(needed) for needed in needs)}"
     if way == "vllm":

@@ -233,9 +233,9 @@ def _attempt(
     engines = layout.instances * layout.data
     wanted = each(wishes, engines)
     sequences = whole(args.get("max-num-seqs")) or min(wanted, profile.sequences or wanted)
-    overhead = working_bytes(engine, shape, batched, sequences)
-    memory = int(min(host.gpu_bytes) * _VISIBLE)
     draft = speculative.wanted(wishes, catalogue, engine)
+    overhead = working_bytes(engine, shape, batched, sequences) + speculative.working_bytes(draft)
+    memory = int(min(host.gpu_bytes) * _VISIBLE)
     weights = _weights(shape, weights_format, layout)
     weights += _redundant(args, shape, weights_format) // (layout.tensor * layout.data)
     weights += speculative.rank_bytes(draft, layout.tensor)

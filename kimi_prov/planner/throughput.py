@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner import command_kt
+from kimi_prov.planner import command_kt, experts
+from kimi_prov.target.machine import parse_list
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue, Model
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.memory import Budget
     from kimi_prov.planner.placement import Placement
     from kimi_prov.planner.speed import Cpu, Gpus, Machine, Serving
+    from kimi_prov.planner.speed.plugin import Layout
     from kimi_prov.planner.wishes import Wishes
 
 _NOTHING = {"low": None, "expected": None, "high": None}
@@ -45,15 +47,23 @@ def document(
     if not served and budget.graphics is None:
         return nothing(concurrency, "not estimated: the engine does not serve these weights")
     # A quarter of a second, which plans of lab models need not pay.
-    from kimi_prov.planner.speed import estimate, shape_of, times  # noqa: PLC0415
+    from kimi_prov.planner.speed import estimate, plugin, shape_of, times  # noqa: PLC0415
 
     machine, assumed = _machine(host, choice)
     if machine is None:
         return nothing(concurrency, f"not estimated: {assumed}")
     shape = shape_of(model.name, model.architecture)
     serving = _serving(wishes, model, choice, budget, place, in_memory=in_memory)
-    found = estimate(shape, machine, serving)
-    alone = estimate(shape, machine, replace(serving, concurrency=1))
+    basis = None
+    one = replace(serving, concurrency=1)
+    if choice.experts is not None and machine.cpu is not None:
+        layout = _layout(host, choice.experts, machine.cpu, place)
+        found, alone = (
+            plugin.estimate(shape, layout, s, machine.disk_gb_s) for s in (serving, one)
+        )
+        basis = f"{found.basis}; {_measured(layout)}"
+    else:
+        found, alone = (estimate(shape, machine, s) for s in (serving, one))
     speeds = {
         name: {
             "low": _rounded(value.low),
@@ -71,7 +81,7 @@ def document(
     return {
         "concurrency": concurrency,
         **speeds,
-        "basis": found.basis,
+        "basis": basis or found.basis,
         "kind": found.kind,
         "input_tokens": int(serving.input_tokens),
         "output_tokens": int(serving.output_tokens),
@@ -128,7 +138,7 @@ def _serving(
     output = min(_OUTPUT_TOKENS, max(1, context // 4))
     method = (choice.engine.methods or {}).get(choice.weights_format)
     return Serving(
-        engine="ktransformers" if choice.hybrid or choice.experts == "kt" else "vllm",
+        engine="ktransformers" if choice.hybrid else "vllm",
         weights=weight_format(_weights(choice, method)),
         concurrency=-(-int(wishes.concurrency) // budget.instances),
         input_tokens=max(1, min(_INPUT_TOKENS, context - output)),
@@ -147,10 +157,33 @@ def _serving(
     )
 
 
+def _layout(host: Host, way: experts.Way, cpu: Cpu, place: Placement) -> Layout:
+    """Say where the plugin's experts are computed, and what streams their weights."""
+    from kimi_prov.planner.speed.physics import STREAM_OF_THEORY  # noqa: PLC0415
+    from kimi_prov.planner.speed.plugin import Layout  # noqa: PLC0415
+
+    stream = cpu.measured_gb_s or cpu.bandwidth_gb_s * STREAM_OF_THEORY
+    own = max(1, len(parse_list(place.threads)))
+    return Layout(
+        way=way,
+        threads=place.pool_threads if way == "kt" else own,
+        nodes=max(1, len(place.pools if way == "kt" else place.nodes)),
+        engine_threads=own,
+        node_gb_s=stream / max(1, len(host.nodes)),
+        vector=cpu.vector,
+    )
+
+
+def _measured(layout: Layout) -> str:
+    """Say what the figures of the plugin's experts come from."""
+    nodes = f"{layout.nodes} nodes" if layout.nodes > 1 else "1 node"
+    return f"measured on 16 cores with AMX, scaled to {layout.threads} threads on {nodes}"
+
+
 def _weights(choice: Choice, method: str | None) -> str:
-    """Name the format as the estimator knows it: kt's resident form, else the checkpoint's."""
-    if choice.experts == "kt":
-        return "rawint4"
+    """Name the format as the estimator knows it: the resident form, else the checkpoint's."""
+    if choice.experts is not None:
+        return experts.RESIDENT[choice.experts]
     if choice.hybrid and method in ("RAWINT4", "AMXINT4", "AMXINT8"):
         return method.lower()
     return choice.weights_format

@@ -11,11 +11,16 @@ from kimi_prov.target.edge import Paths, answer, read_json, read_text, serve_uni
 
 PLACED = re.compile(r"\bN(\d+)=(\d+)")
 HUGE = re.compile(r"^(?:AnonHugePages|Private_Hugetlb|Shared_Hugetlb):\s+(\d+) kB", re.M)
+# Pages of files lie where whoever read them first was: libraries are shared between engines.
+OF_A_FILE = re.compile(r" file=(?!/dev/shm/|/memfd:)")
 PAGE_SIZE = re.compile(r"kernelpagesize_kB=(\d+)")
 
 
 def parse_numa_maps(text: str) -> dict[str, Any]:
-    """Sum a process's numa_maps: bytes on each node, and how often each memory policy occurs."""
+    """Sum a process's numa_maps: bytes on each node, and how often each memory policy occurs.
+
+    Bytes are those of its own memory, shared memory with it; pages of files are left out.
+    """
     nodes: dict[str, int] = {}
     policies: dict[str, int] = {}
     for line in text.splitlines():
@@ -23,6 +28,8 @@ def parse_numa_maps(text: str) -> dict[str, Any]:
         if len(words) < 2:
             continue
         policies[words[1]] = policies.get(words[1], 0) + 1
+        if OF_A_FILE.search(line):
+            continue
         size = PAGE_SIZE.search(line)
         for node, pages in PLACED.findall(line):
             kib = int(size.group(1)) if size else 4

@@ -132,4 +132,4 @@ def test_dgx_h200_is_applied_with_a_declared_stand_in(twin_of: Callable[..., Twi
 @pytest.mark.slow
 def test_gcp_h100_spot_is_applied_with_a_declared_stand_in(twin_of: Callable[..., Twin]) -> None:
     """With the driver as it is after its upgrade: changing one is the driver role's own test."""
-    judge(twin_of("gcp-h100-spot", "10.93.67", h100=True))
+    judge(twin_of("gcp-h100-spot", "10.93.68", h100=True))

@@ -23,12 +23,9 @@ _TAKE_IN_GB_S = {"gpu": 6.0, "hybrid": 3.5, "cpu": 3.5}
 # Seconds of imports, workers, compilation and graphs: vLLM 118 to 154 s with dummy weights.
 _START_S = {"vllm": 130.0, "sglang": 100.0, "ktransformers": 100.0}
 _START_OTHER_S = 20.0
-# vLLM's CPU backend repacks 4-bit experts in one thread: 0.21 to 0.26 s for 44 million weights.
-_REPACK_S_PER_WEIGHT = 0.235 / 44.04e6
-_FOUR_BIT = 0.8
 # Without a figure for the disk: an NVMe drive or a good network volume.
-_DISK_GB_S = 2.0
-_LOAD_SPREAD, _LOAD_SPREAD_UNKNOWN_DISK = 1.6, 2.5
+DISK_GB_S = 2.0
+_LOAD_SPREAD, UNKNOWN_DISK_SPREAD = 1.6, 2.5
 
 
 def estimate(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
@@ -46,7 +43,7 @@ def estimate(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
         aggregate_tok_s=times(decode, serving.running),
         prefill_tok_s=_range(model, machine, serving, "prefill"),
         load_s=load_s(model, machine, serving),
-        basis=_basis(parts),
+        basis=basis(parts),
         kind=kind_of(machine, serving.concurrency),
     )
 
@@ -62,10 +59,8 @@ def load_s(model: ModelShape, machine: Machine, serving: Serving) -> Range:
     seconds = size / _TAKE_IN_GB_S[kind]
     spread = _LOAD_SPREAD
     if not serving.weights_in_memory:
-        seconds = max(seconds, size / (machine.disk_gb_s or _DISK_GB_S))
-        spread = _LOAD_SPREAD if machine.disk_gb_s else _LOAD_SPREAD_UNKNOWN_DISK
-    if kind == "cpu" and serving.engine == "vllm" and serving.weights.cpu_expert < _FOUR_BIT:
-        seconds += _routed(model) * _REPACK_S_PER_WEIGHT
+        seconds = max(seconds, size / (machine.disk_gb_s or DISK_GB_S))
+        spread = _LOAD_SPREAD if machine.disk_gb_s else UNKNOWN_DISK_SPREAD
     seconds += _START_S.get(serving.engine, _START_OTHER_S)
     return Range(seconds / spread, seconds, seconds * spread)
 
@@ -103,10 +98,11 @@ def times(given: Range, factor: float) -> Range:
     return Range(given.low * factor, given.expected * factor, given.high * factor)
 
 
-def _basis(parts: physics.Parts) -> Basis:
+def basis(parts: physics.Parts) -> Basis:
+    """Name the cause that takes most of the time."""
     named: dict[Basis, float] = {
         "latency-bound": parts.latency,
         "bandwidth-bound": parts.bandwidth,
         "kernel-bound": parts.kernel,
     }
-    return max(named, key=lambda basis: named[basis])
+    return max(named, key=lambda cause: named[cause])

@@ -7,8 +7,8 @@ from kimi_prov.planner.speed.inputs import WeightFormat
 
 # Width of the numbers that a GPU's matrix units multiply, where it is not 16.
 _MULTIPLIED_BITS = {"fp8": 8, "nvfp4": 4}
-# Experts of a hybrid that lie on a GPU are as the published files have them.
-_ON_GPU = {"rawint4": "int4", "amxint4": "int4", "amxint8": "int4"}
+# Experts on a GPU, and on the disk, are as the published files have them.
+_ON_GPU = dict.fromkeys(("rawint4", "amxint4", "amxint8", "vllm-cpu-int4"), "int4")
 
 
 def weight_format(name: str) -> WeightFormat:
@@ -19,15 +19,16 @@ def weight_format(name: str) -> WeightFormat:
     """
     text = name.strip().lower().replace("-", "_").removeprefix("ud_")
     formats = loader.load().formats
-    found = next((row for row in formats if row.kind != "gguf" and row.name == text), None)
+    named = text.replace("_", "-")
+    found = next((row for row in formats if row.kind != "gguf" and row.name == named), None)
     if found is not None:
-        on_gpu = loader.load().format(_ON_GPU.get(text, text)).expert_bytes
+        on_gpu = loader.load().format(_ON_GPU.get(named, named)).expert_bytes
         return WeightFormat(
             on_gpu,
             found.expert_bytes,
             found.rest_bytes,
             amx=(found.kt_method or "").startswith("AMX"),
-            multiplied_bits=_MULTIPLIED_BITS.get(text, 16),
+            multiplied_bits=_MULTIPLIED_BITS.get(named, 16),
         )
     kinds = {
         kind.lower(): row.expert_bytes

@@ -27,7 +27,7 @@ _AVX2_DECODE, _AVX2_PREFILL = 1.5, 3.0
 _NUMA_BLIND = 1.4
 # Of the theoretical bandwidth a streaming test reads about this share: a measured figure is
 # scaled by it, so that one parameter serves both.
-_STREAM_OF_THEORY = 0.75
+STREAM_OF_THEORY = 0.75
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def _cpu_read(cpu: Cpu, serving: Serving, work: float, size: float, values: Valu
     kernel = work / (_threads(cpu, serving) * values["core_gw_s"] * 1e9)
     if cpu.vector == "avx2":
         kernel *= _AVX2_DECODE
-    theory = cpu.measured_gb_s / _STREAM_OF_THEORY if cpu.measured_gb_s else cpu.bandwidth_gb_s
+    theory = cpu.measured_gb_s / STREAM_OF_THEORY if cpu.measured_gb_s else cpu.bandwidth_gb_s
     memory = size / (theory * 1e9 * values["memory_share"])
     factor = _engine_factor(serving, values)
     if cpu.sockets > 1:

@@ -126,6 +126,27 @@ def test_a_slow_one_without_a_known_cause_says_what_was_looked_at() -> None:
     assert "threads" in cause["observed"]
 
 
+@pytest.mark.parametrize(
+    ("threads", "seconds", "variant", "verdict"),
+    [
+        # As 16 cores with AMX that read 302 GB/s were measured: bound by instructions.
+        (14, 0.00262, "amx", "normal"),
+        (8, 0.00377, "amx", "normal"),
+        (14, 0.0052, "amx", "slow"),
+        (14, 0.016, "avx2", "normal"),
+    ],
+)
+def test_a_layer_is_judged_by_its_threads_where_memory_is_not_the_limit(
+    threads: int, seconds: float, variant: str, verdict: str
+) -> None:
+    row = {"batch": 1, "seconds": seconds, "bytes_per_s": round(220.2e6 / seconds)}
+    layer = {**LAYER, "threads": threads, "variant": variant, "rows": [row]}
+    given = measured(layer=layer)
+    given["memory"]["bytes_per_s"] = 302_000_000_000  # type: ignore[index]
+    (found,) = [row for row in bench.compared(given) if row["name"] == "layer"]
+    assert found["verdict"] == verdict
+
+
 def test_faster_than_predicted_is_no_fault() -> None:
     level = {**LEVEL, "prefill_tok_s": 900.0}
     fast = measured(serve={"input_tokens": 1000, "output_tokens": 200, "levels": [level]})

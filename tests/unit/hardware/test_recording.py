@@ -15,7 +15,7 @@ from kimi_prov.hardware import facts, made, recording
 from kimi_prov.planner import host
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "recordings"
-BOTH = [RECORDINGS / "h200-x1", RECORDINGS / "h200-x8"]
+ALL = sorted(RECORDINGS.iterdir())
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return copied
 
 
-@pytest.mark.parametrize("path", BOTH, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
 def test_a_recording_is_facts(path: Path) -> None:
     found = recording.read(path)
     jsonschema.Draft202012Validator(facts.schema("facts")).validate(found)

@@ -9,7 +9,7 @@ import yaml
 from kimi_prov.errors import UserError
 from kimi_prov.lab import files, generated, images, keys, network, nspawn, qemu, seed
 from kimi_prov.lab.inventory import Lab, LabFile, LabHost
-from kimi_prov.lab.machine import Machine
+from kimi_prov.lab.machine import Machine, booted
 from kimi_prov.lab.settings import AptSettings
 from kimi_prov.lab.state import HostState, LabState, kill_process, launch, start_time
 
@@ -214,3 +214,19 @@ def test_a_changed_file_is_due_for_a_copy(tmp_path):
     assert files.fingerprint(tmp_path) == before
     (tmp_path / "a").write_text("xy")
     assert files.fingerprint(tmp_path) != before
+
+
+@pytest.mark.parametrize(
+    ("said", "is_booted"),
+    [
+        ("running\nNo jobs running.", True),
+        ("degraded", True),
+        ("", False),
+        ("starting", False),
+        ("starting\n 4 ssh.service start running\n 9 kimi-serve@0.service start running", False),
+        ("starting\n 4 kimi-serve@0.service start waiting", False),
+        ("starting\n9 kimi-serve@0.service start running\n2 multi-user.target start waiting", True),
+    ],
+)
+def test_an_engine_that_starts_is_not_waited_for(said: str, is_booted: bool):
+    assert booted(said) is is_booted

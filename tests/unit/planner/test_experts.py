@@ -45,7 +45,9 @@ def test_a_dual_xeon_serves_kimis_int4_by_kt_kernel() -> None:
         }.items()
     )
     assert document["ram_disk"]["enabled"]
-    assert document["throughput"]["single_tok_s"]["low"] > 1
+    speeds = document["throughput"]
+    assert speeds["single_tok_s"]["low"] > 1
+    assert "measured on 16 cores with AMX, scaled to 92 threads on 2 nodes" in speeds["basis"]
 
 
 def test_two_cores_of_each_node_stay_free_and_the_main_thread_has_one_of_them() -> None:
@@ -85,7 +87,7 @@ def test_vllms_own_experts_serve_where_kt_kernel_cannot_at_their_price() -> None
     row = found(document, "experts.fallback")[0]
     assert "glibc 2.34" in row["observed"]
     assert "0.78 bytes a weight" in row["required"]
-    assert "82 to 100 minutes" in document["engine"]["reason"]
+    assert "57 to 100 minutes" in document["engine"]["reason"]
     weights = next(p for p in document["memory"]["host_parts"] if p["kind"] == "weights")
     assert 790 * GB < weights["bytes"] < 820 * GB
 
@@ -112,15 +114,29 @@ def test_the_inventory_can_ask_for_either() -> None:
 
 def test_the_plan_says_what_would_be_faster_and_at_which_price() -> None:
     row = found(plan(xeon(), **HUGE), "experts.faster")[0]
-    assert (row["severity"], "82 to 100 minutes" in row["required"]) == ("info", True)
+    assert (row["severity"], "57 to 100 minutes" in row["required"]) == ("info", True)
     assert not found(plan(xeon(768), **HUGE), "experts.faster")
     assert not found(plan(xeon(isa=["avx2", "avx512f", "avx512bw"]), **HUGE), "experts.faster")
 
 
 def test_avx2_alone_is_used_and_called_slow() -> None:
+    """On two nodes: the pools and their slices are as on the machine with AVX512."""
     document = plan(xeon(isa=["avx2"]), **HUGE)
-    assert document["experts"]["by"] == "kt-kernel"
-    assert found(document, "experts.avx2")[0]["severity"] == "warning"
+    assert blocked_by(document) == set()
+    assert document["experts"] == {"by": "kt-kernel", "threads": 92, "nodes": [0, 1]}
+    assert env(document)["KIMI_KT_NODES"] == "0,1"
+    row = found(document, "experts.avx2")[0]
+    assert (row["severity"], "no AVX512" in row["observed"]) == ("warning", True)
+    slow, fast = document["throughput"], plan(xeon(), **HUGE)["throughput"]
+    assert slow["single_tok_s"]["low"] < fast["single_tok_s"]["low"] / 1.5
+
+
+def test_avx2_cannot_do_what_vllms_own_experts_need() -> None:
+    document = plan(xeon(isa=["avx2"]), experts="vllm", **HUGE)
+    assert "experts.way" in blocked_by(document)
+    row = found(document, "experts.way")[0]
+    assert "avx512_bf16" in row["observed"]
+    assert row["required"] == "kimi_experts: kt"
 
 
 def test_a_cpu_without_vectors_is_refused_with_what_serves_it_instead() -> None:

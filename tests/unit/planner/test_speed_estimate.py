@@ -55,17 +55,6 @@ def test_reference_system_000_gets_what_it_measured():
     assert found.decode_tok_s.expected == pytest.approx(15.57, rel=0.2)
 
 
-def test_vllm_without_gpu_meets_what_one_layer_was_seen_to_take():
-    # 7.5 to 10.7 ms a layer at real size on 16 cores that stream 72.8 GB/s.
-    machine = speed.Machine(cpu=speed.Cpu(1, 16, 100, measured_gb_s=72.8, vector="amx"))
-    repacked = speed.WeightFormat(0.5625, 0.78, 2, amx=True)
-    serving = speed.Serving("vllm", repacked, cpu_threads=14, input_tokens=1000)
-    found = speed.estimate(K25, machine, serving)
-    assert found.kind == "cpu"
-    assert holds(found.decode_tok_s, 1.5, 2.2)
-    assert holds(found.load_s, 82 * 60, 100 * 60)
-
-
 def test_load_time_holds_the_start_that_was_timed_and_shrinks_with_the_page_cache():
     # 595 GB from a cloud disk to eight cards took five and a half minutes and the start after it.
     assert holds(h200().load_s, 330, 480)
