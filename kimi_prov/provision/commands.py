@@ -160,7 +160,9 @@ def destroy(
         finished = _run(request, inventory, (descriptor,))
     code = _conclude(finished)
     if code is ExitCode.OK:
-        sys.stdout.write(words.counts(finished.outcome) + "\n")
+        told = sorted(finished.outcome.documents.items())
+        kept = [f"{host} keeps {', '.join(row['kept'])}" for host, row in told if row["kept"]]
+        sys.stdout.write("\n".join([words.counts(finished.outcome), *kept]) + "\n")
     return code
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional
 
 from kimi_prov.target import edge, layout
@@ -16,6 +17,8 @@ from kimi_prov.target import edge, layout
 SOURCE = "/etc/apt/sources.list.d/kimi-nvidia.sources"
 _MIRROR_SETTINGS = f"{layout.ETC}/apt.conf"
 _POLICY = "/usr/sbin/policy-rc.d"
+# The name tells it from an administrator's own, where a power cut left it behind.
+_NO_SERVICES = "#!/bin/sh\n# kimi-driver.service\nexit 101\n"
 UNIT = "kimi-driver.service"
 _INST = re.compile(r"^(Inst|Remv) (\S+)(?: \[(\S+)\])?(?: \((\S+) )?")
 _PATIENCE_S = 1800.0
@@ -52,8 +55,8 @@ def refresh() -> None:
     edge.run(*_command("apt-get", "update"), timeout=_PATIENCE_S)
 
 
-def versions(name: str, url: str) -> List[str]:
-    """Versions of a package that the repository at `url` has, the newest first."""
+def versions(name: str, url: str = "") -> List[str]:
+    """Versions of a package that the repository at `url`, or any, has; the newest first."""
     done = edge.run(*_command("apt-cache", "madison", name))
     rows = [[part.strip() for part in line.split("|")] for line in done.stdout.splitlines()]
     return [row[1] for row in rows if len(row) == 3 and row[2].startswith(url.rstrip("/"))]
@@ -123,8 +126,9 @@ def transaction(*words: str) -> None:
 
     No service is started or stopped meanwhile: the old module still runs. Raises AptError.
     """
-    quiet = [] if os.path.exists(_POLICY) else [
-        f"--property=ExecStartPre=/bin/sh -c 'printf \"#!/bin/sh\\nexit 101\\n\" > {_POLICY}'",
+    text = _NO_SERVICES.replace("\n", "\\n")
+    quiet = [] if edge.read_text(Path(_POLICY)) not in ("", _NO_SERVICES) else [
+        f"--property=ExecStartPre=/bin/sh -c 'printf \"{text}\" > {_POLICY}'",
         f"--property=ExecStartPre=/bin/chmod 0755 {_POLICY}",
         f"--property=ExecStopPost=/bin/rm -f {_POLICY}",
     ]  # fmt: skip

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 UNIT_DIRECTORY = "etc/systemd/system"
 OUR_UNITS = ("kimi-*.service", "kimi-*.mount", "kimi-*.target", "kimi-*.path", "srv-kimi-ram.mount")
-DROPIN = "etc/systemd/system/nftables.service.d/kimi-firewall.conf"
+DROPINS = (
+    "etc/systemd/system/nftables.service.d/kimi-firewall.conf",
+    "etc/systemd/system/nvidia-fabricmanager.service.d/kimi.conf",
+)
 # Files of ours among the distribution's own directories.
 OUR_FILES = (
     "etc/sysctl.d/80-kimi.conf",
@@ -41,7 +44,6 @@ OUR_FILES = (
     "etc/apt/apt.conf.d/*kimi*",
     "etc/apt/preferences.d/kimi*",
     "etc/apt/keyrings/kimi*",
-    "etc/systemd/system/nvidia-fabricmanager.service.d/kimi.conf",
     "usr/local/share/ca-certificates/kimi*.crt",
 )
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
@@ -80,7 +82,8 @@ class Undo:
         for pattern in OUR_UNITS:
             found += self._at(f"{UNIT_DIRECTORY}/{pattern}")
             found += self._at(f"{UNIT_DIRECTORY}/{pattern}.d")
-        found += self._at(DROPIN)
+        for name in DROPINS:
+            found += self._at(name)
         return sorted(set(found))
 
     def units(self) -> None:
@@ -220,6 +223,8 @@ class Undo:
     def driver(self) -> None:
         """Take our holds off and bring back what was set aside; the driver itself stays."""
         kept = read_json(self.paths.root / layout.DRIVER_STATE[1:])
+        if kept.get("version"):
+            self.kept.append(f"NVIDIA's driver {kept['version']}")
         held = set(kept.get("held") or []) & set(run("apt-mark", "showhold").stdout.split())
         if held:
             what = "packages may change again: " + ", ".join(sorted(held))

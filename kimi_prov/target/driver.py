@@ -20,6 +20,7 @@ from kimi_prov.target.machine import Machine, fields
 
 KEYRING = "/etc/apt/keyrings/kimi-nvidia"
 PREVIOUS = f"{layout.DRIVER}/previous"
+WANTED = f"{layout.DRIVER}/wanted.json"
 # Versions of the driver look like this; those of tools and toolkits beside it do not.
 _DRIVER_VERSION = re.compile(r"\d{3}\.\d{2,3}(\.\d{2})?")
 _NAME = re.compile(r".*nvidia.*|cuda-drivers.*|lib(cuda1|cudadebugger1|nvcuvid1|nvoptix1|xnvctrl0)")
@@ -114,12 +115,13 @@ def prepare(asked: Answer) -> Answer:
             f"NVIDIA's repository does not answer as it should: {error}; nothing was changed",
             "look at kimi_nvidia_repo_url, and at the machine's network",
         ) from None
+    headers = _headers()
     words = _transaction(asked)
-    steps = apt.simulate(*words)
+    steps = apt.simulate(*headers, *words)
     _sound(steps, asked["version"], asked["repository"]["url"])
     kept = _keep_present(asked["version"])
-    apt.apt("apt-get", "install", "--download-only", *apt.ALLOWED, *words)
-    files.write_json(f"{layout.DRIVER}/wanted.json", {"version": asked["version"], "words": words})
+    apt.apt("apt-get", "install", "--download-only", *apt.ALLOWED, *headers, *words)
+    files.write_json(WANTED, {"version": asked["version"], "headers": headers, "words": words})
     return {
         "changed": bool(steps),
         "installs": [f"{s.name} {s.version}" for s in steps if s.version],
@@ -142,9 +144,8 @@ def _transaction(asked: Answer) -> List[str]:
             chosen[name] = exact
         else:
             going.append(name)
-    headers = _headers()
-    return [f"{name}={exact}" for name, exact in sorted(chosen.items())] + [
-        *headers,
+    return [
+        *(f"{name}={exact}" for name, exact in sorted(chosen.items())),
         *(f"{name}-" for name in sorted(going)),
     ]
 
@@ -169,11 +170,19 @@ def _exact(name: str, version: str, url: str) -> Optional[str]:
 
 
 def _headers() -> List[str]:
-    """Name what the module is built against; a container cannot have its kernel's headers."""
+    """Name the package that the module is built against, where it is not there yet."""
     release = os.uname().release
-    if os.path.exists(f"/lib/modules/{release}/build") or os.path.exists("/run/systemd/container"):
+    if os.path.exists(f"/lib/modules/{release}/build"):
         return []
-    return [f"linux-headers-{release}"]
+    name = f"linux-headers-{release}"
+    if not apt.versions(name):
+        raise Refused(
+            f"the machine's package sources have no {name}, which the driver's module is built "
+            "against; nothing was changed",
+            "restart the machine into a kernel that they have: apt-get update; apt-get install "
+            "linux-image-amd64 linux-headers-amd64; reboot",
+        )
+    return [name]
 
 
 def family(packages: Dict[str, str]) -> Dict[str, str]:
@@ -246,10 +255,13 @@ def _main_version(packages: Dict[str, str]) -> str:
 
 def install(asked: Answer) -> Answer:
     """Run the one transaction; then every package is held. Needs `prepare` before."""
-    wanted = files.read_json(f"{layout.DRIVER}/wanted.json")
-    if not isinstance(wanted, dict) or wanted["version"] != asked["version"]:
+    wanted = _wanted()
+    if wanted.get("version") != asked["version"]:
         raise Refused("the driver's packages were not prepared", "run `kimi-prov apply` again")
     before = apt.installed()
+    # DKMS builds when its package is configured, and passes in silence where there are no headers.
+    if wanted["headers"]:
+        apt.transaction(*wanted["headers"])
     apt.transaction(*wanted["words"])
     built = _built()
     if built != asked["version"]:
@@ -261,6 +273,12 @@ def install(asked: Answer) -> Answer:
     held = _hold(family(apt.installed()))
     files.write_json(layout.DRIVER_STATE, {**_state(), "version": asked["version"], "held": held})
     return {"changed": apt.installed() != before}
+
+
+def _wanted() -> Answer:
+    """Read what `prepare` noted last."""
+    found = files.read_json(WANTED)
+    return found if isinstance(found, dict) else {}
 
 
 def _built() -> Optional[str]:
@@ -299,11 +317,15 @@ def keep(asked: Answer) -> Answer:
         unit = shown.get(name, {})
         if unit.get("load_state") != "loaded":
             continue
-        if unit["state"] != "active" or not _starts(name):
-            done.append(f"start {name}")
+        if not _starts(name):
+            done.append(f"enable {name}")
             if not check:
                 edge.run("systemctl", "enable", name)
-                units.control("restart", name)
+        # Never a restart: a fabric that is trained anew ends what runs on the GPUs.
+        if unit["state"] != "active":
+            done.append(f"start {name}")
+            if not check:
+                units.control("start", name)
     return {"changed": bool(done), "done": done}
 
 
@@ -346,9 +368,11 @@ def back(asked: Answer) -> Answer:
     """Put the kept packages back; the version that failed is noted and not tried again."""
     kept = _state()
     previous = kept.get("previous") or {}
-    if not previous.get("whole"):
+    # What was kept before another version is not what ran before this one.
+    if not previous.get("whole") or _wanted().get("version") != asked["version"]:
         raise Refused(
-            "there is no way back: the packages of the driver before are not kept here",
+            f"there is no way back from {asked['version']} ({asked['why']}): the packages of the "
+            "driver before it are not kept here",
             "look at the machine's console: dmesg | grep -i nvrm",
         )
     packages: Dict[str, str] = previous["packages"]

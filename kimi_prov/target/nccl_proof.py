@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from typing import Any, Dict, List
 
 from kimi_prov.target import layout
@@ -70,7 +71,8 @@ def prove(asked: Dict[str, Any], *, backend: str = "nccl") -> Dict[str, Any]:
         )
         for rank in range(ranks)
     ]
-    said = [_ended(process) for process in running]
+    end = time.monotonic() + PATIENCE_S
+    said = [_ended(process, end) for process in running]
     wrong = [text for text in said if text]
     return {"proven": not wrong, "said": wrong[0] if wrong else ""}
 
@@ -81,10 +83,10 @@ def _free_port() -> int:
     return port
 
 
-def _ended(process: subprocess.Popen[str]) -> str:
-    """Empty where the rank came to the right sum; else its last lines."""
+def _ended(process: subprocess.Popen[str], end: float) -> str:
+    """Empty where the rank came to the right sum before `end`; else its last lines."""
     try:
-        text, _ = process.communicate(timeout=PATIENCE_S)
+        text, _ = process.communicate(timeout=max(0.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
         text, _ = process.communicate()

@@ -110,11 +110,13 @@ def make_lab(
     nodes: Iterable[str],
     outsiders: Iterable[str] = (),
     files: Iterable[Mapping[str, str]] = (),
+    settings: Mapping[str, object] | None = None,
     **wishes: object,
 ) -> Lab:
     """Write an inventory of nspawn hosts; `network` is the first three octets of a /24.
 
-    `files`: what is copied to the hosts beside the tiny model.
+    `files`: what is copied to the hosts beside the tiny model. `settings`: the lab's own, where
+    they are other than a container's.
     """
     names = [*nodes, *outsiders]
     addresses = {name: f"{network}.{11 + index}" for index, name in enumerate(names)}
@@ -132,6 +134,7 @@ def make_lab(
                     {"src": "model:kimi-k2-lab", "dest": "/opt/models/kimi-k2-lab"},
                     *files,
                 ],
+                **(settings or {}),
             },
             "children": {"kimi": group(nodes), "kimi_outsiders": group(outsiders)},
         }

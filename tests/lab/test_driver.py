@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING
 import nvidia
 import pytest
 import yaml
-from machines import KIMI_PROV, kill_tree_when, make_lab
+from machines import KIMI_PROV, kill_tree_when, kimi_prov
+from nvidia import installed, running, versions
+
+from kimi_prov.target import layout
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
-    from machines import Host
+    from machines import Host, Lab
 
 pytestmark = pytest.mark.lab
 NETWORK = "10.93.62"
+NVIDIAS = {package.name for package in nvidia.packages(nvidia.NEW)}
 FAST = {"nvidia_driver_answer_timeout_s": 5, "nvidia_driver_reboot_timeout_s": 120}
 
 
@@ -34,66 +38,89 @@ def told(path: Path, **variables: object) -> tuple[str, str]:
     return "-e", f"@{path}"
 
 
-def installed(host: Host) -> dict[str, str]:
-    """Packages of the driver: name to version and dpkg's letters."""
-    text = host.ssh(
-        "dpkg-query -W -f '${Package} ${Version} ${db:Status-Abbrev}\\n' '*nvidia*' libcuda1"
-    )
-    rows = [line.split() for line in text.splitlines()]
-    return {row[0]: row[1] for row in rows if len(row) == 3 and row[2][1] == "i"}
-
-
-def versions(host: Host) -> set[str]:
-    return {version.removesuffix("-1") for version in installed(host).values()}
-
-
-def running(host: Host) -> str:
-    return host.ssh("nvidia-smi -q -x | sed -n 's/.*<driver_version>\\(.*\\)<.*/\\1/p'").strip()
+def lock_free(host: Host) -> bool:
+    return host.ssh(f"ls {layout.APPLY_LOCK}", check=False) == ""
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """A machine with eight GPUs, a switch, and a driver that is too old."""
-    made = make_lab(tmp_path_factory.mktemp("driver") / "inv", NETWORK, nodes=["gpu1"])
-    made.up()
-    repo = nvidia.repository(tmp_path_factory.mktemp("nvidia"), f"{NETWORK}.1")
-    file = made.inventory / "group_vars" / "kimi.yml"
-    variables = {
-        **yaml.safe_load(file.read_text()),
-        **FAST,
-        "kimi_nvidia_repo_url": repo.url,
-        "kimi_nvidia_repo_key_fingerprint": repo.fingerprint,
-        # What needs the new driver is Kimi's INT4; what could be served here is the tiny model.
-        "kimi_model": "kimi-k2.5",
-        "kimi_weights_source": None,
-        "kimi_engine_stand_in": "file:///opt/models/kimi-k2-lab",
-        "nvidia_driver_reboot_ok": True,
-    }
-    file.write_text(yaml.safe_dump(variables))
-    machine = made.hosts["gpu1"]
-    nvidia.gpus(machine)
-    nvidia.install(machine, repo, nvidia.OLD)
-    assert running(machine) == nvidia.OLD
-    yield machine
-    repo.close()
-    made.down()
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, nvidia.Repository]]:
+    """Two machines with drivers that are too old: NVIDIA's own on one, Debian's on the other."""
+    folder = tmp_path_factory.mktemp("driver")
+    with nvidia.machines(folder, NETWORK, ["gpu1", "gpu2"], **FAST) as (made, repo):
+        first, second = made.hosts.values()
+        nvidia.gpus(first)
+        nvidia.install(first, repo, nvidia.OLD)
+        nvidia.gpus(second, headers=False)
+        nvidia.install_debian(second, repo)
+        assert (running(first), running(second)) == (nvidia.OLD, nvidia.DEBIAN)
+        yield made, repo
+
+
+@pytest.fixture(scope="module")
+def host(lab: tuple[Lab, nvidia.Repository]) -> Host:
+    """The machine with NVIDIA's own."""
+    return lab[0].hosts["gpu1"]
+
+
+@pytest.fixture(scope="module")
+def other(lab: tuple[Lab, nvidia.Repository]) -> Host:
+    """The machine with Debian's."""
+    return lab[0].hosts["gpu2"]
+
+
+@pytest.fixture(scope="module")
+def repo(lab: tuple[Lab, nvidia.Repository]) -> nvidia.Repository:
+    """Where the new drivers are."""
+    return lab[1]
+
+
+def pictured(host: Host) -> tuple[dict[str, str], str]:
+    """What a run that is refused leaves as it was: packages, boot, apt's settings, dpkg."""
+    return installed(host), host.ssh(
+        "cut -d' ' -f22 /proc/1/stat; ls /etc/apt/sources.list.d /etc/apt/preferences.d; "
+        "dpkg --audit"
+    )
 
 
 @pytest.fixture
 def untouched(host: Host) -> Iterator[None]:
-    """What fails here has changed no package and restarted nothing."""
-    before = installed(host), host.ssh("cut -d' ' -f22 /proc/1/stat")
+    """What fails here has changed no package, restarted nothing, and left nothing to apt."""
+    before = pictured(host)
     yield
-    assert (installed(host), host.ssh("cut -d' ' -f22 /proc/1/stat")) == before
+    assert pictured(host) == before
+    assert lock_free(host)
     assert versions(host) == {nvidia.OLD}
 
 
 @pytest.mark.usefixtures("untouched")
-def test_without_consent_nothing_is_installed(host: Host, tmp_path: Path) -> None:
-    done = apply(host, *told(tmp_path / "told.yml", nvidia_driver_reboot_ok=False))
-    assert done.returncode == 3, done.stderr
+def test_who_may_not_restart_is_refused_and_the_others_go_on(host: Host, other: Host) -> None:
+    own = host.inventory / "host_vars" / "gpu1.yml"
+    own.parent.mkdir()
+    own.write_text("nvidia_driver_reboot_ok: false\n")
+    try:
+        done = kimi_prov("apply", host.inventory, "--tags", "nvidia_driver")
+    finally:
+        own.unlink()
+    assert done.returncode == 3, done.stdout + done.stderr
     assert "driver.reboot" in done.stderr
-    assert "nvidia_driver_reboot_ok: true" in done.stderr
+    assert "nvidia_driver_reboot_ok: true for gpu1" in done.stderr
+    assert running(other) == nvidia.NEW
+    assert lock_free(other)
+
+
+def test_the_distributions_own_driver_went_in_the_same_transaction(other: Host) -> None:
+    """After the test before. Its packages are kept for the way back; what is beside it stays."""
+    assert set(installed(other)) == {*NVIDIAS, "nvidia-kernel-common"}
+    assert set(other.ssh("apt-mark showhold").split()) == NVIDIAS
+    kept = other.ssh("ls /var/lib/kimi/driver/previous").split()
+    assert {name.partition("_")[0] for name in kept} == {
+        package.name for package in nvidia.debian() if package.version == nvidia.DEBIAN
+    }
+
+
+def test_the_kernels_headers_were_there_before_the_module_was_built(other: Host) -> None:
+    """After the test before: without them the stand-in for DKMS builds nothing, in silence."""
+    assert other.ssh("dpkg-query -W -f '${Status}' " + nvidia.HEADERS) == "install ok installed"
 
 
 @pytest.mark.usefixtures("untouched")
@@ -101,7 +128,6 @@ def test_check_on_a_virgin_host_says_what_would_be_done(host: Host) -> None:
     done = apply(host, "--check")
     assert done.returncode == 0, done.stderr
     assert "Say what would be done" in done.stdout
-    assert host.ssh("ls /etc/apt/sources.list.d /etc/apt/preferences.d").count("kimi") == 0
 
 
 @pytest.mark.usefixtures("untouched")
@@ -141,6 +167,23 @@ def test_a_repository_that_is_not_as_told(
     assert "nothing was changed" in done.stderr or "pinned" in done.stderr
 
 
+@pytest.mark.usefixtures("untouched")
+@pytest.mark.parametrize("away", [True, False], ids=["away", "not signed"])
+def test_a_mirror_whose_key_is_had_elsewhere(
+    host: Host, repo: nvidia.Repository, tmp_path: Path, *, away: bool
+) -> None:
+    wrong = told(
+        tmp_path / "told.yml",
+        kimi_nvidia_repo_url=f"http://{NETWORK}.1:1" if away else repo.archive,
+        kimi_nvidia_repo_key_url=f"{repo.url}/3bf863cc.pub",
+    )
+    done = apply(host, *wrong)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "does not answer as it should" in done.stderr
+    assert ("Could not connect" if away else "is not signed") in done.stderr
+    assert "nothing was changed" in done.stderr
+
+
 def test_what_intercepts_nccl_is_set_aside(host: Host) -> None:
     """Any library does as a stand-in for Google's: the loader knows them by their folder."""
     host.ssh(
@@ -170,14 +213,7 @@ def test_killed_between_install_and_restart_then_resumed(host: Host) -> None:
     done = apply(host)
     assert done.returncode == 0, done.stdout + done.stderr
     assert running(host) == nvidia.NEW
-    assert set(installed(host)) == {
-        "libcuda1",
-        "libnvidia-nscq",
-        "nvidia-driver-cuda",
-        "nvidia-fabricmanager",
-        "nvidia-kernel-open-dkms",
-        "nvidia-persistenced",
-    }
+    assert set(installed(host)) == NVIDIAS
     assert set(host.ssh("apt-mark showhold").split()) == set(installed(host))
     units = "nvidia-persistenced nvidia-fabricmanager"
     assert host.ssh(f"systemctl is-active {units}").split() == ["active", "active"]
@@ -193,15 +229,49 @@ def test_a_second_run_changes_nothing(host: Host) -> None:
 
 
 @pytest.mark.slow
-def test_what_does_not_answer_is_taken_back_and_not_tried_again(host: Host, tmp_path: Path) -> None:
+def test_what_does_not_answer_is_taken_back_and_not_tried_again(
+    host: Host, other: Host, tmp_path: Path
+) -> None:
+    """Nor on the machine after it: what one did not stand, the next is spared."""
     before = running(host)
+    spared = pictured(other)
     wish = told(tmp_path / "told.yml", kimi_nvidia_driver_version=nvidia.BROKEN)
-    done = apply(host, *wish)
+    done = kimi_prov("apply", host.inventory, "--tags", "nvidia_driver", *wish)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"driver {nvidia.BROKEN} did not answer" in done.stderr
     assert f"the machine is back on {before}" in done.stderr
     assert running(host) == before
     assert versions(host) == {before}
+    assert pictured(other) == spared
+    assert lock_free(host)
+    assert lock_free(other)
     again = apply(host, *wish)
     assert again.returncode == 3, again.stderr
     assert "driver.failed_here" in again.stderr
+
+
+@pytest.mark.slow
+def test_two_machines_one_after_the_other(host: Host, other: Host, tmp_path: Path) -> None:
+    wish = told(tmp_path / "told.yml", kimi_nvidia_driver_version=nvidia.NEWER)
+    done = kimi_prov("apply", host.inventory, "--tags", "nvidia_driver", *wish)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (running(host), running(other)) == (nvidia.NEWER, nvidia.NEWER)
+    booted = int(host.ssh("stat -c %Y /proc/1"))
+    began = other.ssh(f"grep -m1 -F ' {nvidia.NEWER}-1' /var/log/dpkg.log")
+    assert booted < int(other.ssh(f"date +%s -d '{' '.join(began.split()[:2])}'"))
+    assert lock_free(host)
+    assert lock_free(other)
+
+
+def test_destroy_leaves_the_driver_and_brings_back_what_was_set_aside(host: Host) -> None:
+    """After the tests before."""
+    before = running(host), {*installed(host)}
+    done = kimi_prov("destroy", host.inventory, "--limit", host.name, "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"NVIDIA's driver {before[0]}" in done.stdout + done.stderr
+    assert (running(host), {*installed(host)}) == before
+    assert host.ssh("apt-mark showhold") == ""
+    assert host.ssh("ldconfig -p | grep -c /usr/local/gib").strip() == "1"
+    left = host.ssh("find /etc /var/lib/kimi /usr/sbin/policy-rc.d -name '*kimi*'", check=False)
+    assert left == ""
+    assert "inactive" not in host.ssh("systemctl is-active nvidia-fabricmanager")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from machine_of_files import tree
 
 from kimi_prov.target import (
     probe,
@@ -21,15 +22,6 @@ from kimi_prov.target import (
 from kimi_prov.target.machine import Machine, format_list, parse_list
 
 LIVE = Machine()
-
-
-def tree(root: Path, files: dict[str, str]) -> Machine:
-    """A machine that consists of these files."""
-    for name, text in files.items():
-        path = root / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return Machine(str(root))
 
 
 def test_memory_is_what_psutil_says() -> None:

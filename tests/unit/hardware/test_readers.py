@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_of_files import tree
 
 from kimi_prov.catalog.loader import load
 from kimi_prov.target import (
@@ -23,15 +24,6 @@ from kimi_prov.target.machine import Machine
 RECORDED = Path(__file__).parents[2] / "data" / "recordings"
 XML = (RECORDED / "h200-x1" / "nvidia-smi-q.xml").read_text()
 TOPO = (RECORDED / "h200-x8" / "nvidia-smi-topo-m.txt").read_text()
-
-
-def tree(root: Path, files: dict[str, str]) -> Machine:
-    """A machine that consists of these files."""
-    for name, text in files.items():
-        path = root / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return Machine(str(root))
 
 
 def test_colours_in_the_topology_are_no_part_of_it() -> None:

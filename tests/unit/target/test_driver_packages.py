@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import base64
+import io
+import json
+import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kimi_prov.target import apt, driver, openpgp
+from kimi_prov.target import apt, driver, layout, openpgp
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    Commands = Callable[..., Path]
+    Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +119,82 @@ def test_a_key_that_cannot_be_fetched_is_said_before_anything_is_written(tmp_pat
     with pytest.raises(driver.Refused, match="cannot be reached") as refused:
         driver.key(asked)
     assert "kimi_nvidia_repo_url" in refused.value.fix
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Stand-ins for commands of the system: name to shell script. Returns where calls are noted."""
+
+    def write(**scripts: str) -> Path:
+        for name, script in scripts.items():
+            program = tmp_path / "bin" / name.replace("_", "-")
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(
+                f'#!/bin/sh\necho "{program.name} $*" >> {tmp_path}/calls\n{script}\n'
+            )
+            program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+        return tmp_path / "calls"
+
+    return write
+
+
+def asked(
+    verb: str, question: dict[str, object], patch: pytest.MonkeyPatch, capsys: Capture
+) -> dict[str, object]:
+    """Ask as the action plugin does; the answer is one JSON object."""
+    patch.setattr("sys.stdin", io.StringIO(json.dumps(question)))
+    assert driver.main([verb]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_a_kernel_whose_headers_are_not_to_be_had(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    calls = commands(dpkg="", dpkg_query="", apt_get="", apt_cache="")
+    release = os.uname()
+    gone = os.uname_result((*release[:2], "6.1.0-99-gone", *release[3:]))
+    monkeypatch.setattr(os, "uname", lambda: gone)
+    told = asked("prepare", {"version": "580.159.04"}, monkeypatch, capsys)
+    assert "no linux-headers-6.1.0-99-gone" in str(told["refused"])
+    assert "nothing was changed" in str(told["refused"])
+    assert "reboot" in str(told["fix"])
+    assert "install" not in calls.read_text()
+
+
+def test_daemons_that_run_are_not_restarted(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A fabric that is trained anew ends what runs on the GPUs."""
+    shown = "Id=%s\\nLoadState=loaded\\nActiveState=%s\\n\\n"
+    calls = commands(
+        dpkg_query="",
+        apt_mark="",
+        systemctl=f"""case $1 in
+            show) printf '{shown}' nvidia-persistenced.service inactive \\
+                nvidia-fabricmanager.service active ;;
+            is-enabled) echo disabled ;;
+        esac""",
+    )
+    told = asked("keep", {"fabric_manager": True}, monkeypatch, capsys)
+    assert told["done"] == [
+        "enable nvidia-persistenced.service",
+        "start nvidia-persistenced.service",
+        "enable nvidia-fabricmanager.service",
+    ]
+    assert "restart" not in calls.read_text()
+
+
+def test_the_way_back_is_that_of_this_version_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Packages kept before another upgrade are older than what ran before this one."""
+    state, wanted = tmp_path / "driver.json", tmp_path / "wanted.json"
+    kept = {"packages": {"libcuda1": "550.1.1-1"}, "version": "550.1.1", "whole": True}
+    state.write_text(json.dumps({"version": "570.133.20", "previous": kept}))
+    wanted.write_text(json.dumps({"version": "570.133.20", "words": [], "headers": []}))
+    monkeypatch.setattr(layout, "DRIVER_STATE", str(state))
+    monkeypatch.setattr(driver, "WANTED", str(wanted))
+    question = {"version": "580.159.04", "why": "nvidia-smi does not answer"}
+    told = asked("back", question, monkeypatch, capsys)
+    assert "no way back from 580.159.04 (nvidia-smi does not answer)" in str(told["refused"])
