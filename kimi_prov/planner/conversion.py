@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner.findings import human
+from kimi_prov.planner.graphics import whole
 from kimi_prov.target import kt_quantise, layout
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def wanted(
             "which sglang-kt's kt_ep_wrapper calls",
         )
     shape = model.architecture
-    pools = int(flags.get("kt-threadpool-count") or 1)
+    pools = whole(flags.get("kt-threadpool-count")) or 1
     width = (shape.expert_hidden or shape.hidden, shape.expert_width)
     layer = kt_quantise.layer_bytes(method, shape.experts, *width, pools)
     size = layer * (shape.layers - shape.dense_layers)
@@ -127,6 +128,7 @@ def document(
         return None
     shape = model.architecture
     width = shape.expert_hidden or shape.hidden
+    nodes = flags.get("kt-numa-nodes")
     return {
         "method": found.method,
         "from": choice.weights_format,
@@ -136,8 +138,9 @@ def document(
         "layers": shape.layers - shape.dense_layers,
         # A layer in bf16, and what becomes of it.
         "memory_bytes": shape.experts * 3 * width * shape.expert_width * 2 + found.layer_bytes,
-        "threads": flags["kt-cpuinfer"],
-        "nodes": list(flags["kt-numa-nodes"]),
+        "threads": whole(flags.get("kt-cpuinfer")) or found.pools,
+        # Without a list sglang-kt takes the first; `numa.binding` refuses one of another length.
+        "nodes": list(nodes) if isinstance(nodes, list) else list(range(found.pools)),
         "argv": ["/usr/bin/python3", layout.ZIPAPP, "convert", "--config", layout.CONVERT],
     }
 
