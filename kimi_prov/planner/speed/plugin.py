@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.speed.inputs import ModelShape, Serving
 
 # Picoseconds that a core of kt-kernel's RAWINT4 takes for a weight: to bring it in, and to multiply
-# it with one token, either alone or, from so many tokens a step, in a matrix.
+# it with one token, either alone or, where more than so many tokens meet an expert, in a matrix.
 _FIRST_PS, _ALONE_PS, _MATRIX_PS = 55.0, 35.0, 16.8
 _MATRIX_FROM = 4
 # GB/s of resident RAWINT4 that a core takes in at one token.
