@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.planner import storage
 from kimi_prov.planner.findings import human
 from kimi_prov.planner.graphics import whole
 from kimi_prov.target import kt_quantise, layout
@@ -27,7 +28,6 @@ _SOURCE = (
     "kt-kernel 0.7.2, measured; RAWINT4 serves Kimi's own int4 files with 0.0096 and converts "
     "nothing"
 )
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,7 @@ def fetched(found: Converted | None, wishes: Wishes) -> dict[str, Any] | None:
 
 def _given(source: str, model: Model, method: str) -> tuple[str, str]:
     """Return the address with its revision, and the directory."""
-    revision = "local"
-    if source.startswith("hf://"):
-        repository, _, named = source.removeprefix("hf://").partition("@")
-        revision = named or "main"
-        source = f"hf://{repository}@{revision}"
+    source, revision = storage.addressed(source)
     folder = re.sub(r"[^\w.-]", "-", revision)
     return source, f"{layout.MODELS}/{model.name}/{method.lower()}-{folder}"
 
@@ -205,7 +201,7 @@ def _judge(
             source="`kt quant` of 0.7.2 calls a script that is not in its wheel",
         )
         return
-    pinned = wishes.kt_manifest is not None or _COMMIT.search(found.directory)
+    pinned = wishes.kt_manifest is not None or storage.COMMIT.search(found.directory)
     if found.source is not None and not pinned and not found.source.startswith("file://"):
         findings.warning(
             "weights.converted_unpinned",

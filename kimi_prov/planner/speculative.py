@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import number
+from kimi_prov.planner import storage
 from kimi_prov.target import layout
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 # Graphs of the passes that verify: 1.92 GiB with a draft, 0.44 without, and buffers (4x H200, vLLM
 # 0.25.1, 2026-11-21).
 _GRAPHS_BYTES = 1536 << 20
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def wanted(wishes: Wishes, catalogue: Catalogue, engine: Engine) -> Draft | None:
@@ -78,8 +78,8 @@ def document(
             fix="remove kimi_speculative_model, or choose one of `kimi-prov catalog drafts`",
             source=asked.source,
         )
-    source, revision = _source(wishes, draft)
-    pinned = wishes.draft_manifest is not None or _COMMIT.fullmatch(revision)
+    source, revision = storage.addressed(wishes.draft_weights_source or f"hf://{draft.repo}")
+    pinned = wishes.draft_manifest is not None or storage.COMMIT.fullmatch(revision)
     if not pinned and not source.startswith("file://"):
         findings.warning(
             "weights.draft_unpinned",
@@ -121,12 +121,3 @@ def flags(found: dict[str, Any] | None) -> dict[str, Any]:
             "num_speculative_tokens": found["tokens"],
         }
     }
-
-
-def _source(wishes: Wishes, draft: Draft) -> tuple[str, str]:
-    source = wishes.draft_weights_source or f"hf://{draft.repo}"
-    if not source.startswith("hf://"):
-        return source, "local"
-    repository, _, revision = source.removeprefix("hf://").partition("@")
-    revision = revision or "main"
-    return f"hf://{repository}@{revision}", revision

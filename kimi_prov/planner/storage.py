@@ -23,7 +23,7 @@ CONVERTED = "the experts are read from the converted files, once; most of the we
 SOURCE_MISSING = "weights.source_missing"
 _MIB = 1 << 20
 _DISK_RESERVE = 1_000_000_000
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 _TMPFS = "Documentation/filesystems/tmpfs.rst: oversized, the machine deadlocks; pages do not drop"
 _FACTS = "kt-kernel and vLLM copy the weights into memory of their own"
 
@@ -67,6 +67,15 @@ class Bound:
         return self.strict // max(1, len(self.nodes))
 
 
+def addressed(source: str, revision: str | None = None) -> tuple[str, str]:
+    """Return the address with its revision, and the revision; `revision` where it names none."""
+    if not source.startswith("hf://"):
+        return source, revision or "local"
+    repository, _, named = source.removeprefix("hf://").partition("@")
+    named = named or revision or "main"
+    return f"hf://{repository}@{named}", named
+
+
 def weights(wishes: Wishes, model: Model, weights_format: str, findings: Findings) -> Weights:
     """Resolve the source; where neither inventory nor catalogue names one it is empty."""
     published = next((row for row in model.published if row.format == weights_format), None)
@@ -83,12 +92,8 @@ def weights(wishes: Wishes, model: Model, weights_format: str, findings: Finding
             "machine itself)",
             source=model.source,
         )
-    revision = model.revision or "local"
-    if source.startswith("hf://"):
-        repository, _, wanted = source.removeprefix("hf://").partition("@")
-        revision = wanted or model.revision or "main"
-        source = f"hf://{repository}@{revision}"
-    pinned = wishes.manifest is not None or _COMMIT.fullmatch(revision) is not None
+    source, revision = addressed(source, model.revision)
+    pinned = wishes.manifest is not None or COMMIT.fullmatch(revision) is not None
     if source and not pinned and not source.startswith("file://"):
         findings.warning(
             "weights.unpinned",

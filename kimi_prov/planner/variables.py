@@ -122,8 +122,8 @@ VARIABLES: tuple[Variable, ...] = (
         "auto",
         "AMXINT4",
         "How kt-kernel keeps the experts, for KTransformers. auto: as the files have them (int4, "
-        "fp8, bf16), without loss. AMXINT4 and AMXINT8 quantise once more: faster, smaller, and "
-        "worse.",
+        "fp8, bf16), without loss. AMXINT4 and AMXINT8 quantise once more, with loss; AMXINT4 "
+        "takes half of fp8's memory.",
         auto=True,
         choices=("AMXINT4", "AMXINT8"),
     ),
