@@ -177,8 +177,12 @@ def _arguments(flag: str, value: object) -> list[str]:
 
 
 def compiles(choice: Choice, chosen: dict[str, Any]) -> bool:
-    """Whether the engine compiles C++ on the machine when it starts."""
-    return choice.engine.variant == "cpu" and not chosen.get("enforce-eager")
+    """Whether the engine compiles on the machine when it starts.
+
+    On GPUs it does in any case: Triton has a C compiler build what loads its kernels, with Python's
+    headers (triton/runtime/build.py), and KTransformers has nvcc build its own.
+    """
+    return choice.engine.variant != "cpu" or not chosen.get("enforce-eager")
 
 
 def environment(

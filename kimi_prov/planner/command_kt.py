@@ -13,9 +13,17 @@ if TYPE_CHECKING:
     from kimi_prov.planner.placement import Placement
     from kimi_prov.planner.wishes import Wishes
 
-# Prompts of that many tokens and more are computed layer by layer on the GPU (registry of kt
-# 0.7.2 for Kimi-K2-Thinking).
-PREFILL_FROM = 400
+# Registry of kt 0.7.2.
+_PREFILL_FROM = 400
+# Methods without a way back to the GPU's form. Converted experts have none. Of INT4 the server
+# makes parameters that want gradients, which integers cannot have: it ends at the first long
+# prompt (sglang-kt 0.7.2, kt_ep_wrapper.py:2692, seen on an H200).
+_NO_GPU_PREFILL = frozenset({*kt_quantise.KERNELS, "RAWINT4"})
+
+
+def prefill_from(method: str | None) -> int | None:
+    """Give the tokens from which a prompt goes over the GPU, layer by layer; None: never."""
+    return None if method in _NO_GPU_PREFILL else _PREFILL_FROM
 
 
 def flags(
@@ -29,10 +37,8 @@ def flags(
     assert card is not None, "a hybrid without GPU"  # noqa: S101
     pools = place.pools
     method = (choice.engine.methods or {}).get(choice.weights_format, "RAWINT4")
-    # From converted experts there is no way back to the GPU's form.
-    on_gpu = (
-        {} if method in kt_quantise.KERNELS else {"kt-gpu-prefill-token-threshold": PREFILL_FROM}
-    )
+    start = prefill_from(method)
+    on_gpu = {} if start is None else {"kt-gpu-prefill-token-threshold": start}
     chosen: dict[str, Any] = {
         "kt-method": method,
         "kt-cpuinfer": place.pool_threads,
@@ -61,12 +67,20 @@ def flags(
 
 
 def environment() -> dict[str, str]:
-    """Give what sglang reads: where the CUDA kernels are that the installation assembles.
+    """Give what sglang reads: where kernels and compiler are, and to leave the model's config.
 
-    Not in the environment: they are verified at each start, which wants the directory writable and
-    4 GB free there (sgl_kernel/payload_runtime.py of 0.3.21.post2).
+    The kernels that the installation assembles are not in its environment: they are verified at
+    each start, which wants the directory writable and 4 GB free there (payload_runtime.py of
+    sgl_kernel 0.3.21.post2). The rest is compiled at the first start, by ninja and nvcc.
     """
-    return {"SGL_KERNEL_KT_CACHE_DIR": layout.KT_CUDA}
+    return {
+        "CUDA_HOME": layout.CUDA_HOME,
+        "LD_LIBRARY_PATH": f"{layout.CUDA_HOME}/lib64",
+        "PATH": f"{layout.ENGINE}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        # Else every model of DeepSeek's architecture gets DeepSeek V4's configuration, and fails.
+        "SGLANG_APPLY_CONFIG_BACKUP": "none",
+        "SGL_KERNEL_KT_CACHE_DIR": layout.KT_CUDA,
+    }
 
 
 def _fraction(budget: Budget) -> float:

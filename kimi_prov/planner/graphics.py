@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import Combination, number
-from kimi_prov.planner import architecture, speculative
+from kimi_prov.planner import architecture, command_kt, speculative
 from kimi_prov.planner.memory import CONTEXT_STEP, GIB, Budget, Graphics, Part, fitting_context
 
 if TYPE_CHECKING:
@@ -323,8 +323,9 @@ def hybrid(
 ) -> Budget:
     """Share out memory for KTransformers: all experts in RAM, as many as fit on GPUs as well.
 
-    On each GPU: what is not a routed expert, the cache, whole layers in turn for long prompts,
-    working memory, and with the rest experts (kt issue 1817: 24.34 GB + cache + 1.486 GB each).
+    On each GPU: what is not a routed expert, the cache, a whole layer where long prompts go over
+    it layer by layer, working memory, and with the rest experts (kt issue 1817: 24.34 GB + cache
+    + 1.486 GB each).
     """
     engine, weights_format = work
     shape, args = model.architecture, wishes.engine_args
@@ -333,10 +334,11 @@ def hybrid(
     per_weight = resident.expert_bytes if resident else 2.0
     routed = architecture.routed_params(shape)
     sparse = shape.layers - shape.dense_layers
+    streams = command_kt.prefill_from((engine.methods or {}).get(weights_format)) is not None
     memory = int(min(host.gpu_bytes) * _VISIBLE)
     plain = architecture.plain_bytes(shape, weights_format, many)
     each = architecture.expert_bytes(shape, weights_format) / many
-    layer = round(each * shape.experts / sparse)
+    layer = round(each * shape.experts / sparse) if streams else 0
     chunk = whole(args.get("chunked-prefill-size")) or _chunk(shape, memory)
     overhead = _KT_GPU_OVERHEAD + layer + pass_bytes(shape, max(0, chunk - _KT_CHUNKS[-1]))
     free = int(memory * 0.98) - plain - overhead

@@ -152,7 +152,7 @@ def _serving(
         gpu_experts=min(card.experts or 0, model.architecture.experts - 1) if card else 0,
         cpu_threads=place.pool_threads or None,
         weights_in_memory=in_memory,
-        stream_prefill_from=command_kt.PREFILL_FROM,
+        stream_prefill_from=command_kt.prefill_from(method),
         stream_chunk=card.batched_tokens if card else 1,
     )
 

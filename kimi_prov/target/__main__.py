@@ -11,6 +11,7 @@ COMMANDS = {
     "probe": "kimi_prov.target.probe",
     "lock": "kimi_prov.target.lock",
     "engine-check": "kimi_prov.target.engine_check",
+    "cuda-home": "kimi_prov.target.cuda_home",
     "kt-prove": "kimi_prov.target.kt_prove",
     "kt-quantise": "kimi_prov.target.kt_quantise",
     "convert": "kimi_prov.target.convert",

@@ -6,6 +6,7 @@ The card is a recorded one: nothing is computed on a GPU here, and the server is
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 CARD = CHECKOUT / "tests" / "data" / "recordings" / "h200-x1"
+COMPILER = CHECKOUT / "tests" / "lab" / "data" / "kt_compile.py"
 LOADER = CHECKOUT / "tests" / "lab" / "data" / "kt_load.py"
 TAGS = ("--tags", "host_base,engine")
 
@@ -32,6 +34,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         files=[
             {"src": f"nvidia-smi:{CARD}", "dest": "/usr/bin/nvidia-smi"},
             {"src": str(LOADER), "dest": "/opt/kt_load.py"},
+            {"src": str(COMPILER), "dest": "/opt/kt_compile.py"},
         ],
         kimi_engine="ktransformers",
     )
@@ -70,6 +73,24 @@ def test_a_layer_is_computed_right_on_this_cpu(installed: Host) -> None:
     # 0.0096 and 0.012 were seen; a broken kernel is far off.
     assert 0 < answer["error"] <= 0.02
     assert answer["variant"]
+
+
+def test_the_servers_kernels_compile_with_the_plans_environment(installed: Host) -> None:
+    """With nvcc of the wheels, linked to a driver that is not there; seen to serve on an H200."""
+    plan = json.loads(installed.ssh("cat /etc/kimi/plan.json"))
+    environment = plan["instances"][0]["env"] | {
+        "HOME": "/srv/kimi/cache",
+        "FLASHINFER_CUDA_ARCH_LIST": "9.0a",
+    }
+    given = " ".join(shlex.quote(f"{name}={value}") for name, value in environment.items())
+    told = installed.ssh(
+        f"cd / && runuser -u kimi -- env -i {given} python /opt/kt_compile.py", timeout=600
+    )
+    assert "compiled into" in told
+    needs = installed.ssh(f"ldd {told.split('compiled into ')[1].strip()}")
+    assert "libcuda.so.1 => not found" in needs
+    # The service finds it by LD_LIBRARY_PATH.
+    assert "libcudart.so.13 => not found" in needs
 
 
 def test_its_parser_took_the_line_of_the_plan_and_refuses_another(installed: Host) -> None:

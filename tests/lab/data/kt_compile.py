@@ -1,0 +1,10 @@
+"""Compile the attention kernel as the server does at its first start; no GPU is there to load it."""
+
+import torch
+from flashinfer.mla import gen_batch_mla_module
+
+kernel = gen_batch_mla_module(
+    "fa2", torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.int32, 512, 64, False
+)
+kernel.build(verbose=False)
+print("compiled into", kernel.jit_library_path)
