@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.catalog.loader import number
 from kimi_prov.planner import command_kt, experts
 from kimi_prov.target import layout
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from kimi_prov.planner.wishes import Wishes
 
 _GIB = 1 << 30
+# Since then vLLM computes INT4 experts on Hopper by kernels that it builds when it starts; Marlin's
+# lie in its wheel (oracle/int_wna16.py and humming/priority.py of 0.32.0; not in 0.25.1).
+_HUMMING_SINCE = "0.26.0"
 # The proxy, the firewall and the key all rest on these.
 _RESERVED = {
     "api-key": "kimi_api_keys_file",
@@ -62,9 +66,17 @@ class Served:
 
 
 def flags(
-    wishes: Wishes, model: Model, choice: Choice, budget: Budget, place: Placement
+    wishes: Wishes,
+    model: Model,
+    choice: Choice,
+    budget: Budget,
+    place: Placement,
+    capability: str | None = None,
 ) -> dict[str, Any]:
-    """Give the flags that the plan chooses, but those of one instance."""
+    """Give the flags that the plan chooses, but those of one instance.
+
+    `capability` is the GPUs' CUDA compute capability, such as "9.0".
+    """
     if choice.hybrid:
         return command_kt.flags(wishes, model, choice, budget, place)
     card = budget.graphics
@@ -77,6 +89,10 @@ def flags(
         chosen |= {"dtype": "bfloat16", "enforce-eager": True}
     else:
         chosen |= _on_gpus(choice, budget, card)
+        if choice.engine.variant == "cuda" and (capability or "").startswith("10."):
+            # The first choice there fetches and compiles kernels (platforms/cuda.py of 0.32.0;
+            # read, not run).
+            chosen["attention-backend"] = "CUTLASS_MLA"
         if model.architecture.vision_params:
             chosen["mm-encoder-tp-mode"] = "data"
         if place.binds_itself:
@@ -109,6 +125,8 @@ def _on_gpus(choice: Choice, budget: Budget, card: Graphics) -> dict[str, Any]:
     chosen |= {flag: ways for flag, ways in spread.items() if ways > 1}
     if choice.weights_format == "int4":
         chosen["dtype"] = "bfloat16"
+        if number(choice.engine.version) >= number(_HUMMING_SINCE):
+            chosen["moe-backend"] = "marlin"
     if card.expert_parallel:
         chosen["enable-expert-parallel"] = True
     if budget.kv_dtype == "fp8":
@@ -220,6 +238,14 @@ def environment(
     if choice.engine.variant == "cuda":
         # NVLink multicast fails where the host shares the fabric out.
         found["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
+        # What these turn on has nvcc compile when it is first called, in the middle of a start or
+        # of a request, and no fallback where there is none (vLLM 0.32.0: topk_topp_sampler.py,
+        # flashinfer_all_reduce.py, utils/deep_gemm.py).
+        found |= {
+            "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
+            "VLLM_USE_DEEP_GEMM": "0",
+            "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        }
         # Looked into for tables of tuned Triton kernels; there are none until somebody makes them.
         found["VLLM_TUNED_CONFIG_FOLDER"] = layout.tuned(choice.engine.version)
     return dict(sorted(found.items()))

@@ -73,7 +73,8 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
     places = _places(host, model, choice, budget, catalogue, findings)
     where = places[0]
     bound = _bound(host, budget, places)
-    proposed = command.flags(wishes, model, choice, budget, where) | speculative.flags(draft)
+    proposed = command.flags(wishes, model, choice, budget, where, host.capability)
+    proposed |= speculative.flags(draft)
     chosen = command.merged(proposed, wishes, findings)
     converted = conversion.wanted(wishes, model, choice, weights, chosen, findings)
     ram_disk = storage.ram_disk(host, wishes, weights, bound, findings, converted=converted)

@@ -141,10 +141,10 @@ def packages(host: Host, python: str, *, compiles: bool, drives: bool) -> list[s
     system = host.facts["python"]
     versioned = name.startswith("python3.") and python != system.get("path")
     own = str(system.get("version") or "").startswith(name.removeprefix("python") + ".")
-    venv = f"{name}-venv" if versioned and not own else "python3-venv"
-    more = ["g++", "python3-dev"] if compiles else []
+    named = name if versioned and not own else "python3"
+    more = ["g++", f"{named}-dev"] if compiles else []
     more += ["python3-debian"] if drives else []
-    return sorted({*_PACKAGES, venv, *more})
+    return sorted({*_PACKAGES, f"{named}-venv", *more})
 
 
 def firewall(host: Host, wishes: Wishes) -> dict[str, Any]:

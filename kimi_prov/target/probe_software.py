@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 if TYPE_CHECKING:
     from kimi_prov.target.machine import Machine
 
-# The versions of these are told; a plan may ask only for packages in this list.
+# The versions of these are told; a plan may ask only for packages in this list, and for those of
+# another Python than the system's.
 PACKAGES = (
     "ca-certificates",
     "firewalld",
@@ -24,6 +25,7 @@ PACKAGES = (
     "python3-venv",
     "ufw",
 )
+_PYTHON = re.compile(r"python3\.\d+-(dev|venv)")
 _DRIVER = re.compile(r"(lib)?nvidia-.*|cuda-drivers.*|unattended-upgrades")
 _PACKAGE = re.compile(r"^Package: (.+)$", re.MULTILINE)
 _VERSION = re.compile(r"^Version: (.+)$", re.MULTILINE)
@@ -50,7 +52,8 @@ class Packages:
                 continue
             if state.group(1) == "hold":
                 self.on_hold.append(name.group(1))
-            if name.group(1) in PACKAGES or _DRIVER.fullmatch(name.group(1)):
+            known = _DRIVER.fullmatch(name.group(1)) or _PYTHON.fullmatch(name.group(1))
+            if known or name.group(1) in PACKAGES:
                 self.installed[name.group(1)] = version.group(1)
 
     def matching(self, pattern: str) -> Dict[str, str]:

@@ -6,6 +6,7 @@ The card is a recorded one: nothing is computed on a GPU here, and the server is
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import time
@@ -21,6 +22,11 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 CARD = CHECKOUT / "tests" / "data" / "recordings" / "h200-x1"
 COMPILER = CHECKOUT / "tests" / "lab" / "data" / "kt_compile.py"
+UNIT = CHECKOUT / "tests" / "data" / "golden" / "epyc-h100-hybrid.units"
+LIMIT = re.compile(
+    r"(AmbientC|Capability|IPAddress|Lock|NoNew|Private|Protect|ReadWrite|Remove|Restrict[A-Z]|SystemC|"
+    r"UMask)"
+)
 LOADER = CHECKOUT / "tests" / "lab" / "data" / "kt_load.py"
 TAGS = ("--tags", "host_base,engine")
 
@@ -75,18 +81,23 @@ def test_a_layer_is_computed_right_on_this_cpu(installed: Host) -> None:
     assert answer["variant"]
 
 
-def test_the_servers_kernels_compile_with_the_plans_environment(installed: Host) -> None:
+def test_the_servers_kernels_compile_as_its_unit_may(installed: Host) -> None:
     """With nvcc of the wheels, linked to a driver that is not there; seen to serve on an H200."""
     plan = json.loads(installed.ssh("cat /etc/kimi/plan.json"))
     environment = plan["instances"][0]["env"] | {
         "HOME": "/srv/kimi/cache",
         "FLASHINFER_CUDA_ARCH_LIST": "9.0a",
     }
-    given = " ".join(shlex.quote(f"{name}={value}") for name, value in environment.items())
+    limits = [line for line in UNIT.read_text().splitlines() if LIMIT.match(line)]
+    assert len(limits) > 15
+    given = [f"--property={line}" for line in limits]
+    given += [f"--setenv={name}={value}" for name, value in environment.items()]
     told = installed.ssh(
-        f"cd / && runuser -u kimi -- env -i {given} python /opt/kt_compile.py", timeout=600
+        "systemd-run --quiet --wait --pipe --collect --uid=kimi "
+        f"{shlex.join(given)} /srv/kimi/engine/bin/python /opt/kt_compile.py",
+        timeout=900,
     )
-    assert "compiled into" in told
+    assert "compiled into /srv/kimi/cache" in told
     needs = installed.ssh(f"ldd {told.split('compiled into ')[1].strip()}")
     assert "libcuda.so.1 => not found" in needs
     # The service finds it by LD_LIBRARY_PATH.

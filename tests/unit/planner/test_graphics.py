@@ -412,3 +412,49 @@ def test_no_flag_of_the_inventory_ends_in_a_traceback(seed: int) -> None:
     args = {flag: chance.choice(VALUES) for flag in chance.sample(FLAGS, 4)}
     document = plan(facts, engine_args=args, **chance.choice([{}, HUGE]))
     jsonschema.Draft202012Validator(schema("plan")).validate(document)
+
+
+@pytest.mark.parametrize("facts", [gpu_facts(), hybrid_facts()], ids=["gpus", "hybrid"])
+def test_an_engine_on_gpus_finds_a_compiler(facts: dict[str, Any]) -> None:
+    """Triton builds a C module when the engine starts; a bare server has no gcc, no headers."""
+    assert {"g++", "python3-dev"} <= set(plan(facts, **HUGE)["packages"])
+
+
+def test_what_has_vllm_compile_with_nvcc_is_off() -> None:
+    document = plan(gpu_facts(), engine_version="0.32.0", **HUGE)
+    environment = document["instances"][0]["env"]
+    for name in ("USE_FLASHINFER_SAMPLER", "ALLREDUCE_USE_FLASHINFER", "USE_DEEP_GEMM"):
+        assert environment[f"VLLM_{name}"] == "0"
+    assert argument(document, "--moe-backend") == "marlin"
+    older = plan(gpu_facts(), engine_version="0.25.1", **HUGE)
+    assert "--moe-backend" not in older["instances"][0]["argv"]
+    blackwell = gpu_facts(mib=183359)
+    for card in blackwell["gpus"]:
+        card |= {"model": "NVIDIA B200", "compute_capability": "10.0"}
+    assert argument(plan(blackwell, **HUGE), "--attention-backend") == "CUTLASS_MLA"
+    assert "--attention-backend" not in document["instances"][0]["argv"]
+
+
+def test_sglang_gets_a_compiler_and_leaves_the_models_configuration() -> None:
+    """Without CUDA_HOME it ends when it is imported on Hopper, without ninja when it compiles."""
+    environment = plan(hybrid_facts(), **HUGE)["instances"][0]["env"]
+    assert environment["CUDA_HOME"] == "/srv/kimi/engine/cuda"
+    assert environment["LD_LIBRARY_PATH"] == "/srv/kimi/engine/cuda/lib64"
+    assert environment["PATH"].split(":")[0] == "/srv/kimi/engine/bin"
+    # Else K2-Thinking gets DeepSeek V4's, for the name of its architecture.
+    assert environment["SGLANG_APPLY_CONFIG_BACKUP"] == "none"
+
+
+def test_int4_experts_do_not_go_over_the_gpu_layer_by_layer() -> None:
+    """sglang-kt 0.7.2 ends at the first prompt that does: seen on an H200."""
+    flag = "--kt-gpu-prefill-token-threshold"
+    own = plan(hybrid_facts(), **HUGE)
+    asked = plan(hybrid_facts(), engine_args={flag[2:]: 400}, **HUGE)
+    for document in (own, asked):
+        assert flag not in document["instances"][0]["argv"]
+    assert blocked_by(asked) == set()
+    (said,) = found(asked, "engine.flag_left_out")
+    assert flag in said["title"]
+    assert found(own, "engine.flag_left_out") == []
+    other = plan(hybrid_facts(), **HUGE | {"model": "kimi-k2-instruct"})
+    assert flag in other["instances"][0]["argv"]
