@@ -24,6 +24,7 @@ _GIB = 1 << 30
 # Since then vLLM computes INT4 experts on Hopper by kernels that it builds when it starts; Marlin's
 # lie in its wheel (oracle/int_wna16.py and humming/priority.py of 0.32.0; not in 0.25.1).
 _HUMMING_SINCE = "0.26.0"
+_BACKEND_FLAG_SINCE = "0.15.0"
 # The proxy, the firewall and the key all rest on these.
 _RESERVED = {
     "api-key": "kimi_api_keys_file",
@@ -89,9 +90,11 @@ def flags(
         chosen |= {"dtype": "bfloat16", "enforce-eager": True}
     else:
         chosen |= _on_gpus(choice, budget, card)
-        if choice.engine.variant == "cuda" and (capability or "").startswith("10."):
-            # The first choice there fetches and compiles kernels (platforms/cuda.py of 0.32.0;
-            # read, not run).
+        blackwell = choice.engine.variant == "cuda" and (capability or "").startswith("10.")
+        asked = "attention-config" in wishes.engine_args
+        if blackwell and not asked and _since(choice, _BACKEND_FLAG_SINCE):
+            # The first choice there fetches and compiles kernels (platforms/cuda.py of 0.19.1 and
+            # 0.32.0; read, not run).
             chosen["attention-backend"] = "CUTLASS_MLA"
         if model.architecture.vision_params:
             chosen["mm-encoder-tp-mode"] = "data"
@@ -106,6 +109,10 @@ def flags(
     if model.reasoning_parser:
         chosen["reasoning-parser"] = model.reasoning_parser
     return chosen
+
+
+def _since(choice: Choice, version: str) -> bool:
+    return number(choice.engine.version) >= number(version)
 
 
 def _on_gpus(choice: Choice, budget: Budget, card: Graphics) -> dict[str, Any]:
@@ -125,7 +132,7 @@ def _on_gpus(choice: Choice, budget: Budget, card: Graphics) -> dict[str, Any]:
     chosen |= {flag: ways for flag, ways in spread.items() if ways > 1}
     if choice.weights_format == "int4":
         chosen["dtype"] = "bfloat16"
-        if number(choice.engine.version) >= number(_HUMMING_SINCE):
+        if choice.engine.variant == "cuda" and _since(choice, _HUMMING_SINCE):
             chosen["moe-backend"] = "marlin"
     if card.expert_parallel:
         chosen["enable-expert-parallel"] = True
@@ -222,7 +229,11 @@ def environment(
         "XDG_CACHE_HOME": layout.CACHE,
     }
     if choice.hybrid:
-        return dict(sorted({**found, **command_kt.environment()}.items()))
+        return dict(
+            sorted(
+                {**found, **command_kt.environment(f"{layout.ENGINES}/{choice.env_name}")}.items()
+            )
+        )
     if budget.instances > 1 and gpus:
         found["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
     found |= {"VLLM_CACHE_ROOT": f"{layout.CACHE}/vllm", "VLLM_NO_USAGE_STATS": "1"}

@@ -19,9 +19,11 @@ _PREFILL_FROM = 400
 # makes parameters that want gradients, which integers cannot have: it ends at the first long
 # prompt (sglang-kt 0.7.2, kt_ep_wrapper.py:2692, seen on an H200).
 _NO_GPU_PREFILL = frozenset({*kt_quantise.KERNELS, "RAWINT4"})
+# A pass that takes longer ends the server; of its own 300 s a long prompt on few cores takes more.
+_WATCHDOG_S = 1800
 
 
-def prefill_from(method: str | None) -> int | None:
+def prefill_from(method: object) -> int | None:
     """Give the tokens from which a prompt goes over the GPU, layer by layer; None: never."""
     return None if method in _NO_GPU_PREFILL else _PREFILL_FROM
 
@@ -37,7 +39,7 @@ def flags(
     assert card is not None, "a hybrid without GPU"  # noqa: S101
     pools = place.pools
     method = (choice.engine.methods or {}).get(choice.weights_format, "RAWINT4")
-    start = prefill_from(method)
+    start = prefill_from(wishes.engine_args.get("kt-method") or method)
     on_gpu = {} if start is None else {"kt-gpu-prefill-token-threshold": start}
     chosen: dict[str, Any] = {
         "kt-method": method,
@@ -54,6 +56,7 @@ def flags(
         "chunked-prefill-size": card.batched_tokens,
         "attention-backend": "flashinfer",
         "disable-shared-experts-fusion": True,
+        "watchdog-timeout": _WATCHDOG_S,
         "trust-remote-code": True,
         "enable-metrics": True,
     }
@@ -66,17 +69,20 @@ def flags(
     return chosen
 
 
-def environment() -> dict[str, str]:
+def environment(env_dir: str) -> dict[str, str]:
     """Give what sglang reads: where kernels and compiler are, and to leave the model's config.
+
+    `env_dir` is the engine's own directory: a link would lead to another version's one day.
 
     The kernels that the installation assembles are not in its environment: they are verified at
     each start, which wants the directory writable and 4 GB free there (payload_runtime.py of
     sgl_kernel 0.3.21.post2). The rest is compiled at the first start, by ninja and nvcc.
     """
+    toolkit = f"{env_dir}/cuda"
     return {
-        "CUDA_HOME": layout.CUDA_HOME,
-        "LD_LIBRARY_PATH": f"{layout.CUDA_HOME}/lib64",
-        "PATH": f"{layout.ENGINE}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "CUDA_HOME": toolkit,
+        "LD_LIBRARY_PATH": f"{toolkit}/lib64",
+        "PATH": f"{env_dir}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         # Else every model of DeepSeek's architecture gets DeepSeek V4's configuration, and fails.
         "SGLANG_APPLY_CONFIG_BACKUP": "none",
         "SGL_KERNEL_KT_CACHE_DIR": layout.KT_CUDA,
@@ -84,7 +90,7 @@ def environment() -> dict[str, str]:
 
 
 def _fraction(budget: Budget) -> float:
-    """Share of a GPU for weights and cache; what layers in turn and kernels need stays free."""
+    """Share of a GPU for weights and cache; what a staged layer and kernels need stays free."""
     card = budget.graphics
     assert card is not None  # noqa: S101
     share = (card.weights + max(0, budget.kv_bytes)) / max(1, card.memory)

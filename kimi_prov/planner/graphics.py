@@ -33,10 +33,11 @@ _BYTES = {"bf16": 2, "fp8": 1}
 _SAMPLER_BYTES = 32
 # GPUs that tensor parallelism joins at most where fewer hold the model: one NVSwitch domain.
 _NODE = 8
-# kt-kernel holds every expert in memory, stages a layer, and its GPU side needs this beside.
+# kt-kernel holds every expert in memory; its GPU side needs this beside a layer that is staged.
 _KT_GPU_OVERHEAD = round(2.75e9)
-# Tokens of a long prompt that are computed at a time: all layers are streamed for each such chunk,
-# so the most that leaves enough for experts. The overhead above is with the least of them.
+# Tokens of a long prompt that are computed at a time: where all layers are streamed for each such
+# chunk, the most that leaves enough for experts; on the CPU the least, for others wait for each.
+# The overhead above is with the least of them.
 _KT_CHUNKS, _KT_CHUNK_SHARE = (16384, 8192, 4096), 0.05
 # Share of what experts and cache may take together that the cache gets where nobody says.
 _KT_CACHE_SHARE = 0.3
@@ -339,7 +340,8 @@ def hybrid(
     plain = architecture.plain_bytes(shape, weights_format, many)
     each = architecture.expert_bytes(shape, weights_format) / many
     layer = round(each * shape.experts / sparse) if streams else 0
-    chunk = whole(args.get("chunked-prefill-size")) or _chunk(shape, memory)
+    proposed = _chunk(shape, memory) if streams else _KT_CHUNKS[-1]
+    chunk = whole(args.get("chunked-prefill-size")) or proposed
     overhead = _KT_GPU_OVERHEAD + layer + pass_bytes(shape, max(0, chunk - _KT_CHUNKS[-1]))
     free = int(memory * 0.98) - plain - overhead
     dtype = "bf16" if wishes.auto("kv_dtype") else str(wishes.kv_dtype)

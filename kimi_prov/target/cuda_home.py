@@ -30,7 +30,7 @@ extern "C" int run(float *x) { twice<<<1, 32>>>(x); return cudaGetLastError(); }
 
 
 def main(argv: List[str]) -> int:
-    """Make DIR anew and compile with it; the sentence on failure says what is missing."""
+    """Make DIR and compile with it; the sentence on failure says what is missing."""
     if len(argv) != 1:
         raise SystemExit("expected: cuda-home DIR")
     home, wheels = Path(argv[0]), Path(sysconfig.get_paths()["purelib"]) / "nvidia"

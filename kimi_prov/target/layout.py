@@ -9,8 +9,6 @@ USER = "kimi"
 ROOT = "/srv/kimi"
 ENGINES = f"{ROOT}/engines"
 ENGINE = f"{ROOT}/engine"
-# CUDA's compiler and headers out of the engine's wheels, as one toolkit.
-CUDA_HOME = f"{ENGINE}/cuda"
 MODELS = f"{ROOT}/models"
 RAM = f"{ROOT}/ram"
 LIB = f"{ROOT}/lib"

@@ -58,7 +58,8 @@ def _broken(case: Case) -> Iterator[Hit]:
     environment = case.plan["instances"][0]["env"]
     flags: list[str] = []
     for flag, value in case.flags.items():
-        if value is not False:
+        # A zero turns off what the flag would do, as false does.
+        if value:
             flags += [f"--{flag}", f"--{flag}={value}"]
     given = Combination(
         engine=own.name,

@@ -426,8 +426,12 @@ def test_what_has_vllm_compile_with_nvcc_is_off() -> None:
     for name in ("USE_FLASHINFER_SAMPLER", "ALLREDUCE_USE_FLASHINFER", "USE_DEEP_GEMM"):
         assert environment[f"VLLM_{name}"] == "0"
     assert argument(document, "--moe-backend") == "marlin"
-    older = plan(gpu_facts(), engine_version="0.25.1", **HUGE)
-    assert "--moe-backend" not in older["instances"][0]["argv"]
+    amd = gpu_facts(mib=196592)
+    for card in amd["gpus"]:
+        card |= {"vendor": "amd", "model": "AMD Instinct MI300X", "compute_capability": None}
+    for facts, version in ((gpu_facts(), "0.25.1"), (amd, "0.32.0")):
+        other = plan(facts, engine_version=version, **HUGE)
+        assert "--moe-backend" not in other["instances"][0]["argv"]
     blackwell = gpu_facts(mib=183359)
     for card in blackwell["gpus"]:
         card |= {"model": "NVIDIA B200", "compute_capability": "10.0"}
@@ -437,10 +441,12 @@ def test_what_has_vllm_compile_with_nvcc_is_off() -> None:
 
 def test_sglang_gets_a_compiler_and_leaves_the_models_configuration() -> None:
     """Without CUDA_HOME it ends when it is imported on Hopper, without ninja when it compiles."""
-    environment = plan(hybrid_facts(), **HUGE)["instances"][0]["env"]
-    assert environment["CUDA_HOME"] == "/srv/kimi/engine/cuda"
-    assert environment["LD_LIBRARY_PATH"] == "/srv/kimi/engine/cuda/lib64"
-    assert environment["PATH"].split(":")[0] == "/srv/kimi/engine/bin"
+    document = plan(hybrid_facts(), **HUGE)
+    environment, own = document["instances"][0]["env"], document["engine"]["env_dir"]
+    # Not through the link to the engine in use, which another version's installation moves.
+    assert environment["CUDA_HOME"] == f"{own}/cuda"
+    assert environment["LD_LIBRARY_PATH"] == f"{own}/cuda/lib64"
+    assert environment["PATH"].split(":")[0] == f"{own}/bin"
     # Else K2-Thinking gets DeepSeek V4's, for the name of its architecture.
     assert environment["SGLANG_APPLY_CONFIG_BACKUP"] == "none"
 
@@ -456,5 +462,9 @@ def test_int4_experts_do_not_go_over_the_gpu_layer_by_layer() -> None:
     (said,) = found(asked, "engine.flag_left_out")
     assert flag in said["title"]
     assert found(own, "engine.flag_left_out") == []
+    assert blocked_by(plan(hybrid_facts(), engine_args={flag[2:]: 0}, **HUGE)) == set()
     other = plan(hybrid_facts(), **HUGE | {"model": "kimi-k2-instruct"})
     assert flag in other["instances"][0]["argv"]
+    # The others wait for each chunk, and a watchdog ends the server where one takes too long.
+    assert argument(own, "--chunked-prefill-size") == "4096"
+    assert int(argument(own, "--watchdog-timeout")) > 300
