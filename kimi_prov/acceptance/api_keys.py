@@ -59,6 +59,12 @@ def _line(line: str, where: str) -> tuple[str, str]:
                 fix='make it with: printf %s "$KEY" | sha256sum',
             )
         return name, value.lower()
+    if HASH.match(value):
+        # Taken for a key it would open the port to whoever reads the hash, and not to its owner.
+        raise UserError(
+            f"{where}: {name} has 64 hexadecimal digits, which a hash has as well",
+            fix=f"write {name}:sha256:<hex> if they are one; make keys that are none",
+        )
     if len(value) < SHORTEST or any(character.isspace() for character in value):
         raise UserError(
             f"{where}: the key of {name} is shorter than {SHORTEST} characters or has spaces",

@@ -249,8 +249,8 @@ VARIABLES: tuple[Variable, ...] = (
         "file",
         None,
         "secrets/api-keys",
-        "File on the control machine with lines NAME:KEY or NAME:SHA256. Not set: a first key is "
-        "made, and `kimi-prov key` shows it once.",
+        "File on the control machine with lines NAME:KEY or NAME:sha256:HEX. Not set: a first key "
+        "is made, and `kimi-prov key` shows it once.",
     ),
     _v(
         _ENGINE,
@@ -322,7 +322,8 @@ VARIABLES: tuple[Variable, ...] = (
         "seconds",
         "auto",
         "7200",
-        "Seconds until the engine has to answer. auto: by the size of the weights.",
+        "Seconds until the engine has to answer. auto: by the size of the weights. The unit itself "
+        "waits an hour at least.",
         auto=True,
     ),
     _v(

@@ -21,7 +21,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kimi_prov.catalog.loader import LOCKS, load
+from kimi_prov.hardware import recording
 from kimi_prov.lab import settings
+from kimi_prov.planner.plan import make_plan
+from kimi_prov.planner.wishes import parse
 from kimi_prov.target import engine_check
 
 if TYPE_CHECKING:
@@ -112,6 +115,20 @@ def test_the_real_parser_accepts_the_command_line(
     if version == "0.32.0":
         argv += ["--numa-bind", "--numa-bind-nodes", *"00001111"]
     assert engine_check.ask(parser_of(version), argv, environment) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("card", [("NVIDIA H200", "9.0"), ("NVIDIA B200", "10.0")])
+def test_the_real_parser_accepts_what_is_planned_for_it(
+    card: tuple[str, str], version: str, parser_of: Callable[[str], Path]
+) -> None:
+    """The line of each version's own plan; the cards are recorded H200s, the second renamed."""
+    facts = recording.read(ROOT / "tests" / "data" / "recordings" / "h200-x8")
+    for row in facts["gpus"]:
+        row |= {"model": card[0], "compute_capability": card[1]}
+    wishes = {"kimi_model": "kimi-k2.5", "kimi_engine_version": version}
+    instance = make_plan(facts, parse(wishes, host="server"), load())["instances"][0]
+    assert engine_check.ask(parser_of(version), instance["argv"], instance["env"]) is None
 
 
 def test_the_real_parser_refuses_what_is_dead(parser_of: Callable[[str], Path]) -> None:

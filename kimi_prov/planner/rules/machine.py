@@ -283,8 +283,8 @@ def _gib(case: Case) -> Iterator[Hit]:
             "blocker",
             observed=_shown(found),
             required="no GIB plugin that ldconfig knows",
-            fix="remove /usr/local/gib and its files in /etc/ld.so.conf.d, then run ldconfig; "
-            "environment variables and LD_LIBRARY_PATH do not help",
+            fix="kimi-prov apply sets them aside; by hand, remove /usr/local/gib and its files in "
+            "/etc/ld.so.conf.d, then run ldconfig: variables and LD_LIBRARY_PATH do not help",
         )
 
 

@@ -27,6 +27,8 @@ def test_hashes_and_keys_are_read_and_only_hashes_come_out(tmp_path):
         ("al ice:" + SECRET, "expected"),
         ("alice:sha256:12", "64 hexadecimal digits"),
         ("alice:short", "shorter than 16"),
+        # A hash without its word: whoever reads it could use it as the key.
+        (f"alice:{'a' * 64}", "which a hash has as well"),
         (f"alice:{SECRET}\nalice:{SECRET}", "given twice"),
         ("operator:" + SECRET, "kept for the key"),
     ],

@@ -36,7 +36,9 @@ def test_cpus_are_what_psutil_says() -> None:
 
 
 def test_disks_are_what_psutil_says() -> None:
-    for row in probe_system.filesystems(LIVE):
+    rows = probe_system.filesystems(LIVE)
+    assert rows
+    for row in rows:
         usage = psutil.disk_usage(row["mount"])
         assert row["total_bytes"] == usage.total
         assert row["free_bytes"] == pytest.approx(usage.free, rel=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_inputs import gpu_facts, lab_facts, metal_facts, plan
+from test_rules import hybrid_facts
 
+from kimi_prov.hardware import recording
 from kimi_prov.hardware.facts import schema
 
 VALIDATOR = jsonschema.Draft202012Validator(schema("facts"))
@@ -41,17 +44,27 @@ def without(facts: dict[str, Any], path: tuple, *, drop: bool) -> dict[str, Any]
     return changed
 
 
-WHOLE = {"lab": lab_facts(), "metal": metal_facts(), "gpu": gpu_facts(count=1)}
+RECORDED = Path(__file__).resolve().parents[3] / "tests" / "data" / "recordings" / "h200-x8"
+HUGE = {"model": "kimi-k2.5", "weights_source": None}
+# Facts, and what is wished for on them.
+WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "lab": (lab_facts(), {}),
+    "metal": (metal_facts(), {}),
+    "gpu": (gpu_facts(count=1), {}),
+    "recorded": (recording.read(RECORDED), HUGE),
+    "hybrid": (hybrid_facts(), HUGE),
+}
 
 
 @pytest.mark.parametrize("drop", [False, True], ids=["null", "missing"])
 @pytest.mark.parametrize("name", WHOLE)
 def test_any_one_unknown_fact_is_borne(name: str, drop: bool) -> None:
     tried = 0
-    for path in places(WHOLE[name]):
-        changed = without(WHOLE[name], path, drop=drop)
+    facts, wishes = WHOLE[name]
+    for path in places(facts):
+        changed = without(facts, path, drop=drop)
         if VALIDATOR.is_valid(changed):
-            plan(changed)
+            plan(changed, **wishes)
             tried += 1
     assert tried > 30
 
@@ -63,7 +76,7 @@ def test_any_one_unknown_fact_is_borne(name: str, drop: bool) -> None:
     st.booleans(),
 )
 def test_any_number_of_unknown_facts_is_borne(name: str, picks: list[int], drop: bool) -> None:
-    facts = WHOLE[name]
+    facts, wishes = WHOLE[name]
     paths = places(facts)
     for pick in picks:
         try:
@@ -72,4 +85,4 @@ def test_any_number_of_unknown_facts_is_borne(name: str, picks: list[int], drop:
             continue  # an earlier pick took its parent away
         if VALIDATOR.is_valid(changed):
             facts = changed
-    plan(facts)
+    plan(facts, **wishes)

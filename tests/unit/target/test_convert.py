@@ -97,7 +97,14 @@ class Machine:
             },
         )
 
-    def checkpoint(self, kind: str = "BF16", suffix: str = "weight", salt: bytes = b"") -> None:
+    def checkpoint(
+        self,
+        kind: str = "BF16",
+        suffix: str = "weight",
+        salt: bytes = b"",
+        *,
+        scales: bool = True,
+    ) -> None:
         for old in self.source.iterdir():
             old.unlink()
         config = {"n_routed_experts": EXPERTS, "num_experts_per_tok": 1, "hidden_size": HIDDEN}
@@ -110,7 +117,7 @@ class Machine:
                 for name in ("gate", "up", "down"):
                     tensor = f"{stem}.mlp.experts.{expert}.{name}_proj"
                     rows[f"{tensor}.{suffix}"] = (kind, b"xy")
-                    if kind == "F8_E4M3":
+                    if kind == "F8_E4M3" and scales:
                         rows[f"{tensor}.weight_scale_inv"] = ("F32", b"abcd")
             tensors(self.source / f"model-{layer:05d}.safetensors", rows)
         records = {
@@ -222,6 +229,9 @@ def test_other_weights_or_pools_are_converted_anew_and_files_of_others_are_left(
 def test_fp8_needs_its_scales(machine: Machine) -> None:
     machine.checkpoint(kind="F8_E4M3")
     assert machine.convert() == 0
+    machine.checkpoint(kind="F8_E4M3", scales=False)
+    assert machine.convert() == 2
+    assert "scale" in machine.message
     machine.checkpoint(kind="F8_E5M2")
     assert machine.convert() == 2
     assert "F8_E5M2" in machine.message
@@ -271,7 +281,11 @@ def test_files_for_another_number_of_pools_are_refused(
     assert "for 2 thread pool(s), and the plan has 1" in capsys.readouterr().err
 
 
-def test_what_is_no_tensor_file_is_named(machine: Machine) -> None:
+def test_what_is_no_tensor_file_is_named(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
     (machine.result / "layer-00001.safetensors").write_bytes(b"short")
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         convert.main(["--made-for", "1", str(machine.result)])
+    told = f"{ended.value.code} {capsys.readouterr().err}"
+    assert "layer-00001.safetensors: is no safetensors file" in told

@@ -415,16 +415,18 @@ def test_a_disk_that_fills_up_on_the_way_keeps_what_has_come(
 ) -> None:
     files = {"model-1.safetensors": noise(1, 9_000_000)}
     server = serve(files)
-    server.behaviour.rate = 10_000_000
+    server.behaviour.rate = 2_000_000
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o"]
     subprocess.run([*mount, "size=90m", "tmpfs", str(disk)], check=True)
+    child = None
     try:
         machine.write(source=server.url, manifest=manifest_of(files), dir=f"{disk}/kimi")
         command = [sys.executable, "-m", "kimi_prov.target", "fetch", "--config"]
         child = subprocess.Popen([*command, str(machine.config_path)], cwd=ROOT)
         while not list(disk.rglob("*.part")):
+            assert child.poll() is None
             time.sleep(0.01)
         subprocess.run([*mount, "remount,size=4m", "tmpfs", str(disk)], check=True)
         assert child.wait(30) == 2
@@ -435,6 +437,9 @@ def test_a_disk_that_fills_up_on_the_way_keeps_what_has_come(
         assert machine.fetch() == 0
         assert server.behaviour.served["model-1.safetensors"] < 7_000_000
     finally:
+        if child is not None:
+            child.kill()
+            child.wait()
         subprocess.run(["umount", str(disk)], check=True)
 
 
@@ -508,11 +513,15 @@ def test_a_revision_that_is_not_there_is_named(
 
 
 def test_a_hub_out_of_reach_is_waited_for_and_then_given_up(
-    machine: Machine, serve: Start, files: dict[str, bytes]
+    machine: Machine,
+    serve: Start,
+    files: dict[str, bytes],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     hub = Hub(serve, files)
-    wishes = {**hub.wishes(), "hf_endpoint": "http://127.0.0.1:9"}
+    wishes = {**hub.wishes(), "hf_endpoint": "http://127.0.0.1:9", "first_contact_s": 3}
     assert machine.fetch(**wishes) == 1
+    assert "trying again" in "".join(capsys.readouterr())
     assert "cannot be reached" in machine.progress["message"]
 
 
