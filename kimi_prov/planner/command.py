@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import number
-from kimi_prov.planner import command_kt, experts
+from kimi_prov.planner import command_kt, engine, experts
 from kimi_prov.target import layout
 
 if TYPE_CHECKING:
@@ -229,11 +229,8 @@ def environment(
         "XDG_CACHE_HOME": layout.CACHE,
     }
     if choice.hybrid:
-        return dict(
-            sorted(
-                {**found, **command_kt.environment(f"{layout.ENGINES}/{choice.env_name}")}.items()
-            )
-        )
+        own = command_kt.environment(engine.env_dir(choice))
+        return dict(sorted({**found, **own}.items()))
     if budget.instances > 1 and gpus:
         found["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
     found |= {"VLLM_CACHE_ROOT": f"{layout.CACHE}/vllm", "VLLM_NO_USAGE_STATS": "1"}

@@ -63,10 +63,8 @@ def links(wheels: Path, release: str) -> Dict[str, Path]:
 def _driver(folder: Path) -> None:
     """Write what linkers take for the driver's library: its name and no function."""
     folder.mkdir(parents=True, exist_ok=True)
-    _run(
-        ["g++", "-shared", "-Wl,-soname,libcuda.so.1", "-x", "c", "-o"],
-        [str(folder / "libcuda.so"), os.devnull],
-    )
+    soname = ["-shared", "-Wl,-soname,libcuda.so.1"]
+    _run("g++", *soname, "-x", "c", "-o", str(folder / "libcuda.so"), os.devnull)
 
 
 def _compile(home: Path) -> None:
@@ -74,14 +72,14 @@ def _compile(home: Path) -> None:
         source = Path(folder) / "kernel.cu"
         source.write_text(_KERNEL, encoding="utf-8")
         where = [f"-I{home}/include", f"-L{home}/lib64", f"-L{home}/lib64/stubs"]
-        out = ["-o", f"{folder}/kernel.so", str(source), "-lcudart", "-lcuda"]
-        _run([f"{home}/bin/nvcc", "-shared", "-Xcompiler", "-fPIC", "-arch=sm_80"], [*where, *out])
+        made = ["-shared", "-Xcompiler", "-fPIC", "-arch=sm_80", "-o", f"{folder}/kernel.so"]
+        _run(f"{home}/bin/nvcc", *made, *where, str(source), "-lcudart", "-lcuda")
 
 
-def _run(program: List[str], arguments: List[str]) -> None:
+def _run(compiler: str, *arguments: str) -> None:
     try:
         done = subprocess.run(
-            [*program, *arguments],
+            [compiler, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -92,6 +90,6 @@ def _run(program: List[str], arguments: List[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         status, said = -1, str(error)
     if status:
-        name = os.path.basename(program[0])
+        name = os.path.basename(compiler)
         print(said[-2000:], file=sys.stderr)
         raise SystemExit(f"{name} does not compile here: expected status 0, it ended with {status}")

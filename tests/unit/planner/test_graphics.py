@@ -388,6 +388,13 @@ def test_an_engine_on_gpus_finds_a_compiler(facts: dict[str, Any]) -> None:
     assert {"g++", "python3-dev"} <= set(plan(facts, **HUGE)["packages"])
 
 
+def test_headers_are_those_of_the_engines_own_python() -> None:
+    facts = hybrid_facts()
+    other = {"path": "/usr/bin/python3.12", "version": "3.12"}
+    facts["python"] |= {"path": "/usr/bin/python3", "version": "3.13.5", "others": [other]}
+    assert {"python3.12-dev", "python3.12-venv"} <= set(plan(facts, **HUGE)["packages"])
+
+
 def test_what_has_vllm_compile_with_nvcc_is_off() -> None:
     document = plan(gpu_facts(), engine_version="0.32.0", **HUGE)
     environment = document["instances"][0]["env"]
