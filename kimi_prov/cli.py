@@ -138,6 +138,7 @@ def check(targets: tuple[Path, ...], form: str, output: Path | None, **asked: An
 def apply(inventory: Path, extra: tuple[str, ...], **passed: Any) -> ExitCode:  # noqa: ANN401
     """Bring the machines to a served model; the same command again changes nothing."""
     from kimi_prov.acceptance import suite
+    from kimi_prov.commands import playbooks
 
     return playbooks.apply(inventory, playbooks.Passed(extra=extra, **passed), suite.stand_ins)
 
@@ -149,6 +150,7 @@ def apply(inventory: Path, extra: tuple[str, ...], **passed: Any) -> ExitCode:  
 @OUTPUT
 def verify(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
     """Have the served model, and its port, prove themselves."""
+    from kimi_prov.commands import playbooks
     from kimi_prov.console import documents
 
     return playbooks.verify(inventory, limit, _output(form, output), documents.verify)
@@ -161,6 +163,9 @@ def verify(inventory: Path, limit: str | None, form: str, output: Path | None) -
 @OUTPUT
 def status(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
     """Say what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve."""
+    from kimi_prov.commands import playbooks
+    from kimi_prov.console import documents
+
     return playbooks.status(inventory, limit, _output(form, output), documents.status)
 
 
@@ -172,6 +177,8 @@ def status(inventory: Path, limit: str | None, form: str, output: Path | None) -
 def bench(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
     """Measure memory, the kernel and the served model, and say whether that is normal here."""
     from kimi_prov.acceptance import bench as judging
+    from kimi_prov.commands import playbooks
+    from kimi_prov.console import documents
 
     wished = _output(form, output)
     return playbooks.bench(inventory, limit, wished, documents.bench, judging.changes)
@@ -183,6 +190,8 @@ def bench(inventory: Path, limit: str | None, form: str, output: Path | None) ->
 @click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted.")
 def key(inventory: Path, limit: str | None, *, rotate: bool) -> ExitCode:
     """Print `HOST KEY` for the API key that nobody has seen yet. It is shown once."""
+    from kimi_prov.commands import playbooks
+
     return playbooks.key(inventory, limit, rotate=rotate)
 
 
@@ -193,6 +202,7 @@ def key(inventory: Path, limit: str | None, *, rotate: bool) -> ExitCode:
 @click.option("--purge-weights", is_flag=True, help="Remove the weights too.")
 def destroy(inventory: Path, limit: str | None, *, yes: bool, purge_weights: bool) -> ExitCode:
     """Put the machines back as they were; the weights stay unless told otherwise."""
+    from kimi_prov.commands import playbooks
 
     def ask(question: str) -> bool:
         return click.confirm(question, err=True)
@@ -220,12 +230,14 @@ def init(directory: Path, profile: str) -> None:
 @click.option("--measure", is_flag=True, help="Time memory, disk and hashing too.")
 def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
     """Describe this machine as JSON; needs no root and changes nothing."""
+    from kimi_prov.commands import probe as probing
+
     if bundle is not None:
-        sys.stdout.write(f"{playbooks.bundle(bundle)}\n")
+        sys.stdout.write(f"{probing.bundle(bundle)}\n")
         return
     wished = _output("json", output)
     wished.check()
-    wished.write(playbooks.probe(measure=measure), str)
+    wished.write(probing.probe(measure=measure), str)
 
 
 @cli.command()
@@ -250,6 +262,7 @@ def catalog(
     and SHA-256 of each file, from the hub (or from the one that HF_ENDPOINT names).
     """
     from kimi_prov.catalog.loader import load
+    from kimi_prov.commands import catalog as showing
     from kimi_prov.commands import pin
 
     wished = _output(form, output)
@@ -258,8 +271,8 @@ def catalog(
         made = pin.pin(name or "", token_file=hf_token_file, ca_bundle=ca_bundle)
         wished.write(made, lambda: pin.text(made))
         return
-    document = playbooks.show(load(), kind, name)
-    wished.write(document, lambda: playbooks.text(document))
+    document = showing.show(load(), kind, name)
+    wished.write(document, lambda: showing.text(document))
 
 
 @cli.group()
@@ -271,14 +284,18 @@ def lab() -> None:
 @INVENTORY
 def lab_up(inventory: Path) -> None:
     """Bring the inventory's lab hosts up; those that are up stay as they are."""
-    playbooks.up(inventory)
+    from kimi_prov.commands import lab as labs
+
+    labs.up(inventory)
 
 
 @lab.command("down")
 @INVENTORY
 def lab_down(inventory: Path) -> None:
     """Take the inventory's lab away, with all that it made."""
-    playbooks.down(inventory)
+    from kimi_prov.commands import lab as labs
+
+    labs.down(inventory)
 
 
 @lab.command("list")
@@ -287,9 +304,11 @@ def lab_down(inventory: Path) -> None:
 @OUTPUT
 def lab_list(inventory: Path, form: str, output: Path | None) -> None:
     """Say which lab hosts the inventory has, where they answer, and whether they are up."""
+    from kimi_prov.commands import lab as labs
+
     wished = _output(form, output)
     wished.check()
-    hosts = [asdict(host) for host in playbooks.list_hosts(inventory)]
+    hosts = [asdict(host) for host in labs.list_hosts(inventory)]
 
     def text() -> str:
         return "\n".join(
@@ -305,7 +324,9 @@ def lab_list(inventory: Path, form: str, output: Path | None) -> None:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def lab_ssh(inventory: Path, host: str, command: tuple[str, ...]) -> NoReturn:
     """Open a session on a lab host, or run COMMAND there."""
-    playbooks.ssh(inventory, host, command)
+    from kimi_prov.commands import lab as labs
+
+    labs.ssh(inventory, host, command)
 
 
 def main() -> NoReturn:

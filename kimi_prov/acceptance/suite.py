@@ -1,7 +1,8 @@
 """What a served model must pass, put together from where it can be seen.
 
-The checks through the port are `kimi_prov.on_host.gateway.checks`; here are the judgements over what the
-machine reports about itself and over what other hosts tried, and the whole document of a host.
+The checks through the port are `kimi_prov.on_host.gateway.checks`; here are the judgements over
+what the machine reports about itself and over what other hosts tried, and the whole document of
+a host.
 """
 
 from __future__ import annotations

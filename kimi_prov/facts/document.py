@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov import schemas
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jsonschema.exceptions import ValidationError
 
-_SCHEMA = Path(__file__).resolve().parent / "schema"
 _LARGEST_BYTES = 16 << 20
-
-
-@cache
-def schema(name: str) -> dict[str, Any]:
-    """Return the JSON Schema of `facts` or `plan`."""
-    document: dict[str, Any] = json.loads((_SCHEMA / f"{name}.json").read_text(encoding="utf-8"))
-    return document
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -44,7 +37,7 @@ def check(document: Any, where: str, fix: str) -> dict[str, Any]:  # noqa: ANN40
     """Return the document if it satisfies the facts schema. Raises UserError naming the key."""
     import jsonschema  # noqa: PLC0415  (a tenth of a second, which only readers of files pay)
 
-    errors = jsonschema.Draft202012Validator(schema("facts")).iter_errors(document)
+    errors = jsonschema.Draft202012Validator(schemas.load("facts")).iter_errors(document)
     first = min(errors, key=lambda error: (len(error.absolute_path), error.json_path), default=None)
     if first is not None:
         key, problem = _deepest(first)

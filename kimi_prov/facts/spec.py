@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov import schemas
 from kimi_prov.catalog.reading import FAULTS, line_of, not_yaml, parse, spelled
 from kimi_prov.errors import UserError
 from kimi_prov.facts.form import MisfitError, fit
@@ -16,12 +14,12 @@ from kimi_prov.on_host.system.machine import format_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from kimi_prov.catalog.loader import Catalogue, Cpu, Gpu
 
 SCHEMA = "kimi-prov/spec/v1"
 _FACTS = "kimi-prov/facts/v1"
-_FORM = Path(__file__).resolve().parent / "schema" / "spec.json"
 _EXAMPLES = "see inventories/specs for sheets that are whole"
 _LARGEST_BYTES = 1 << 20
 _MOST_THREADS = 8192
@@ -54,7 +52,7 @@ def read(path: Path, catalogue: Catalogue) -> dict[str, Any]:
 
 def facts(sheet: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # noqa: ANN401
     """Return the facts of a parsed sheet. Raises MisfitError. `detail` says where it came from."""
-    fit(sheet, schema())
+    fit(sheet, schemas.load("spec"))
     sheet = _whole(sheet)
     origins: Origins = {}
     cpu = _processor(sheet["cpu"], catalogue, origins)
@@ -99,13 +97,6 @@ def facts(sheet: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # n
         "measured": None,
         "price": _price(sheet.get("price")),
     }
-
-
-@cache
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of a spec sheet."""
-    document: dict[str, Any] = json.loads(_FORM.read_text(encoding="utf-8"))
-    return document
 
 
 def _text(path: Path) -> str:

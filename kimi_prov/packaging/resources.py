@@ -7,7 +7,7 @@ from pathlib import Path
 
 def root() -> Path:
     """Directory that holds `ansible.cfg`, `playbooks/`, `roles/` and `inventories/`."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     packed = package / "_bundle"
     return packed if packed.is_dir() else package.parent
 
@@ -19,4 +19,4 @@ def playbook(name: str) -> Path:
 
 def plugins() -> Path:
     """Directory of our own Ansible plugins; they are part of the package either way."""
-    return Path(__file__).resolve().parent / "ansible" / "plugins"
+    return Path(__file__).resolve().parents[1] / "ansible" / "plugins"

@@ -13,6 +13,8 @@ from kimi_prov.errors import ExitCode, UserError
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PACKAGE = Path(__file__).resolve().parents[1]
+# Of this package: the code, and what it has in common with the control side.
+_TRAVELS = ("contract", "on_host")
 _MAIN = "import sys\nfrom kimi_prov.on_host.__main__ import main\nsys.exit(main())\n"
 _SHEBANG = b"#!/usr/bin/env python3\n"
 
@@ -52,9 +54,9 @@ def zipapp_bytes() -> bytes:
 
 
 def _members() -> dict[str, bytes]:
-    """Return every file of the zipapp. `kimi_prov` itself is empty there: only `target` travels."""
+    """Return every file of the zipapp. `kimi_prov` itself is empty there."""
     members = {"__main__.py": _MAIN.encode(), "kimi_prov/__init__.py": b""}
-    for path in (_PACKAGE / "target").rglob("*.py"):
+    for path in sorted(p for folder in _TRAVELS for p in (_PACKAGE / folder).rglob("*.py")):
         members[f"kimi_prov/{path.relative_to(_PACKAGE).as_posix()}"] = path.read_bytes()
     for path in _cpuinfo().glob("*.py"):
         members[f"cpuinfo/{path.name}"] = path.read_bytes()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.report import cost
@@ -21,13 +19,6 @@ _KINDS = {
     "spec": "a spec sheet: what was promised, nothing was measured",
     "made": "made up for a test",
 }
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of a check document; facts and plan have schemas of their own."""
-    path = Path(__file__).resolve().parent / "schema" / "check.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
 
 
 def document(targets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

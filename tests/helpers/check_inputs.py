@@ -13,7 +13,7 @@ from kimi_prov.planner.settings.parsing import parse
 from kimi_prov.report import check
 from kimi_prov.report.cost import Api, Known, Rate, Use
 
-LAB = Path(__file__).resolve().parents[2] / "data" / "facts" / "lab-nspawn.json"
+LAB = Path(__file__).resolve().parents[1] / "data" / "facts" / "lab-nspawn.json"
 GIB = 1 << 30
 ASSUMED = {
     "amortise": Rate(4, "assumed"),

@@ -11,7 +11,8 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "facts"
+DATA = Path(__file__).resolve().parents[1] / "data" / "facts"
+AVX512 = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "avx512vbmi"]
 GIB = 1 << 30
 MIB = 1 << 20
 LAB_WISHES = {"kimi_model": "kimi-k2-lab", "kimi_weights_source": "file:///srv/model"}
@@ -90,3 +91,21 @@ def found(document: dict[str, Any], identity: str) -> list[dict[str, Any]]:
 def blocked_by(document: dict[str, Any]) -> set[str]:
     """Ids of the blockers."""
     return {row["id"] for row in document["findings"] if row["severity"] == "blocker"}
+
+
+def hybrid_facts(count: int = 2, mib: int = 95830, **host: Any) -> dict[str, Any]:
+    """A machine with two cards that do not hold all weights, and memory that does."""
+    facts = gpu_facts(count=count, mib=mib)
+    base = metal_facts(**({"nodes": 2, "gib": 1536, "cores": 96} | host))
+    facts = base | {"gpus": facts["gpus"], "nvidia": facts["nvidia"]}
+    facts["cpu"]["isa"] = list(AVX512)
+    for card in facts["gpus"]:
+        card["model"] = "NVIDIA H100 NVL"
+    return facts
+
+
+def snc(nodes: int) -> dict[str, Any]:
+    """Two sockets cut into this many nodes together."""
+    facts = hybrid_facts(nodes=nodes, cores=96)
+    facts["cpu"]["sockets"] = 2
+    return facts

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
 from machines import kimi_prov
+
+from kimi_prov import schemas
 
 if TYPE_CHECKING:
     from machines import Host
@@ -22,7 +23,7 @@ def test_bench_measures_the_served_model_and_leaves_nothing(served_host: Host) -
     assert done.returncode == 0, done.stderr
     assert key not in done.stdout + done.stderr
     document = json.loads(done.stdout)
-    schema = json.loads((files("kimi_prov.acceptance") / "schema" / "bench.json").read_text())
+    schema = schemas.load("bench")
     jsonschema.validate(document, schema)
     host = document["hosts"][served_host.name]
     assert [level["concurrency"] for level in host["serve"]["levels"]] == [1, 4, 16]

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from machines import CHECKOUT, make_lab, run
+from weights_server import HubHandler, Server
 
 from kimi_prov.commands import lab as commands
 from kimi_prov.lab import model as lab_model
-
-sys.path.append(str(CHECKOUT / "tests" / "unit" / "target"))
-from weights_server import HubHandler, Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

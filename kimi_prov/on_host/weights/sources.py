@@ -14,6 +14,7 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
+from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Tuple
 
 from kimi_prov.contract.errors import Permanent, Transient, human, plain
@@ -212,11 +213,10 @@ class HubSource(Source):
         return self._web.open(url, self._headers, offset, entry)
 
     def _ask(self, revision: str) -> Dict[str, Any]:
-        package = os.path.dirname(os.path.abspath(__file__))
         environment = {
             "PATH": "/usr/bin:/bin",
             # the package lies in a checkout or in the zipapp: Python imports from both
-            "PYTHONPATH": os.path.dirname(os.path.dirname(package)),
+            "PYTHONPATH": str(PurePath(os.path.abspath(__file__)).parents[3]),
             "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HOME": "/nonexistent",

@@ -419,7 +419,10 @@ def table() -> str:
         "over what the planner would choose, and where the two contradict each other the plan says",
         "so. Paths on the control machine are relative to the inventory's directory.",
         "",
-        "Made from `kimi_prov/planner/settings/definitions.py` by `python -m kimi_prov.planner.settings.definitions`.",
+        (
+            "Made from `kimi_prov/planner/settings/definitions.py` by "
+            "`python -m kimi_prov.planner.settings.definitions`."
+        ),
     ]
     for group in dict.fromkeys(variable.group for variable in VARIABLES):
         lines += [

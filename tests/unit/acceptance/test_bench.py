@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import json
-from importlib.resources import files
 
 import jsonschema
 import pytest
 
+from kimi_prov import schemas
 from kimi_prov.acceptance import bench
 from kimi_prov.console import documents
 from kimi_prov.runner import results
@@ -94,7 +93,7 @@ def report(*hosts: dict[str, object]) -> dict[str, object]:
 
 
 def valid(document: dict[str, object]) -> None:
-    schema = json.loads((files("kimi_prov.acceptance") / "schema" / "bench.json").read_text())
+    schema = schemas.load("bench")
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(document, schema)
 

@@ -6,16 +6,20 @@ import dataclasses
 import json
 import re
 from collections import Counter
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
 
+from kimi_prov import schemas
 from kimi_prov.catalog import reading
 from kimi_prov.catalog.loader import Catalogue, Combination, load
 from kimi_prov.catalog.names import forms, plain
 from kimi_prov.commands import catalog
 from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_names_are_the_repository_s_in_lower_case() -> None:
@@ -66,8 +70,7 @@ def test_every_lock_is_named_for_an_engine_of_the_catalogue() -> None:
 
 def test_every_row_says_where_it_comes_from_and_how_sure_it_is() -> None:
     document = catalog.show(load(), None, None)
-    schema = Path(catalog.__file__).parent / "schema" / "catalog.json"
-    jsonschema.validate(json.loads(json.dumps(document)), json.loads(schema.read_text()))
+    jsonschema.validate(json.loads(json.dumps(document)), schemas.load("catalog"))
     assert {row["part"].split(".")[0] for row in document["rows"]} == set(catalog._KINDS)
 
 

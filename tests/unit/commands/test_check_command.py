@@ -12,9 +12,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from kimi_prov import schemas
 from kimi_prov.commands.check import kind_of
 from kimi_prov.errors import UserError
-from kimi_prov.report.check import schema
 
 ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "tests" / "data" / "facts" / "lab-nspawn.json"
@@ -55,7 +55,7 @@ def test_a_sheet_that_fits_ends_with_0_and_one_document(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     found = json.loads(done.stdout)
-    jsonschema.validate(found, schema())
+    jsonschema.validate(found, schemas.load("check"))
     (target,) = found["targets"]
     assert target["name"] == "big"
     assert target["plan"]["model"]["name"] == "kimi-k2.5"

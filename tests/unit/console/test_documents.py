@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 
 import jsonschema
 import pytest
 
+from kimi_prov import schemas
 from kimi_prov.acceptance import suite
 from kimi_prov.console import documents
 
@@ -98,7 +98,7 @@ STATUS = {
 
 @pytest.mark.parametrize(("name", "document"), [("verify", VERIFY), ("status", STATUS)])
 def test_documents_fit_their_schema_and_a_renamed_key_does_not(name, document):
-    schema = json.loads((files("kimi_prov.acceptance") / "schema" / f"{name}.json").read_text())
+    schema = schemas.load(name)
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(document, schema)
     broken = json.loads(json.dumps(document).replace('"detail"', '"details"'))

@@ -15,6 +15,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.commands import init
 from kimi_prov.errors import ExitCode, UserError
@@ -245,7 +246,7 @@ def test_files_that_are_no_sheets(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yml")), ids=lambda path: path.stem)
 def test_shipped_sheets_are_whole(path: Path) -> None:
     document = yaml.safe_load(path.read_text())
-    jsonschema.Draft202012Validator(spec.schema()).validate(document)
+    jsonschema.Draft202012Validator(schemas.load("spec")).validate(document)
     found = spec.read(path, load())
     documents.check(found, str(path), "mend it")
     assert document["name"] == path.stem
@@ -299,12 +300,12 @@ PATHS = [
     ("name",),
     ("note",),
     ("extra",),
-    *[("cpu",), *[("cpu", key) for key in spec.schema()["properties"]["cpu"]["properties"]]],
+    *[("cpu",), *[("cpu", key) for key in schemas.load("spec")["properties"]["cpu"]["properties"]]],
     *[
         ("memory",),
-        *[("memory", key) for key in spec.schema()["properties"]["memory"]["properties"]],
+        *[("memory", key) for key in schemas.load("spec")["properties"]["memory"]["properties"]],
     ],
-    *[("gpus",), *[("gpus", key) for key in spec.schema()["$defs"]["cards"]["properties"]]],
+    *[("gpus",), *[("gpus", key) for key in schemas.load("spec")["$defs"]["cards"]["properties"]]],
     *[("disks",), ("disks", 0), ("disks", 0, "size_gb"), ("disks", 0, "count"), ("nics",)],
     *[("software",), ("software", "os"), ("software", "nvidia_driver"), ("price",)],
     ("price", "hourly_usd"),
@@ -408,9 +409,9 @@ def test_our_validator_and_the_library_s_agree(changes) -> None:
         document = put(document, path, value)
     if not finite(document):
         return
-    library = jsonschema.Draft202012Validator(spec.schema()).is_valid(document)
+    library = jsonschema.Draft202012Validator(schemas.load("spec")).is_valid(document)
     try:
-        form.fit(document, spec.schema())
+        form.fit(document, schemas.load("spec"))
     except form.MisfitError:
         assert not library
     else:

@@ -20,7 +20,7 @@ def test_the_wheel_carries_all_that_a_run_needs(wheel):
         f"{bundle}/inventories/lab/hosts.yml",
         f"{bundle}/inventories/localhost/hosts.yml",
         "kimi_prov/catalog/models.yaml",
-        "kimi_prov/facts/schema/facts.json",
+        "kimi_prov/schemas/facts.json",
         "kimi_prov/on_host/__main__.py",
         "kimi_prov/ansible/plugins/action/kimi_plan.py",
         "kimi_prov/ansible/plugins/filter/kimi.py",

@@ -15,11 +15,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from kimi_prov import schemas
 from kimi_prov.errors import UserError
 from kimi_prov.facts import document as facts
 from kimi_prov.packaging import zipapp
 
-TARGET = Path(zipapp.__file__).parents[1] / "target"
+PACKAGE = Path(zipapp.__file__).parents[1]
+TRAVELS = [p for room in ("contract", "on_host") for p in sorted((PACKAGE / room).rglob("*.py"))]
 
 
 def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
@@ -41,7 +43,7 @@ def test_it_describes_the_machine_and_leaves_nothing(tmp_path: Path) -> None:
     )
     took = time.monotonic() - started
     document = json.loads(done.stdout)
-    jsonschema.Draft202012Validator(facts.schema("facts")).validate(document)
+    jsonschema.Draft202012Validator(schemas.load("facts")).validate(document)
     assert document["cpu"]["model"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["probe.pyz"]
     assert took < 3, "it takes a third of a second on an idle machine"
@@ -60,7 +62,7 @@ def test_it_needs_no_root() -> None:
             user=65534 if os.geteuid() == 0 else None,
         )
     document = json.loads(done.stdout)
-    jsonschema.Draft202012Validator(facts.schema("facts")).validate(document)
+    jsonschema.Draft202012Validator(schemas.load("facts")).validate(document)
     assert document["host"]["root"] is False
 
 
@@ -88,7 +90,7 @@ def test_it_runs_under_python_3_9_and_leaves_nothing(tmp_path: Path, form: list[
     written = tmp_path / "facts.json"
     document = json.loads(written.read_text() if "--output" in form else done.stdout)
     written.unlink(missing_ok=True)
-    jsonschema.Draft202012Validator(facts.schema("facts")).validate(document)
+    jsonschema.Draft202012Validator(schemas.load("facts")).validate(document)
     assert document["python"]["version"].startswith("3.9.")
     assert document["origin"]["kind"] == "probe"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["probe.pyz", "scratch"]
@@ -118,7 +120,7 @@ def test_it_opens_nothing_for_writing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("path", sorted(TARGET.rglob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TRAVELS, ids=lambda path: path.name)
 def test_every_module_is_python_3_9(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 9))
 
@@ -126,8 +128,8 @@ def test_every_module_is_python_3_9(path: Path) -> None:
 def test_it_holds_no_more_than_it_needs(tmp_path: Path) -> None:
     program = zipapp.build_zipapp(tmp_path / "probe.pyz")
     names = zipfile.ZipFile(program).namelist()
-    folders = {name.rsplit("/", 1)[0] for name in names if "/" in name}
-    assert folders == {"kimi_prov", "kimi_prov/target", "cpuinfo"}
+    folders = {"/".join(name.split("/")[:-1][:2]) for name in names if "/" in name}
+    assert folders == {"kimi_prov", "kimi_prov/contract", "kimi_prov/on_host", "cpuinfo"}
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

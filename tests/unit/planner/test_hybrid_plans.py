@@ -19,10 +19,10 @@ import pytest
 import yaml
 from test_inventories import GOLDEN, ROOT, essence, units
 
+from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.contract import unit_files
 from kimi_prov.facts import spec
-from kimi_prov.facts.document import schema
 from kimi_prov.planner.plan import blockers, make_plan
 from kimi_prov.planner.settings.parsing import parse
 
@@ -73,7 +73,7 @@ def shown(plan: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", CASES)
 def test_plan_and_units_are_those_that_were_looked_at(name: str) -> None:
     plan = planned(name)
-    jsonschema.Draft202012Validator(schema("plan")).validate(plan)
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
     assert plan["engine"]["name"] == "ktransformers"
     assert plan["engine"]["provisioned"] is True
     written = {GOLDEN / f"{name}.json": json.dumps(shown(plan), indent=1) + "\n"}

@@ -16,10 +16,10 @@ import jsonschema
 import pytest
 import yaml
 
+from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.contract import unit_files
 from kimi_prov.facts import recording, synthetic
-from kimi_prov.facts.document import schema
 from kimi_prov.planner.plan import blockers, make_plan
 from kimi_prov.planner.settings.parsing import parse
 
@@ -119,7 +119,7 @@ def test_plan_and_units_are_those_that_were_looked_at(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_but_the_driver_is_in_the_way(name: str) -> None:
     plan = planned(name)
-    jsonschema.Draft202012Validator(schema("plan")).validate(plan)
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
     found = {row["id"] for row in blockers(plan)}
     assert found <= {"driver.branch"}
     assert plan["driver"]["action"] == ("install" if name == "gcp-h100-spot" else "none")
@@ -141,7 +141,7 @@ def test_a_stand_in_keeps_the_real_command_line_and_says_what_it_is(name: str) -
     source = "file:///opt/models/kimi-k2-lab"
     given = wishes | more | {"kimi_engine_stand_in": source}
     plan = make_plan(facts, parse(given, host=inventory), load())
-    jsonschema.Draft202012Validator(schema("plan")).validate(plan)
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
     assert plan["engine"]["variant"] == "cpu"
     assert plan["model"]["name"] == "kimi-k2-lab"
     assert plan["weights"]["source"] == source

@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 from plan_inputs import GIB, blocked_by, found, gpu_facts, lab_facts, metal_facts, plan
 
+from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.errors import UserError
-from kimi_prov.facts.document import schema
 from kimi_prov.on_host.probe.software import PACKAGES
 from kimi_prov.planner.plan import refusals
 
@@ -28,8 +28,8 @@ def argument(document: dict, flag: str) -> str:
 @pytest.mark.parametrize("facts", [lab_facts(), metal_facts(), gpu_facts()])
 @pytest.mark.parametrize("wishes", [{}, HUGE])
 def test_every_plan_satisfies_its_schema(facts: dict, wishes: dict) -> None:
-    jsonschema.Draft202012Validator(schema("facts")).validate(facts)
-    jsonschema.Draft202012Validator(schema("plan")).validate(plan(facts, **wishes))
+    jsonschema.Draft202012Validator(schemas.load("facts")).validate(facts)
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan(facts, **wishes))
 
 
 def test_a_lab_host_is_served_on_its_cpus() -> None:
@@ -77,7 +77,7 @@ def test_the_same_input_gives_the_same_bytes() -> None:
     first, second = (
         subprocess.run(
             [sys.executable, "-c", program],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent)},
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[2] / "helpers")},
             capture_output=True,
             check=True,
         ).stdout

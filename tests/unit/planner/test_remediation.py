@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plan_inputs import blocked_by, found, gpu_facts, metal_facts, plan
-from test_rules import hybrid_facts
+from plan_inputs import blocked_by, found, gpu_facts, hybrid_facts, metal_facts, plan
 
 from kimi_prov.catalog.loader import OVERLAY
 

@@ -10,13 +10,12 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_inputs import gpu_facts, lab_facts, metal_facts, plan
-from test_rules import hybrid_facts
+from plan_inputs import gpu_facts, hybrid_facts, lab_facts, metal_facts, plan
 
+from kimi_prov import schemas
 from kimi_prov.facts import recording
-from kimi_prov.facts.document import schema
 
-VALIDATOR = jsonschema.Draft202012Validator(schema("facts"))
+VALIDATOR = jsonschema.Draft202012Validator(schemas.load("facts"))
 
 
 def places(node: Any, path: tuple = ()) -> list[tuple]:

@@ -16,7 +16,7 @@ from kimi_prov.on_host.probe import gpu as probe_gpu
 from kimi_prov.on_host.probe import memory as probe_memory
 from kimi_prov.on_host.system.machine import Machine
 
-RECORDED = Path(__file__).parents[2] / "data" / "recordings"
+RECORDED = Path(__file__).parents[3] / "data" / "recordings"
 XML = (RECORDED / "h200-x1" / "nvidia-smi-q.xml").read_text()
 TOPO = (RECORDED / "h200-x8" / "nvidia-smi-topo-m.txt").read_text()
 

@@ -20,7 +20,7 @@ from weights_server import COMMIT, HubHandler, Server
 
 from kimi_prov.on_host.weights import fetch
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 Start = Callable[..., Server]
 
 

@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 from plan_inputs import blocked_by, found, lab_facts, metal_facts, plan
 
+from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
-from kimi_prov.facts.document import schema
 
 HUGE = {"model": "kimi-k2.5", "weights_source": None}
 SPR = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"]
@@ -31,7 +31,7 @@ def env(document: dict[str, Any]) -> dict[str, str]:
 
 def test_a_dual_xeon_serves_kimis_int4_by_kt_kernel() -> None:
     document = plan(xeon(), **HUGE)
-    jsonschema.Draft202012Validator(schema("plan")).validate(document)
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
     assert blocked_by(document) == set()
     assert "kt-kernel" in document["engine"]["reason"]
     assert document["experts"] == {"by": "kt-kernel", "threads": 92, "nodes": [0, 1]}

@@ -8,15 +8,14 @@ from typing import Any
 
 import jsonschema
 import pytest
-from plan_inputs import blocked_by, found, gpu_facts, lab_facts, plan
-from test_rules import hybrid_facts, snc
+from plan_inputs import blocked_by, found, gpu_facts, hybrid_facts, lab_facts, plan, snc
 
+from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording, spec
-from kimi_prov.facts.document import schema
 
 GIB = 1 << 30
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 RECORDINGS = ROOT / "tests" / "data" / "recordings"
 SHEETS = ROOT / "inventories" / "specs"
 HUGE = {"model": "kimi-k2.5", "weights_source": None}
@@ -325,7 +324,7 @@ def test_nodes_are_taken_from_both_sockets() -> None:
 @pytest.mark.parametrize("model", ["kimi-k2.5", "kimi-k3", "kimi-k2-instruct"])
 def test_every_shipped_sheet_gives_a_plan_of_its_schema(sheet: str, model: str) -> None:
     document = plan(quoted(sheet), **(HUGE | {"model": model}))
-    jsonschema.Draft202012Validator(schema("plan")).validate(document)
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
 
 
 @pytest.mark.parametrize(
@@ -379,7 +378,7 @@ def test_no_flag_of_the_inventory_ends_in_a_traceback(seed: int) -> None:
     facts = chance.choice([gpu_facts(), hybrid_facts(), lab_facts()])
     args = {flag: chance.choice(VALUES) for flag in chance.sample(FLAGS, 4)}
     document = plan(facts, engine_args=args, **chance.choice([{}, HUGE]))
-    jsonschema.Draft202012Validator(schema("plan")).validate(document)
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
 
 
 @pytest.mark.parametrize("facts", [gpu_facts(), hybrid_facts()], ids=["gpus", "hybrid"])

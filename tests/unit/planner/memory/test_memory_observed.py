@@ -13,7 +13,7 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.planner.memory import architecture
 
 GIB = 1 << 30
-DATA = Path(__file__).resolve().parents[2] / "data" / "kv_observations.yaml"
+DATA = Path(__file__).resolve().parents[3] / "data" / "kv_observations.yaml"
 ROWS = yaml.safe_load(DATA.read_text())["kv_observations"]
 TOLERANCE = 0.02
 # The model of the catalogue whose dimensions the row is about, and the cache's bytes a number.

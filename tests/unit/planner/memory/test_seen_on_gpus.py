@@ -18,7 +18,7 @@ from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
 
 GIB = 1 << 30
-DATA = Path(__file__).resolve().parents[2] / "data"
+DATA = Path(__file__).resolve().parents[3] / "data"
 
 
 def planned(**more: Any) -> dict[str, Any]:

@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plan_inputs import GIB, blocked_by, found, gpu_facts, lab_facts, metal_facts, plan
+from plan_inputs import (
+    AVX512,
+    GIB,
+    blocked_by,
+    found,
+    gpu_facts,
+    hybrid_facts,
+    lab_facts,
+    metal_facts,
+    plan,
+    snc,
+)
 
 from kimi_prov.planner.rules import table
 from kimi_prov.planner.rules.context import RULES
@@ -15,20 +26,8 @@ from kimi_prov.planner.rules.context import RULES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "rules.md"
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "rules.md"
 HUGE = {"model": "kimi-k2.5", "weights_source": None}
-AVX512 = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "avx512vbmi"]
-
-
-def hybrid_facts(count: int = 2, mib: int = 95830, **host: Any) -> dict[str, Any]:
-    """A machine with two cards that do not hold all weights, and memory that does."""
-    facts = gpu_facts(count=count, mib=mib)
-    base = metal_facts(**({"nodes": 2, "gib": 1536, "cores": 96} | host))
-    facts = base | {"gpus": facts["gpus"], "nvidia": facts["nvidia"]}
-    facts["cpu"]["isa"] = list(AVX512)
-    for card in facts["gpus"]:
-        card["model"] = "NVIDIA H100 NVL"
-    return facts
 
 
 def change(path: str, value: object) -> Callable[[dict[str, Any]], None]:
@@ -279,13 +278,6 @@ ALWAYS: list[tuple[str, Callable[[], dict[str, Any]], dict[str, Any], str]] = [
     ("engine.alternative", lambda: metal_facts(gib=1024, cores=96), {}, "info"),
     ("gpu.unknown", lambda: strange_cards(gpu_facts()), {}, "info"),
 ]
-
-
-def snc(nodes: int) -> dict[str, Any]:
-    """Two sockets cut into this many nodes together."""
-    facts = hybrid_facts(nodes=nodes, cores=96)
-    facts["cpu"]["sockets"] = 2
-    return facts
 
 
 def strange_cards(facts: dict[str, Any]) -> dict[str, Any]:

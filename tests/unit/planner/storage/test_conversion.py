@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-from plan_inputs import blocked_by, found, gpu_facts, lab_facts, plan
-from test_rules import hybrid_facts
+from plan_inputs import blocked_by, found, gpu_facts, hybrid_facts, lab_facts, plan
 
+from kimi_prov import schemas
 from kimi_prov.errors import UserError
-from kimi_prov.facts.document import schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +46,7 @@ def test_nothing_is_converted_where_nobody_asks() -> None:
 def test_experts_are_converted_on_the_machine(method: str, size: float) -> None:
     document = plan(hybrid_facts(), kt_method=method, **FP8)
     assert blocked_by(document) == set()
-    jsonschema.Draft202012Validator(schema("plan")).validate(document)
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
     made = document["conversion"]
     assert made["method"] == method
     assert made["from"] == "fp8"
@@ -92,7 +91,7 @@ def test_experts_converted_elsewhere_go_with_int4_weights(tmp_path: Path) -> Non
     given = "hf://someone/kimi-k2.5-amxint4@" + "ab" * 20
     document = plan(hybrid_facts(), kt_method="AMXINT4", kt_weights_source=given, **INT4)
     assert blocked_by(document) == set()
-    jsonschema.Draft202012Validator(schema("plan")).validate(document)
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
     assert document["conversion"] is None
     told = document["weights"]["converted"]
     assert told["source"] == given

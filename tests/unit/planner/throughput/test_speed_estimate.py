@@ -176,7 +176,7 @@ def test_unknown_formats_are_refused_and_gguf_kinds_found():
 
 def test_reading_the_coefficients_needs_no_fit():
     code = (
-        "import sys, kimi_prov.planner.throughput as s; from kimi_prov.planner.throughput import stored;"
+        "import sys; from kimi_prov.planner.throughput import stored;"
         "stored.load(); print('kimi_prov.planner.throughput.rows' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -17,7 +17,7 @@ from kimi_prov.planner.settings import definitions
 from kimi_prov.planner.settings.locate import locator
 from kimi_prov.planner.settings.parsing import parse
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "variables.md"
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "variables.md"
 
 
 def refused(values: dict, **more: object) -> UserError:

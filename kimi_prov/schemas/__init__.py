@@ -1,0 +1,16 @@
+"""The JSON Schemas of every document that this project writes or reads."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    """Return the JSON Schema of a document by its name: facts, spec, plan, check, verify, ..."""
+    file = Path(__file__).resolve().parent / f"{name}.json"
+    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return document
