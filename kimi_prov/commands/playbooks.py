@@ -7,12 +7,13 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.commands import bench_results
 from kimi_prov.console import run_summary, screens
 from kimi_prov.console.output import Output, say
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner import inventory as inventories
-from kimi_prov.runner import locks, results, run
+from kimi_prov.runner import locks, run
 from kimi_prov.runner.arguments import Request
 from kimi_prov.runner.run_folder import state_home
 
@@ -122,11 +123,11 @@ def bench(path: Path, limit: str | None, output: Output, text: Text, changes: Ch
         return {"ok": False, "detail": why, "stand_ins": []}
 
     def keep(host: str, found: dict[str, Any]) -> None:
-        place = results.folder(state_home(), path, host)
-        before = results.last(place)
+        place = bench_results.folder(state_home(), path, host)
+        before = bench_results.last(place)
         if before is not None:
             found["last"] = changes(before, found)
-        results.keep(place, {**found, "last": None})
+        bench_results.keep(place, {**found, "last": None})
 
     return _examine("bench", path, limit, output, text, nothing, keep)
 

@@ -1,0 +1,64 @@
+"""Imports run one way, type-only imports included, and no modules import each other in a circle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import import_graph
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    return import_graph.graph()
+
+
+def test_every_room_has_its_floor(imports: dict[str, set[str]]) -> None:
+    rooms = {module.partition(".")[0] for module in imports} - {""}
+    assert rooms == {room for floor in import_graph.FLOORS for room in floor}
+
+
+def test_no_module_imports_one_that_lies_above_it(imports: dict[str, set[str]]) -> None:
+    assert import_graph.upward(imports) == []
+
+
+def test_no_modules_import_each_other_in_a_circle(imports: dict[str, set[str]]) -> None:
+    assert import_graph.circles(imports) == []
+
+
+def package(tmp_path: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        file = tmp_path / "house" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return tmp_path / "house"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from house.planner import plan",
+        "from house.planner.plan import make",
+        "import house.planner.plan",
+        "def late():\n    from house.planner import plan",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.planner import plan",
+    ],
+)
+def test_an_import_upwards_is_told_with_both_names(tmp_path: Path, line: str) -> None:
+    house = package(tmp_path, {"catalog/loader.py": line + "\n", "planner/plan.py": ""})
+    found = import_graph.upward(import_graph.graph(house))
+    assert found == ["catalog.loader imports planner.plan, which lies above it"]
+
+
+def test_a_circle_is_told_with_all_its_names(tmp_path: Path) -> None:
+    files = {
+        "planner/a.py": "from house.planner import b",
+        "planner/b.py": "if TYPE_CHECKING:\n    from house.planner.c import C",
+        "planner/c.py": "from house.planner import a",
+        "planner/d.py": "from house.planner import a",
+    }
+    circles = import_graph.circles(import_graph.graph(package(tmp_path, files)))
+    assert circles == [["planner.a", "planner.b", "planner.c"]]
