@@ -217,11 +217,13 @@ def _run(request: Request, inventory: Inventory, inherit: Sequence[int] = ()) ->
 
 
 def _conclude(finished: Finished, *also: ExitCode) -> ExitCode:
-    """Say what went wrong and where the log is; return the exit code."""
+    """Say what was found, what went wrong and where the log is; return the exit code."""
     code = finished.outcome.exit_code(*also)
     failures = finished.outcome.failures
     for warning in dict.fromkeys(finished.outcome.warnings):
         say(f"warning: {warning}")
+    if found := words.findings(finished.outcome.findings):
+        say(found)
     if failures:
         say("\n" + words.failures(failures, finished.log))
     elif code is ExitCode.INTERRUPTED:

@@ -311,6 +311,7 @@ def _keep(folder: RunFolder, request: Request, outcome: Outcome) -> None:
                 }
                 for failure in outcome.failures
             ],
+            "findings": [{"host": row.host, **row.finding} for row in outcome.findings],
             "documents": outcome.documents,
         },
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.provision.causes import Failure
-    from kimi_prov.provision.outcome import Outcome, Phase
+    from kimi_prov.provision.outcome import HostFinding, Outcome, Phase
 
 _KIND = {
     ExitCode.BLOCKED: "blocked",
@@ -51,6 +51,16 @@ def _failure(failure: Failure) -> str:
         if failure.fix != LOG:
             lines.append(f"  fix: {failure.fix}")
     return "\n".join(lines)
+
+
+def findings(found: Sequence[HostFinding]) -> str:
+    """Write what plugins found while the run went on, by host; what is as it should be is not."""
+    return "\n".join(
+        line
+        for row in found
+        if row.finding.get("severity") != "pass"
+        for line in (f"{row.finding.get('severity')}: {row.host}", *_finding(row.finding))
+    )
 
 
 def _finding(row: Mapping[str, Any]) -> list[str]:

@@ -81,6 +81,46 @@ def test_plan_prints_json_alone_and_exits_3_when_blocked(installed, local, sever
     assert sorted(document["hosts"]) == ["a", "b"]
 
 
+FOUND = """
+- hosts: kimi
+  gather_facts: false
+  tasks:
+    - kimi_status:
+        warnings: ["a rule in chain c drops port 8000: clients may be kept out", "another matter"]
+        kimi: {findings: ["{{ row }}", "{{ row | combine({'severity': 'pass', 'id': 'quiet'}) }}"]}
+    - kimi_status: {kimi: {findings: ["{{ row | combine({'id': 'of.loop'}) }}"]}}
+      loop: [1, 2]
+  vars:
+    row: {id: firewall.dropped_elsewhere, severity: warning, title: Another rule drops,
+          observed: a rule in chain c drops port 8000, required: it accepted,
+          fix: accept it with sk-kimi-canary00, source: nft}
+"""
+
+
+def test_what_a_plugin_finds_on_success_is_shown_and_kept(installed, local):
+    installed.playbook("site", FOUND)
+    done = quiet(installed.run("apply", local("box")))
+    assert done.returncode == 0
+    assert (
+        "warning: box\n"
+        "  why: Another rule drops (firewall.dropped_elsewhere)\n"
+        "  found: a rule in chain c drops port 8000\n"
+    ) in done.stderr
+    assert done.stderr.count("(of.loop)") == 1
+    assert "(quiet)" not in done.stderr
+    # What plain ansible-playbook is warned of is not said a second time; all else is.
+    assert "kept out" not in done.stderr
+    assert "warning: box: another matter" in done.stderr
+    assert "canary" not in done.stderr
+    (path,) = installed.runs.glob("*/result.json")
+    kept = json.loads(path.read_text())["findings"]
+    assert [(row["host"], row["id"], row["severity"]) for row in kept] == [
+        ("box", "firewall.dropped_elsewhere", "warning"),
+        ("box", "quiet", "pass"),
+        ("box", "of.loop", "warning"),
+    ]
+
+
 @pytest.mark.parametrize("command", ["verify", "status"])
 def test_reports_are_merged_and_a_host_that_fails_decides(installed, local, command):
     installed.playbook(command, ASK.replace("COMMAND", command))
