@@ -41,8 +41,8 @@ def _say(message: str, code: ExitCode) -> ExitCode:
 
 
 def _bug(error: Exception) -> ExitCode:
-    from kimi_prov.provision.folder import state_home  # noqa: PLC0415
     from kimi_prov.provision.masking import Masker  # noqa: PLC0415
+    from kimi_prov.user_dirs import state_home  # noqa: PLC0415
 
     summary = Masker().mask(f"{type(error).__name__}: {error}")
     try:

@@ -12,8 +12,8 @@ from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.provision import history, locks, runner, screens, words
 from kimi_prov.provision import inventory as inventories
 from kimi_prov.provision.arguments import Request
-from kimi_prov.provision.folder import state_home
 from kimi_prov.provision.output import Output, say
+from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

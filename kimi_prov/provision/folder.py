@@ -6,22 +6,17 @@ import json
 import os
 import re
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from kimi_prov.errors import UserError
+from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kimi_prov.provision.masking import Masker
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
-
-
-def state_home() -> Path:
-    """Folder of this user's state: $XDG_STATE_HOME/kimi-prov, else ~/.local/state/kimi-prov."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
-    return base / "kimi-prov"
 
 
 class RunFolder:
