@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
 
 def guarded(run: Callable[[], Any]) -> int:
-    """Run a command and return its exit code; what it raises becomes one message."""
+    """Run a command and return its exit code; what it raises becomes one message.
+
+    The code is kept with what is kept of the command's runs.
+    """
+    from kimi_prov.provision import folder  # noqa: PLC0415
+
+    code = _run(run)
+    folder.conclude(code)
+    return code
+
+
+def _run(run: Callable[[], Any]) -> int:
     try:
         result = run()
     except UserError as error:

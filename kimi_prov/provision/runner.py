@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kimi_prov import bundle
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.provision import arguments, cancel, events, masking
-from kimi_prov.provision.folder import RunFolder
+from kimi_prov.provision.folder import RESULT, RunFolder
 from kimi_prov.provision.outcome import Outcome
 from kimi_prov.provision.private import private_folder
 from kimi_prov.provision.progress import Reader
@@ -280,12 +280,14 @@ def _keep(folder: RunFolder, request: Request, outcome: Outcome) -> None:
     )
     stats = outcome.stats
     folder.document(
-        "result.json",
+        RESULT,
         {
             "command": request.command,
             "inventory": str(request.inventory),
             "check": request.check,
+            # The command's own is written over the first when it ends: it may know of more.
             "exit_code": int(outcome.exit_code()),
+            "playbook_exit_code": int(outcome.exit_code()),
             "interrupted": outcome.interrupted,
             "wall_seconds": round(outcome.wall_seconds, 3),
             "hosts": {

@@ -29,6 +29,12 @@ ASK = """
 """
 
 
+def kept_codes(installed):
+    """Give exit codes that result.json of each run has: the command's, and the playbook's."""
+    kept = [json.loads(path.read_text()) for path in installed.runs.glob("*/result.json")]
+    return [(row["exit_code"], row["playbook_exit_code"]) for row in kept]
+
+
 def quiet(done):
     assert "Traceback" not in done.stderr + done.stdout
     return done
@@ -79,6 +85,7 @@ def test_plan_prints_json_alone_and_exits_3_when_blocked(installed, local, sever
     document = json.loads(done.stdout)
     assert document["schema"] == "kimi-prov/plan/v1"
     assert sorted(document["hosts"]) == ["a", "b"]
+    assert kept_codes(installed) == [(code, 0)]
 
 
 FOUND = """
@@ -187,6 +194,7 @@ def test_the_key_reaches_the_screen_and_nothing_else(installed, local):
     done = quiet(installed.run("key", local("new", "seen"), "--rotate"))
     assert (done.returncode, done.stdout) == (1, "new sk-kimi-canary-once\n")
     assert "seen: shown before" in done.stderr
+    assert kept_codes(installed) == [(1, 0)]
     kept = [p for p in installed.home.rglob("*") if p.is_file()]
     assert [p for p in kept if b"canary" in p.read_bytes()] == []
 
