@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import storage
-from kimi_prov.planner.findings import human
 from kimi_prov.planner.graphics import whole
 from kimi_prov.target import kt_quantise, layout
+from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

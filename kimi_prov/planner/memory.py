@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import architecture
-from kimi_prov.planner.findings import human
 from kimi_prov.planner.placement import room_of, roomiest
+from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Engine, Model

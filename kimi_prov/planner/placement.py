@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.findings import human
 from kimi_prov.target.machine import format_list
+from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings

@@ -26,9 +26,10 @@ from kimi_prov.planner import (
     throughput,
 )
 from kimi_prov.planner import host as hosts
-from kimi_prov.planner.findings import Findings, human
+from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.rules.case import Case
 from kimi_prov.target import layout
+from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import architecture
-from kimi_prov.planner.findings import human
 from kimi_prov.target import layout
 from kimi_prov.target.machine import format_list
+from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Engine, Model

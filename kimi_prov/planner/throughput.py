@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import command_kt, experts
 from kimi_prov.target.machine import parse_list
+from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue, Model
@@ -118,7 +119,7 @@ def alternative(host: Host, model: Model) -> tuple[str, str] | None:
     weights = uniform(best.size_bytes / shape.total_params)
     serving = Serving(engine="ik_llama.cpp", weights=weights, input_tokens=2048)
     speed = estimate(shape, Machine(cpu=cpu), serving).decode_tok_s
-    label = f"{best.kind}, {best.size_bytes / _GB:.0f} GB"
+    label = f"{best.kind}, {human(best.size_bytes)}"
     return label, f"{speed.low:.1f} to {speed.high:.1f} tokens/s for one request (estimated)"
 
 

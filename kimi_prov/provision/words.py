@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.errors import ExitCode
 from kimi_prov.provision import progress
 from kimi_prov.provision.causes import LOG
+from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,7 +106,7 @@ def endpoint(plan: Mapping[str, Any], address: str) -> str:
 def served(plan: Mapping[str, Any], host: str, address: str, said: Sequence[str]) -> str:
     """Write what a host serves now, and what in that is a stand-in."""
     engine, model = plan["engine"], plan["model"]
-    about = f"{model['name']}, {progress.size(model['bytes'])}, context {model['context']}"
+    about = f"{model['name']}, {human(model['bytes'])}, context {model['context']}"
     lines = [
         f"  {host}",
         f"    endpoint  {endpoint(plan, address)}",

@@ -24,6 +24,7 @@ from kimi_prov.target.files import read_json as read_document
 from kimi_prov.target.files import remove, write_json
 from kimi_prov.target.machine import Machine, parse_list
 from kimi_prov.target.progress import Progress
+from kimi_prov.target.sizes import human
 
 UNIT = "kimi-bench.service"
 PROGRESS = f"{layout.PROGRESS}/bench.json"
@@ -238,11 +239,11 @@ def layer(plan: Dict[str, Any], facts: Dict[str, Any], engine: Engine, say: Say)
     fitting = free // shape["bytes_per_expert"]
     whole = shape["experts"]
     if fitting < 4 * shape["top_k"]:
-        reason = f"{free / 1e9:.1f} GB of memory hold too few experts of a layer"
+        reason = f"{human(free)} of memory hold too few experts of a layer"
         return {"available": False, "reason": reason}
     shape["experts"] = min(whole, fitting)
     size = shape["experts"] * shape["bytes_per_expert"]
-    say(f"one MoE layer: {shape['experts']} of {whole} experts, {size / 1e9:.1f} GB")
+    say(f"one MoE layer: {shape['experts']} of {whole} experts, {human(size)}")
     try:
         found = engine.run(
             "layer",

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from kimi_prov.target import fetch, layout, tensor_files
 from kimi_prov.target import manifest as manifests
-from kimi_prov.target.faults import EXIT_PERMANENT, EXIT_TRANSIENT, Permanent, Transient, human
+from kimi_prov.target.faults import EXIT_PERMANENT, EXIT_TRANSIENT, Permanent, Transient
 from kimi_prov.target.files import read_json, remove, sync_directory, write_json
 from kimi_prov.target.job import carry_out
 from kimi_prov.target.kt_quantise import KERNELS, layer_bytes
 from kimi_prov.target.manifest import Entry, Manifest, Record
+from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     from kimi_prov.target.progress import Progress

@@ -25,11 +25,11 @@ from kimi_prov.target.faults import (
     EXIT_TRANSIENT,
     Permanent,
     files,
-    human,
 )
 from kimi_prov.target.files import read_json, remove, size_of, write_json
 from kimi_prov.target.job import carry_out
 from kimi_prov.target.manifest import Manifest, Record
+from kimi_prov.target.sizes import human
 from kimi_prov.target.sources import DirectorySource, HubSource, Source, WebSource, masked
 from kimi_prov.target.transfer import Patience, Task, Transfer, partial_path, present_bytes
 

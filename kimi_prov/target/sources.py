@@ -17,8 +17,9 @@ import urllib.request
 from typing import IO, TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Tuple
 
 from kimi_prov.target import manifest as manifests
-from kimi_prov.target.faults import Permanent, Transient, human, plain
+from kimi_prov.target.faults import Permanent, Transient, plain
 from kimi_prov.target.manifest import Entry, Manifest
+from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     import io

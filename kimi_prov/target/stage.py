@@ -23,12 +23,12 @@ from kimi_prov.target.faults import (
     EXIT_TRANSIENT,
     Permanent,
     files,
-    human,
 )
 from kimi_prov.target.files import read_json, remove, write_json
 from kimi_prov.target.job import carry_out
 from kimi_prov.target.manifest import Entry, Manifest, Record
 from kimi_prov.target.progress import Progress
+from kimi_prov.target.sizes import human
 
 CONFIG = layout.STAGE
 # Small enough to stay in a core's cache between the read, the hash and the write.

@@ -16,9 +16,10 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Iterable, Optional
 
-from kimi_prov.target.faults import Permanent, Transient, human, plain
+from kimi_prov.target.faults import Permanent, Transient, plain
 from kimi_prov.target.files import remove, size_of, sync_directory
 from kimi_prov.target.manifest import PARTIAL, Entry, Hasher, Manifest, Record
+from kimi_prov.target.sizes import human
 from kimi_prov.target.sources import Busy
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner import architecture, graphics, throughput
-from kimi_prov.planner.findings import human
 from kimi_prov.planner.rules.case import Case, Hit, rule
+from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -105,7 +105,7 @@ def test_the_live_screen_keeps_to_its_width(monkeypatch, columns):
     out = Terminal()
     drive(LiveScreen(out))
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", out.getvalue())
-    assert "download: 100 GB" in plain
+    assert "download: 93.1 GiB" in plain
     assert max(cell_len(line) for line in re.split(r"[\r\n]+", plain)) <= columns
 
 
