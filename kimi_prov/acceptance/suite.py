@@ -1,6 +1,6 @@
 """What a served model must pass, put together from where it can be seen.
 
-The checks through the port are `kimi_prov.target.checks`; here are the judgements over what the
+The checks through the port are `kimi_prov.on_host.gateway.checks`; here are the judgements over what the
 machine reports about itself and over what other hosts tried, and the whole document of a host.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.target.sizes import human
+from kimi_prov.contract.sizes import human
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

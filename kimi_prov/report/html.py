@@ -11,8 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from kimi_prov import __version__
+from kimi_prov.contract.sizes import human
 from kimi_prov.report import charts, view
-from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

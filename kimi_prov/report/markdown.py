@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.sizes import human
 from kimi_prov.report import view
-from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.sizes import human
 from kimi_prov.report import text, view
-from kimi_prov.target.sizes import human
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -54,4 +54,4 @@ def test_nothing_but_the_lab_and_its_commands_imports_the_lab() -> None:
     ],
 )
 def test_every_form_of_import_counts(source: str, named: list[str]) -> None:
-    assert lab_imports(source, "kimi_prov.provision") == named
+    assert lab_imports(source, "kimi_prov.runner") == named
