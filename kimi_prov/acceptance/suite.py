@@ -10,6 +10,8 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.sizes import human
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -129,7 +131,7 @@ def _memory(instance: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[
         (word for word in instance["numactl"] if word.startswith(("--membind", "--interleave"))), ""
     )
     kind = {"--membind": "bind", "--interleave": "interleave"}.get(wanted.partition("=")[0], "")
-    shown = ", ".join(f"node {node} {size / 1e6:.0f} MB" for node, size in sorted(total.items()))
+    shown = ", ".join(f"node {node} {human(size)}" for node, size in sorted(total.items()))
     text = f"memory on {shown or 'no node'}"
     if not kind:
         return f"{text}, no policy planned", []
@@ -139,7 +141,7 @@ def _memory(instance: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[
     nodes = {str(node) for node in instance["numa_nodes"]}
     stray = sum(size for node, size in total.items() if node not in nodes)
     if stray > STRAY_SHARE * sum(total.values()):
-        faults.append(f"{stray / 1e6:.0f} MB lie outside node {', '.join(sorted(nodes))}")
+        faults.append(f"{human(stray)} lie outside node {', '.join(sorted(nodes))}")
     return f"{text}, policy {wanted[2:]}", faults
 
 
@@ -166,7 +168,7 @@ def _huge(plan: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[str, l
     told = [process["huge_bytes"] for process in processes if process["huge_bytes"] is not None]
     if not told:
         return "the kernel tells no huge pages", []
-    text = f"{sum(told) / 1e6:.0f} MB in huge pages"
+    text = f"{human(sum(told))} in huge pages"
     if plan["tuning"]["thp"] != "always":
         return f"{text} (none planned)", []
     return text, [] if sum(told) else ["nothing lies in huge pages, the plan asks for them always"]

@@ -425,7 +425,8 @@ class Repository:
     """NVIDIA's package repository for a distribution, and what its packages are called there.
 
     `{branch}` stands for the branch; `a|b` for the first of them that has the version: names have
-    lost and kept their branch differently. `fingerprint` is of the primary key in `key`.
+    lost and kept their branch differently. `fabric` is for machines with switches, `imex` for those
+    that have that service already. `fingerprint` is of the primary key in `key`.
     """
 
     name: str
@@ -440,6 +441,7 @@ class Repository:
     fabric: tuple[str, ...]
     source: str
     confidence: Confidence
+    imex: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from kimi_prov.packaging import resources
 from kimi_prov.runner import inventory as inventories
 from kimi_prov.runner import locks, run
 from kimi_prov.runner.arguments import Request
-from kimi_prov.runner.run_folder import state_home
+from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -219,11 +219,13 @@ def _run(request: Request, inventory: Inventory, inherit: Sequence[int] = ()) ->
 
 
 def _conclude(finished: Finished, *also: ExitCode) -> ExitCode:
-    """Say what went wrong and where the log is; return the exit code."""
+    """Say what was found, what went wrong and where the log is; return the exit code."""
     code = finished.outcome.exit_code(*also)
     failures = finished.outcome.failures
     for warning in dict.fromkeys(finished.outcome.warnings):
         say(f"warning: {warning}")
+    if found := run_summary.findings(finished.outcome.findings):
+        say(found)
     if failures:
         say("\n" + run_summary.failures(failures, finished.log))
     elif code is ExitCode.INTERRUPTED:

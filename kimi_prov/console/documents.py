@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.runner.progress import duration, size
+from kimi_prov.contract.sizes import human
+from kimi_prov.runner.progress import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,7 +72,7 @@ def _served(host: Mapping[str, Any]) -> list[str]:
     waiting = "; the operator's is waiting: `kimi-prov key`" if port["key_not_shown_yet"] else ""
     return [
         *_row(
-            "model", f"{model['name']} ({model['revision']}), {size(model['bytes'])}, {verified}"
+            "model", f"{model['name']} ({model['revision']}), {human(model['bytes'])}, {verified}"
         ),
         *_row("served as", ", ".join(model["served_names"])),
         *_row("from", model["directory"]),
@@ -102,17 +103,18 @@ def _space(host: Mapping[str, Any]) -> list[str]:
     memory, ram = host["memory"], host["ram_disk"]
     mounted = ram["mounted"]
     disk = (
-        f"{size(mounted['used_bytes'])} of {size(mounted['size_bytes'])} used"
+        f"{human(mounted['used_bytes'])} of {human(mounted['size_bytes'])} used"
         if mounted
         else "none"
     )
-    free = f"{size(memory['host_available_bytes'])} of {size(memory['host_total_bytes'])} available"
+    available, total = memory["host_available_bytes"], memory["host_total_bytes"]
+    free = f"{human(available)} of {human(total)} available"
     lines = [*_row("RAM disk", f"{disk}: {ram['reason']}"), *_row("memory", free)]
     for engine in memory["engines"]:
-        lines += _row(f"  engine {engine['index']}", f"{size(engine['resident_bytes'])} resident")
+        lines += _row(f"  engine {engine['index']}", f"{human(engine['resident_bytes'])} resident")
     for placed in host["placement"]:
         nodes = ", ".join(
-            f"node {node} {size(count)}" for node, count in sorted(placed["bytes_by_node"].items())
+            f"node {node} {human(count)}" for node, count in sorted(placed["bytes_by_node"].items())
         )
         cpus = " and ".join(placed["cpus"]) or "none"
         policy = f", policy {placed['policies'][0]}" if placed["policies"] else ""
@@ -120,7 +122,7 @@ def _space(host: Mapping[str, Any]) -> list[str]:
         lines += _row(
             f"  placed {placed['index']}",
             f"CPUs {cpus}; {nodes or 'no NUMA figures'}{policy}; {placed['threads']} threads"
-            + (f"; {size(huge)} in huge pages" if huge is not None else ""),
+            + (f"; {human(huge)} in huge pages" if huge is not None else ""),
         )
     return [*lines, *_row("machine up", duration(host["uptime_seconds"]))]
 

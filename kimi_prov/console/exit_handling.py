@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
 
 def guarded(run: Callable[[], Any]) -> int:
-    """Run a command and return its exit code; what it raises becomes one message."""
+    """Run a command and return its exit code; what it raises becomes one message.
+
+    The code is kept with what is kept of the command's runs.
+    """
+    from kimi_prov.runner import run_folder  # noqa: PLC0415
+
+    code = _run(run)
+    run_folder.conclude(code)
+    return code
+
+
+def _run(run: Callable[[], Any]) -> int:
     try:
         result = run()
     except UserError as error:
@@ -42,7 +53,7 @@ def _say(message: str, code: ExitCode) -> ExitCode:
 
 def _bug(error: Exception) -> ExitCode:
     from kimi_prov.runner.redaction import Masker  # noqa: PLC0415
-    from kimi_prov.runner.run_folder import state_home  # noqa: PLC0415
+    from kimi_prov.user_dirs import state_home  # noqa: PLC0415
 
     summary = Masker().mask(f"{type(error).__name__}: {error}")
     try:

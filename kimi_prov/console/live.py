@@ -112,7 +112,7 @@ class LiveScreen:
         """Draw each host in one line, and a bar under it where bytes are counted."""
         rows: list[RenderableType] = []
         room = max(2, self._console.height - 4)
-        hosts = list(self._tracker.current.items())
+        hosts = self._tracker.working()
         for number, (host, stretch) in enumerate(hosts):
             lines = self._host(host, stretch)
             if len(rows) + len(lines) > room - 1 and number < len(hosts) - 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.sizes import human
 from kimi_prov.errors import ExitCode
 from kimi_prov.runner import progress
 from kimi_prov.runner.failure_reasons import LOG
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.runner.failure_reasons import Failure
-    from kimi_prov.runner.outcome import Outcome, Phase
+    from kimi_prov.runner.outcome import HostFinding, Outcome, Phase
 
 _KIND = {
     ExitCode.BLOCKED: "blocked",
@@ -51,6 +52,16 @@ def _failure(failure: Failure) -> str:
         if failure.fix != LOG:
             lines.append(f"  fix: {failure.fix}")
     return "\n".join(lines)
+
+
+def findings(found: Sequence[HostFinding]) -> str:
+    """Write what plugins found while the run went on, by host; what is as it should be is not."""
+    return "\n".join(
+        line
+        for row in found
+        if row.finding.get("severity") != "pass"
+        for line in (f"{row.finding.get('severity')}: {row.host}", *_finding(row.finding))
+    )
 
 
 def _finding(row: Mapping[str, Any]) -> list[str]:
@@ -95,7 +106,7 @@ def endpoint(plan: Mapping[str, Any], address: str) -> str:
 def served(plan: Mapping[str, Any], host: str, address: str, said: Sequence[str]) -> str:
     """Write what a host serves now, and what in that is a stand-in."""
     engine, model = plan["engine"], plan["model"]
-    about = f"{model['name']}, {progress.size(model['bytes'])}, context {model['context']}"
+    about = f"{model['name']}, {human(model['bytes'])}, context {model['context']}"
     lines = [
         f"  {host}",
         f"    endpoint  {endpoint(plan, address)}",

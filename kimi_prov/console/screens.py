@@ -57,10 +57,11 @@ class Stretch:
 
 
 class Tracker:
-    """Turns tasks into stretches: tells which one ended when a host goes on to the next."""
+    """Turns tasks into stretches: tells which one ended when a host goes on, or fails."""
 
     def __init__(self) -> None:
         self.current: dict[str, Stretch] = {}
+        self._failed: set[str] = set()
 
     def take(self, event: Event) -> tuple[str, Stretch] | None:
         """Take an event in; return the host and the stretch that it ended, if it did."""
@@ -77,10 +78,25 @@ class Tracker:
             stretch = self.current[event.host]
             stretch.changed += event.status == "changed"
             stretch.ended = time.monotonic()
-            stretch.failed |= event.status in {"failed", "unreachable"} and not event.ignored
-            if stretch.failed or event.status != "skipped":
+            if event.status != "skipped":
                 stretch.update = None
+            if event.status in {"failed", "unreachable"} and not event.ignored:
+                stretch.failed = True
+                self._failed.add(event.host)
+                del self.current[event.host]
+                ended = None if stretch.phase == "other" else (event.host, stretch)
         return ended
+
+    def working(self) -> list[tuple[str, Stretch]]:
+        """Return what is to be shown as going on.
+
+        A host that failed does no more between the tasks that clear up after it.
+        """
+        return [
+            (host, stretch)
+            for host, stretch in self.current.items()
+            if stretch.ended is None or host not in self._failed
+        ]
 
     def progress(self, update: Update) -> None:
         """Remember how far long work is."""
@@ -133,7 +149,7 @@ class PlainScreen:
 
     def tick(self) -> None:
         """Say what a host is at, when it has been silent for long."""
-        for host, stretch in self._tracker.current.items():
+        for host, stretch in self._tracker.working():
             if time.monotonic() - self._spoken.get(host, 0.0) >= _QUIET_S:
                 took = progress.duration(time.monotonic() - stretch.task_started)
                 self._line(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import nvidia_smi
 from kimi_prov.lab.shell import tool_environment
-from kimi_prov.lab.state import cache_home
+from kimi_prov.user_dirs import cache_home
 
 if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Lab, LabFile, LabHost

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.errors import UserError
 from kimi_prov.lab.shell import run, which
-from kimi_prov.lab.state import cache_home
+from kimi_prov.user_dirs import cache_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

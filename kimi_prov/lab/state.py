@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kimi_prov import user_dirs
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab.shell import run
 
@@ -25,19 +26,9 @@ if TYPE_CHECKING:
 MARK = "KIMI_PROV_LAB"
 
 
-def _base(variable: str, fallback: str) -> Path:
-    value = os.environ.get(variable, "")
-    return (Path(value) if value.startswith("/") else Path.home() / fallback) / "kimi-prov"
-
-
 def state_home() -> Path:
     """Folder of all labs' state: $XDG_STATE_HOME/kimi-prov/lab."""
-    return _base("XDG_STATE_HOME", ".local/state") / "lab"
-
-
-def cache_home() -> Path:
-    """Folder of what can be made again: $XDG_CACHE_HOME/kimi-prov."""
-    return _base("XDG_CACHE_HOME", ".cache")
+    return user_dirs.state_home() / "lab"
 
 
 @dataclass(frozen=True)

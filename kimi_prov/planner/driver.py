@@ -21,6 +21,7 @@ _PTX = (
     "an older one ends with `PTX JIT compilation failed` or `the provided PTX was compiled with an "
     "unsupported toolchain`"
 )
+_IMEX = re.compile(r"nvidia-imex(-\d+)?")
 _CONSENT = "where nvidia_driver_reboot_ok is true"
 # From Turing on NVIDIA recommends the open modules, and after Hopper there are no others.
 _OPEN_SINCE = (7, 5)
@@ -65,6 +66,12 @@ def required(host: Host, engine: Engine, catalogue: Catalogue, weights_format: s
     if weights_format in _MARLIN:
         found.append(engine.driver_branch)
     return max((number for number in found if number), default=engine.driver_branch)
+
+
+def imex(nvidia: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Give name and version of the installed package of nvidia-imex; None where there is none."""
+    packages = nvidia.get("packages") or {}
+    return next(((n, v) for n, v in packages.items() if _IMEX.fullmatch(n)), None)
 
 
 @dataclass(frozen=True)
@@ -190,6 +197,8 @@ def _packages(machine: _Machine, wishes: Wishes) -> dict[str, Any]:
         flavours.reverse()
     number = str(branch(machine.version))
     wanted = [*flavours[0], *row.userland, *(row.fabric if machine.fabric else ())]
+    # With the branch in its name an installed one would have no successor, and would be removed.
+    wanted += row.imex if imex(machine.nvidia) else ()
     url = str(wishes.nvidia_repo_url or row.url).rstrip("/")
     return {
         "packages": [name.replace("{branch}", number) for name in wanted],

@@ -106,13 +106,3 @@ class Findings:
                 source=source,
             )
         )
-
-
-def human(size: float | None) -> str:
-    """Bytes as a person reads them, in GiB and MiB as memory is sold."""
-    if size is None:
-        return "unknown"
-    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
-        if abs(size) >= 1 << power:
-            return f"{size / (1 << power):.1f} {unit}"
-    return f"{size / 1024:.0f} KiB"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
+from kimi_prov.contract.sizes import human
 from kimi_prov.facts import gpu_names
 from kimi_prov.facts import host as hosts
 from kimi_prov.planner import driver as drivers
@@ -17,7 +18,7 @@ from kimi_prov.planner.engine import (
     selection,
     speculative,
 )
-from kimi_prov.planner.findings import Findings, human
+from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.memory import architecture, cpu, numa
 from kimi_prov.planner.memory import gpu as graphics
 from kimi_prov.planner.rules.context import Case

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from kimi_prov.planner.findings import human
+from kimi_prov.contract.sizes import human
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.findings import human
+from kimi_prov.contract.sizes import human
 from kimi_prov.report import view
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.findings import human
+from kimi_prov.contract.sizes import human
 from kimi_prov.report import text, view
 
 if TYPE_CHECKING:

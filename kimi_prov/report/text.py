@@ -6,7 +6,7 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.findings import human
+from kimi_prov.contract.sizes import human
 from kimi_prov.report import view
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.findings import human
+from kimi_prov.contract.sizes import human
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

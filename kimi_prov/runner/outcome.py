@@ -1,8 +1,9 @@
-"""What a run came to: failures, documents, plans, times, and the exit code."""
+"""What a run came to: failures, findings, documents, plans, times, and the exit code."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from kimi_prov.runner.events import Ended, Event, Said, Stats
 from kimi_prov.runner.failure_reasons import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator
 
 # The first that fits decides.
 PRECEDENCE = (
@@ -40,6 +41,14 @@ class Phase:
     changed: int = 0
 
 
+@dataclass(frozen=True)
+class HostFinding:
+    """A finding that a plugin made on `host` while it did its work; nothing failed for it."""
+
+    host: str
+    finding: Mapping[str, Any]
+
+
 @dataclass
 class Outcome:
     """Gathered while the run goes on; complete when it has ended."""
@@ -53,6 +62,7 @@ class Outcome:
     stats: Stats | None = None
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    findings: list[HostFinding] = field(default_factory=list)
     changes: list[tuple[str, str, str]] = field(default_factory=list)
     interrupted: bool = False
     return_code: int | None = None
@@ -89,6 +99,13 @@ class Outcome:
             for failure in self.failures
         ]
         self.warnings = [mask(text) for text in self.warnings]
+        self.findings = [
+            replace(
+                row,
+                finding={k: mask(v) if isinstance(v, str) else v for k, v in row.finding.items()},
+            )
+            for row in self.findings
+        ]
 
     @property
     def changed(self) -> dict[str, int]:
@@ -110,12 +127,20 @@ class Outcome:
         if event.status == "changed":
             phase.changed += 1
             self.changes.append((event.host, event.phase, event.task))
+        found = [HostFinding(event.host, row) for row in _findings(event)]
+        for row in found:
+            if row not in self.findings:
+                self.findings.append(row)
         warnings = event.result.get("warnings")
         if isinstance(warnings, list):
+            # A plugin warns of its findings too, for those who run ansible-playbook alone.
+            observed = [str(row.finding.get("observed")) for row in found]
             self.warnings += [
                 f"{event.host}: {text}"
                 for text in warnings
-                if str(event.action).startswith("kimi_") and isinstance(text, str)
+                if str(event.action).startswith("kimi_")
+                and isinstance(text, str)
+                and not any(words in text for words in observed)
             ]
         document = event.result.get("kimi_document")
         if isinstance(document, dict):
@@ -144,3 +169,14 @@ class Outcome:
             )
         cause = text or f"ansible-playbook ended with {return_code} and said no more"
         return Failure("", "", "", cause, failure_reasons.LOG, ExitCode.FAILED)
+
+
+def _findings(event: Ended) -> Iterator[Mapping[str, Any]]:
+    """Give the findings under `kimi.findings` of a task that succeeded, of a loop's items too."""
+    if event.status not in {"ok", "changed"}:
+        return
+    items = event.result.get("results")
+    for result in (event.result, *(items if isinstance(items, list) else ())):
+        ours = result.get("kimi") if isinstance(result, Mapping) else None
+        rows = ours.get("findings") if isinstance(ours, Mapping) else None
+        yield from (row for row in rows or () if isinstance(row, Mapping))

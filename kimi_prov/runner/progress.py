@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kimi_prov.contract.sizes import human
 from kimi_prov.runner.arguments import PROGRESS
 
 if TYPE_CHECKING:
@@ -110,15 +111,6 @@ def _real(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def size(count: float) -> str:
-    """Write a number of bytes for people, in decimal units: 594.8 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} TB"
-
-
 def duration(seconds: float) -> str:
     """Write a time for people: 4.1 s, 3:05, 1:02:05."""
     if seconds < 59.95:
@@ -134,9 +126,9 @@ def amounts(update: Update) -> str:
     if update.total_bytes:
         done = update.done_bytes or 0
         share = min(100, done * 100 // update.total_bytes)
-        parts.append(f"{size(done)} of {size(update.total_bytes)} ({share} %)")
+        parts.append(f"{human(done)} of {human(update.total_bytes)} ({share} %)")
     if update.rate_bytes_per_s:
-        parts.append(f"{size(update.rate_bytes_per_s)}/s")
+        parts.append(f"{human(update.rate_bytes_per_s)}/s")
     if update.eta_s is not None:
         parts.append(f"{duration(update.eta_s)} left")
     return ", ".join(parts)

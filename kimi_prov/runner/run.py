@@ -19,7 +19,7 @@ from kimi_prov.runner import arguments, cancel, events, redaction
 from kimi_prov.runner.outcome import Outcome
 from kimi_prov.runner.private_folder import private_folder
 from kimi_prov.runner.progress import Reader
-from kimi_prov.runner.run_folder import RunFolder
+from kimi_prov.runner.run_folder import RESULT, RunFolder
 from kimi_prov.runner.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -280,12 +280,14 @@ def _keep(folder: RunFolder, request: Request, outcome: Outcome) -> None:
     )
     stats = outcome.stats
     folder.document(
-        "result.json",
+        RESULT,
         {
             "command": request.command,
             "inventory": str(request.inventory),
             "check": request.check,
+            # The command's own is written over the first when it ends: it may know of more.
             "exit_code": int(outcome.exit_code()),
+            "playbook_exit_code": int(outcome.exit_code()),
             "interrupted": outcome.interrupted,
             "wall_seconds": round(outcome.wall_seconds, 3),
             "hosts": {
@@ -311,6 +313,7 @@ def _keep(folder: RunFolder, request: Request, outcome: Outcome) -> None:
                 }
                 for failure in outcome.failures
             ],
+            "findings": [{"host": row.host, **row.finding} for row in outcome.findings],
             "documents": outcome.documents,
         },
     )

@@ -6,22 +6,39 @@ import json
 import os
 import re
 import time
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from kimi_prov.errors import UserError
+from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kimi_prov.runner.redaction import Masker
 
+RESULT = "result.json"
+# The runs of this process, whose command has not ended yet.
+_runs: list[Path] = []
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
-def state_home() -> Path:
-    """Folder of this user's state: $XDG_STATE_HOME/kimi-prov, else ~/.local/state/kimi-prov."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
-    return base / "kimi-prov"
+def conclude(code: int) -> None:
+    """Write the exit code of the command that ends now into result.json of each of its runs.
+
+    Where that cannot be read or written it stays as it is: a command's end is no time to fail.
+    """
+    while _runs:
+        path = _runs.pop() / RESULT
+        with suppress(OSError, ValueError):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if found.get("exit_code") != code:
+                _write(path, json.dumps({**found, "exit_code": int(code)}, indent=1))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text + "\n", encoding="utf-8")
+    path.chmod(0o600)
 
 
 class RunFolder:
@@ -30,6 +47,7 @@ class RunFolder:
     def __init__(self, path: Path, masker: Masker) -> None:
         self.path = path
         self._masker = masker
+        _runs.append(path)
         descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._log: TextIO = os.fdopen(descriptor, "w", encoding="utf-8", buffering=1)
 
@@ -74,9 +92,7 @@ class RunFolder:
     def document(self, name: str, content: object) -> None:
         """Write a JSON document beside the log, masked."""
         path = self.path / name
-        text = self._masker.mask(json.dumps(content, indent=1, default=str))
-        path.write_text(text + "\n", encoding="utf-8")
-        path.chmod(0o600)
+        _write(path, self._masker.mask(json.dumps(content, indent=1, default=str)))
 
     def close(self) -> None:
         """Close the log."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from kimi_prov.contract import paths as layout
+from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.bench import client
 from kimi_prov.on_host.bench import engine as bench_engine
 from kimi_prov.on_host.gateway import smoke_test
@@ -242,11 +243,11 @@ def layer(plan: Dict[str, Any], facts: Dict[str, Any], engine: Engine, say: Say)
     fitting = free // shape["bytes_per_expert"]
     whole = shape["experts"]
     if fitting < 4 * shape["top_k"]:
-        reason = f"{free / 1e9:.1f} GB of memory hold too few experts of a layer"
+        reason = f"{human(free)} of memory hold too few experts of a layer"
         return {"available": False, "reason": reason}
     shape["experts"] = min(whole, fitting)
     size = shape["experts"] * shape["bytes_per_expert"]
-    say(f"one MoE layer: {shape['experts']} of {whole} experts, {size / 1e9:.1f} GB")
+    say(f"one MoE layer: {shape['experts']} of {whole} experts, {human(size)}")
     try:
         found = engine.run(
             "layer",

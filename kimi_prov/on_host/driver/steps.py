@@ -23,8 +23,10 @@ from kimi_prov.on_host.system.machine import Machine, fields
 from kimi_prov.on_host.weights import sources
 
 KEYRING = "/etc/apt/keyrings/kimi-nvidia"
+PIN = "/etc/apt/preferences.d/kimi-nvidia.pref"
 PREVIOUS = f"{paths.DRIVER}/previous"
 WANTED = f"{paths.DRIVER}/wanted.json"
+_PINNED = re.compile(r"^Pin: version (\S+)-\*$", re.MULTILINE)
 # Versions of the driver look like this; those of tools and toolkits beside it do not.
 _DRIVER_VERSION = re.compile(r"\d{3}\.\d{2,3}(\.\d{2})?")
 _NAME = re.compile(r".*nvidia.*|cuda-drivers.*|lib(cuda1|cudadebugger1|nvcuvid1|nvoptix1|xnvctrl0)")
@@ -302,10 +304,13 @@ def _state() -> Answer:
 
 
 def keep(asked: Answer) -> Answer:
-    """Hold the driver's packages and run its daemons; what is so already is left alone."""
+    """Hold the driver's packages and run its daemons; what is so already is left alone.
+
+    A pin of a version that is not installed, left by a run that was killed, is removed.
+    """
     check = asked["check"]
-    done = []
     have = family(apt.installed())
+    done = _drop_stale_pin(have, check=check)
     free = sorted(set(have) - set(process.run("apt-mark", "showhold").stdout.split()))
     if free:
         done.append(f"hold {', '.join(free)}")
@@ -331,6 +336,19 @@ def keep(asked: Answer) -> Answer:
             if not check:
                 units.control("start", name)
     return {"changed": bool(done), "done": done}
+
+
+def _drop_stale_pin(have: Dict[str, str], *, check: bool) -> List[str]:
+    """Remove a pin whose version no package of the driver has; say what is removed."""
+    content = _content(PIN)
+    if content is None:
+        return []
+    pinned = _PINNED.search(content.decode(errors="replace"))
+    if pinned and pinned[1] in {apt.upstream(version) for version in have.values()}:
+        return []
+    if not check:
+        files.remove(PIN)
+    return [f"remove {PIN}"]
 
 
 def _starts(name: str) -> bool:

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from kimi_prov.contract import paths
-from kimi_prov.contract.errors import EXIT_PERMANENT, EXIT_TRANSIENT, Permanent, Transient, human
+from kimi_prov.contract.errors import EXIT_PERMANENT, EXIT_TRANSIENT, Permanent, Transient
+from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.kt.quantise import KERNELS, layer_bytes
 from kimi_prov.on_host.system.files import read_json, remove, sync_directory, write_json
 from kimi_prov.on_host.system.job import carry_out

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Tuple
 
 from kimi_prov.contract import paths
-from kimi_prov.contract.errors import EXIT_TRANSIENT, Permanent, files, human
+from kimi_prov.contract.errors import EXIT_TRANSIENT, Permanent, files
+from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system.files import read_json, remove, size_of, write_json
 from kimi_prov.on_host.system.job import carry_out
 from kimi_prov.on_host.weights import manifest as manifests

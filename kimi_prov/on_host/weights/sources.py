@@ -17,7 +17,8 @@ import urllib.request
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Tuple
 
-from kimi_prov.contract.errors import Permanent, Transient, human, plain
+from kimi_prov.contract.errors import Permanent, Transient, plain
+from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.manifest import Entry, Manifest
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Set
 
 from kimi_prov.contract import paths
-from kimi_prov.contract.errors import EXIT_TRANSIENT, Permanent, files, human
+from kimi_prov.contract.errors import EXIT_TRANSIENT, Permanent, files
+from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system.files import read_json, remove, write_json
 from kimi_prov.on_host.system.job import carry_out
 from kimi_prov.on_host.system.progress import Progress

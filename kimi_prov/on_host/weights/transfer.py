@@ -16,7 +16,8 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Iterable, Optional
 
-from kimi_prov.contract.errors import Permanent, Transient, human, plain
+from kimi_prov.contract.errors import Permanent, Transient, plain
+from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system.files import remove, size_of, sync_directory
 from kimi_prov.on_host.weights.manifest import PARTIAL, Entry, Hasher, Manifest, Record
 from kimi_prov.on_host.weights.sources import Busy

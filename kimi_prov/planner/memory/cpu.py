@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.findings import human
+from kimi_prov.contract.sizes import human
 from kimi_prov.planner.memory import architecture
 from kimi_prov.planner.memory.numa import room_of, roomiest
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.findings import human
+from kimi_prov.contract.sizes import human
 from kimi_prov.planner.memory import architecture, gpu
 from kimi_prov.planner.rules.context import Case, Hit, rule
 from kimi_prov.planner.throughput import prediction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.driver import branch
+from kimi_prov.planner.driver import branch, imex
 from kimi_prov.planner.rules.context import Case, Hit, rule
 
 if TYPE_CHECKING:
@@ -59,6 +59,26 @@ def _fabric_manager(case: Case) -> Iterator[Hit]:
             required="nvidia-fabricmanager.service active",
             fix="systemctl enable --now nvidia-fabricmanager",
         )
+
+
+@rule(
+    "driver.imex",
+    "nvidia-imex is not of the driver's version",
+    "NVIDIA's packaging: nvidia-imex and driver have to be of exactly one version",
+)
+def _imex(case: Case) -> Iterator[Hit]:
+    driver = case.nvidia.get("driver_loaded") or case.nvidia.get("driver_installed")
+    found = imex(case.nvidia)
+    if not driver or found is None or _plain(found[1]) == _plain(driver):
+        return
+    name, version = found
+    yield Hit(
+        "warning",
+        observed=f"{name} {version}, driver {driver}",
+        required="the same version; a memory export between nodes fails otherwise",
+        fix=f"apt-get install nvidia-imex-{branch(driver)} in the version {driver}, or, where no "
+        f"other node shares this one's GPU memory, apt-get remove {name}",
+    )
 
 
 @rule(

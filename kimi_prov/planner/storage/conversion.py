@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
+from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.kt import quantise
-from kimi_prov.planner.findings import human
 from kimi_prov.planner.memory.gpu import whole
 from kimi_prov.planner.storage import weights as storage
 

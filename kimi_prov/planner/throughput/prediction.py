@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system.machine import parse_list
 from kimi_prov.planner.engine import expert_backend, sglang
 
@@ -123,7 +124,7 @@ def alternative(host: Host, model: Model) -> tuple[str, str] | None:
     weights = uniform(best.size_bytes / shape.total_params)
     serving = Serving(engine="ik_llama.cpp", weights=weights, input_tokens=2048)
     speed = estimate(shape, Machine(cpu=cpu), serving).decode_tok_s
-    label = f"{best.kind}, {best.size_bytes / _GB:.0f} GB"
+    label = f"{best.kind}, {human(best.size_bytes)}"
     return label, f"{speed.low:.1f} to {speed.high:.1f} tokens/s for one request (estimated)"
 
 

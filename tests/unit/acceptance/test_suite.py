@@ -62,7 +62,7 @@ def test_an_engine_that_keeps_to_its_node_passes():
     assert check["status"] == "ok"
     assert "membind=0" in check["detail"]
     assert "13 threads, 2 cores with one held to them" in check["detail"]
-    assert "800 MB in huge pages" in check["detail"]
+    assert "762.9 MiB in huge pages" in check["detail"]
 
 
 def test_pools_of_experts_are_counted_on_cores_of_their_own():

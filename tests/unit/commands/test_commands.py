@@ -29,6 +29,12 @@ ASK = """
 """
 
 
+def kept_codes(installed):
+    """Give exit codes that result.json of each run has: the command's, and the playbook's."""
+    kept = [json.loads(path.read_text()) for path in installed.runs.glob("*/result.json")]
+    return [(row["exit_code"], row["playbook_exit_code"]) for row in kept]
+
+
 def quiet(done):
     assert "Traceback" not in done.stderr + done.stdout
     return done
@@ -79,6 +85,47 @@ def test_plan_prints_json_alone_and_exits_3_when_blocked(installed, local, sever
     document = json.loads(done.stdout)
     assert document["schema"] == "kimi-prov/plan/v1"
     assert sorted(document["hosts"]) == ["a", "b"]
+    assert kept_codes(installed) == [(code, 0)]
+
+
+FOUND = """
+- hosts: kimi
+  gather_facts: false
+  tasks:
+    - kimi_status:
+        warnings: ["a rule in chain c drops port 8000: clients may be kept out", "another matter"]
+        kimi: {findings: ["{{ row }}", "{{ row | combine({'severity': 'pass', 'id': 'quiet'}) }}"]}
+    - kimi_status: {kimi: {findings: ["{{ row | combine({'id': 'of.loop'}) }}"]}}
+      loop: [1, 2]
+  vars:
+    row: {id: firewall.dropped_elsewhere, severity: warning, title: Another rule drops,
+          observed: a rule in chain c drops port 8000, required: it accepted,
+          fix: accept it with sk-kimi-canary00, source: nft}
+"""
+
+
+def test_what_a_plugin_finds_on_success_is_shown_and_kept(installed, local):
+    installed.playbook("site", FOUND)
+    done = quiet(installed.run("apply", local("box")))
+    assert done.returncode == 0
+    assert (
+        "warning: box\n"
+        "  why: Another rule drops (firewall.dropped_elsewhere)\n"
+        "  found: a rule in chain c drops port 8000\n"
+    ) in done.stderr
+    assert done.stderr.count("(of.loop)") == 1
+    assert "(quiet)" not in done.stderr
+    # What plain ansible-playbook is warned of is not said a second time; all else is.
+    assert "kept out" not in done.stderr
+    assert "warning: box: another matter" in done.stderr
+    assert "canary" not in done.stderr
+    (path,) = installed.runs.glob("*/result.json")
+    kept = json.loads(path.read_text())["findings"]
+    assert [(row["host"], row["id"], row["severity"]) for row in kept] == [
+        ("box", "firewall.dropped_elsewhere", "warning"),
+        ("box", "quiet", "pass"),
+        ("box", "of.loop", "warning"),
+    ]
 
 
 @pytest.mark.parametrize("command", ["verify", "status"])
@@ -147,6 +194,7 @@ def test_the_key_reaches_the_screen_and_nothing_else(installed, local):
     done = quiet(installed.run("key", local("new", "seen"), "--rotate"))
     assert (done.returncode, done.stdout) == (1, "new sk-kimi-canary-once\n")
     assert "seen: shown before" in done.stderr
+    assert kept_codes(installed) == [(1, 0)]
     kept = [p for p in installed.home.rglob("*") if p.is_file()]
     assert [p for p in kept if b"canary" in p.read_bytes()] == []
 

@@ -125,5 +125,5 @@ def test_status_text_warns_of_what_is_not_as_it_should_be():
     assert "NOT GUARDED" in text
     assert "kimi-prov key" in text
     assert "restarted 2 times" in text
-    assert "policy bind:0; 57 threads; 1.0 GB in huge pages" in text
+    assert "policy bind:0; 57 threads; 953.7 MiB in huge pages" in text
     assert "node2 not provisioned" in text

@@ -56,6 +56,47 @@ def test_a_diff_is_shown():
     assert "a:\n--- before" in out.getvalue()
 
 
+def shown(out):
+    """What came since the last call, control codes taken out."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    out.seek(0)
+    out.truncate()
+    return text
+
+
+@pytest.mark.parametrize("kind", [PlainScreen, LiveScreen])
+def test_a_host_that_fails_is_no_longer_shown_at_work(monkeypatch, kind):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(screens, "_QUIET_S", 0.0)
+    out = Terminal()
+    screen = kind(out)
+    screen.start("apply hosts.yml")
+    for host in ("refused", "healthy"):
+        screen.event(Began(host, "preflight", "Assert"))
+        screen.event(Ended(host, "preflight", "Assert", "x", "ok", 1.0, {}))
+    screen.event(Began("refused", "preflight", "Meet the plan"))
+    screen.tick()
+    assert "Meet the plan" in shown(out)
+    screen.event(Ended("refused", "preflight", "Meet the plan", "x", "failed", 1.0, {}))
+    assert re.search(r"refused +preflight", shown(out))
+    screen.tick()
+    assert "refused" not in shown(out)
+    # What clears up after it shows while it works, and not between two tasks.
+    screen.event(Began("refused", "lock", "Release the lock"))
+    screen.tick()
+    assert "Release the lock" in shown(out)
+    screen.event(Ended("refused", "lock", "Release the lock", "x", "changed", 1.0, {}))
+    screen.tick()
+    told = shown(out)
+    assert "refused" not in told
+    assert "healthy" in told
+    screen.stop()
+    told = shown(out)
+    assert re.search(r"refused +lock", told)
+    assert not re.search(r"refused +preflight", told)
+
+
 @pytest.mark.parametrize("columns", [80, 50])
 def test_the_live_screen_keeps_to_its_width(monkeypatch, columns):
     monkeypatch.setenv("TERM", "xterm")
@@ -64,7 +105,7 @@ def test_the_live_screen_keeps_to_its_width(monkeypatch, columns):
     out = Terminal()
     drive(LiveScreen(out))
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", out.getvalue())
-    assert "download: 100 GB" in plain
+    assert "download: 93.1 GiB" in plain
     assert max(cell_len(line) for line in re.split(r"[\r\n]+", plain)) <= columns
 
 

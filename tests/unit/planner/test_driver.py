@@ -64,6 +64,20 @@ def test_a_fabric_manager_of_another_version_is_mended_without_a_restart() -> No
     assert not refusals(document)
 
 
+def test_an_installed_imex_goes_with_the_driver_and_is_told_of_when_it_differs() -> None:
+    facts = machine()
+    facts["nvidia"]["packages"]["nvidia-imex-570"] = f"{OLD}-1"
+    document = plan(facts, **HUGE)
+    assert "nvidia-imex|nvidia-imex-580" in document["driver"]["packages"]
+    assert not found(document, "driver.imex")
+    facts = machine("580.159.04")
+    facts["nvidia"]["packages"]["nvidia-imex-570"] = f"{OLD}-1"
+    document = plan(facts, **HUGE)
+    assert "nvidia-imex-570 570.133.20-1" in found(document, "driver.imex")[0]["observed"]
+    # One engine on one machine does without it: no reason to change a driver that is right.
+    assert document["driver"]["action"] == "none"
+
+
 def test_what_apply_mends_does_not_keep_it_from_starting() -> None:
     document = plan(machine(), **HUGE)
     assert blocked_by(document) == {"driver.branch"}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kimi_prov import catalog
 from kimi_prov.contract import unit_files
-from kimi_prov.lab.state import cache_home
 from kimi_prov.packaging import engine_plugins, lock_files
+from kimi_prov.user_dirs import cache_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,11 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from jinja2 import Template
 
 from kimi_prov.contract import paths
 from kimi_prov.on_host.driver import apt, openpgp, steps
+from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,11 +143,11 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 def asked(
-    verb: str, question: dict[str, object], patch: pytest.MonkeyPatch, capsys: Capture
+    verb: str, question: dict[str, object], patch: pytest.MonkeyPatch, capsys: Capture, *more: str
 ) -> dict[str, object]:
     """Ask as the action plugin does; the answer is one JSON object."""
     patch.setattr("sys.stdin", io.StringIO(json.dumps(question)))
-    assert steps.main([verb]) == 0
+    assert steps.main([verb, *more]) == 0
     return dict(json.loads(capsys.readouterr().out))
 
 
@@ -199,3 +201,49 @@ def test_the_way_back_is_that_of_this_version_alone(
     question = {"version": "580.159.04", "why": "nvidia-smi does not answer"}
     told = asked("back", question, monkeypatch, capsys)
     assert "no way back from 580.159.04 (nvidia-smi does not answer)" in str(told["refused"])
+
+
+def rendered_pin(version: str) -> str:
+    """Give the pin as the role writes it."""
+    roles = resources.root() / "roles"
+    template = roles / "nvidia_driver" / "templates" / "kimi-nvidia.pref.j2"
+    plan = {"driver": {"version": version}}
+    return Template(template.read_text(encoding="utf-8")).render(kimi_plan=plan) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("installed", "stale"),
+    [
+        ("nvidia-driver-cuda 570.133.20-1", True),
+        ("nvidia-driver-cuda 580.159.04-1", False),
+        # Cut in the middle of the installation: the next run goes on to this version.
+        ("libcuda1 570.133.20-1\ninstalled nvidia-driver-cuda 580.159.04-1", False),
+        ("bash 5.2.15-2", True),
+    ],
+)
+def test_a_pin_that_a_killed_run_left_is_removed(
+    commands: Commands,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    tmp_path: Path,
+    installed: str,
+    *,
+    stale: bool,
+) -> None:
+    pin = tmp_path / "kimi-nvidia.pref"
+    pin.write_text(rendered_pin("580.159.04"))
+    monkeypatch.setattr(steps, "PIN", str(pin))
+    monkeypatch.setattr(paths, "DRIVER_STATE", str(tmp_path / "driver.json"))
+    names = " ".join(line.split()[-2] for line in installed.splitlines())
+    commands(
+        dpkg_query=f"echo 'installed {installed}'", apt_mark=f"echo {names} | tr ' ' '\\n'",
+        systemctl="",
+    )  # fmt: skip
+    question: dict[str, object] = {"fabric_manager": False}
+    expected = {"changed": stale, "done": [f"remove {pin}"] if stale else []}
+    assert asked("keep", question, monkeypatch, capsys, "--check") == expected
+    assert pin.exists()
+    assert asked("keep", question, monkeypatch, capsys) == expected
+    assert pin.exists() is not stale
+    told = asked("keep", question, monkeypatch, capsys)
+    assert told["changed"] is False

@@ -258,7 +258,7 @@ def test_a_disk_without_room_is_said_in_figures(
     full = shutil.disk_usage(machine.root)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: full)
     assert machine.convert() == 2
-    assert "1.0 kB are free" in machine.message
+    assert "1000 B are free" in machine.message
     assert machine.asked == []
 
 

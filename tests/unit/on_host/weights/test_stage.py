@@ -163,8 +163,8 @@ def test_without_the_mount_the_disk_below_is_not_filled(machine: Machine) -> Non
 def test_a_ram_disk_too_small_is_said_in_figures(machine: Machine) -> None:
     machine.remount("4m")
     assert machine.stage() == 2
-    assert "4.2 MB free" in machine.told["message"]
-    assert "6.0 MB" in machine.told["message"]
+    assert "4.0 MiB free" in machine.told["message"]
+    assert "5.8 MiB" in machine.told["message"]
 
 
 @needs_root

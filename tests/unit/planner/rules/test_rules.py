@@ -191,6 +191,13 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
     ),
     ("driver.nscq", E8, change("nvidia.nscq", "580.95.05-1"), {}, "warning"),
     (
+        "driver.imex",
+        E8,
+        change("nvidia.packages", {"nvidia-imex-570": "570.133.20-1"}),
+        {},
+        "warning",
+    ),
+    (
         "driver.open_module",
         E8,
         several(

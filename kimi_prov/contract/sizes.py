@@ -1,0 +1,20 @@
+"""How a number of bytes is written for a person, everywhere: plans, progress, errors, reports."""
+
+from __future__ import annotations
+
+
+def human(size: float | None) -> str:
+    """Write bytes in binary units with one decimal: 554.3 GiB, 32.0 MiB, 512 B; None is "unknown".
+
+    One unit for all, files and disks included, because what is shown together gets added up and
+    compared: weights go into GPU memory, RAM or a RAM disk, and those are sold and reported in
+    powers of 1024 (nvidia-smi's MiB, /proc/meminfo, tmpfs). The hub and disk vendors write the same
+    bytes in decimal units: 595 GB are 554 GiB. A rate of memory or of a disk stays in GB/s, as
+    its data sheet has it, and so does a figure in a product's name. JSON has bytes.
+    """
+    if size is None:
+        return "unknown"
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if abs(size) >= 1 << power:
+            return f"{size / (1 << power):.1f} {unit}"
+    return f"{size:.0f} B"
