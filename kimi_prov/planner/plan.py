@@ -27,6 +27,7 @@ from kimi_prov.planner import (
 )
 from kimi_prov.planner import host as hosts
 from kimi_prov.planner.findings import Findings, human
+from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.planner.rules.case import Case
 from kimi_prov.target import layout
 
@@ -40,9 +41,6 @@ SCHEMA = "kimi-prov/plan/v1"
 # Seconds before the engine answers: starting itself, then reading weights at this rate.
 _START_S = 900
 _LOAD_BYTES_PER_S = 250_000_000
-# Findings that leave a plan true and an `apply` impossible.
-_INTERCEPTED = "host.gib"
-_ONLY_TO_PLAN = frozenset({"engine.not_provisioned", storage.SOURCE_MISSING})
 
 
 def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dict[str, Any]:
@@ -176,10 +174,11 @@ def refusals(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     wanting = [
         {**row, "severity": "blocker"}
         for row in plan["findings"]
-        if row["id"] in _ONLY_TO_PLAN and row["severity"] != "blocker"
+        if DEFINITIONS[row["id"]].blocks_apply and row["severity"] != "blocker"
     ]
-    mended = {_INTERCEPTED, *(drivers.MENDED if plan["driver"]["action"] != "none" else ())}
-    return [row for row in [*blockers(plan), *wanting] if row["id"] not in mended]
+    fixed = {"always", *(["driver"] if plan["driver"]["action"] != "none" else [])}
+    found = [*blockers(plan), *wanting]
+    return [row for row in found if DEFINITIONS[row["id"]].fixed_by_apply not in fixed]
 
 
 def _budget(
@@ -431,10 +430,8 @@ def _start_s(wishes: Wishes, weights: storage.Weights) -> int:
 
 def _judge_door(wishes: Wishes, findings: Findings) -> None:
     if not wishes.allowed_networks:
-        findings.info(
+        findings.add(
             "firewall.closed",
-            "Nobody but the machine itself may reach the port",
             observed="kimi_allowed_networks is empty",
             required="list the networks of the clients",
-            source="an open port to everybody is never a default",
         )
