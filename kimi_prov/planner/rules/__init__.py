@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from kimi_prov.planner.registry import DEFINITIONS, SUBJECTS
 from kimi_prov.planner.registry.definition import REMEDIES, SEVERITIES
 from kimi_prov.planner.rules import cpu, engines, gpu, machine, software
-from kimi_prov.planner.rules.case import RULES, finding
+from kimi_prov.planner.rules.context import RULES, finding
 
 if TYPE_CHECKING:
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.registry.definition import Definition
-    from kimi_prov.planner.rules.case import Case
+    from kimi_prov.planner.rules.context import Case
 
 # The page that `table` is kept in, from the root of the project.
 PAGE = "docs/rules.md"

@@ -16,7 +16,7 @@ from kimi_prov.planner.findings import make
 from kimi_prov.planner.plan import refusals
 from kimi_prov.planner.registry import DEFINITIONS, SUBJECTS, by_id
 from kimi_prov.planner.registry.definition import REMEDIES, SEVERITIES
-from kimi_prov.planner.rules.case import RULES, rule
+from kimi_prov.planner.rules.context import RULES, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def test_an_id_is_made_under_its_own_name() -> None:
     computed = [where for where, call in calls() if not isinstance(call.args[0], ast.Constant)]
     assert [where.rpartition(":")[0] for where in computed] == [
         "planner/findings.py",
-        "planner/rules/case.py",
+        "planner/rules/context.py",
     ]
 
 
