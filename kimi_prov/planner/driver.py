@@ -25,18 +25,6 @@ _IMEX = re.compile(r"nvidia-imex(-\d+)?")
 _CONSENT = "where nvidia_driver_reboot_ok is true"
 # From Turing on NVIDIA recommends the open modules, and after Hopper there are no others.
 _OPEN_SINCE = (7, 5)
-# What `apply` mends by carrying the driver's action out.
-MENDED = frozenset(
-    {
-        "driver.branch",
-        "driver.missing",
-        "driver.restart",
-        "driver.not_loaded",
-        "driver.fabric_manager",
-        "driver.open_module",
-        "gpu.fabric",
-    }
-)
 NOTHING: dict[str, Any] = {
     "required_branch": None,
     "action": "none",
@@ -230,18 +218,17 @@ def _judge(machine: _Machine, wishes: Wishes, findings: Findings) -> str:
     loaded, installed, need = machine.loaded, machine.installed, machine.need
     needs = f"branch {need} or newer; {_PTX}"
     if not machine.looked_at:
-        findings.info(
+        findings.add(
             "driver.branch",
-            "Which NVIDIA driver is installed is not known",
+            severity="info",
             observed="unknown",
             required=needs,
             source=machine.source,
         )
         return "none"
     if machine.version and branch(machine.version) < need:
-        findings.blocker(
+        findings.add(
             "driver.version",
-            "The NVIDIA driver that is asked for is too old",
             observed=f"kimi_nvidia_driver_version: {machine.version}",
             required=needs,
             fix="remove kimi_nvidia_driver_version, or name a newer one",
@@ -249,23 +236,20 @@ def _judge(machine: _Machine, wishes: Wishes, findings: Findings) -> str:
         )
         return "none"
     if loaded is None and installed is None:
-        findings.blocker(
+        findings.add(
             "driver.missing",
-            "NVIDIA cards are in the machine and no driver serves them",
             observed=f"{machine.nvidia.get('pci_devices')} card(s), no driver",
             required="nvidia-smi lists the cards",
             fix=machine.mend,
-            source="stock Debian 12 and 13 ship drivers that are too old for Kimi's INT4",
         )
         return "install"
     present = str(installed or loaded)
     wished = not wishes.auto("nvidia_driver_version") and present != machine.version
     if branch(present) < need or wished:
-        findings.blocker(
+        findings.add(
             "driver.branch",
-            "The NVIDIA driver is too old for the engine's kernels"
-            if branch(present) < need
-            else "The NVIDIA driver is not the version that is asked for",
+            severity="blocker",
+            wording=None if branch(present) < need else "requested",
             observed=str(loaded or installed),
             required=needs if branch(present) < need else str(machine.version),
             fix=machine.mend,
@@ -274,9 +258,9 @@ def _judge(machine: _Machine, wishes: Wishes, findings: Findings) -> str:
         return "install"
     if loaded != installed and installed:
         return _unloaded(machine, findings)
-    findings.passed(
+    findings.add(
         "driver.branch",
-        "The NVIDIA driver is new enough",
+        severity="pass",
         observed=present,
         required=f"branch {need} or newer",
         source=machine.source,
@@ -288,22 +272,18 @@ def _unloaded(machine: _Machine, findings: Findings) -> str:
     """Say that the right driver is on the disk, and another or none runs."""
     fix = f"kimi-prov apply restarts the machine, {_CONSENT}; or restart it yourself"
     if machine.loaded:
-        findings.blocker(
+        findings.add(
             "driver.restart",
-            "The installed NVIDIA driver is not the one that runs",
             observed=f"installed {machine.installed}, running {machine.loaded}",
             required="the same version",
             fix=f"{fix} (kernel modules are never swapped under a running system)",
-            source="reference 004, trouble 4",
         )
     else:
-        findings.warning(
+        findings.add(
             "driver.not_loaded",
-            "The NVIDIA driver is installed and its module is not loaded",
             observed=f"installed {machine.installed}",
             required="the module loaded",
             fix=fix,
-            source="nvidia-smi and vLLM need the kernel module",
         )
     return "restart"
 
@@ -325,45 +305,37 @@ def _judge_ground(machine: _Machine, findings: Findings) -> None:
     packages = machine.nvidia.get("packages") or {}
     signed = machine.nvidia.get("module_key_enrolled")
     if facts["host"].get("secure_boot") and not signed:
-        findings.blocker(
+        findings.add(
             "driver.secure_boot",
-            "Secure Boot is on, and the firmware does not know the key of modules built here",
             observed="Secure Boot on, key of DKMS not enrolled",
             required="Secure Boot off, or DKMS's key enrolled",
             fix="turn Secure Boot off in the firmware, or  mokutil --import /var/lib/dkms/mok.pub  "
             "and confirm it at the next start",
-            source="the kernel refuses modules that nobody signed",
         )
     held = sorted(set((facts.get("packages") or {}).get("held") or []) & set(packages))
     foreign = [name for name in held if name not in ours]
     if foreign:
-        findings.blocker(
+        findings.add(
             "driver.held",
-            "Somebody holds packages of another driver",
             observed=", ".join(f"{name} {packages[name]}" for name in foreign),
             required=f"packages of {machine.version}",
             fix=f"if they may change: apt-mark unhold {' '.join(foreign)}",
-            source="a hold is a person's decision",
         )
     probed = (facts.get("origin") or {}).get("kind") == "probe"
     if machine.loaded and not packages and probed:
-        findings.blocker(
+        findings.add(
             "driver.foreign",
-            "The NVIDIA driver that runs did not come as packages",
             observed=f"{machine.loaded}, no package of it",
             required="packages, which can be replaced and brought back",
             fix="remove it (nvidia-uninstall, or the image's own way), and run this again",
-            source="two installations of one driver overwrite each other's libraries",
         )
     if failed and failed.get("version") == machine.version:
-        findings.blocker(
+        findings.add(
             "driver.failed_here",
-            "This version of the driver was tried on this machine and did not answer",
             observed=f"{machine.version}: {failed.get('why')}",
             required="a version that works here",
             fix="set kimi_nvidia_driver_version to another; to try it again, remove "
             "/var/lib/kimi/state/driver.json",
-            source="the machine went back by itself",
         )
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
+
+from kimi_prov.planner.registry import DEFINITIONS
+from kimi_prov.planner.registry.definition import SEVERITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-Severity = Literal["blocker", "warning", "info", "pass"]
-ORDER: tuple[Severity, ...] = ("blocker", "warning", "info", "pass")
+    from kimi_prov.planner.registry.definition import Severity
+
+_ORDER = tuple(SEVERITIES)
 
 
 class Finding(TypedDict):
@@ -28,56 +32,59 @@ class Finding(TypedDict):
     cost_basis: NotRequired[str]
 
 
+class Observation(TypedDict):
+    """What a maker gives: all that depends on the machine. The registry has the rest.
+
+    `severity` where the definition has several, `names` for the {names} of its title, `wording`
+    for another title of it, `title` and `source` where it leaves them to a row of the catalogue.
+    """
+
+    observed: object
+    required: object
+    fix: NotRequired[str | None]
+    severity: NotRequired[Severity]
+    names: NotRequired[Mapping[str, object]]
+    wording: NotRequired[str | None]
+    title: NotRequired[str]
+    source: NotRequired[str | None]
+
+
+def make(identity: str, **given: Unpack[Observation]) -> Finding:
+    """Make a finding of its definition and what was observed.
+
+    Raises KeyError for an id that the registry does not have, and ValueError for a severity, title
+    or source that is not the maker's to name, or a blocker or warning that says no fix.
+    """
+    definition = DEFINITIONS[identity]
+    severity = definition.severity(given.get("severity"))
+    title, source = given.get("title"), given.get("source")
+    if (title and not definition.own_title) or (source and not definition.own_source):
+        message = f"title and source of {identity} are those of the registry"
+        raise ValueError(message)
+    fix = given.get("fix")
+    if severity in ("blocker", "warning") and fix is None:
+        message = f"{identity} says no fix"
+        raise ValueError(message)
+    return Finding(
+        id=identity,
+        severity=severity,
+        title=title or definition.wording(severity, given.get("wording"), given.get("names") or {}),
+        observed=given["observed"],
+        required=given["required"],
+        fix=fix,
+        source=source or definition.source,
+    )
+
+
 class Findings:
     """Collects findings while a plan is made."""
 
     def __init__(self) -> None:
         self._rows: list[Finding] = []
 
-    def blocker(
-        self,
-        identity: str,
-        title: str,
-        *,
-        observed: object,
-        required: object,
-        fix: str,
-        source: str,
-    ) -> None:
-        """Say what forbids to go on."""
-        self._add("blocker", identity, title, (observed, required, fix, source))
-
-    def warning(
-        self,
-        identity: str,
-        title: str,
-        *,
-        observed: object,
-        required: object,
-        fix: str,
-        source: str,
-    ) -> None:
-        """Say what will probably hurt."""
-        self._add("warning", identity, title, (observed, required, fix, source))
-
-    def info(
-        self,
-        identity: str,
-        title: str,
-        *,
-        observed: object,
-        required: object,
-        source: str,
-        fix: str | None = None,
-    ) -> None:
-        """Say what was decided or assumed."""
-        self._add("info", identity, title, (observed, required, fix, source))
-
-    def passed(
-        self, identity: str, title: str, *, observed: object, required: object, source: str
-    ) -> None:
-        """Say what was looked at and is good."""
-        self._add("pass", identity, title, (observed, required, None, source))
+    def add(self, identity: str, **given: Unpack[Observation]) -> None:
+        """Make a finding and keep it."""
+        self._rows.append(make(identity, **given))
 
     def extend(self, rows: Iterable[Finding]) -> None:
         """Take findings that rules made."""
@@ -85,24 +92,4 @@ class Findings:
 
     def rows(self) -> list[Finding]:
         """All of them, the gravest first; within a severity in the order they were found."""
-        return sorted(self._rows, key=lambda row: ORDER.index(row["severity"]))
-
-    def _add(
-        self,
-        severity: Severity,
-        identity: str,
-        title: str,
-        rest: tuple[object, object, str | None, str],
-    ) -> None:
-        observed, required, fix, source = rest
-        self._rows.append(
-            Finding(
-                id=identity,
-                severity=severity,
-                title=title,
-                observed=observed,
-                required=required,
-                fix=fix,
-                source=source,
-            )
-        )
+        return sorted(self._rows, key=lambda row: _ORDER.index(row["severity"]))

@@ -21,6 +21,7 @@ from kimi_prov.planner.engine import (
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.memory import architecture, cpu, numa
 from kimi_prov.planner.memory import gpu as graphics
+from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.planner.rules.context import Case
 from kimi_prov.planner.storage import conversion
 from kimi_prov.planner.storage import weights as storage
@@ -36,9 +37,6 @@ SCHEMA = "kimi-prov/plan/v1"
 # Seconds before the engine answers: starting itself, then reading weights at this rate.
 _START_S = 900
 _LOAD_BYTES_PER_S = 250_000_000
-# Findings that leave a plan true and an `apply` impossible.
-_INTERCEPTED = "host.gib"
-_ONLY_TO_PLAN = frozenset({"engine.not_provisioned", storage.SOURCE_MISSING})
 
 
 def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dict[str, Any]:
@@ -172,10 +170,11 @@ def refusals(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     wanting = [
         {**row, "severity": "blocker"}
         for row in plan["findings"]
-        if row["id"] in _ONLY_TO_PLAN and row["severity"] != "blocker"
+        if DEFINITIONS[row["id"]].blocks_apply and row["severity"] != "blocker"
     ]
-    mended = {_INTERCEPTED, *(drivers.MENDED if plan["driver"]["action"] != "none" else ())}
-    return [row for row in [*blockers(plan), *wanting] if row["id"] not in mended]
+    fixed = {"always", *(["driver"] if plan["driver"]["action"] != "none" else [])}
+    found = [*blockers(plan), *wanting]
+    return [row for row in found if DEFINITIONS[row["id"]].fixed_by_apply not in fixed]
 
 
 def _budget(
@@ -427,10 +426,8 @@ def _start_s(wishes: Wishes, weights: storage.Weights) -> int:
 
 def _judge_door(wishes: Wishes, findings: Findings) -> None:
     if not wishes.allowed_networks:
-        findings.info(
+        findings.add(
             "firewall.closed",
-            "Nobody but the machine itself may reach the port",
             observed="kimi_allowed_networks is empty",
             required="list the networks of the clients",
-            source="an open port to everybody is never a default",
         )

@@ -1,4 +1,4 @@
-"""What mending a finding costs, in dollars: work alone, cards, memory, disk, or not known.
+"""What mending a finding costs, in dollars, by the kind of its remedy in the registry.
 
 Cards are counted by the same sums as the plan's memory, and priced as they were seen to be sold
 (prices.yaml, `purchase`). Nobody publishes dated prices of memory modules and disks: a site that
@@ -12,51 +12,24 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import number
 from kimi_prov.planner.memory import gpu
+from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kimi_prov.catalog.rows import Gpu, Purchase
     from kimi_prov.planner.findings import Finding
+    from kimi_prov.planner.registry.definition import Remedy
     from kimi_prov.planner.rules.context import Case
 
-# Settings, software and what is asked for, by the beginning of a finding's id.
-_WORK = (
-    "context.",
-    "conversion.",
-    "cpu.amx_permission",
-    "cpu.cores_left",
-    "cpu.threads_as_cores",
-    "driver.",
-    "engine.draft",
-    "engine.flag",
-    "engine.known_broken",
-    "engine.kv_dtype",
-    "engine.sequences",
-    "engine.too_old",
-    "engine.version",
-    "engine_args.",
-    "firewall.",
-    "gpu.divisible",
-    "gpu.fabric",
-    "gpu.held",
-    "gpu.mig",
-    "host.gib",
-    "memory.hugepages",
-    "memory.shm",
-    "memory.swap",
-    "numa.binding",
-    "numa.sub_nodes",
-    "os.",
-    "port.",
-    "python.",
-    "ram_disk.",
-    "tuning.",
-    "weights.",
+# Kinds of remedy that take somebody's work and no money.
+_WORK: frozenset[Remedy] = frozenset(
+    {"setting", "catalogue", "software", "process", "reboot", "firmware"}
 )
-_CARDS = ("engine.format", "engine.no_gpu", "gpu.memory")
-_MEMORY = ("memory.host", "numa.node_memory")
-_DISK = ("disk.capacity", "disk.room")
+# Findings whose cost nobody has named until now, though their remedy is work.
+_UNNAMED = frozenset(
+    {"engine.model_unknown", "experts.instances", "numa.instances", "numa.node_room", "numa.pools"}
+)
 _SIZES = (1, 2, 4, 8)
 _GIB, _TB = 1 << 30, 10**12
 
@@ -77,17 +50,18 @@ def _priced(row: Finding, case: Case) -> Finding:
 
 
 def _cost(identity: str, case: Case) -> tuple[float, str] | None:
-    if identity.startswith(_CARDS):
-        return _cards(case)
-    if identity.startswith(_WORK):
+    remedy = DEFINITIONS[identity].remedy
+    if remedy in _WORK and identity not in _UNNAMED:
         return 0.0, "work, nothing to buy"
-    if identity.startswith(_MEMORY):
+    if remedy == "gpus":
+        return _cards(case)
+    if remedy == "memory":
         plan = case.plan["memory"]
         missing = plan["host_ram_required_bytes"] - plan["host_ram_available_bytes"]
         return _bulk(case, "memory_gib", missing / _GIB, "GiB of memory")
-    if identity == "memory.channels":
+    if remedy == "modules":
         return _modules(case)
-    if identity in _DISK:
+    if remedy == "disk":
         return _bulk(case, "disk_tb", case.plan["disk"]["required_bytes"] / _TB, "TB of disk")
     return None
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.findings import Finding
+from kimi_prov.planner.findings import make
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Wishes
 
 MODEL = "kimi-k2-lab"
@@ -86,13 +87,10 @@ def _said(real: Mapping[str, Any], served: Mapping[str, Any]) -> str:
 
 
 def _finding(real: Mapping[str, Any], said: str) -> Finding:
-    return Finding(
-        id="engine.stand_in",
-        severity="warning",
-        title="What is served is a stand-in",
+    return make(
+        "engine.stand_in",
         observed=said,
         required=f"{real['model']['name']} itself; what was planned for it is in the plan's "
         "stand_in and on the machine in /etc/kimi/stood-in-for.json",
         fix="remove kimi_engine_stand_in from the inventory",
-        source="the inventory",
     )

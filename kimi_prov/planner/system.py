@@ -31,47 +31,41 @@ def judge(host: Host, catalogue: Catalogue, findings: Findings) -> None:
     row = known.get((release.get("id"), release.get("version_id")))
     proven = " or ".join(f"{r.id} {r.version}" for r in catalogue.systems if r.proven)
     if release.get("id") is None:
-        findings.info(
+        findings.add(
             "os.supported",
-            "The operating system is not known",
+            severity="info",
             observed="unknown",
             required=proven,
-            source="kimi_prov/catalog/systems.yaml",
         )
     elif row is None:
-        findings.blocker(
+        findings.add(
             "os.supported",
-            "The operating system is not supported",
+            severity="blocker",
             observed=shown,
             required=", ".join(f"{r.id} {r.version}" for r in catalogue.systems),
             fix="install Debian 12 or 13",
-            source="kimi_prov/catalog/systems.yaml",
         )
     elif not row.proven:
-        findings.warning(
+        findings.add(
             "os.supported",
-            "The operating system should work, and was not proven",
+            severity="warning",
             observed=shown,
             required=proven,
             fix="try it in a machine that may fail, or install Debian 12",
-            source="kimi_prov/catalog/systems.yaml",
         )
     else:
-        findings.passed(
+        findings.add(
             "os.supported",
-            "The operating system is supported",
+            severity="pass",
             observed=shown,
             required=proven,
-            source="kimi_prov/catalog/systems.yaml",
         )
     if facts.get("systemd_running") is False:
-        findings.blocker(
+        findings.add(
             "os.systemd",
-            "systemd does not run this machine",
             observed="no /run/systemd/system",
             required="systemd as the first process",
             fix="boot the machine, or the container, with systemd",
-            source="every long task and service is a systemd unit",
         )
 
 
@@ -171,19 +165,17 @@ def judge_ports(host: Host, ports: list[int], findings: Findings) -> None:
         if row.get("port") in ports and not ours:
             taken.append(f"{row['port']} by {row.get('process') or 'another program'}")
     if taken:
-        findings.blocker(
+        findings.add(
             "port.taken",
-            "A port that is needed is taken by another program",
+            severity="blocker",
             observed=", ".join(dict.fromkeys(taken)),
             required=f"ports {', '.join(str(port) for port in ports)} free",
             fix="stop that program, or set kimi_port to another port",
-            source="the proxy listens on kimi_port, the engines on the ports after it",
         )
     else:
-        findings.passed(
+        findings.add(
             "port.taken",
-            "The ports are free, or held by our own units",
+            severity="pass",
             observed=", ".join(str(port) for port in ports),
             required="not taken by another program",
-            source="the proxy listens on kimi_port, the engines on the ports after it",
         )

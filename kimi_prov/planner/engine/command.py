@@ -146,26 +146,24 @@ def merged(chosen: dict[str, Any], wishes: Wishes, findings: Findings) -> dict[s
     """Lay the inventory's flags over the plan's; each that differs is a finding."""
     wanted = dict(wishes.engine_args)
     for flag in sorted(set(wanted) & set(_RESERVED)):
-        findings.blocker(
+        findings.add(
             "engine_args.reserved",
-            f"kimi_engine_args sets --{flag}, which the product itself has to set",
+            names={"flag": flag},
             observed=f"kimi_engine_args: {flag}",
             required=f"the variable {_RESERVED[flag]}",
             fix=f"remove {flag} from kimi_engine_args and use {_RESERVED[flag]}",
-            source="the proxy in front holds TLS and keys; engines listen on loopback",
         )
         del wanted[flag]
     for flag, value in sorted(wanted.items()):
         differs = flag in chosen and chosen[flag] != value
         if differs or (flag in chosen and flag in _SIZING):
-            findings.info(
+            findings.add(
                 "engine_args.override",
-                f"The inventory overrides the plan's --{flag}",
+                names={"flag": flag},
                 observed=f"kimi_engine_args: {flag}: {json.dumps(value)}",
                 required=f"the plan chose {json.dumps(chosen[flag])}"
                 if differs
                 else "memory is counted with it",
-                source="kimi_engine_args wins over the planner",
             )
     return {flag: value for flag, value in {**chosen, **wanted}.items() if value is not None}
 

@@ -18,7 +18,6 @@ Way = Literal["kt", "vllm"]
 # How the catalogue calls the form in which each way keeps the experts in memory.
 RESIDENT: dict[Way, str] = {"kt": "rawint4", "vllm": "vllm-cpu-int4"}
 _COST = "0.78 bytes a weight in memory, and 57 to 100 minutes of repacking at every start of Kimi"
-_PAGE = "docs/kt-experts.md"
 # Tokens that kt-kernel takes in one call: its scratch memory is of that size.
 CHUNK = 1024
 # Fewer cores are shared with others: threads that give way to everybody would not get on.
@@ -49,54 +48,47 @@ def choose(
     wanted: Way | None = None if wishes.auto("experts") else wishes.experts
     able = [way for way in RESIDENT if hindered[way] is None]
     if wanted is not None and wanted not in able:
-        findings.blocker(
+        findings.add(
             "experts.way",
-            f"This machine cannot compute the experts as kimi_experts says: {wanted}",
+            names={"way": wanted},
             observed=str(hindered[wanted]),
             required=f"kimi_experts: {able[0]}" if able else "other hardware",
             fix="set kimi_experts to auto" if able else "choose a machine with AVX512_BF16",
-            source=_PAGE,
         )
         return wanted
     if not able:
-        findings.blocker(
+        findings.add(
             "experts.way",
-            f"{engine.name} {engine.version} cannot compute {model.name}'s experts here",
+            wording="none",
+            names={"engine": engine.name, "version": engine.version, "model": model.name},
             observed="; ".join(str(text) for text in hindered.values()),
             required="AVX2 and a C library of 2.35 for kt-kernel, or AVX512_BF16 for vLLM's own",
             fix="use Debian 12 or newer on a CPU with AVX512, or GPUs",
-            source=_PAGE,
         )
         return None
     way = wanted or able[0]
     if way == "vllm":
-        findings.warning(
+        findings.add(
             "experts.fallback",
-            "vLLM's own INT4 experts serve the model, at a price",
             observed=f"kt-kernel: {hindered['kt'] or 'not wanted (kimi_experts)'}",
             required=_COST,
             fix="set kimi_experts to auto"
             if hindered["kt"] is None
             else "mend what keeps kt-kernel from it",
-            source=_PAGE,
         )
     elif wanted is None and "vllm" in able and _holds(host, catalogue, work):
-        findings.info(
+        findings.add(
             "experts.faster",
-            "Once started, vLLM's own experts may answer faster: they read weights with AMX",
             observed="kt-kernel chosen: 0.625 bytes a weight, and a start in minutes",
             required=_COST,
             fix="set kimi_experts to vllm where that memory and start are no matter",
-            source="16 cores with AMX, whole layers of Kimi, 2026-11-21: docs/kt-experts.md",
         )
     if way == "kt" and host.isa is not None and "avx512bw" not in host.isa:
-        findings.warning(
+        findings.add(
             "experts.avx2",
-            "kt-kernel computes the experts with AVX2: right, and several times slower",
             observed=f"{host.facts['cpu'].get('model')}: no AVX512",
             required="AVX512F and AVX512BW",
             fix="use a CPU with AVX512; on a virtual machine, pass the host's CPU through",
-            source="kt-kernel 0.7.2 measured: 7 times slower at batch 1, 4 times at 64",
         )
     return way
 
@@ -140,13 +132,11 @@ def _loading_bytes(catalogue: Catalogue, way: Way, model: Model) -> int:
 def instances(wishes: Wishes, findings: Findings) -> int:
     """Count the engines: one, whose experts lie in slices over the nodes."""
     if not wishes.auto("instances") and int(wishes.instances) > 1:
-        findings.blocker(
+        findings.add(
             "experts.instances",
-            "One engine's experts lie over all nodes: there is no room for a second",
             observed=f"kimi_instances: {wishes.instances}",
             required="one engine where kt-kernel computes the experts",
             fix="set kimi_instances to 1 or auto",
-            source=_PAGE,
         )
     return 1
 

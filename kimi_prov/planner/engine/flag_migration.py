@@ -105,10 +105,14 @@ def _say(
     reason = f" ({state.reason})" if state.reason else ""
     # The catalogue's own words say why nothing is needed, unless they name a flag.
     words = state.replacement or _NOTHING
-    findings.warning(
+    findings.add(
         "engine.flag_replaced",
-        f"{engine.name} {engine.version} has no --{flag}: "
-        + (f"{next(iter(instead))} does its job" if instead else "it is left out"),
+        names={
+            "engine": engine.name,
+            "version": engine.version,
+            "flag": flag,
+            "instead": f"{next(iter(instead))} does its job" if instead else "it is left out",
+        },
         observed=f"kimi_engine_args: {flag}: {_shown(value) or 'true'}{reason}",
         required=now or (_NOTHING if words.startswith("--") else words),
         fix=f"write {now} into kimi_engine_args" if now else f"remove {flag} from kimi_engine_args",
@@ -143,9 +147,9 @@ def _without_broken(
     for row in catalogue.broken_with(given):
         gone = [flag for flag in row.leaves_out if kept.pop(flag.removeprefix("--"), None)]
         if gone:
-            findings.warning(
+            findings.add(
                 "engine.flag_left_out",
-                f"{row.title}: {', '.join(gone)} left out",
+                names={"combination": row.title, "flags": ", ".join(gone)},
                 observed=row.note or row.title,
                 required=f"weights, or a version, that it works with; here {weights_format} and "
                 f"{engine.name} {engine.version}",

@@ -23,7 +23,6 @@ _GGUF = (
     "serve Kimi from GGUF files without a GPU (13.4 tokens/s of IQ2_KL were measured on one EPYC "
     "9965), which this product does not provision"
 )
-_CATALOGUE = "kimi_prov/catalog/engines.yaml"
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,9 @@ def choose(
         reason = f"the planner would have chosen {best}: {reason}"
     if name == "ktransformers" and (variant == "cpu" or host.amd):
         row = next(row for row in catalogue.broken if row.id == "kt-no-gpu")
-        findings.blocker(
+        findings.add(
             "engine.no_gpu",
-            row.title,
+            title=row.title,
             observed="AMD GPUs" if host.amd else "no GPU",
             required="an NVIDIA GPU",
             fix=row.fix,
@@ -150,17 +149,15 @@ def _provisioned(host: Host, engine: Engine, catalogue: Catalogue, findings: Fin
     """Whether `apply` installs it. Where it does not, the plan is still a true answer."""
     if _locked(engine, catalogue):
         return True
-    findings.info(
+    findings.add(
         "engine.not_provisioned",
-        f"{engine.name} {engine.version} ({engine.variant}) is planned here and not installed by "
-        "this version",
+        names={"engine": engine.name, "version": engine.version, "variant": engine.variant},
         observed="no pinned packages in kimi_prov/catalog/locks"
         if not host.amd
         else "AMD GPUs: the build for ROCm is not in the catalogue; version and flags are those "
         "of the build for CUDA",
         required="pinned packages, for `apply`; `check` and `plan` do without",
         fix=None if host.amd else f"add kimi_prov/catalog/locks/{engine.lock_name('3.11')}",
-        source=_CATALOGUE,
     )
     return False
 
@@ -187,13 +184,12 @@ def _version(
     default = _default(rows, model, catalogue)
     found = next((e for e in rows if e.version == wanted), default)
     if wanted is not None and found.version != wanted:
-        findings.blocker(
+        findings.add(
             "engine.version",
-            f"{name} {wanted} ({variant}) is not in the catalogue",
+            names={"engine": name, "version": wanted, "variant": variant},
             observed=f"kimi_engine_version: {wanted}",
             required=f"one of {', '.join(e.version for e in rows)}",
             fix="remove kimi_engine_version, or name a version of the catalogue",
-            source=_CATALOGUE,
         )
     return found
 
@@ -220,18 +216,18 @@ def _old(engine: Engine, model: Model, findings: Findings) -> None:
     known = model.versions(engine.name)
     least = known.least if known else None
     if least is not None and engine.variant != "cpu" and number(engine.version) < number(least):
-        findings.blocker(
+        findings.add(
             "engine.too_old",
-            f"{engine.name} {engine.version} is too old for {model.name}",
+            names={"engine": engine.name, "version": engine.version, "model": model.name},
             observed=engine.version,
             required=f"{least} or newer",
             fix=f"set kimi_engine_version to {known.recommended if known else least} or auto",
             source=known.source if known else model.source,
         )
     elif least is None and model.architecture.class_name not in engine.architectures:
-        findings.warning(
+        findings.add(
             "engine.model_unknown",
-            f"Whether {engine.name} {engine.version} serves {model.name} is not known",
+            names={"engine": engine.name, "version": engine.version, "model": model.name},
             observed=model.architecture.class_name,
             required=f"one of {', '.join(engine.architectures)}",
             fix="try it in a machine that may fail, or choose another model",
@@ -241,19 +237,24 @@ def _old(engine: Engine, model: Model, findings: Findings) -> None:
 
 def _format(engine: Engine, wanted: str, model: Model, findings: Findings) -> None:
     if wanted not in model.formats:
-        findings.blocker(
+        findings.add(
             "weights.format_unpublished",
-            f"{model.name} is not published in {wanted}",
+            names={"model": model.name, "format": wanted},
             observed=f"kimi_weights_format: {wanted}",
             required=f"one of {', '.join(model.formats)}",
             fix="remove kimi_weights_format from the inventory",
             source=model.source,
         )
     if wanted not in engine.formats and not _recipe(engine, model, wanted):
-        stock = f"{engine.name} {engine.version} ({engine.variant})"
-        findings.blocker(
+        findings.add(
             "engine.format",
-            f"{stock} does not serve {model.name}'s {wanted} weights",
+            names={
+                "engine": engine.name,
+                "version": engine.version,
+                "variant": engine.variant,
+                "model": model.name,
+                "format": wanted,
+            },
             observed=f"{wanted} weights, {'no GPU' if engine.variant == 'cpu' else 'GPUs'}",
             required=f"weights in {', '.join(engine.formats)}",
             fix=_GGUF if engine.variant == "cpu" else "choose another kimi_weights_format",
@@ -279,9 +280,9 @@ def _machine(host: Host, engine: Engine, findings: Findings) -> None:
     facts = host.facts["host"]
     arch = facts.get("arch")
     if arch is not None and arch not in engine.arch:
-        findings.blocker(
+        findings.add(
             "engine.arch",
-            f"{engine.name} {engine.version} is not built for {arch}",
+            names={"engine": engine.name, "version": engine.version, "arch": arch},
             observed=arch,
             required=", ".join(engine.arch),
             fix="use an x86-64 machine",
@@ -292,17 +293,17 @@ def _machine(host: Host, engine: Engine, findings: Findings) -> None:
         shown = ", ".join(present) or "neither"
         need = " or ".join(engine.isa_any)
         if present:
-            findings.passed(
+            findings.add(
                 "cpu.isa",
-                "The CPU has the vector instructions that the engine needs",
+                severity="pass",
                 observed=shown,
                 required=need,
                 source=engine.source,
             )
         else:
-            findings.blocker(
+            findings.add(
                 "cpu.isa",
-                "The CPU lacks the vector instructions that the engine needs",
+                severity="blocker",
                 observed=f"{host.facts['cpu'].get('model')}: {shown}",
                 required=need,
                 fix="use a CPU with AVX2; on a virtual machine, pass the host's CPU through",
@@ -310,9 +311,8 @@ def _machine(host: Host, engine: Engine, findings: Findings) -> None:
             )
     glibc = facts.get("glibc")
     if glibc is not None and _numbers(glibc) < _numbers(engine.glibc):
-        findings.blocker(
+        findings.add(
             "os.glibc",
-            "The C library is too old for the engine's wheels",
             observed=f"glibc {glibc}",
             required=f"glibc {engine.glibc} or newer",
             fix="install Debian 12 or newer",
@@ -325,9 +325,9 @@ def _python(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings
     locked = [v for v in engine.python if engine.lock_name(v) in catalogue.locks]
     for python in host.pythons:
         if python.version in locked:
-            findings.passed(
+            findings.add(
                 "python.lock",
-                "The engine's packages are pinned for this machine's Python",
+                severity="pass",
                 observed=f"{python.path}: {python.version}",
                 required=f"Python {' or '.join(locked)}",
                 source=f"kimi_prov/catalog/locks/{engine.lock_name(python.version)}",
@@ -340,11 +340,10 @@ def _python(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings
     if locked:
         # Nobody has installed a quoted machine yet: its system is still to be chosen.
         quoted = (host.facts.get("origin") or {}).get("kind") == "spec"
-        say = findings.warning if quoted else findings.blocker
-        say(
+        findings.add(
             "python.lock",
-            f"No pinned packages of {engine.name} {engine.version} ({engine.variant}) for its "
-            "Python",
+            severity="warning" if quoted else "blocker",
+            names={"engine": engine.name, "version": engine.version, "variant": engine.variant},
             observed=", ".join(f"{p.path} ({p.version})" for p in host.pythons),
             required=f"Python {' or '.join(locked)}",
             fix=f"install Python {locked[0]} on the machine",
@@ -353,9 +352,9 @@ def _python(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings
         return host.pythons[0]
     found = next((p for p in host.pythons if p.version in engine.python), None)
     if found is None:
-        findings.warning(
+        findings.add(
             "python.engine",
-            f"{engine.name} {engine.version} is not made for this machine's Python",
+            names={"engine": engine.name, "version": engine.version},
             observed=", ".join(f"{p.path} ({p.version})" for p in host.pythons),
             required=f"Python {' or '.join(engine.python)}",
             fix=f"install Python {engine.python[0]} on the machine",

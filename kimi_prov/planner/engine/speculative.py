@@ -60,9 +60,9 @@ def document(
     asked = catalogue.draft(wishes.speculative_model)
     draft = wanted(wishes, catalogue, engine)
     if draft is None:
-        findings.blocker(
+        findings.add(
             "engine.draft",
-            f"{engine.name} {engine.version} ({engine.variant}) does not decode with this draft",
+            names={"engine": engine.name, "version": engine.version, "variant": engine.variant},
             observed=f"kimi_speculative_model: {asked.name}",
             required=f"vllm {asked.least} or newer on NVIDIA GPUs that hold all weights",
             fix="remove kimi_speculative_model, or set kimi_engine_version to a newer one",
@@ -70,9 +70,9 @@ def document(
         )
         return None
     if model.name not in asked.models:
-        findings.blocker(
+        findings.add(
             "engine.draft_model",
-            f"{asked.name} was not trained for {model.name}: its guesses would be rejected",
+            names={"draft": asked.name, "model": model.name},
             observed=f"kimi_speculative_model: {asked.name}",
             required=f"a draft for {model.name}; this one is for {', '.join(asked.models)}",
             fix="remove kimi_speculative_model, or choose one of `kimi-prov catalog drafts`",
@@ -81,18 +81,15 @@ def document(
     source, revision = weights.addressed(wishes.draft_weights_source or f"hf://{draft.repo}")
     pinned = wishes.draft_manifest is not None or weights.COMMIT.fullmatch(revision)
     if not pinned and not source.startswith("file://"):
-        findings.warning(
+        findings.add(
             "weights.draft_unpinned",
-            "The draft's weights are not pinned: another download may bring other bytes",
             observed=source,
             required="kimi_draft_weights_manifest, or hf://REPOSITORY@ with a commit",
             fix=f"kimi-prov catalog pin hf://{draft.repo} --output FILE, and name the file in "
             "kimi_draft_weights_manifest",
-            source="a branch of a repository moves",
         )
-    findings.info(
+    findings.add(
         "engine.draft_unproven",
-        "What this draft gains was not measured by this project: it was run with random weights",
         observed=f"{draft.name}: size and cache are estimates",
         required="compare tokens a second with and without it (`kimi-prov bench`)",
         source=draft.source,

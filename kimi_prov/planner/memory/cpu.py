@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 # Contexts are offered in whole blocks of this many tokens.
 CONTEXT_STEP = 1024
-_SOURCE = "MLA keeps layers x (kv_lora + rope) x 2 bytes for each token on every rank"
-_RAM_SOURCE = "weights, cache, the engine's own memory and a reserve for the system"
 
 
 @dataclass(frozen=True)
@@ -212,30 +210,27 @@ def judge(host: Host, wishes: Wishes, model: Model, found: Budget, findings: Fin
 
 def _judge_ram(host: Host, found: Budget, findings: Findings) -> None:
     if not host.memory_bytes:
-        findings.warning(
+        findings.add(
             "memory.host",
-            "How much memory the machine has is not known",
+            severity="warning",
             observed="unknown",
             required=human(found.host_required),
             fix="name the memory in the spec sheet, or probe the machine",
-            source=_RAM_SOURCE,
         )
     elif found.host_required > host.memory_bytes:
-        findings.blocker(
+        findings.add(
             "memory.host",
-            "The machine has too little memory for this model",
+            severity="blocker",
             observed=human(host.memory_bytes),
             required=human(found.host_required),
             fix="use a machine with more memory, a smaller model, or a smaller kimi_context",
-            source=_RAM_SOURCE,
         )
     else:
-        findings.passed(
+        findings.add(
             "memory.host",
-            "Memory holds the engine, its weights and its cache",
+            severity="pass",
             observed=human(host.memory_bytes),
             required=human(found.host_required),
-            source=_RAM_SOURCE,
         )
 
 
@@ -249,11 +244,11 @@ def _judge_graphics(model: Model, found: Budget, findings: Findings) -> None:
         f"{human(card.weights)} of weights and {human(card.overhead)} of working memory on each "
         f"of {card.ranks} GPU(s)"
     )
-    source = "weights over the ranks, what every rank holds in full, working memory as measured"
     if found.kv_bytes <= 0:
-        findings.blocker(
+        findings.add(
             "gpu.memory",
-            f"The GPUs do not hold {model.name}: no memory is left for the cache",
+            severity="blocker",
+            names={"model": model.name},
             observed=f"{human(usable)} usable of {human(card.memory)} on each "
             f"(the engine would say `Available KV cache memory: {found.kv_bytes / GIB:.2f} GiB`)",
             required=f"more than {human(need)}: {shown}",
@@ -263,44 +258,38 @@ def _judge_graphics(model: Model, found: Budget, findings: Findings) -> None:
                 if model.versions("ktransformers") and card.experts is None
                 else ""
             ),
-            source=source,
         )
     else:
-        findings.passed(
+        findings.add(
             "gpu.memory",
-            "The GPUs hold their share of the weights",
+            severity="pass",
             observed=f"{human(usable)} usable on each, {human(found.kv_bytes)} of it for the cache",
             required=shown,
-            source=source,
         )
 
 
 def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findings) -> None:
     if found.context > model.context:
-        findings.blocker(
+        findings.add(
             "context.model",
-            f"{model.name} was not made for so long a context",
+            names={"model": model.name},
             observed=f"kimi_context: {found.context}",
             required=f"at most {model.context} tokens",
             fix=f"set kimi_context to {model.context} or less, or to auto",
             source=model.source,
         )
     if found.kv_tokens_one < found.context:
-        findings.blocker(
+        findings.add(
             "context.memory",
-            "The cache cannot hold one conversation of that length",
             observed=f"room for {found.kv_tokens_one} tokens",
             required=f"{found.context} tokens",
             fix=_shorter(model, found),
-            source=_SOURCE,
         )
     elif found.kv_tokens * found.instances < found.context * int(wishes.concurrency):
-        findings.info(
+        findings.add(
             "context.concurrency",
-            "Not every request can use the whole context at once; some will wait",
             observed=f"cache for {found.kv_tokens * found.instances} tokens",
             required=f"{wishes.concurrency} x {found.context} tokens for all at once",
-            source=_SOURCE,
         )
 
 

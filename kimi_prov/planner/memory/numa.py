@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system.machine import format_list
+from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
     from kimi_prov.facts.host import Host, Node
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
 _SMALL = 4
 # An instance is bound to one node where it takes at most this share of it.
 _NODE_SHARE = 0.9
-_KT_POOLS = (
-    "kt-kernel: moe-tp.hpp wants the expert's width divisible by the pools; worker_pool.h binds "
-    "each pool's memory strictly to its node"
-)
-_SOURCE = "spinning workers on every core cost 2.4 to 6 times (measured with kt-kernel and vLLM)"
 
 
 @dataclass(frozen=True)
@@ -130,24 +126,20 @@ def copies(host: Host, wishes: Wishes, engine_bytes: int, findings: Findings) ->
         return most if all_fit and int(wishes.concurrency) >= most else 1
     asked = int(wishes.instances)
     if asked > max(1, most):
-        findings.blocker(
+        findings.add(
             "numa.instances",
-            "There are fewer NUMA nodes than engines are asked for",
             observed=f"kimi_instances: {asked}, {most} node(s)",
             required="a node for each",
             fix=f"set kimi_instances to {max(1, most)} or less, or to auto",
-            source="an engine's threads spin: two on the same cores slow each other down",
         )
         return 1
     if asked > 1 and len(fitting) < asked:
         short = [n for n in roomiest(host, asked) if n not in fitting]
-        findings.blocker(
+        findings.add(
             "numa.node_memory",
-            "A NUMA node is too small for an engine of its own",
             observed=", ".join(f"node {n.id}: {human(n.memory_bytes)}" for n in short),
             required=f"{human(engine_bytes)} within {_NODE_SHARE:.0%} of each of {asked} nodes",
             fix="set kimi_instances to 1 or auto, or put more memory on these nodes",
-            source="--membind is strict: what does not fit is killed",
         )
     return asked
 
@@ -192,23 +184,21 @@ def pools(host: Host, experts_bytes: int, width: int, gpus: int, findings: Findi
     nodes, most = host.nodes, max(1, len(used))
     # Where all memory together is too small, memory.host says so.
     if short and host.memory_bytes >= experts_bytes:
-        findings.blocker(
+        findings.add(
             "numa.node_memory",
-            "A NUMA node is too small for its share of the experts",
+            wording="share",
             observed=", ".join(f"node {n.id}: {human(n.memory_bytes)}" for n in short),
             required=f"{human(share)} on each of {most} node(s), bound strictly",
             fix="put equal memory on every socket, or set the firmware to fewer NUMA nodes"
             + (" (NPS1, SNC off)" if len(nodes) > host.sockets else ""),
-            source=_KT_POOLS,
+            source=DEFINITIONS["numa.pools"].source,
         )
     if most < len(nodes):
-        findings.warning(
+        findings.add(
             "numa.pools",
-            "The thread pools cannot use every NUMA node: their cores and channels lie idle",
             observed=f"{len(nodes)} nodes on {host.sockets} socket(s), {most} used",
             required=f"1, 2, 4 or 8 nodes (a number that divides {width})",
             fix="set the firmware to one node a socket (SNC off, NPS1)",
-            source=_KT_POOLS,
         )
     cores = min((len(n.primary) for n in used), default=0)
     # Spinning workers on every core cost 2.4 to 6 times; each GPU's process wants a core too.
@@ -265,10 +255,8 @@ def _small_node(host: Host, findings: Findings) -> None:
     """Say where a virtual machine's node sizes were not believed."""
     shown = sum(int(n.get("memory_total_bytes") or 0) for n in host.facts["numa"]["nodes"])
     if host.virtual and shown < host.memory_bytes * 0.8:
-        findings.info(
+        findings.add(
             "numa.node_size",
-            "The NUMA nodes show less memory than the machine has; the total was trusted",
             observed=f"nodes {shown >> 20} MiB, machine {host.memory_bytes >> 20} MiB",
             required="a virtual machine gets its memory as it is used",
-            source="seen on a virtual machine with 125 GiB and one node of 4443 MB",
         )

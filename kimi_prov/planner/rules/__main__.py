@@ -1,4 +1,4 @@
-"""Prints the documentation of every rule."""
+"""Prints the documentation of every finding."""
 
 from kimi_prov.planner.rules import table
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.findings import Finding, Severity
+from kimi_prov.planner.findings import Finding, Observation, make
+from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.engine.selection import Choice
     from kimi_prov.planner.memory.cpu import Budget
     from kimi_prov.planner.memory.numa import Placement
+    from kimi_prov.planner.registry.definition import Definition
     from kimi_prov.planner.settings.parsing import Wishes
     from kimi_prov.planner.storage.weights import Bound
 
@@ -62,37 +64,30 @@ class Case:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: its id, what it says, where it is from, and the function that looks."""
+    """A rule: the finding that it makes, and the function that looks."""
 
-    id: str
-    title: str
-    source: str
+    definition: Definition
     look: Callable[[Case], Iterable[Hit]]
 
 
-@dataclass(frozen=True)
-class Hit:
-    """What a rule found. A title of its own replaces the rule's."""
-
-    severity: Severity
-    observed: object
-    required: object
-    fix: str | None = None
-    title: str | None = None
-    source: str | None = None
+class Hit(Observation):
+    """What a rule found."""
 
 
 RULES: dict[str, Rule] = {}
 
 
 def rule(
-    identity: str, title: str, source: str
+    identity: str,
 ) -> Callable[[Callable[[Case], Iterable[Hit]]], Callable[[Case], Iterable[Hit]]]:
-    """Enter a function as a rule. It gives a Hit for each thing that is wrong, or none."""
+    """Enter a function as the rule of a finding. It gives a Hit for each thing that is wrong.
+
+    Raises KeyError for an id that the registry does not have.
+    """
 
     def enter(look: Callable[[Case], Iterable[Hit]]) -> Callable[[Case], Iterable[Hit]]:
         assert identity not in RULES, identity  # noqa: S101  (two rules of one name)
-        RULES[identity] = Rule(identity, title, source, look)
+        RULES[identity] = Rule(DEFINITIONS[identity], look)
         return look
 
     return enter
@@ -100,12 +95,4 @@ def rule(
 
 def finding(found: Rule, hit: Hit) -> Finding:
     """Make a finding of what a rule found."""
-    return Finding(
-        id=found.id,
-        severity=hit.severity,
-        title=hit.title or found.title,
-        observed=hit.observed,
-        required=hit.required,
-        fix=hit.fix,
-        source=hit.source or found.source,
-    )
+    return make(found.definition.id, **hit)

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 _INPUTS = ("bf16", "fp8")
 # Relative error of a layer's output against the weights that it was made from, Gaussian ones.
 _LOSS = {"AMXINT4": "0.24 to 0.30", "AMXINT8": "0.02"}
-_SOURCE = (
-    "kt-kernel 0.7.2, measured; RAWINT4 serves Kimi's own int4 files with 0.0096 and converts "
-    "nothing"
-)
 
 
 @dataclass(frozen=True)
@@ -66,45 +62,39 @@ def wanted(
     """
     flag = flags.get("kt-method")
     if flag in quantise.KERNELS and flag != wishes.kt_method:
-        findings.blocker(
+        findings.add(
             "conversion.flag",
-            f"--kt-method {flag} reads converted weights, and the plan has none",
+            names={"flag": flag},
             observed=f"kimi_engine_args: kt-method: {flag}",
             required="the variable kimi_kt_method, which plans them",
             fix=f"remove kt-method from kimi_engine_args and set kimi_kt_method: {flag}",
-            source=_SOURCE,
         )
     if wishes.auto("kt_method"):
         if wishes.kt_weights_source is not None:
-            findings.blocker(
+            findings.add(
                 "conversion.method",
-                "What the given experts were converted to is not said",
                 observed="kimi_kt_weights_source is set, and kimi_kt_method is auto",
                 required=f"kimi_kt_method: {' or '.join(quantise.KERNELS)}",
                 fix="set kimi_kt_method, or remove kimi_kt_weights_source",
-                source=_SOURCE,
             )
         return None
     method = str(wishes.kt_method)
     if not choice.hybrid:
-        findings.blocker(
+        findings.add(
             "conversion.engine",
-            f"{method} is a method of KTransformers, and the plan's engine is {choice.engine.name}",
+            names={"method": method, "engine": choice.engine.name},
             observed=f"kimi_kt_method: {method}",
             required="KTransformers beside an NVIDIA GPU",
             fix="set kimi_engine: ktransformers, or remove kimi_kt_method",
-            source=_SOURCE,
         )
         return None
     if flags.get("kt-gpu-prefill-token-threshold"):
-        findings.blocker(
+        findings.add(
             "conversion.prefill",
-            f"{method} experts cannot be given back to the GPU for long prompts",
+            names={"method": method},
             observed="kimi_engine_args: kt-gpu-prefill-token-threshold",
             required="no threshold: the first long prompt would end the server",
             fix="remove kt-gpu-prefill-token-threshold from kimi_engine_args",
-            source="kt-kernel 0.7.2: AMXMoEWrapper lacks submit_write_weight_scale_to_buffer, "
-            "which sglang-kt's kt_ep_wrapper calls",
         )
     shape = model.architecture
     pools = whole(flags.get("kt-threadpool-count")) or 1
@@ -170,46 +160,40 @@ def _judge(
     wishes: Wishes, choice: Choice, weights: Weights, found: Converted, findings: Findings
 ) -> None:
     method, sizes = found.method, f"{human(found.size_bytes)} of converted experts"
-    findings.warning(
+    findings.add(
         "conversion.loss",
-        f"{method} quantises the experts once more: answers become worse",
+        names={"method": method},
         observed=f"kimi_kt_method: {method}: a layer's output is off by {_LOSS[method]} of its "
         f"size, and long prompts stay on the CPU; {sizes} beside {human(weights.size_bytes)} of "
         "weights on the disk",
         required="the operator's own wish: the planner never chooses it",
         fix="remove kimi_kt_method, or compare answers and speed with and without it",
-        source=_SOURCE,
     )
     if found.source is None and choice.weights_format not in _INPUTS:
-        findings.blocker(
+        findings.add(
             "conversion.input",
-            f"{choice.weights_format} weights cannot be converted to {method}",
+            names={"format": choice.weights_format, "method": method},
             observed=f"{weights.source or 'the weights'}: {choice.weights_format}",
             required=f"experts in {', '.join(_INPUTS)}",
             fix="remove kimi_kt_method: RAWINT4 serves int4 files as they are; or set "
             "kimi_weights_format to one of these where the model is published in it; or name "
             "experts that were converted elsewhere in kimi_kt_weights_source",
-            source="kt-kernel 0.7.2 quantises from bf16; fp8 is widened to that",
         )
     elif found.source is None:
-        findings.info(
+        findings.add(
             "conversion.here",
-            "The experts are converted on the machine, by kt-kernel's library",
             observed=f"{weights.source or 'the weights'} ({choice.weights_format}, "
             f"{human(weights.size_bytes)}) to {found.directory} ({human(found.size_bytes)})",
             required=f"{human(found.room_bytes)} of disk beside the weights; a layer at a time, "
             "so that a conversion cut short goes on where it was",
-            source="`kt quant` of 0.7.2 calls a script that is not in its wheel",
         )
         return
     pinned = wishes.kt_manifest is not None or storage.COMMIT.search(found.directory)
     if found.source is not None and not pinned and not found.source.startswith("file://"):
-        findings.warning(
+        findings.add(
             "weights.converted_unpinned",
-            "The converted experts are not pinned: another download may bring other bytes",
             observed=found.source,
             required="kimi_kt_weights_manifest, or hf://REPOSITORY@ with a commit",
             fix="kimi-prov catalog pin hf://REPOSITORY@REVISION --output FILE, and name the file "
             "in kimi_kt_weights_manifest",
-            source="a branch of a repository moves",
         )

@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from kimi_prov.planner.storage.conversion import Converted
 
 CONVERTED = "the experts are read from the converted files, once; most of the weights are not read"
-SOURCE_MISSING = "weights.source_missing"
 _MIB = 1 << 20
 _DISK_RESERVE = 1_000_000_000
 COMMIT = re.compile(r"[0-9a-f]{40}")
-_TMPFS = "Documentation/filesystems/tmpfs.rst: oversized, the machine deadlocks; pages do not drop"
-_FACTS = "kt-kernel and vLLM copy the weights into memory of their own"
 
 
 @dataclass(frozen=True)
@@ -82,10 +79,9 @@ def weights(wishes: Wishes, model: Model, weights_format: str, findings: Finding
     repo = published.repo if published and weights_format != model.native_format else model.repo
     source = wishes.weights_source or (f"hf://{repo}" if repo else "")
     if not source:
-        findings.info(
-            SOURCE_MISSING,
-            "Where the weights come from is not said: kimi_weights_source is not set, and "
-            f"{model.name} has no repository of its own",
+        findings.add(
+            "weights.source_missing",
+            names={"model": model.name},
             observed="kimi_weights_source is not set",
             required="a source, for `apply`; `check` and `plan` do without",
             fix="set kimi_weights_source, for example to file:///srv/model (a directory on the "
@@ -95,13 +91,11 @@ def weights(wishes: Wishes, model: Model, weights_format: str, findings: Finding
     source, revision = addressed(source, model.revision)
     pinned = wishes.manifest is not None or COMMIT.fullmatch(revision) is not None
     if source and not pinned and not source.startswith("file://"):
-        findings.warning(
+        findings.add(
             "weights.unpinned",
-            "The weights are not pinned: another download may bring other bytes",
             observed=f"{source}, no kimi_weights_manifest",
             required="a manifest, or hf://REPOSITORY@ with a commit of 40 hexadecimal digits",
             fix="set kimi_weights_manifest, or name the commit in kimi_weights_source",
-            source="a branch of a repository moves",
         )
     size = architecture.checkpoint_bytes(model.architecture, weights_format) + model.other_bytes
     if wishes.manifest is not None:
@@ -141,23 +135,19 @@ def ram_disk(
             f"memory does not hold the weights twice: {need}, {have}; the page cache serves"
         )
     if not fits:
-        findings.blocker(
+        findings.add(
             "ram_disk.memory",
-            "A RAM disk of that size would take the memory that the engine needs",
             observed=human(host.memory_bytes),
             required=need,
             fix="set kimi_ram_disk to auto or never: the page cache serves a restart as well",
-            source=f"{_TMPFS}; {_FACTS}",
         )
     swap_out = host.swap_bytes and host.kernel < (6, 4)
     if swap_out:
-        findings.warning(
+        findings.add(
             "ram_disk.swap",
-            "The RAM disk may be swapped out: this kernel cannot forbid it",
             observed=f"{human(host.swap_bytes)} of swap, kernel {host.facts['host'].get('kernel')}",
             required="no swap, or kernel 6.4 for the mount option noswap",
             fix="swapoff -a and remove swap from /etc/fstab, or run a newer kernel",
-            source=_TMPFS,
         )
     return RamDisk(
         enabled=True,
@@ -224,21 +214,19 @@ def disk(
         missing -= _engine_room(choice.engine)
     shown = f"{human(free)} free on {row['mount']}"
     if free < missing:
-        findings.blocker(
+        findings.add(
             "disk.room",
-            "The disk has too little room for weights and engine",
+            severity="blocker",
             observed=shown,
             required=f"{human(missing)} more below {paths.ROOT}{shares}",
             fix=f"mount a larger file system at {paths.ROOT}, or make room on {row['mount']}",
-            source="bytes of the weights, the engine's environment while it is made, 1 GB reserve",
         )
     else:
-        findings.passed(
+        findings.add(
             "disk.room",
-            "The disk has room for weights and engine",
+            severity="pass",
             observed=shown,
             required=f"{human(missing)} more below {paths.ROOT}{shares}",
-            source="bytes of the weights, the engine's environment while it is made, 1 GB reserve",
         )
     return {"path": paths.ROOT, "required_bytes": required}
 

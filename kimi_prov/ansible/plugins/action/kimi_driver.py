@@ -10,6 +10,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.planner.findings import make
 
 CONSENT = "set nvidia_driver_reboot_ok: true for {host} in the inventory"
 
@@ -63,16 +64,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             fix = CONSENT.format(host=host)
         else:
             return {}
-        what = "install NVIDIA's driver " if wanted["action"] == "install" else "load the driver "
-        finding = {
-            "id": "driver.reboot",
-            "severity": "blocker",
-            "title": f"To {what}{wanted['version']} the machine has to restart, and may not",
-            "observed": why,
-            "required": "consent to a restart, on a machine other than this one",
-            "fix": fix,
-            "source": "kernel modules are never swapped under a running system",
-        }
+        task = "install NVIDIA's driver" if wanted["action"] == "install" else "load the driver"
+        finding = make(
+            "driver.reboot",
+            names={"task": task, "version": wanted["version"]},
+            observed=why,
+            required="consent to a restart, on a machine other than this one",
+            fix=fix,
+        )
         message = f"{host} has to restart for NVIDIA's driver {wanted['version']}: {why}"
         refused = failure(message, fix, "blockers")
         return refused | {"kimi": {"code": "blockers", "findings": [finding]}}

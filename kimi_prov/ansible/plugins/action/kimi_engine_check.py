@@ -7,6 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.planner.findings import make
 
 _FIX = "change kimi_engine_args (or kimi_engine_version) in the inventory, then apply again"
 
@@ -48,15 +49,12 @@ def _instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _refused(engine: dict[str, Any], reason: str) -> dict[str, Any]:
-    shown = f"{engine['name']} {engine['version']} ({engine['variant']})"
-    finding = {
-        "id": "engine.command_line",
-        "severity": "blocker",
-        "title": f"{shown} does not accept its command line",
-        "observed": reason,
-        "required": "flags of that version",
-        "fix": _FIX,
-        "source": "the engine's own argument parser",
-    }
-    refused = failure(f"{shown} does not accept its command line: {reason}", _FIX, "blockers")
+    finding = make(
+        "engine.command_line",
+        names={key: engine[key] for key in ("name", "version", "variant")},
+        observed=reason,
+        required="flags of that version",
+        fix=_FIX,
+    )
+    refused = failure(f"{finding['title']}: {reason}", _FIX, "blockers")
     return refused | {"kimi": {"code": "blockers", "findings": [finding]}}

@@ -7,6 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.planner.findings import make
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -33,15 +34,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             for found in done["drops_elsewhere"]
         ]
         findings = [
-            {
-                "id": "firewall.dropped_elsewhere",
-                "severity": "warning",
-                "title": "Another firewall rule keeps clients from the port",
-                "observed": found,
-                "required": f"port {wanted['port']} accepted for the allowed networks",
-                "fix": f"accept tcp dport {wanted['port']} in that chain",
-                "source": "nft list ruleset",
-            }
+            make(
+                "firewall.dropped_elsewhere",
+                observed=found,
+                required=f"port {wanted['port']} accepted for the allowed networks",
+                fix=f"accept tcp dport {wanted['port']} in that chain",
+            )
             for found in done["drops_elsewhere"]
         ]
         return result | {

@@ -1,0 +1,59 @@
+"""Every finding that the product can make, defined once: DEFINITIONS by id.
+
+Pure data. Makers give what was observed and required (planner/findings.py), and nothing else
+writes an id's title, severity, source or kind of remedy. An id that is not here is a KeyError.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kimi_prov.planner.registry import driver, engine, experts, gpu, machine, serving, storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kimi_prov.planner.registry.definition import Definition
+
+# What the findings of a subject, the first part of their ids, are about.
+SUBJECTS = {
+    "context": "The context's length",
+    "conversion": "Converted experts",
+    "cpu": "Processors",
+    "disk": "Disks",
+    "driver": "The NVIDIA driver",
+    "engine": "The engine",
+    "engine_args": "The engine's own arguments",
+    "experts": "Experts in host memory",
+    "firewall": "The firewall",
+    "gpu": "GPUs",
+    "host": "What else is installed",
+    "kv": "The cache",
+    "memory": "Memory",
+    "numa": "NUMA nodes",
+    "os": "The operating system",
+    "parallel": "How the model is shared out over GPUs",
+    "port": "Ports",
+    "python": "The engine's interpreter",
+    "ram_disk": "The RAM disk",
+    "tuning": "Settings of the kernel",
+    "weights": "The weights",
+}
+
+
+def by_id(rows: Iterable[Definition]) -> dict[str, Definition]:
+    """Index definitions. Raises ValueError for an id that is defined twice."""
+    found: dict[str, Definition] = {}
+    for row in rows:
+        if row.id in found:
+            message = f"the finding {row.id} is defined twice"
+            raise ValueError(message)
+        found[row.id] = row
+    return found
+
+
+DEFINITIONS: Mapping[str, Definition] = by_id(
+    row
+    for module in (driver, engine, experts, gpu, machine, serving, storage)
+    for row in module.DEFINITIONS
+)

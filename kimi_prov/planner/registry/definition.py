@@ -1,0 +1,102 @@
+"""What is known of a finding before any machine is looked at."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Severity = Literal["blocker", "warning", "info", "pass"]
+Remedy = Literal[
+    "none",
+    "setting",
+    "catalogue",
+    "software",
+    "process",
+    "reboot",
+    "firmware",
+    "gpus",
+    "memory",
+    "modules",
+    "disk",
+    "hardware",
+    "depends",
+]
+# When `apply` fixes what a finding says: at every run, or where the plan's driver has an action.
+FixedBy = Literal["always", "driver"]
+
+# The gravest first, and what each does.
+SEVERITIES: Mapping[Severity, str] = {
+    "blocker": "`check` and `plan` exit with 3, and `apply` refuses the host before it changes "
+    "anything",
+    "warning": "it will probably hurt; `apply` goes on and shows it",
+    "info": "what was decided or assumed",
+    "pass": "what was looked at and is good",
+}
+REMEDIES: Mapping[Remedy, str] = {
+    "none": "nothing has to be done",
+    "setting": "a variable of the inventory, or a line of the spec sheet",
+    "catalogue": "a row, or a lock, of a catalogue of your own",
+    "software": "packages or settings of the running system",
+    "process": "a program that has to end",
+    "reboot": "a restart of the machine",
+    "firmware": "a setting of the firmware, which takes a restart",
+    "gpus": "more GPUs, or others; counted by the plan's own sums and priced from prices.yaml",
+    "memory": "more memory; priced where the site names `memory_gib` in its prices.yaml",
+    "modules": "memory modules on the empty channels; priced like memory",
+    "disk": "more disk; priced where the site names `disk_tb` in its prices.yaml",
+    "hardware": "other hardware, which nobody prices here",
+    "depends": "depends on what was observed: the finding's own fix says it",
+}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One finding: its stable id and all that does not depend on a machine.
+
+    `title` and `titles` may have {names}, which the maker fills in. `titles` holds other wordings:
+    those under the name of a severity go with it, the others are asked for by name.
+    `own_title`, `own_source`: the maker may name them, from a row of the catalogue.
+    `blocks_apply`: `apply` refuses the host whatever the severity; the plan alone is a true answer.
+    `fixed_by_apply`: when `apply` fixes it itself, and so does not refuse the host for it.
+    """
+
+    id: str
+    title: str
+    severities: tuple[Severity, ...]
+    source: str
+    remedy: Remedy
+    titles: Mapping[str, str] = field(default_factory=dict)
+    own_title: bool = False
+    own_source: bool = False
+    blocks_apply: bool = False
+    fixed_by_apply: FixedBy | None = None
+
+    def severity(self, named: Severity | None) -> Severity:
+        """Return the severity; a maker names it where there are several to choose from.
+
+        Raises ValueError where none is named of several, or one that this finding never has.
+        """
+        if named is None and len(self.severities) == 1:
+            return self.severities[0]
+        if named is None or named not in self.severities:
+            message = f"{self.id} is one of {', '.join(self.severities)}, not {named}"
+            raise ValueError(message)
+        return named
+
+    def wording(self, severity: Severity, named: str | None, names: Mapping[str, object]) -> str:
+        """Return the title, its {names} filled in. Raises KeyError where one of them is missing."""
+        template = self.titles[named] if named else self.titles.get(severity, self.title)
+        return template.format(**names)
+
+    def shown_titles(self) -> list[str]:
+        """Return every title as Markdown, the names in italics."""
+        return [_marked(title) for title in (self.title, *self.titles.values())]
+
+
+def _marked(template: str) -> str:
+    parts = string.Formatter().parse(template)
+    return "".join(text + (f"*{name}*" if name else "") for text, name, _, _ in parts)

@@ -1,0 +1,135 @@
+"""Findings about GPUs, and how a model is shared out over them."""
+
+from __future__ import annotations
+
+from kimi_prov.planner.registry.definition import Definition
+
+DEFINITIONS = (
+    Definition(
+        "gpu.divisible",
+        title="The model cannot be cut into so many equal parts",
+        severities=("blocker",),
+        source="tensor parallelism cuts attention heads and expert width",
+        remedy="setting",
+    ),
+    Definition(
+        "gpu.fabric",
+        title="The NVSwitch fabric is not ready: CUDA does not start on these GPUs",
+        severities=("blocker",),
+        source="nvidia-smi -q: Fabric State; on virtual machines the host owns the fabric manager",
+        remedy="software",
+        fixed_by_apply="driver",
+    ),
+    Definition(
+        "gpu.held",
+        title="Something else holds memory of the GPUs",
+        severities=("warning",),
+        source="vLLM may leave memory held after a crash; what it asks for has to be free when "
+        "it starts",
+        remedy="process",
+    ),
+    Definition(
+        "gpu.idle",
+        title="Some GPUs lie idle: the model is cut into powers of two",
+        severities=("info",),
+        source="heads and expert width are powers of two",
+        remedy="none",
+    ),
+    Definition(
+        "gpu.memory",
+        title="The GPUs do not hold {model}: no memory is left for the cache",
+        severities=("blocker", "pass"),
+        source="weights over the ranks, what every rank holds in full, working memory as measured",
+        remedy="gpus",
+        titles={"pass": "The GPUs hold their share of the weights"},
+    ),
+    Definition(
+        "gpu.mig",
+        title="A GPU is cut into instances (MIG): the engine needs it whole",
+        severities=("blocker",),
+        source="NVIDIA MIG user guide: instances have no peer-to-peer",
+        remedy="reboot",
+    ),
+    Definition(
+        "gpu.mixed",
+        title="GPUs of different kinds: tensor parallelism is as slow, and as small, as the "
+        "least of them",
+        severities=("warning",),
+        source="every rank holds an equal share",
+        remedy="hardware",
+    ),
+    Definition(
+        "gpu.nvfp4",
+        title="These GPUs have no FP4 units: NVFP4 weights are unpacked to 16 bit by Marlin "
+        "kernels",
+        severities=("info",),
+        source="vLLM 0.19.1: weight-only FP4 where the GPU has no native support; faster only "
+        "on Blackwell",
+        remedy="none",
+    ),
+    Definition(
+        "gpu.nvlink",
+        title="The GPUs of one model are not all linked by NVLink",
+        severities=("warning", "info", "pass"),
+        source="two all-reduces a layer: without NVLink they go over PCIe",
+        remedy="hardware",
+        titles={
+            "pass": "Every pair of GPUs is linked by NVLink",
+            "some": "NVLink joins only some of the GPUs",
+        },
+    ),
+    Definition(
+        "gpu.pcie",
+        title="A GPU's PCIe link is narrower or slower than it can be",
+        severities=("warning", "info"),
+        source="nvidia-smi -q: a link that trained down under load; idle links save power and "
+        "show less",
+        remedy="hardware",
+    ),
+    Definition(
+        "gpu.unknown",
+        title="The catalogue does not know these GPUs",
+        severities=("info",),
+        source="kimi_prov/catalog/gpus.yaml",
+        remedy="catalogue",
+    ),
+    Definition(
+        "kv.replication",
+        title="Every tensor-parallel rank holds the whole cache: more GPUs do not make it longer",
+        severities=("info",),
+        source="MLA keeps one latent for all heads; read in vLLM's logs, with and without "
+        "context parallelism",
+        remedy="none",
+    ),
+    Definition(
+        "parallel.context",
+        title="Context parallelism was chosen: one rank alone would not hold the context asked for",
+        severities=("info",),
+        source="vLLM: decode-context-parallel-size shares out the cache; K2-Thinking was "
+        "served so on 8x H200",
+        remedy="setting",
+    ),
+    Definition(
+        "parallel.data",
+        title="Data-parallel attention would hold more requests at once",
+        severities=("info",),
+        source="MLA's cache is whole on every tensor-parallel rank; a copy of attention for "
+        "each has its own",
+        remedy="setting",
+    ),
+    Definition(
+        "parallel.instances",
+        title="The machine runs several instances: each holds the model on GPUs of its own",
+        severities=("info",),
+        source="decoding is latency-bound: ranks beyond one NVSwitch domain make a token no faster",
+        remedy="setting",
+    ),
+    Definition(
+        "parallel.pipeline",
+        title="Stages of layers were chosen: tensor parallelism alone would not use enough GPUs",
+        severities=("info",),
+        source="tensor parallelism takes powers of two; stages take any number, one after the "
+        "other",
+        remedy="none",
+    ),
+)

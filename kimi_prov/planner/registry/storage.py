@@ -1,0 +1,102 @@
+"""Findings about disks, the RAM disk and the weights."""
+
+from __future__ import annotations
+
+from kimi_prov.planner.registry.definition import Definition
+
+_UNPINNED = "a branch of a repository moves"
+_MODEL_ROW = "the model's row in kimi_prov/catalog/models.yaml"
+_ROOM = "bytes of the weights, the engine's environment while it is made, 1 GB reserve"
+_TMPFS = "Documentation/filesystems/tmpfs.rst: oversized, the machine deadlocks; pages do not drop"
+
+DEFINITIONS = (
+    Definition(
+        "disk.capacity",
+        title="The disks are too small for the weights",
+        severities=("blocker",),
+        source=_ROOM,
+        remedy="disk",
+    ),
+    Definition(
+        "disk.network",
+        title="The weights would lie on a network or FUSE file system",
+        severities=("warning",),
+        source="reference 004, trouble 12: a FUSE mount took over an hour for 595 GB",
+        remedy="hardware",
+    ),
+    Definition(
+        "disk.room",
+        title="The disk has too little room for weights and engine",
+        severities=("blocker", "pass"),
+        source=_ROOM,
+        remedy="disk",
+        titles={"pass": "The disk has room for weights and engine"},
+    ),
+    Definition(
+        "disk.speed",
+        title="The disk makes every start long",
+        severities=("warning",),
+        source="bytes of the weights over the disk's sequential speed",
+        remedy="hardware",
+    ),
+    Definition(
+        "ram_disk.memory",
+        title="A RAM disk of that size would take the memory that the engine needs",
+        severities=("blocker",),
+        source=f"{_TMPFS}; kt-kernel and vLLM copy the weights into memory of their own",
+        remedy="setting",
+    ),
+    Definition(
+        "ram_disk.swap",
+        title="The RAM disk may be swapped out: this kernel cannot forbid it",
+        severities=("warning",),
+        source=_TMPFS,
+        remedy="software",
+    ),
+    Definition(
+        "weights.converted_unpinned",
+        title="The converted experts are not pinned: another download may bring other bytes",
+        severities=("warning",),
+        source=_UNPINNED,
+        remedy="setting",
+    ),
+    Definition(
+        "weights.draft_unpinned",
+        title="The draft's weights are not pinned: another download may bring other bytes",
+        severities=("warning",),
+        source=_UNPINNED,
+        remedy="setting",
+    ),
+    Definition(
+        "weights.format_override",
+        title="The inventory asks for another number format than the model's own",
+        severities=("info",),
+        source="the model was trained, or quantised by its makers, in its own format",
+        remedy="setting",
+    ),
+    Definition(
+        "weights.format_unpublished",
+        title="{model} is not published in {format}",
+        severities=("blocker",),
+        source=_MODEL_ROW,
+        remedy="setting",
+        own_source=True,
+    ),
+    Definition(
+        "weights.source_missing",
+        title="Where the weights come from is not said: kimi_weights_source is not set, and "
+        "{model} has no repository of its own",
+        severities=("info",),
+        source=_MODEL_ROW,
+        remedy="setting",
+        own_source=True,
+        blocks_apply=True,
+    ),
+    Definition(
+        "weights.unpinned",
+        title="The weights are not pinned: another download may bring other bytes",
+        severities=("warning",),
+        source=_UNPINNED,
+        remedy="setting",
+    ),
+)

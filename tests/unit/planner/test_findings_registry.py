@@ -1,0 +1,175 @@
+"""Every finding is defined once, made by somebody, and made as it is defined."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from plan_inputs import found, gpu_facts, plan
+
+import kimi_prov
+from kimi_prov.acceptance.bench import CAUSES
+from kimi_prov.planner.findings import make
+from kimi_prov.planner.plan import refusals
+from kimi_prov.planner.registry import DEFINITIONS, SUBJECTS, by_id
+from kimi_prov.planner.registry.definition import REMEDIES, SEVERITIES
+from kimi_prov.planner.rules.context import RULES, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOURCES = Path(kimi_prov.__file__).parent
+# How a finding is made: `findings.add("ID", ...)`, `make("ID", ...)`, `@rule("ID")`.
+MAKERS = ("add", "make", "rule")
+
+
+def calls() -> Iterator[tuple[str, ast.Call]]:
+    """Every call that makes a finding, with its file and line."""
+    for path in sorted(SOURCES.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "kimi_prov.planner" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and _maker(node.func) in MAKERS and node.args:
+                yield f"{path.relative_to(SOURCES)}:{node.lineno}", node
+
+
+def _maker(function: ast.expr) -> str | None:
+    if isinstance(function, ast.Name) and function.id != "add":
+        return function.id
+    if isinstance(function, ast.Attribute) and ast.unparse(function.value) == "findings":
+        return function.attr
+    return None
+
+
+def made() -> dict[str, list[tuple[str, ast.Call]]]:
+    """The calls by the id that they name."""
+    ids: dict[str, list[tuple[str, ast.Call]]] = {}
+    for where, call in calls():
+        if isinstance(call.args[0], ast.Constant):
+            ids.setdefault(str(call.args[0].value), []).append((where, call))
+    return ids
+
+
+def test_what_is_made_is_defined_and_what_is_defined_is_made() -> None:
+    ids = set(made())
+    assert ids - set(DEFINITIONS) == set(), "made, and not in the registry"
+    assert set(DEFINITIONS) - ids == set(), "in the registry, and made by nobody"
+
+
+def test_an_id_is_made_under_its_own_name() -> None:
+    """A name that is computed would escape this walk: only what passes a maker's on has one."""
+    computed = [where for where, call in calls() if not isinstance(call.args[0], ast.Constant)]
+    assert [where.rpartition(":")[0] for where in computed] == [
+        "planner/findings.py",
+        "planner/rules/context.py",
+    ]
+
+
+def test_no_finding_is_written_by_hand() -> None:
+    """A dictionary or a Finding of its own would carry a title that the registry does not know."""
+    keys = {"id", "severity", "title", "observed", "required"}
+    for path in sorted(SOURCES.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Dict):
+                named = {key.value for key in node.keys if isinstance(key, ast.Constant)}
+            elif isinstance(node, ast.Call) and path.name != "findings.py":
+                named = {keyword.arg for keyword in node.keywords}
+            else:
+                continue
+            assert not keys <= named, f"{path}:{node.lineno}"
+
+
+def test_a_maker_names_only_what_its_definition_leaves_open() -> None:
+    for identity, rows in made().items():
+        definition = DEFINITIONS[identity]
+        for where, call in rows:
+            given = {k.arg: k.value for k in call.keywords}
+            severity = given.get("severity")
+            if isinstance(severity, ast.Constant):
+                assert severity.value in definition.severities, where
+            wording = given.get("wording")
+            if isinstance(wording, ast.Constant):
+                assert wording.value in definition.titles, where
+            assert "title" not in given or definition.own_title, where
+            assert "source" not in given or definition.own_source, where
+
+
+def test_ids_are_unique() -> None:
+    one = DEFINITIONS["gpu.mig"]
+    with pytest.raises(ValueError, match=r"gpu\.mig"):
+        by_id([one, one])
+    assert max(Counter(row.id for row in DEFINITIONS.values()).values()) == 1
+
+
+@pytest.mark.parametrize("identity", DEFINITIONS)
+def test_a_definition_is_whole(identity: str) -> None:
+    row = DEFINITIONS[identity]
+    assert row.id == identity
+    assert identity.partition(".")[0] in SUBJECTS
+    assert row.title
+    assert row.source
+    assert row.remedy in REMEDIES
+    assert row.severities
+    assert list(row.severities) == [name for name in SEVERITIES if name in row.severities]
+    # A table of Markdown is made of it.
+    assert "|" not in "".join([row.source, *row.shown_titles()])
+    # What only goes on nobody has to pay for; what blocks or warns has a remedy.
+    assert row.remedy != "none" or not {"blocker", "warning"} & set(row.severities)
+
+
+def test_every_subject_has_a_finding() -> None:
+    assert {identity.partition(".")[0] for identity in DEFINITIONS} == set(SUBJECTS)
+
+
+def test_an_unknown_id_fails() -> None:
+    with pytest.raises(KeyError, match=r"gpu\.imagined"):
+        make("gpu.imagined", observed="a", required="b")
+    with pytest.raises(KeyError, match=r"gpu\.imagined"):
+        rule("gpu.imagined")(lambda _case: [])
+    assert "gpu.imagined" not in RULES
+
+
+def test_what_the_registry_says_is_not_the_makers_to_say() -> None:
+    given = {"observed": "a", "required": "b", "fix": "c"}
+    with pytest.raises(ValueError, match="blocker"):
+        make("gpu.mig", severity="info", **given)
+    with pytest.raises(ValueError, match="one of warning, info"):
+        make("driver.hold", **given)
+    with pytest.raises(ValueError, match="title"):
+        make("gpu.mig", title="Another", **given)
+    with pytest.raises(ValueError, match="source"):
+        make("gpu.mig", source="hearsay", **given)
+    with pytest.raises(ValueError, match="fix"):
+        make("gpu.mig", observed="a", required="b")
+    with pytest.raises(KeyError, match="model"):
+        make("context.model", **given)
+
+
+def test_a_finding_has_its_keys_in_their_order() -> None:
+    row = make("context.model", names={"model": "K"}, observed="a", required="b", fix="c")
+    assert list(row) == ["id", "severity", "title", "observed", "required", "fix", "source"]
+    assert row["severity"] == "blocker"
+    assert row["title"] == "K was not made for so long a context"
+
+
+def test_what_slows_a_machine_is_a_finding() -> None:
+    assert set(CAUSES) <= set(DEFINITIONS)
+
+
+def test_apply_refuses_by_what_the_registry_says() -> None:
+    """A blocker refuses, unless `apply` fixes it; what blocks `apply` alone does so as well."""
+    facts = gpu_facts(driver="570.133.20")
+    facts["gib"] = {"present": True, "cached": ["libnccl-net.so"]}
+    facts["gpus"][0]["mig"] = True
+    document = plan(facts, model="kimi-k2.5", weights_source=None)
+    for identity in ("driver.branch", "host.gib", "gpu.mig"):
+        assert [row["severity"] for row in found(document, identity)] == ["blocker"]
+    assert document["driver"]["action"] == "install"
+    assert [row["id"] for row in refusals(document)] == ["gpu.mig"]
+    # Where nothing is done to the driver, what goes with it is not fixed.
+    document["driver"]["action"] = "none"
+    assert {row["id"] for row in refusals(document)} == {"driver.branch", "gpu.mig"}
