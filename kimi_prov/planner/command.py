@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import number
 from kimi_prov.planner import command_kt, engine, experts
+from kimi_prov.planner.flag_names import VLLM, kv_dtype, whole
 from kimi_prov.target import layout
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Model
     from kimi_prov.planner.engine import Choice
     from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.flag_names import FlagNames
     from kimi_prov.planner.memory import Budget, Graphics
     from kimi_prov.planner.placement import Placement
     from kimi_prov.planner.wishes import Wishes
@@ -38,23 +40,6 @@ _RESERVED = {
     "ssl-keyfile": "kimi_tls_key_file",
     "uds": "kimi_port",
 }
-# Memory is counted with these as the inventory has them.
-_SIZING = frozenset(
-    {
-        "chunked-prefill-size",
-        "data-parallel-size",
-        "decode-context-parallel-size",
-        "enable-expert-parallel",
-        "gpu-memory-utilization",
-        "kt-num-gpu-experts",
-        "kv-cache-dtype",
-        "max-model-len",
-        "max-num-batched-tokens",
-        "max-num-seqs",
-        "pipeline-parallel-size",
-        "tensor-parallel-size",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -82,8 +67,8 @@ def flags(
         return command_kt.flags(wishes, model, choice, budget, place)
     card = budget.graphics
     chosen: dict[str, Any] = {
-        "max-model-len": budget.context,
-        "max-num-seqs": card.sequences if card else -(-int(wishes.concurrency) // budget.instances),
+        VLLM.context: budget.context,
+        VLLM.requests: card.sequences if card else -(-int(wishes.concurrency) // budget.instances),
     }
     if card is None:
         # Compiling takes minutes at every start on CPUs and was measured to gain nothing.
@@ -118,16 +103,16 @@ def _since(choice: Choice, version: str) -> bool:
 def _on_gpus(choice: Choice, budget: Budget, card: Graphics) -> dict[str, Any]:
     """Give the flags by which vLLM shares the model out over GPUs."""
     chosen: dict[str, Any] = {
-        "tensor-parallel-size": card.ranks,
-        "gpu-memory-utilization": card.utilization,
-        "max-num-batched-tokens": card.batched_tokens,
+        VLLM.tensor_parallel: card.ranks,
+        VLLM.gpu_share: card.utilization,
+        VLLM.chunk: card.batched_tokens,
         "enable-chunked-prefill": True,
         "enable-prefix-caching": True,
     }
     spread = {
-        "pipeline-parallel-size": card.pipeline,
-        "data-parallel-size": card.data,
-        "decode-context-parallel-size": card.decode_context,
+        VLLM.pipeline_parallel: card.pipeline,
+        VLLM.data_parallel: card.data,
+        VLLM.decode_context_parallel: card.decode_context,
     }
     chosen |= {flag: ways for flag, ways in spread.items() if ways > 1}
     if choice.weights_format == "int4":
@@ -135,14 +120,19 @@ def _on_gpus(choice: Choice, budget: Budget, card: Graphics) -> dict[str, Any]:
         if choice.engine.variant == "cuda" and _since(choice, _HUMMING_SINCE):
             chosen["moe-backend"] = "marlin"
     if card.expert_parallel:
-        chosen["enable-expert-parallel"] = True
+        chosen[VLLM.expert_parallel] = True
     if budget.kv_dtype == "fp8":
-        chosen["kv-cache-dtype"] = "fp8"
+        chosen[VLLM.kv_dtype] = "fp8"
     return chosen
 
 
-def merged(chosen: dict[str, Any], wishes: Wishes, findings: Findings) -> dict[str, Any]:
-    """Lay the inventory's flags over the plan's; each that differs is a finding."""
+def merged(
+    chosen: dict[str, Any], wishes: Wishes, names: FlagNames, findings: Findings
+) -> dict[str, Any]:
+    """Lay the inventory's flags over the plan's; each that differs is a finding.
+
+    `names`: the engine's, for memory is counted with the flags among them.
+    """
     wanted = dict(wishes.engine_args)
     for flag in sorted(set(wanted) & set(_RESERVED)):
         findings.blocker(
@@ -154,9 +144,20 @@ def merged(chosen: dict[str, Any], wishes: Wishes, findings: Findings) -> dict[s
             source="the proxy in front holds TLS and keys; engines listen on loopback",
         )
         del wanted[flag]
+    against = _contradicted(wishes, names)
     for flag, value in sorted(wanted.items()):
-        differs = flag in chosen and chosen[flag] != value
-        if differs or (flag in chosen and flag in _SIZING):
+        differs = flag in chosen and value not in (chosen[flag], str(chosen[flag]))
+        if flag in against:
+            variable, other = against[flag]
+            findings.warning(
+                "engine_args.override",
+                f"--{flag} in kimi_engine_args contradicts {variable}",
+                observed=f"kimi_engine_args: {flag}: {json.dumps(value)}; {variable}: {other}",
+                required="one value: kimi_engine_args wins, and memory is counted with it",
+                fix=f"remove {flag} from kimi_engine_args, or {variable}",
+                source="kimi_engine_args wins over the planner",
+            )
+        elif differs or (flag in chosen and flag in names.sizing):
             findings.info(
                 "engine_args.override",
                 f"The inventory overrides the plan's --{flag}",
@@ -167,6 +168,17 @@ def merged(chosen: dict[str, Any], wishes: Wishes, findings: Findings) -> dict[s
                 source="kimi_engine_args wins over the planner",
             )
     return {flag: value for flag, value in {**chosen, **wanted}.items() if value is not None}
+
+
+def _contradicted(wishes: Wishes, names: FlagNames) -> dict[str, tuple[str, object]]:
+    """Give the flags whose value a variable that was set contradicts, with that variable."""
+    args, found = wishes.engine_args, {}
+    context, dtype = whole(args.get(names.context)), kv_dtype(args.get(names.kv_dtype))
+    if not wishes.auto("context") and context not in (None, wishes.context):
+        found[names.context] = ("kimi_context", wishes.context)
+    if not wishes.auto("kv_dtype") and dtype not in (None, wishes.kv_dtype):
+        found[names.kv_dtype] = ("kimi_kv_dtype", wishes.kv_dtype)
+    return found
 
 
 def of_instance(chosen: Mapping[str, Any], place: Placement, nodes: list[int]) -> dict[str, Any]:

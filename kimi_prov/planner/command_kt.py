@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.planner.flag_names import SGLANG_KT, fraction
 from kimi_prov.target import kt_quantise, layout
 
 if TYPE_CHECKING:
@@ -40,20 +41,21 @@ def flags(
     pools = place.pools
     method = (choice.engine.methods or {}).get(choice.weights_format, "RAWINT4")
     start = prefill_from(wishes.engine_args.get("kt-method") or method)
+    share = fraction(wishes.engine_args.get(SGLANG_KT.gpu_share))
     on_gpu = {} if start is None else {"kt-gpu-prefill-token-threshold": start}
     chosen: dict[str, Any] = {
         "kt-method": method,
         "kt-cpuinfer": place.pool_threads,
         "kt-threadpool-count": len(pools),
         "kt-numa-nodes": list(pools),
-        "kt-num-gpu-experts": card.experts,
+        SGLANG_KT.gpu_experts: card.experts,
         **on_gpu,
-        "tensor-parallel-size": card.ranks,
-        "mem-fraction-static": _fraction(budget),
-        "context-length": budget.context,
-        "max-total-tokens": max(budget.kv_tokens, budget.context),
-        "max-running-requests": int(wishes.concurrency),
-        "chunked-prefill-size": card.batched_tokens,
+        SGLANG_KT.tensor_parallel: card.ranks,
+        SGLANG_KT.gpu_share: share or _fraction(budget),
+        SGLANG_KT.context: budget.context,
+        SGLANG_KT.cache_tokens: max(budget.kv_tokens, budget.context),
+        SGLANG_KT.requests: card.sequences,
+        SGLANG_KT.chunk: card.batched_tokens,
         "attention-backend": "flashinfer",
         "disable-shared-experts-fusion": True,
         "watchdog-timeout": _WATCHDOG_S,
@@ -61,7 +63,7 @@ def flags(
         "enable-metrics": True,
     }
     if budget.kv_dtype == "fp8":
-        chosen["kv-cache-dtype"] = "fp8_e4m3"
+        chosen[SGLANG_KT.kv_dtype] = "fp8_e4m3"
     if model.tool_call_parser:
         chosen["tool-call-parser"] = model.tool_call_parser
     if model.reasoning_parser:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import storage
 from kimi_prov.planner.findings import human
-from kimi_prov.planner.graphics import whole
+from kimi_prov.planner.flag_names import whole
 from kimi_prov.target import kt_quantise, layout
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import Combination, number
 from kimi_prov.planner import architecture, command_kt, speculative
+from kimi_prov.planner.flag_names import SGLANG_KT, VLLM, fraction, kv_dtype, names, whole
 from kimi_prov.planner.memory import CONTEXT_STEP, GIB, Budget, Graphics, Part, fitting_context
+from kimi_prov.target import kt_quantise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +41,8 @@ _KT_GPU_OVERHEAD = round(2.75e9)
 # chunk, the most that leaves enough for experts; on the CPU the least, for others wait for each.
 # The overhead above is with the least of them.
 _KT_CHUNKS, _KT_CHUNK_SHARE = (16384, 8192, 4096), 0.05
+# Share of a GPU's memory that all of it may take together.
+_KT_SHARE = 0.98
 # Share of what experts and cache may take together that the cache gets where nobody says.
 _KT_CACHE_SHARE = 0.3
 
@@ -87,9 +91,9 @@ def working_bytes(engine: Engine, shape: Architecture, tokens: int, sequences: i
 
 def ranks(host: Host, model: Model, catalogue: Catalogue, engine: Engine, wishes: Wishes) -> int:
     """Give the GPUs that share one model: the most, in powers of two, that divide its parts."""
-    given = wishes.engine_args.get("tensor-parallel-size")
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-        return int(given)
+    given = whole(wishes.engine_args.get(names(engine.name).tensor_parallel))
+    if given is not None:
+        return given
     shape = model.architecture
     found = 1
     while (
@@ -167,12 +171,12 @@ def layouts(
     for. What the inventory names is taken as it is, and once.
     """
     args = wishes.engine_args
-    given = [whole(args.get(f"{name}-parallel-size")) for name in ("pipeline", "data")]
-    context = whole(args.get("decode-context-parallel-size"))
+    given = [whole(args.get(name)) for name in (VLLM.pipeline_parallel, VLLM.data_parallel)]
+    context = whole(args.get(VLLM.decode_context_parallel))
     most = ranks(host, model, catalogue, engine, wishes)
     stages, copies = given[0] or 1, given[1] or 1
-    if any(given) or "tensor-parallel-size" in args:
-        if "tensor-parallel-size" not in args:
+    if any(given) or VLLM.tensor_parallel in args:
+        if VLLM.tensor_parallel not in args:
             most = max(1, min(most, _power(len(host.gpu_bytes) // (stages * copies))))
         return [Layout(most, stages, copies, context or 1)]
     gpus = len(host.gpu_bytes)
@@ -206,11 +210,9 @@ def _power(number: int) -> int:
 def _dtypes(
     host: Host, wishes: Wishes, model: Model, engine: Engine, weights_format: str
 ) -> list[str]:
-    given = wishes.engine_args.get("kv-cache-dtype")
-    if given in ("fp8", "fp8_e4m3"):
-        return ["fp8"]
+    given = kv_dtype(wishes.engine_args.get(VLLM.kv_dtype))
     if given is not None:
-        return ["bf16"]
+        return [given]
     if not wishes.auto("kv_dtype"):
         return [str(wishes.kv_dtype)]
     row = next((r for r in model.published if r.format == weights_format), None)
@@ -229,11 +231,11 @@ def _attempt(
     catalogue, engine, weights_format = work
     layout, profile, dtype = way
     shape, args = model.architecture, wishes.engine_args
-    share = _fraction(args.get("gpu-memory-utilization")) or profile.utilization
-    batched = whole(args.get("max-num-batched-tokens")) or profile.batched_tokens
+    share = fraction(args.get(VLLM.gpu_share)) or profile.utilization
+    batched = whole(args.get(VLLM.chunk)) or profile.batched_tokens
     engines = layout.instances * layout.data
     wanted = each(wishes, engines)
-    sequences = whole(args.get("max-num-seqs")) or min(wanted, profile.sequences or wanted)
+    sequences = whole(args.get(VLLM.requests)) or min(wanted, profile.sequences or wanted)
     draft = speculative.wanted(wishes, catalogue, engine)
     overhead = working_bytes(engine, shape, batched, sequences) + speculative.working_bytes(draft)
     memory = int(min(host.gpu_bytes) * _VISIBLE)
@@ -244,9 +246,9 @@ def _attempt(
     per_token = architecture.kv_bytes_per_token(shape, _BYTES[dtype], layout.tensor)
     per_token = _of_stage(per_token, shape, layout.pipeline)
     per_token += speculative.kv_bytes_per_token(draft, _BYTES[dtype], layout.tensor)
-    expert = args.get("enable-expert-parallel")
+    expert = args.get(VLLM.expert_parallel)
     return Budget(
-        context=fitting_context(wishes, model, max(0, kv) // per_token * layout.context),
+        context=fitting_context(wishes, model, VLLM, max(0, kv) // per_token * layout.context),
         kv_bytes=kv,
         kv_bytes_per_token=per_token,
         kv_dtype=dtype,
@@ -297,16 +299,16 @@ def _of_stage(size: int, shape: Architecture, stages: int) -> int:
 
 def _redundant(args: Mapping[str, Any], shape: Architecture, weights_format: str) -> int:
     """Return the bytes of the copies of experts that EPLB keeps beside the originals."""
-    config = args.get("eplb-config")
+    config = args.get(VLLM.expert_balancing_config)
     copies = whole(config.get("num_redundant_experts")) if isinstance(config, dict) else None
-    if not args.get("enable-eplb") or not copies:
+    if not args.get(VLLM.expert_balancing) or not copies:
         return 0
     return round(copies * architecture.expert_bytes(shape, weights_format))
 
 
 def _moved_out(args: Mapping[str, Any]) -> tuple[Part, ...]:
     """Host memory that the cache moves out to: `kv-offloading-size`, in GiB for all ranks."""
-    size = args.get("kv-offloading-size")
+    size = args.get(VLLM.cache_offloading)
     if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < 1 << 20:
         return ()
     return (Part("cache", "Cache moved out of the GPUs", round(size * GIB)),)
@@ -335,31 +337,44 @@ def hybrid(
     per_weight = resident.expert_bytes if resident else 2.0
     routed = architecture.routed_params(shape)
     sparse = shape.layers - shape.dense_layers
-    streams = command_kt.prefill_from((engine.methods or {}).get(weights_format)) is not None
+    method = (engine.methods or {}).get(weights_format)
+    streams = command_kt.prefill_from(method) is not None
+    # Converted experts are read as they lie in memory, others as they lie in the checkpoint.
+    converted = method in kt_quantise.KERNELS
+    read = per_weight if converted else catalogue.format(weights_format).expert_bytes
     memory = int(min(host.gpu_bytes) * _VISIBLE)
     plain = architecture.plain_bytes(shape, weights_format, many)
     each = architecture.expert_bytes(shape, weights_format) / many
     layer = round(each * shape.experts / sparse) if streams else 0
     proposed = _chunk(shape, memory) if streams else _KT_CHUNKS[-1]
-    chunk = whole(args.get("chunked-prefill-size")) or proposed
+    chunk = whole(args.get(SGLANG_KT.chunk)) or proposed
     overhead = _KT_GPU_OVERHEAD + layer + pass_bytes(shape, max(0, chunk - _KT_CHUNKS[-1]))
-    free = int(memory * 0.98) - plain - overhead
-    dtype = "bf16" if wishes.auto("kv_dtype") else str(wishes.kv_dtype)
+    free = int(memory * _KT_SHARE) - plain - overhead
+    share = fraction(args.get(SGLANG_KT.gpu_share))
+    if share is not None:
+        free = min(free, int(memory * share) - plain)
+    own_dtype = "bf16" if wishes.auto("kv_dtype") else str(wishes.kv_dtype)
+    dtype = kv_dtype(args.get(SGLANG_KT.kv_dtype)) or own_dtype
     per_token = architecture.kv_bytes_per_token(shape, _BYTES[dtype], many)
-    asked = whole(args.get("kt-num-gpu-experts"))
-    if asked is None:
-        room = free if not wishes.auto("context") else int(free * _KT_CACHE_SHARE)
-        context = fitting_context(wishes, model, max(0, room) // per_token)
-        tokens = min(max(0, free) // per_token, _tokens(context, wishes))
+    requests = whole(args.get(SGLANG_KT.requests)) or int(wishes.concurrency)
+    experts = whole(args.get(SGLANG_KT.gpu_experts), least=0)
+    most = max(0, free - int((experts or 0) * each))
+    auto = wishes.auto("context") and experts is None
+    room = int(most * _KT_CACHE_SHARE) if auto else most
+    context = fitting_context(wishes, model, SGLANG_KT, room // per_token)
+    wanted = whole(args.get(SGLANG_KT.cache_tokens)) or _tokens(context, requests)
+    tokens = min(most // per_token, wanted)
+    if experts is None:
         experts = max(0, min(shape.experts, math.floor((free - tokens * per_token) / each)))
-    else:
-        experts = asked
-        context = fitting_context(wishes, model, max(0, free - int(asked * each)) // per_token)
-        tokens = min(max(0, free - int(asked * each)) // per_token, _tokens(context, wishes))
     kv = tokens * per_token if free > 0 else free
     parts = (
         Part("weights", "Experts in host memory", round(routed * per_weight)),
-        Part("overhead", "Staging and the engine's processes", engine.overhead_bytes),
+        # A layer is held once more while it is loaded, or staged for the GPU.
+        Part(
+            "overhead",
+            "Staging and the engine's processes",
+            engine.overhead_bytes + round(routed / sparse * read),
+        ),
         Part("system", "Left to the system", host.reserve_bytes),
     )
     return Budget(
@@ -372,11 +387,12 @@ def hybrid(
         graphics=Graphics(
             ranks=many,
             memory=memory,
-            utilization=0.98,
+            utilization=_KT_SHARE,
             weights=plain + round(experts * each),
             replicated=architecture.replicated_bytes(shape),
             overhead=overhead,
             batched_tokens=chunk,
+            sequences=requests,
             experts=experts,
         ),
     )
@@ -387,18 +403,6 @@ def _chunk(shape: Architecture, memory: int) -> int:
     return next((n for n in _KT_CHUNKS if pass_bytes(shape, n) <= room), _KT_CHUNKS[-1])
 
 
-def _tokens(context: int, wishes: Wishes) -> int:
+def _tokens(context: int, requests: int) -> int:
     """Cache for one whole conversation, and a share of one for each further request."""
-    others = max(0, int(wishes.concurrency) - 1)
-    return context + others * min(context, 8 * CONTEXT_STEP)
-
-
-def whole(value: object) -> int | None:
-    """Give a positive whole number; None for anything else that an inventory may hold."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _fraction(value: object) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
-        return float(value)
-    return None
+    return context + (requests - 1) * min(context, 8 * CONTEXT_STEP)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import architecture
 from kimi_prov.planner.findings import human
+from kimi_prov.planner.flag_names import VLLM, whole
 from kimi_prov.planner.placement import room_of, roomiest
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Engine, Model
     from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.flag_names import FlagNames
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.wishes import Wishes
 
@@ -156,8 +158,9 @@ def on_cpu(
         own = -(-(slices.experts + loading + host.reserve_bytes) // slices.nodes)
         free = min(free, min(n.memory_bytes for n in host.nodes) - own - beside)
     most = max(GIB, free // GIB * GIB)
-    context = fitting_context(wishes, model, most // per_token)
-    requests = -(-int(wishes.concurrency) // instances)
+    context = fitting_context(wishes, model, VLLM, most // per_token)
+    each = -(-int(wishes.concurrency) // instances)
+    requests = whole(wishes.engine_args.get(VLLM.requests)) or each
     wanted = -(-context * requests * per_token // GIB) * GIB
     kv = max(GIB, min(wanted, most))
     return Budget(
@@ -192,22 +195,32 @@ def cpu_resident_bytes(model: Model, weights_format: str, experts: int | None) -
     return experts + architecture.plain_bytes(shape, weights_format)
 
 
-def fitting_context(wishes: Wishes, model: Model, most_tokens: int) -> int:
-    """Tokens asked for, or the most that model and cache allow in whole steps."""
-    given = wishes.engine_args.get("max-model-len")
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-        return int(given)
+def fitting_context(wishes: Wishes, model: Model, names: FlagNames, most_tokens: int) -> int:
+    """Tokens asked for, or the most that model and cache allow in whole steps.
+
+    The engine's own flag in `kimi_engine_args` wins over `kimi_context`.
+    """
+    given = whole(wishes.engine_args.get(names.context))
+    if given is not None:
+        return given
     if not wishes.auto("context"):
         return int(wishes.context)
     fits = max(CONTEXT_STEP, most_tokens // CONTEXT_STEP * CONTEXT_STEP)
     return min(model.context, fits)
 
 
-def judge(host: Host, wishes: Wishes, model: Model, found: Budget, findings: Findings) -> None:
+def judge(
+    host: Host,
+    wishes: Wishes,
+    model: Model,
+    found: Budget,
+    names: FlagNames,
+    findings: Findings,
+) -> None:
     """Say what does not fit: host memory, each GPU's memory, the context."""
     _judge_ram(host, found, findings)
     _judge_graphics(model, found, findings)
-    _judge_context(wishes, model, found, findings)
+    _judge_context(wishes, model, found, names, findings)
 
 
 def _judge_ram(host: Host, found: Budget, findings: Findings) -> None:
@@ -275,14 +288,22 @@ def _judge_graphics(model: Model, found: Budget, findings: Findings) -> None:
         )
 
 
-def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findings) -> None:
+def _judge_context(
+    wishes: Wishes, model: Model, found: Budget, names: FlagNames, findings: Findings
+) -> None:
+    flag = names.context if whole(wishes.engine_args.get(names.context)) else None
+    place = f"{flag} in kimi_engine_args" if flag else "kimi_context"
     if found.context > model.context:
         findings.blocker(
             "context.model",
             f"{model.name} was not made for so long a context",
-            observed=f"kimi_context: {found.context}",
+            observed=f"kimi_engine_args: {flag}: {found.context}"
+            if flag
+            else f"kimi_context: {found.context}",
             required=f"at most {model.context} tokens",
-            fix=f"set kimi_context to {model.context} or less, or to auto",
+            fix=f"remove {flag} from kimi_engine_args"
+            if flag
+            else f"set kimi_context to {model.context} or less, or to auto",
             source=model.source,
         )
     if found.kv_tokens_one < found.context:
@@ -291,7 +312,7 @@ def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findin
             "The cache cannot hold one conversation of that length",
             observed=f"room for {found.kv_tokens_one} tokens",
             required=f"{found.context} tokens",
-            fix=_shorter(model, found),
+            fix=_shorter(model, found, place),
             source=_SOURCE,
         )
     elif found.kv_tokens * found.instances < found.context * int(wishes.concurrency):
@@ -304,17 +325,17 @@ def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findin
         )
 
 
-def _shorter(model: Model, found: Budget) -> str:
-    """Say which context fits, and what would hold the one asked for."""
+def _shorter(model: Model, found: Budget, place: str) -> str:
+    """Say which context fits, and what would hold the one asked for; `place`: where that is set."""
     if found.kv_tokens_one < CONTEXT_STEP:
         return "use a machine with more memory, or more or larger GPUs"
-    ways = [f"set kimi_context to {found.kv_tokens_one // CONTEXT_STEP * CONTEXT_STEP} or less"]
+    ways = [f"set {place} to {found.kv_tokens_one // CONTEXT_STEP * CONTEXT_STEP} or less"]
     card = found.graphics
     if card is not None and card.experts is None:
         if found.kv_dtype == "bf16" and 2 * found.kv_tokens_one >= found.context:
             ways.append(f"kimi_kv_dtype to fp8 (room for {2 * found.kv_tokens_one} tokens)")
         if card.decode_context == 1 and card.ranks * found.kv_tokens_one >= found.context:
-            ways.append(f"decode-context-parallel-size {card.ranks} in kimi_engine_args")
+            ways.append(f"{VLLM.decode_context_parallel} {card.ranks} in kimi_engine_args")
         if model.versions("ktransformers"):
             ways.append("kimi_engine to ktransformers (experts in host memory, slower)")
     return ", or ".join(ways)

@@ -12,6 +12,7 @@ from kimi_prov.planner import (
     drivers,
     engine,
     experts,
+    flag_names,
     flags,
     graphics,
     memory,
@@ -68,14 +69,15 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
     draft = speculative.document(wishes, catalogue, model, choice.engine, findings)
     driver = drivers.driver(host, wishes, choice.engine, catalogue, choice.weights_format, findings)
     budget = _budget(host, wishes, model, choice, catalogue, findings)
-    memory.judge(host, wishes, model, budget, findings)
+    names = flag_names.names(choice.engine.name)
+    memory.judge(host, wishes, model, budget, names, findings)
     weights = storage.weights(wishes, model, choice.weights_format, findings)
     places = _places(host, model, choice, budget, catalogue, findings)
     where = places[0]
     bound = _bound(host, budget, places)
     proposed = command.flags(wishes, model, choice, budget, where, host.capability)
     proposed |= speculative.flags(draft)
-    chosen = command.merged(proposed, wishes, findings)
+    chosen = command.merged(proposed, wishes, names, findings)
     converted = conversion.wanted(wishes, model, choice, weights, chosen, findings)
     ram_disk = storage.ram_disk(host, wishes, weights, bound, findings, converted=converted)
     files_dir = weights.directory.replace(layout.MODELS, layout.RAM, 1)
@@ -293,7 +295,7 @@ def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any
     card = budget.graphics
     return {
         "tensor": card.ranks if card else 1,
-        "expert": bool(card and chosen.get("enable-expert-parallel")),
+        "expert": bool(card and chosen.get(flag_names.VLLM.expert_parallel)),
         "decode_context": card.decode_context if card else 1,
         "pipeline": card.pipeline if card else 1,
         "data": card.data if card else 1,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import Combination
 from kimi_prov.planner import engine, throughput
+from kimi_prov.planner.flag_names import VLLM, meant, names
 from kimi_prov.planner.rules.case import Case, Hit, rule
 
 if TYPE_CHECKING:
@@ -36,6 +38,14 @@ def _flags(case: Case) -> Iterator[Hit]:
                 fix=f"remove it; instead: {instead}",
                 title=f"{own.name} {own.version} does not take --{flag}",
                 source=state.source,
+            )
+        elif state.status == "unknown" and (own_flag := meant(own.name, flag)):
+            yield Hit(
+                "blocker",
+                observed=shown if text else f"{shown}: {json.dumps(value)}",
+                required=f"{own_flag}, which is {own.name}'s name for it",
+                fix=f"write {own_flag} in place of {flag} in kimi_engine_args",
+                title=f"--{flag} is a flag of another engine",
             )
         elif state.status == "deprecated":
             yield Hit(
@@ -133,7 +143,8 @@ def _kv_dtype(case: Case) -> Iterator[Hit]:
     "fp8 halves the bytes of a token",
 )
 def _kv_chosen(case: Case) -> Iterator[Hit]:
-    auto = case.wishes.auto("kv_dtype") and "kv-cache-dtype" not in case.wishes.engine_args
+    own = case.choice.engine
+    auto = case.wishes.auto("kv_dtype") and names(own.name).kv_dtype not in case.wishes.engine_args
     if auto and case.budget.kv_dtype == "fp8":
         yield Hit(
             "info",
@@ -169,11 +180,11 @@ def _tight(case: Case) -> Iterator[Hit]:
 )
 def _sequences(case: Case) -> Iterator[Hit]:
     card = case.budget.graphics
-    many = case.flags.get("max-num-seqs")
+    many = case.flags.get(VLLM.requests)
     if card is None or case.choice.hybrid:
         return
     wanted = -(-int(case.wishes.concurrency) // (case.budget.instances * card.data))
-    if wanted > card.sequences and "max-num-seqs" not in case.wishes.engine_args:
+    if wanted > card.sequences and VLLM.requests not in case.wishes.engine_args:
         yield Hit(
             "warning",
             observed=f"kimi_concurrency: {case.wishes.concurrency}; so full GPUs have no room for "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.planner import architecture, graphics, throughput
 from kimi_prov.planner.findings import human
+from kimi_prov.planner.flag_names import VLLM
 from kimi_prov.planner.rules.case import Case, Hit, rule
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def _replication(case: Case) -> Iterator[Hit]:
 )
 def _context(case: Case) -> Iterator[Hit]:
     card = case.budget.graphics
-    if card and card.decode_context > 1 and _chosen(case, "decode-context-parallel-size"):
+    if card and card.decode_context > 1 and _chosen(case, VLLM.decode_context_parallel):
         yield Hit(
             "info",
             observed=f"{case.budget.kv_tokens_one // card.decode_context} tokens on one rank",
@@ -265,7 +266,7 @@ def _context(case: Case) -> Iterator[Hit]:
 )
 def _pipeline(case: Case) -> Iterator[Hit]:
     card = case.budget.graphics
-    if card and card.pipeline > 1 and _chosen(case, "pipeline-parallel-size"):
+    if card and card.pipeline > 1 and _chosen(case, VLLM.pipeline_parallel):
         yield Hit(
             "info",
             observed=f"{len(case.host.gpu_bytes)} GPUs",
@@ -304,8 +305,8 @@ def _data(case: Case) -> Iterator[Hit]:
         return
     if case.choice.hybrid or case.model.architecture.attention != "mla":
         return
-    ways = {"tensor-parallel-size": 1, "data-parallel-size": card.ranks}
-    ways["enable-expert-parallel"] = True
+    ways = {VLLM.tensor_parallel: 1, VLLM.data_parallel: card.ranks}
+    ways[VLLM.expert_parallel] = True
     other = graphics.on_gpus(
         case.host,
         replace(case.wishes, values={**case.wishes.values, "kimi_engine_args": ways}),
