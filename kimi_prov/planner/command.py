@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import number
@@ -15,11 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Model
-    from kimi_prov.planner.engine import Choice
+    from kimi_prov.planner.decisions import Budget, Choice, Graphics, Placement, Served
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.flag_names import FlagNames
-    from kimi_prov.planner.memory import Budget, Graphics
-    from kimi_prov.planner.placement import Placement
     from kimi_prov.planner.wishes import Wishes
 
 _GIB = 1 << 30
@@ -40,15 +37,6 @@ _RESERVED = {
     "ssl-keyfile": "kimi_tls_key_file",
     "uds": "kimi_port",
 }
-
-
-@dataclass(frozen=True)
-class Served:
-    """Where the engine reads from and under which names; `experts` where they lie elsewhere."""
-
-    directory: str
-    names: list[str]
-    experts: str | None = None
 
 
 def flags(

@@ -9,9 +9,7 @@ from kimi_prov.target import kt_quantise, layout
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Model
-    from kimi_prov.planner.engine import Choice
-    from kimi_prov.planner.memory import Budget
-    from kimi_prov.planner.placement import Placement
+    from kimi_prov.planner.decisions import Budget, Choice, Placement
     from kimi_prov.planner.wishes import Wishes
 
 # Registry of kt 0.7.2.

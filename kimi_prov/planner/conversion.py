@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import storage
+from kimi_prov.planner.decisions import Converted
 from kimi_prov.planner.findings import human
 from kimi_prov.planner.flag_names import whole
 from kimi_prov.target import kt_quantise, layout
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Model
-    from kimi_prov.planner.engine import Choice
+    from kimi_prov.planner.decisions import Choice, Weights
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.storage import Weights
     from kimi_prov.planner.wishes import Wishes
 
 # Formats of a checkpoint that kt-kernel's kernels quantise from.
@@ -28,27 +27,6 @@ _SOURCE = (
     "kt-kernel 0.7.2, measured; RAWINT4 serves Kimi's own int4 files with 0.0096 and converts "
     "nothing"
 )
-
-
-@dataclass(frozen=True)
-class Converted:
-    """Where the converted experts are, and how many bytes; `source` None: they are made here.
-
-    `layer_bytes`: what one layer of them takes, and once more while it is made. `pools`: thread
-    pools that the files are sliced for.
-    """
-
-    method: str
-    directory: str
-    size_bytes: int
-    layer_bytes: int
-    pools: int
-    source: str | None
-
-    @property
-    def room_bytes(self) -> int:
-        """Disk that it takes at most."""
-        return self.size_bytes + (self.layer_bytes if self.source is None else 0)
 
 
 def wanted(

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import Combination, number
 from kimi_prov.planner import architecture, command_kt, speculative
+from kimi_prov.planner.decisions import Budget, Graphics, Part, Workload
 from kimi_prov.planner.flag_names import SGLANG_KT, VLLM, fraction, kv_dtype, names, whole
-from kimi_prov.planner.memory import CONTEXT_STEP, GIB, Budget, Graphics, Part, fitting_context
+from kimi_prov.planner.memory import CONTEXT_STEP, GIB, fitting_context
 from kimi_prov.target import kt_quantise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.catalog.loader import Architecture, Catalogue, Engine, Model
+    from kimi_prov.catalog.loader import Architecture, Catalogue, Engine
     from kimi_prov.catalog.rows import Format
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.wishes import Wishes
@@ -89,25 +90,26 @@ def working_bytes(engine: Engine, shape: Architecture, tokens: int, sequences: i
     return engine.gpu_overhead_bytes + pass_bytes(shape, tokens) + sampler
 
 
-def ranks(host: Host, model: Model, catalogue: Catalogue, engine: Engine, wishes: Wishes) -> int:
+def ranks(host: Host, wishes: Wishes, catalogue: Catalogue, work: Workload) -> int:
     """Give the GPUs that share one model: the most, in powers of two, that divide its parts."""
-    given = whole(wishes.engine_args.get(names(engine.name).tensor_parallel))
+    given = whole(wishes.engine_args.get(names(work.engine.name).tensor_parallel))
     if given is not None:
         return given
-    shape = model.architecture
+    shape = work.model.architecture
     found = 1
     while (
         found * 2 <= len(host.gpu_bytes)
         and shape.heads % (found * 2) == 0
         and shape.expert_width % (found * 2) == 0
-        and not _broken_above(found * 2, model, catalogue, engine)
+        and not _broken_above(found * 2, catalogue, work)
     ):
         found *= 2
     return found
 
 
-def _broken_above(ranks: int, model: Model, catalogue: Catalogue, engine: Engine) -> bool:
+def _broken_above(ranks: int, catalogue: Catalogue, work: Workload) -> bool:
     """Whether so many ranks are known to answer wrongly where fewer are well."""
+    engine, model = work.engine, work.model
     given = Combination(
         engine=engine.name,
         variant=engine.variant,
@@ -126,44 +128,37 @@ def fp8_cache(host: Host, engine: Engine) -> bool:
     return capability >= _FP8_CAPABILITY and number(engine.version) >= number(_FP8_SINCE)
 
 
-def fits(
-    host: Host, wishes: Wishes, model: Model, catalogue: Catalogue, work: tuple[Engine, str]
-) -> bool:
+def fits(found: Budget) -> bool:
     """Whether the GPUs hold all weights and a short conversation.
 
     A longer one that was asked for and does not fit is a finding, not a reason for a slower engine.
     """
-    return on_gpus(host, wishes, model, catalogue, work).kv_tokens_one >= _LEAST_CONTEXT
+    return found.kv_tokens_one >= _LEAST_CONTEXT
 
 
-def on_gpus(
-    host: Host, wishes: Wishes, model: Model, catalogue: Catalogue, work: tuple[Engine, str]
-) -> Budget:
-    """Share out the GPUs' memory for vLLM. `work`: the engine and the format of the weights.
+def on_gpus(host: Host, wishes: Wishes, catalogue: Catalogue, work: Workload) -> Budget:
+    """Share out the GPUs' memory for vLLM.
 
     Tries the usual settings with a 16-bit cache, then tighter ones, then an 8-bit cache, until
     the context asked for fits.
     """
-    engine, weights_format = work
-    dtypes = _dtypes(host, wishes, model, engine, weights_format)
+    dtypes = _dtypes(host, wishes, work)
     wanted = int(wishes.context) if not wishes.auto("context") else _SHORT_CONTEXT
-    enough = min(wanted, model.context)
+    enough = min(wanted, work.model.context)
     tried: list[Budget] = []
-    for layout in layouts(host, model, catalogue, engine, wishes):
+    for layout in layouts(host, wishes, catalogue, work):
         # vLLM's context parallelism refuses an 8-bit cache.
         plain = [dtype for dtype in dtypes if dtype == "bf16"]
         for dtype in plain or dtypes if layout.context > 1 else dtypes:
-            for profile in profiles(engine):
-                found = _attempt(host, wishes, model, (catalogue, *work), (layout, profile, dtype))
+            for profile in profiles(work.engine):
+                found = _attempt(host, wishes, catalogue, work, layout, profile, dtype)
                 if found.kv_tokens_one >= enough:
                     return found
                 tried.append(found)
     return max(tried, key=lambda found: found.kv_tokens_one)
 
 
-def layouts(
-    host: Host, model: Model, catalogue: Catalogue, engine: Engine, wishes: Wishes
-) -> list[Layout]:
+def layouts(host: Host, wishes: Wishes, catalogue: Catalogue, work: Workload) -> list[Layout]:
     """Give the ways to lie over the GPUs, the simplest first.
 
     Tensor parallelism over one NVSwitch domain; over all GPUs, where they are more; stages of
@@ -173,7 +168,7 @@ def layouts(
     args = wishes.engine_args
     given = [whole(args.get(name)) for name in (VLLM.pipeline_parallel, VLLM.data_parallel)]
     context = whole(args.get(VLLM.decode_context_parallel))
-    most = ranks(host, model, catalogue, engine, wishes)
+    most = ranks(host, wishes, catalogue, work)
     stages, copies = given[0] or 1, given[1] or 1
     if any(given) or VLLM.tensor_parallel in args:
         if VLLM.tensor_parallel not in args:
@@ -185,7 +180,7 @@ def layouts(
     found += _staged(most, gpus)
     if context:
         return [replace(layout, context=context) for layout in found]
-    mla = model.architecture.attention == "mla" and not host.amd
+    mla = work.model.architecture.attention == "mla" and not host.amd
     if mla and not wishes.auto("context") and wishes.kv_dtype != "fp8":
         found += [replace(layout, context=layout.tensor) for layout in found if layout.tensor > 1]
     return found
@@ -207,29 +202,28 @@ def _power(number: int) -> int:
     return 1 << (number.bit_length() - 1) if number > 0 else 0
 
 
-def _dtypes(
-    host: Host, wishes: Wishes, model: Model, engine: Engine, weights_format: str
-) -> list[str]:
+def _dtypes(host: Host, wishes: Wishes, work: Workload) -> list[str]:
     given = kv_dtype(wishes.engine_args.get(VLLM.kv_dtype))
     if given is not None:
         return [given]
     if not wishes.auto("kv_dtype"):
         return [str(wishes.kv_dtype)]
-    row = next((r for r in model.published if r.format == weights_format), None)
+    row = next((r for r in work.model.published if r.format == work.weights_format), None)
     if row is not None and row.kv_dtype in _BYTES:
         return [row.kv_dtype]
-    return ["bf16", "fp8"] if fp8_cache(host, engine) else ["bf16"]
+    return ["bf16", "fp8"] if fp8_cache(host, work.engine) else ["bf16"]
 
 
 def _attempt(
     host: Host,
     wishes: Wishes,
-    model: Model,
-    work: tuple[Catalogue, Engine, str],
-    way: tuple[Layout, Profile, str],
+    catalogue: Catalogue,
+    work: Workload,
+    layout: Layout,
+    profile: Profile,
+    dtype: str,
 ) -> Budget:
-    catalogue, engine, weights_format = work
-    layout, profile, dtype = way
+    engine, model, weights_format = work.engine, work.model, work.weights_format
     shape, args = model.architecture, wishes.engine_args
     share = fraction(args.get(VLLM.gpu_share)) or profile.utilization
     batched = whole(args.get(VLLM.chunk)) or profile.batched_tokens
@@ -321,18 +315,16 @@ def resident_format(catalogue: Catalogue, engine: Engine, weights_format: str) -
     return rows[0] if method and rows else None
 
 
-def hybrid(
-    host: Host, wishes: Wishes, model: Model, catalogue: Catalogue, work: tuple[Engine, str]
-) -> Budget:
+def hybrid(host: Host, wishes: Wishes, catalogue: Catalogue, work: Workload) -> Budget:
     """Share out memory for KTransformers: all experts in RAM, as many as fit on GPUs as well.
 
     On each GPU: what is not a routed expert, the cache, a whole layer where long prompts go over
     it layer by layer, working memory, and with the rest experts (kt issue 1817: 24.34 GB + cache
     + 1.486 GB each).
     """
-    engine, weights_format = work
+    engine, model, weights_format = work.engine, work.model, work.weights_format
     shape, args = model.architecture, wishes.engine_args
-    many = ranks(host, model, catalogue, engine, wishes)
+    many = ranks(host, wishes, catalogue, work)
     resident = resident_format(catalogue, engine, weights_format)
     per_weight = resident.expert_bytes if resident else 2.0
     routed = architecture.routed_params(shape)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import architecture
+from kimi_prov.planner.decisions import Budget, Part
 from kimi_prov.planner.findings import human
 from kimi_prov.planner.flag_names import VLLM, whole
 from kimi_prov.planner.placement import room_of, roomiest
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Engine, Model
+    from kimi_prov.catalog.loader import Model
+    from kimi_prov.planner.decisions import Slices, Workload
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.flag_names import FlagNames
     from kimi_prov.planner.host import Host
@@ -24,128 +25,21 @@ _SOURCE = "MLA keeps layers x (kv_lora + rope) x 2 bytes for each token on every
 _RAM_SOURCE = "weights, cache, the engine's own memory and a reserve for the system"
 
 
-@dataclass(frozen=True)
-class Part:
-    """Something that host memory goes to; `kind` is weights, cache, overhead or system."""
-
-    kind: str
-    name: str
-    size_bytes: int
-
-
-@dataclass(frozen=True)
-class Slices:
-    """Bytes of the experts in memory, on how many nodes, and of a layer while it is loaded."""
-
-    experts: int
-    nodes: int
-    loading: int
-
-
-@dataclass(frozen=True)
-class Graphics:
-    """What each GPU's memory goes to, in bytes, and how many of them work together.
-
-    `memory` is what the card has, `utilization` the share that the engine may take of it.
-    `sequences`: requests that one engine runs at once. `data`: copies of attention, each with
-    requests and a cache of its own, that share the experts. `experts`: routed experts of each
-    layer that live on GPUs, None where all do.
-    """
-
-    ranks: int
-    memory: int
-    utilization: float
-    weights: int
-    replicated: int
-    overhead: int
-    batched_tokens: int
-    sequences: int = 0
-    expert_parallel: bool = False
-    decode_context: int = 1
-    pipeline: int = 1
-    data: int = 1
-    experts: int | None = None
-
-    @property
-    def gpus(self) -> int:
-        """GPUs that one instance takes."""
-        return self.ranks * self.pipeline * self.data
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What memory goes to. `kv_bytes` is the cache of one instance, or of each GPU."""
-
-    context: int
-    kv_bytes: int
-    kv_bytes_per_token: int
-    kv_dtype: str
-    parts: tuple[Part, ...]
-    weights_total: int
-    graphics: Graphics | None = None
-    instances: int = 1
-
-    @property
-    def kv_tokens(self) -> int:
-        """Tokens that the cache of one instance holds, all requests together."""
-        return self.kv_tokens_one * (self.graphics.data if self.graphics else 1)
-
-    @property
-    def kv_tokens_one(self) -> int:
-        """Tokens that one conversation can have: it stays with one copy of attention."""
-        spread = self.graphics.decode_context if self.graphics else 1
-        return max(0, self.kv_bytes) // self.kv_bytes_per_token * spread
-
-    @property
-    def host_required(self) -> int:
-        """Bytes of host memory, the system's reserve included, RAM disk not."""
-        return sum(part.size_bytes for part in self.parts)
-
-    @property
-    def tensor_parallel(self) -> int:
-        """GPUs that share one model."""
-        return self.graphics.ranks if self.graphics else 1
-
-    def document(self, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
-        """Give the plan's `memory`."""
-        card = self.graphics
-        return {
-            "weights_bytes_total": self.weights_total,
-            "weights_bytes_per_gpu": card.weights if card else None,
-            "replicated_bytes_per_gpu": card.replicated if card else None,
-            "gpu_bytes": card.memory if card else None,
-            "gpu_utilization": card.utilization if card else None,
-            "gpu_experts": card.experts if card else None,
-            "kv_bytes_per_token": self.kv_bytes_per_token,
-            "kv_available_bytes_per_gpu": self.kv_bytes if card else None,
-            "kv_available_bytes": None if card else self.kv_bytes,
-            "kv_tokens_max": self.kv_tokens,
-            "overhead_bytes_per_gpu": card.overhead if card else None,
-            "host_ram_required_bytes": self.host_required + ram_disk_bytes,
-            "host_ram_available_bytes": host.memory_bytes,
-            "host_parts": [
-                {"kind": part.kind, "name": part.name, "bytes": part.size_bytes}
-                for part in self.parts
-            ],
-        }
-
-
 def on_cpu(
     host: Host,
     wishes: Wishes,
-    model: Model,
-    engine: Engine,
-    sizes: tuple[int, int],
+    work: Workload,
+    weights: int,
     slices: Slices | None = None,
     instances: int = 1,
 ) -> Budget:
     """Count as vLLM's CPU backend does: cache in whole GiB, weights copied into memory.
 
-    `sizes`: bytes of the weights as they lie in memory, and of the checkpoint; `slices`: how
-    experts by kt-kernel or repacked ones lie on the nodes. Of several `instances` each has a node
-    of its own, its own copy of all and a share of the requests.
+    `weights`: their bytes as they lie in memory; `slices`: how experts by kt-kernel or repacked
+    ones lie on the nodes. Of several `instances` each has a node of its own, its own copy of all
+    and a share of the requests.
     """
-    weights, checkpoint = sizes
+    engine, model = work.engine, work.model
     loading = slices.loading if slices else 0
     per_token = architecture.kv_bytes_per_token(model.architecture)
     free = host.memory_bytes - host.reserve_bytes
@@ -179,7 +73,7 @@ def on_cpu(
             ),
             Part("system", "Left to the system", host.reserve_bytes),
         ),
-        weights_total=checkpoint,
+        weights_total=architecture.checkpoint_bytes(model.architecture, work.weights_format),
         instances=instances,
     )
 
@@ -207,6 +101,29 @@ def fitting_context(wishes: Wishes, model: Model, names: FlagNames, most_tokens:
         return int(wishes.context)
     fits = max(CONTEXT_STEP, most_tokens // CONTEXT_STEP * CONTEXT_STEP)
     return min(model.context, fits)
+
+
+def document(found: Budget, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
+    """Give the plan's `memory`."""
+    card = found.graphics
+    return {
+        "weights_bytes_total": found.weights_total,
+        "weights_bytes_per_gpu": card.weights if card else None,
+        "replicated_bytes_per_gpu": card.replicated if card else None,
+        "gpu_bytes": card.memory if card else None,
+        "gpu_utilization": card.utilization if card else None,
+        "gpu_experts": card.experts if card else None,
+        "kv_bytes_per_token": found.kv_bytes_per_token,
+        "kv_available_bytes_per_gpu": found.kv_bytes if card else None,
+        "kv_available_bytes": None if card else found.kv_bytes,
+        "kv_tokens_max": found.kv_tokens,
+        "overhead_bytes_per_gpu": card.overhead if card else None,
+        "host_ram_required_bytes": found.host_required + ram_disk_bytes,
+        "host_ram_available_bytes": host.memory_bytes,
+        "host_parts": [
+            {"kind": part.kind, "name": part.name, "bytes": part.size_bytes} for part in found.parts
+        ],
+    }
 
 
 def judge(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import number
 from kimi_prov.planner import graphics
+from kimi_prov.planner.decisions import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -126,8 +127,8 @@ def _needed(card: Gpu, case: Case) -> int | None:
     wishes = replace(case.wishes, values={**case.wishes.values, "kimi_engine_args": {}})
     for many in _SIZES:
         host = replace(case.host, gpu=card, gpu_bytes=(card.memory_bytes,) * many)
-        work = (engine, case.choice.weights_format)
-        if graphics.fits(host, wishes, case.model, case.catalogue, work):
+        work = Workload(engine, case.model, case.choice.weights_format)
+        if graphics.fits(graphics.on_gpus(host, wishes, case.catalogue, work)):
             return many
     return None
 

@@ -8,8 +8,7 @@ from kimi_prov.target import layout
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Model
-    from kimi_prov.planner.engine import Choice
-    from kimi_prov.planner.memory import Budget
+    from kimi_prov.planner.decisions import Budget, Choice
 
 _SCRIPT = "benchmarks/kernels/benchmark_moe.py"
 _SOURCES = "https://raw.githubusercontent.com/vllm-project/vllm"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kimi_prov.planner.decisions import Placement
 from kimi_prov.planner.findings import human
 from kimi_prov.target.machine import format_list
 
@@ -22,30 +23,6 @@ _KT_POOLS = (
     "each pool's memory strictly to its node"
 )
 _SOURCE = "spinning workers on every core cost 2.4 to 6 times (measured with kt-kernel and vLLM)"
-
-
-@dataclass(frozen=True)
-class Placement:
-    """`threads`: CPUs that the kernels are pinned to; `cpus`: all that the unit may use.
-
-    `pools`: nodes that kt-kernel binds a pool to, `pool_threads` the threads of all together.
-    `gpu_nodes`: the node of each GPU that works, empty where it is not known for all of them;
-    `binds_itself`: whether the engine is told to bind each worker to its GPU's node.
-    """
-
-    numactl: tuple[str, ...]
-    nodes: tuple[int, ...]
-    cpus: str
-    threads: str
-    pools: tuple[int, ...] = ()
-    pool_threads: int = 0
-    gpu_nodes: tuple[int, ...] = ()
-    binds_itself: bool = False
-
-    @property
-    def strict(self) -> bool:
-        """Whether numactl binds its memory: what the nodes do not hold is killed, not moved."""
-        return any(word.startswith("--membind") for word in self.numactl)
 
 
 def beside(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Placement:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import (
-    architecture,
     cards,
     command,
     conversion,
@@ -13,7 +12,6 @@ from kimi_prov.planner import (
     engine,
     experts,
     flag_names,
-    flags,
     graphics,
     memory,
     mending,
@@ -27,6 +25,7 @@ from kimi_prov.planner import (
     throughput,
 )
 from kimi_prov.planner import host as hosts
+from kimi_prov.planner.decisions import Bound, Served, Workload
 from kimi_prov.planner.findings import Findings, human
 from kimi_prov.planner.rules.case import Case
 from kimi_prov.target import layout
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Catalogue, Model
+    from kimi_prov.planner.decisions import Budget, Choice, Converted, Placement, RamDisk, Weights
     from kimi_prov.planner.wishes import Wishes
 
 SCHEMA = "kimi-prov/plan/v1"
@@ -65,7 +65,7 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
     model = catalogue.model(wishes.model)
     system.judge(host, catalogue, findings)
     choice = engine.choose(host, wishes, catalogue, model, findings)
-    wishes = _modern(host, wishes, model, choice, catalogue, findings)
+    wishes = _migrated(host, wishes, model, choice, catalogue, findings)
     draft = speculative.document(wishes, catalogue, model, choice.engine, findings)
     driver = drivers.driver(host, wishes, choice.engine, catalogue, choice.weights_format, findings)
     budget = _budget(host, wishes, model, choice, catalogue, findings)
@@ -81,7 +81,7 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
     converted = conversion.wanted(wishes, model, choice, weights, chosen, findings)
     ram_disk = storage.ram_disk(host, wishes, weights, bound, findings, converted=converted)
     files_dir = weights.directory.replace(layout.MODELS, layout.RAM, 1)
-    served = command.Served(
+    served = Served(
         files_dir if ram_disk.enabled else weights.directory,
         list(wishes.served_names) or [model.name],
         converted.directory if converted else None,
@@ -102,7 +102,7 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
             _instance(host, choice, budget, where, chosen, backend, served)
             for backend, where in zip(backends, places, strict=True)
         ],
-        "memory": budget.document(host, ram_disk.size_bytes),
+        "memory": memory.document(budget, host, ram_disk.size_bytes),
         "parallel": _parallel(budget, chosen),
         "hybrid": _hybrid(choice, budget, where),
         "experts": experts.document(choice.experts, where),
@@ -188,36 +188,34 @@ def _budget(
     host: hosts.Host,
     wishes: Wishes,
     model: Model,
-    choice: engine.Choice,
+    choice: Choice,
     catalogue: Catalogue,
     findings: Findings,
-) -> memory.Budget:
-    work = (choice.engine, choice.weights_format)
-    if not host.gpu_bytes or choice.engine.variant == "cpu":
+) -> Budget:
+    work = Workload(choice.engine, model, choice.weights_format)
+    if choice.hybrid:
+        return graphics.hybrid(host, wishes, catalogue, work)
+    if choice.on_gpus is None:
         routed = experts.resident_bytes(catalogue, choice.experts, model)
-        resident = memory.cpu_resident_bytes(model, work[1], routed)
-        checkpoint = architecture.checkpoint_bytes(model.architecture, work[1])
+        resident = memory.cpu_resident_bytes(model, choice.weights_format, routed)
         slices = experts.slices(host, catalogue, choice.experts, model)
         least = resident + choice.engine.overhead_bytes + memory.GIB
         if choice.experts == "kt":
             count = experts.instances(wishes, findings)
         else:
             count = placement.copies(host, wishes, least, findings)
-        sizes = (resident, checkpoint)
-        return memory.on_cpu(host, wishes, model, choice.engine, sizes, slices, count)
-    if choice.hybrid:
-        return graphics.hybrid(host, wishes, model, catalogue, work)
-    return graphics.on_gpus(host, wishes, model, catalogue, work)
+        return memory.on_cpu(host, wishes, work, resident, slices, count)
+    return choice.on_gpus.budget
 
 
 def _places(
     host: hosts.Host,
     model: Model,
-    choice: engine.Choice,
-    budget: memory.Budget,
+    choice: Choice,
+    budget: Budget,
     catalogue: Catalogue,
     findings: Findings,
-) -> tuple[placement.Placement, ...]:
+) -> tuple[Placement, ...]:
     """Place each instance."""
     count, card = budget.instances, budget.graphics
     if choice.experts == "kt":
@@ -236,42 +234,43 @@ def _places(
     return (placement.place(host, resident, findings),)
 
 
-def _bound(
-    host: hosts.Host, budget: memory.Budget, places: tuple[placement.Placement, ...]
-) -> storage.Bound:
+def _bound(host: hosts.Host, budget: Budget, places: tuple[Placement, ...]) -> Bound:
     """Say what of host memory is bound strictly, and to which nodes: pools, or whole engines."""
     if places[0].pools:
-        return storage.Bound(budget.host_required, places[0].pools, _experts(budget))
+        return Bound(budget.host_required, places[0].pools, _experts(budget))
     strict = [node for where in places if where.strict for node in where.nodes]
     resident = budget.host_required - host.reserve_bytes
-    return storage.Bound(budget.host_required, tuple(strict), resident)
+    return Bound(budget.host_required, tuple(strict), resident)
 
 
-def _modern(
+def _migrated(
     host: hosts.Host,
     wishes: Wishes,
     model: Model,
-    choice: engine.Choice,
+    choice: Choice,
     catalogue: Catalogue,
     findings: Findings,
 ) -> Wishes:
-    ranks = graphics.ranks(host, model, catalogue, choice.engine, wishes) if host.gpu_bytes else 1
-    about = (model, choice.weights_format, ranks, host.capability)
-    return flags.modern(wishes, choice.engine, catalogue, about, findings)
+    """Return the wishes in the engine's own flags; as the choice was made with where it was."""
+    if choice.on_gpus is not None and not choice.hybrid:
+        findings.extend(choice.on_gpus.replaced)
+        return choice.on_gpus.wishes
+    work = Workload(choice.engine, model, choice.weights_format)
+    return engine.migrated(host, wishes, catalogue, work, findings)
 
 
-def _experts(budget: memory.Budget) -> int:
+def _experts(budget: Budget) -> int:
     return sum(part.size_bytes for part in budget.parts if part.kind == "weights")
 
 
 def _instance(
     host: hosts.Host,
-    choice: engine.Choice,
-    budget: memory.Budget,
-    where: placement.Placement,
+    choice: Choice,
+    budget: Budget,
+    where: Placement,
     chosen: Mapping[str, Any],
     backend: Mapping[str, int],
-    served: command.Served,
+    served: Served,
 ) -> dict[str, Any]:
     """Give one instance its line, its port and its GPUs, neighbours together."""
     size, index = budget.graphics.gpus if budget.graphics else 0, backend["index"]
@@ -291,7 +290,7 @@ def _instance(
     }
 
 
-def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _parallel(budget: Budget, chosen: Mapping[str, Any]) -> dict[str, Any]:
     card = budget.graphics
     return {
         "tensor": card.ranks if card else 1,
@@ -302,9 +301,7 @@ def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _hybrid(
-    choice: engine.Choice, budget: memory.Budget, where: placement.Placement
-) -> dict[str, Any] | None:
+def _hybrid(choice: Choice, budget: Budget, where: Placement) -> dict[str, Any] | None:
     if not where.pools or budget.graphics is None:
         return None
     return {
@@ -316,7 +313,7 @@ def _hybrid(
     }
 
 
-def _engine(choice: engine.Choice) -> dict[str, Any]:
+def _engine(choice: Choice) -> dict[str, Any]:
     return {
         "name": choice.engine.name,
         "variant": choice.engine.variant,
@@ -338,10 +335,10 @@ def _engine(choice: engine.Choice) -> dict[str, Any]:
 
 def _model(
     model: Model,
-    weights: storage.Weights,
-    choice: engine.Choice,
-    budget: memory.Budget,
-    served: command.Served,
+    weights: Weights,
+    choice: Choice,
+    budget: Budget,
+    served: Served,
 ) -> dict[str, Any]:
     return {
         "name": model.name,
@@ -359,9 +356,7 @@ def _model(
     }
 
 
-def _weights(
-    wishes: Wishes, weights: storage.Weights, draft: dict[str, Any] | None
-) -> dict[str, Any]:
+def _weights(wishes: Wishes, weights: Weights, draft: dict[str, Any] | None) -> dict[str, Any]:
     keys = ("source", "manifest", "dir", "bytes")
     return {
         "draft": {key: draft[key] for key in keys} if draft else None,
@@ -377,11 +372,11 @@ def _weights(
 
 
 def _warm(
-    ram_disk: storage.RamDisk,
+    ram_disk: RamDisk,
     host: hosts.Host,
-    weights: storage.Weights,
+    weights: Weights,
     engine_bytes: int,
-    converted: conversion.Converted | None,
+    converted: Converted | None,
 ) -> dict[str, Any]:
     """Read the files into the page cache where there is no RAM disk, but room for them.
 
@@ -424,7 +419,7 @@ def _proxy(host: hosts.Host, wishes: Wishes, backends: list[dict[str, int]]) -> 
     }
 
 
-def _start_s(wishes: Wishes, weights: storage.Weights) -> int:
+def _start_s(wishes: Wishes, weights: Weights) -> int:
     """Seconds within which the engine must answer; whole minutes where nobody named them."""
     if not wishes.auto("start_timeout_s"):
         return int(wishes.start_timeout_s)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import architecture
+from kimi_prov.planner.decisions import RamDisk, Weights
 from kimi_prov.planner.findings import human
 from kimi_prov.target import layout
 from kimi_prov.target.machine import format_list
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Engine, Model
-    from kimi_prov.planner.conversion import Converted
-    from kimi_prov.planner.engine import Choice
+    from kimi_prov.planner.decisions import Bound, Choice, Converted
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.wishes import Wishes
@@ -26,45 +25,6 @@ _DISK_RESERVE = 1_000_000_000
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _TMPFS = "Documentation/filesystems/tmpfs.rst: oversized, the machine deadlocks; pages do not drop"
 _FACTS = "kt-kernel and vLLM copy the weights into memory of their own"
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Where the weights come from and how many bytes they are."""
-
-    source: str
-    revision: str
-    directory: str
-    size_bytes: int
-    pinned: bool
-
-
-@dataclass(frozen=True)
-class RamDisk:
-    """Whether there is one, why, and its mount options."""
-
-    enabled: bool
-    size_bytes: int
-    reason: str
-    options: str
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What the engine takes of host memory, in bytes, and the part bound strictly to nodes.
-
-    `total`: its own copy of the weights and the system's reserve included. `strict`: the part
-    that is bound, in equal shares, to `nodes`.
-    """
-
-    total: int
-    nodes: tuple[int, ...] = ()
-    strict: int = 0
-
-    @property
-    def share(self) -> int:
-        """Bytes that each of the nodes has to hold."""
-        return self.strict // max(1, len(self.nodes))
 
 
 def addressed(source: str, revision: str | None = None) -> tuple[str, str]:

@@ -10,10 +10,8 @@ from kimi_prov.target.machine import parse_list
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue, Model
-    from kimi_prov.planner.engine import Choice
+    from kimi_prov.planner.decisions import Budget, Choice, ExpertBackend, Placement
     from kimi_prov.planner.host import Host
-    from kimi_prov.planner.memory import Budget
-    from kimi_prov.planner.placement import Placement
     from kimi_prov.planner.speed import Cpu, Gpus, Machine, Serving
     from kimi_prov.planner.speed.plugin import Layout
     from kimi_prov.planner.wishes import Wishes
@@ -157,7 +155,7 @@ def _serving(
     )
 
 
-def _layout(host: Host, way: experts.Way, cpu: Cpu, place: Placement) -> Layout:
+def _layout(host: Host, way: ExpertBackend, cpu: Cpu, place: Placement) -> Layout:
     """Say where the plugin's experts are computed, and what streams their weights."""
     from kimi_prov.planner.speed.physics import STREAM_OF_THEORY  # noqa: PLC0415
     from kimi_prov.planner.speed.plugin import Layout  # noqa: PLC0415

@@ -11,11 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from kimi_prov.catalog.loader import Catalogue, Model
-    from kimi_prov.planner.engine import Choice
+    from kimi_prov.planner.decisions import Bound, Budget, Choice, Placement
     from kimi_prov.planner.host import Host
-    from kimi_prov.planner.memory import Budget
-    from kimi_prov.planner.placement import Placement
-    from kimi_prov.planner.storage import Bound
     from kimi_prov.planner.wishes import Wishes
 
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import Combination
-from kimi_prov.planner import engine, throughput
+from kimi_prov.planner import throughput
 from kimi_prov.planner.flag_names import VLLM, meant, names
 from kimi_prov.planner.rules.case import Case, Hit, rule
 
@@ -237,14 +237,12 @@ def _speculative(case: Case) -> Iterator[Hit]:
     "the inventory wins over the planner",
 )
 def _override(case: Case) -> Iterator[Hit]:
-    best, reason = engine.preferred(
-        case.host, case.wishes, case.catalogue, case.model, case.choice.weights_format
-    )
+    best = case.choice.preferred
     if not case.wishes.auto("engine") and case.wishes.engine != best:
         yield Hit(
             "info",
             observed=f"kimi_engine: {case.wishes.engine}",
-            required=f"the planner would choose {best}: {reason}",
+            required=f"the planner would choose {best}: {case.choice.because}",
             fix="set kimi_engine to auto",
         )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner import architecture, graphics, throughput
+from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.findings import human
 from kimi_prov.planner.flag_names import VLLM
 from kimi_prov.planner.rules.case import Case, Hit, rule
@@ -310,9 +311,8 @@ def _data(case: Case) -> Iterator[Hit]:
     other = graphics.on_gpus(
         case.host,
         replace(case.wishes, values={**case.wishes.values, "kimi_engine_args": ways}),
-        case.model,
         case.catalogue,
-        (case.choice.engine, case.choice.weights_format),
+        Workload(case.choice.engine, case.model, case.choice.weights_format),
     )
     if other.kv_tokens > budget.kv_tokens and other.kv_tokens_one >= budget.context:
         yield Hit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from test_rules import hybrid_facts, snc
 from kimi_prov.catalog.loader import load
 from kimi_prov.hardware import recording, spec
 from kimi_prov.hardware.facts import schema
+from kimi_prov.planner import graphics
 
 GIB = 1 << 30
 ROOT = Path(__file__).resolve().parents[3]
@@ -443,3 +445,31 @@ def test_int4_experts_do_not_go_over_the_gpu_layer_by_layer() -> None:
     # The others wait for each chunk, and a watchdog ends the server where one takes too long.
     assert argument(own, "--chunked-prefill-size") == "4096"
     assert int(argument(own, "--watchdog-timeout")) > 300
+
+
+@pytest.mark.parametrize("facts", [gpu_facts(), gpu_facts(16), hybrid_facts()])
+def test_a_budget_of_the_gpus_is_computed_once(
+    facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others cost, or would hold with other flags, is computed for them alone."""
+    counted: list[str] = []
+
+    def counting(name: str, real: Any, host: Any, settings: Any, *rest: Any) -> Any:
+        if len(host.gpu_bytes) == len(facts["gpus"]) and not settings.engine_args:
+            counted.append(f"{name} {host.gpu_bytes[0]}")
+        return real(host, settings, *rest)
+
+    for name in ("on_gpus", "hybrid"):
+        spy = functools.partial(counting, name, getattr(graphics, name))
+        monkeypatch.setattr(graphics, name, spy)
+    plan(facts, **HUGE)
+    assert counted
+    assert sorted(set(counted)) == sorted(counted)
+
+
+def test_the_engine_is_chosen_with_the_version_and_the_flags_that_it_is_served_with() -> None:
+    """Dead flags become today's before memory is counted: the choice and the plan agree."""
+    args = {"enable-eplb": True, "num-redundant-experts": 4096}
+    document = plan(gpu_facts(), weights_format="nvfp4", engine_args=args, **HUGE)
+    assert "gpu.memory" in blocked_by(document)
+    assert "do not hold all weights" in document["engine"]["reason"]
