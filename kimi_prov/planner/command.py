@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import Budget, Choice, Graphics, Placement, Served
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.flag_names import FlagNames
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 _GIB = 1 << 30
 # Since then vLLM computes INT4 experts on Hopper by kernels that it builds when it starts; Marlin's
@@ -40,7 +40,7 @@ _RESERVED = {
 
 
 def flags(
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
     choice: Choice,
     budget: Budget,
@@ -52,11 +52,11 @@ def flags(
     `capability` is the GPUs' CUDA compute capability, such as "9.0".
     """
     if choice.hybrid:
-        return command_kt.flags(wishes, model, choice, budget, place)
+        return command_kt.flags(settings, model, choice, budget, place)
     card = budget.graphics
     chosen: dict[str, Any] = {
         VLLM.context: budget.context,
-        VLLM.requests: card.sequences if card else -(-int(wishes.concurrency) // budget.instances),
+        VLLM.requests: card.sequences if card else -(-settings.concurrency // budget.instances),
     }
     if card is None:
         # Compiling takes minutes at every start on CPUs and was measured to gain nothing.
@@ -64,7 +64,7 @@ def flags(
     else:
         chosen |= _on_gpus(choice, budget, card)
         blackwell = choice.engine.variant == "cuda" and (capability or "").startswith("10.")
-        asked = "attention-config" in wishes.engine_args
+        asked = "attention-config" in settings.engine_args
         if blackwell and not asked and _since(choice, _BACKEND_FLAG_SINCE):
             # The first choice there fetches and compiles kernels (platforms/cuda.py of 0.19.1 and
             # 0.32.0; read, not run).
@@ -115,13 +115,13 @@ def _on_gpus(choice: Choice, budget: Budget, card: Graphics) -> dict[str, Any]:
 
 
 def merged(
-    chosen: dict[str, Any], wishes: Wishes, names: FlagNames, findings: Findings
+    chosen: dict[str, Any], settings: Settings, names: FlagNames, findings: Findings
 ) -> dict[str, Any]:
     """Lay the inventory's flags over the plan's; each that differs is a finding.
 
     `names`: the engine's, for memory is counted with the flags among them.
     """
-    wanted = dict(wishes.engine_args)
+    wanted = dict(settings.engine_args)
     for flag in sorted(set(wanted) & set(_RESERVED)):
         findings.blocker(
             "engine_args.reserved",
@@ -132,7 +132,7 @@ def merged(
             source="the proxy in front holds TLS and keys; engines listen on loopback",
         )
         del wanted[flag]
-    against = _contradicted(wishes, names)
+    against = _contradicted(settings, names)
     for flag, value in sorted(wanted.items()):
         differs = flag in chosen and value not in (chosen[flag], str(chosen[flag]))
         if flag in against:
@@ -158,14 +158,15 @@ def merged(
     return {flag: value for flag, value in {**chosen, **wanted}.items() if value is not None}
 
 
-def _contradicted(wishes: Wishes, names: FlagNames) -> dict[str, tuple[str, object]]:
+def _contradicted(settings: Settings, names: FlagNames) -> dict[str, tuple[str, object]]:
     """Give the flags whose value a variable that was set contradicts, with that variable."""
-    args, found = wishes.engine_args, {}
+    found: dict[str, tuple[str, object]] = {}
+    args = settings.engine_args
     context, dtype = whole(args.get(names.context)), kv_dtype(args.get(names.kv_dtype))
-    if not wishes.auto("context") and context not in (None, wishes.context):
-        found[names.context] = ("kimi_context", wishes.context)
-    if not wishes.auto("kv_dtype") and dtype not in (None, wishes.kv_dtype):
-        found[names.kv_dtype] = ("kimi_kv_dtype", wishes.kv_dtype)
+    if not settings.auto("context") and context not in (None, settings.context):
+        found[names.context] = ("kimi_context", settings.context)
+    if not settings.auto("kv_dtype") and dtype not in (None, settings.kv_dtype):
+        found[names.kv_dtype] = ("kimi_kv_dtype", settings.kv_dtype)
     return found
 
 

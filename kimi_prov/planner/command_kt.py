@@ -10,7 +10,7 @@ from kimi_prov.target import kt_quantise, layout
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Model
     from kimi_prov.planner.decisions import Budget, Choice, Placement
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 # Registry of kt 0.7.2.
 _PREFILL_FROM = 400
@@ -28,7 +28,7 @@ def prefill_from(method: object) -> int | None:
 
 
 def flags(
-    wishes: Wishes, model: Model, choice: Choice, budget: Budget, place: Placement
+    settings: Settings, model: Model, choice: Choice, budget: Budget, place: Placement
 ) -> dict[str, Any]:
     """Give the flags of sglang-kt 0.7.2 but those of one instance.
 
@@ -38,8 +38,8 @@ def flags(
     assert card is not None, "a hybrid without GPU"  # noqa: S101
     pools = place.pools
     method = (choice.engine.methods or {}).get(choice.weights_format, "RAWINT4")
-    start = prefill_from(wishes.engine_args.get("kt-method") or method)
-    share = fraction(wishes.engine_args.get(SGLANG_KT.gpu_share))
+    start = prefill_from(settings.engine_args.get("kt-method") or method)
+    share = fraction(settings.engine_args.get(SGLANG_KT.gpu_share))
     on_gpu = {} if start is None else {"kt-gpu-prefill-token-threshold": start}
     chosen: dict[str, Any] = {
         "kt-method": method,

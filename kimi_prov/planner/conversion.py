@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Model
     from kimi_prov.planner.decisions import Choice, Weights
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 # Formats of a checkpoint that kt-kernel's kernels quantise from.
 _INPUTS = ("bf16", "fp8")
@@ -30,7 +30,7 @@ _SOURCE = (
 
 
 def wanted(
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
     choice: Choice,
     weights: Weights,
@@ -42,7 +42,7 @@ def wanted(
     `flags` are the engine's, the inventory's over the plan's: the files are sliced for its pools.
     """
     flag = flags.get("kt-method")
-    if flag in kt_quantise.KERNELS and flag != wishes.kt_method:
+    if flag in kt_quantise.KERNELS and flag != settings.kt_method:
         findings.blocker(
             "conversion.flag",
             f"--kt-method {flag} reads converted weights, and the plan has none",
@@ -51,8 +51,8 @@ def wanted(
             fix=f"remove kt-method from kimi_engine_args and set kimi_kt_method: {flag}",
             source=_SOURCE,
         )
-    if wishes.auto("kt_method"):
-        if wishes.kt_weights_source is not None:
+    if settings.auto("kt_method"):
+        if settings.kt_weights_source is not None:
             findings.blocker(
                 "conversion.method",
                 "What the given experts were converted to is not said",
@@ -62,7 +62,7 @@ def wanted(
                 source=_SOURCE,
             )
         return None
-    method = str(wishes.kt_method)
+    method = str(settings.kt_method)
     if not choice.hybrid:
         findings.blocker(
             "conversion.engine",
@@ -88,13 +88,13 @@ def wanted(
     width = (shape.expert_hidden or shape.hidden, shape.expert_width)
     layer = kt_quantise.layer_bytes(method, shape.experts, *width, pools)
     size = layer * (shape.layers - shape.dense_layers)
-    if wishes.kt_manifest is not None:
-        size = sum(int(row["size"]) for row in wishes.kt_manifest["files"])
-    source, directory = wishes.kt_weights_source, f"{weights.directory}-{method.lower()}-{pools}"
+    if settings.kt_manifest is not None:
+        size = sum(int(row["size"]) for row in settings.kt_manifest["files"])
+    source, directory = settings.kt_weights_source, f"{weights.directory}-{method.lower()}-{pools}"
     if source is not None:
         source, directory = _given(str(source), model, method)
     found = Converted(method, directory, size, layer, pools, source)
-    _judge(wishes, choice, weights, found, findings)
+    _judge(settings, choice, weights, found, findings)
     return found
 
 
@@ -123,13 +123,13 @@ def document(
     }
 
 
-def fetched(found: Converted | None, wishes: Wishes) -> dict[str, Any] | None:
+def fetched(found: Converted | None, settings: Settings) -> dict[str, Any] | None:
     """Give what is fetched beside the weights; null where it is made here, or not wanted."""
     if found is None or found.source is None:
         return None
     return {
         "source": found.source,
-        "manifest": dict(wishes.kt_manifest) if wishes.kt_manifest else None,
+        "manifest": dict(settings.kt_manifest) if settings.kt_manifest else None,
         "dir": found.directory,
         "bytes": found.size_bytes,
         "pools": found.pools,
@@ -144,7 +144,7 @@ def _given(source: str, model: Model, method: str) -> tuple[str, str]:
 
 
 def _judge(
-    wishes: Wishes, choice: Choice, weights: Weights, found: Converted, findings: Findings
+    settings: Settings, choice: Choice, weights: Weights, found: Converted, findings: Findings
 ) -> None:
     method, sizes = found.method, f"{human(found.size_bytes)} of converted experts"
     findings.warning(
@@ -153,7 +153,7 @@ def _judge(
         observed=f"kimi_kt_method: {method}: a layer's output is off by {_LOSS[method]} of its "
         f"size, and long prompts stay on the CPU; {sizes} beside {human(weights.size_bytes)} of "
         "weights on the disk",
-        required="the operator's own wish: the planner never chooses it",
+        required="a setting of the operator's: the planner never chooses it",
         fix="remove kimi_kt_method, or compare answers and speed with and without it",
         source=_SOURCE,
     )
@@ -179,7 +179,7 @@ def _judge(
             source="`kt quant` of 0.7.2 calls a script that is not in its wheel",
         )
         return
-    pinned = wishes.kt_manifest is not None or storage.COMMIT.search(found.directory)
+    pinned = settings.kt_manifest is not None or storage.COMMIT.search(found.directory)
     if found.source is not None and not pinned and not found.source.startswith("file://"):
         findings.warning(
             "weights.converted_unpinned",

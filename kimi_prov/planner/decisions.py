@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Engine, Model
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.host import Python
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 ExpertBackend = Literal["kt", "vllm"]
 
@@ -244,6 +244,6 @@ class AllOnGpus:
     """
 
     engine: Engine
-    wishes: Wishes
+    settings: Settings
     replaced: tuple[Finding, ...]
     budget: Budget

@@ -16,7 +16,7 @@ from kimi_prov.target import layout
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue, Engine, Model
     from kimi_prov.planner.host import Host
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 _GGUF = (
     "choose a machine with GPUs; or a model whose weights are bf16; llama.cpp and ik_llama.cpp "
@@ -27,15 +27,17 @@ _CATALOGUE = "kimi_prov/catalog/engines.yaml"
 
 
 def choose(
-    host: Host, wishes: Wishes, catalogue: Catalogue, model: Model, findings: Findings
+    host: Host, settings: Settings, catalogue: Catalogue, model: Model, findings: Findings
 ) -> Choice:
     """Choose the engine. What cannot work becomes a blocker, and the nearest choice is returned."""
     variant = "cuda" if host.gpu_bytes else "cpu"
-    wanted = model.native_format if wishes.auto("weights_format") else str(wishes.weights_format)
-    on_gpus = _all_on_gpus(host, wishes, catalogue, model, wanted)
+    wanted = (
+        model.native_format if settings.auto("weights_format") else str(settings.weights_format)
+    )
+    on_gpus = _all_on_gpus(host, settings, catalogue, model, wanted)
     best, because = _preferred(host, catalogue, model, wanted, on_gpus)
     reason = because
-    name = best if wishes.auto("engine") else str(wishes.engine)
+    name = best if settings.auto("engine") else str(settings.engine)
     if name != best:
         reason = f"the planner would have chosen {best}: {reason}"
     if name == "ktransformers" and (variant == "cpu" or host.amd):
@@ -50,12 +52,12 @@ def choose(
         )
         # What else is wrong with the machine is worth knowing too.
         name = "vllm"
-    engine = _version(host, name, wishes, catalogue, findings, model)
-    if not wishes.auto("kt_method") and engine.methods is not None:
-        engine = replace(engine, methods={**engine.methods, wanted: str(wishes.kt_method)})
+    engine = _version(host, name, settings, catalogue, findings, model)
+    if not settings.auto("kt_method") and engine.methods is not None:
+        engine = replace(engine, methods={**engine.methods, wanted: str(settings.kt_method)})
     python = _python(host, engine, catalogue, findings)
     work = Workload(engine, model, wanted)
-    way = experts.choose(host, wishes, catalogue, work, python.version, findings)
+    way = experts.choose(host, settings, catalogue, work, python.version, findings)
     if way is None:
         _format(engine, wanted, model, findings)
     _old(engine, model, findings)
@@ -69,7 +71,7 @@ def choose(
         python=python,
         lock=lock,
         env_name="",
-        reason=reason if wishes.auto("engine") else f"kimi_engine asks for it; {reason}",
+        reason=reason if settings.auto("engine") else f"kimi_engine asks for it; {reason}",
         provisioned=_provisioned(host, engine, catalogue, findings),
         preferred=best,
         because=because,
@@ -89,22 +91,22 @@ def _mark(catalogue: Catalogue, choice: Choice) -> str:
 
 
 def migrated(
-    host: Host, wishes: Wishes, catalogue: Catalogue, work: Workload, findings: Findings
-) -> Wishes:
-    """Return the wishes in flags that this engine takes; each that was changed is a finding."""
-    many = graphics.ranks(host, wishes, catalogue, work) if host.gpu_bytes else 1
-    return flags.modern(wishes, catalogue, work, many, host.capability, findings)
+    host: Host, settings: Settings, catalogue: Catalogue, work: Workload, findings: Findings
+) -> Settings:
+    """Return the settings in flags that this engine takes; each that was changed is a finding."""
+    many = graphics.ranks(host, settings, catalogue, work) if host.gpu_bytes else 1
+    return flags.modern(settings, catalogue, work, many, host.capability, findings)
 
 
 def _all_on_gpus(
-    host: Host, wishes: Wishes, catalogue: Catalogue, model: Model, weights_format: str
+    host: Host, settings: Settings, catalogue: Catalogue, model: Model, weights_format: str
 ) -> AllOnGpus | None:
     """Count what vLLM would leave on the GPUs; None without any."""
     if not host.gpu_bytes:
         return None
-    work = Workload(_row(host, "vllm", wishes, catalogue, model), model, weights_format)
+    work = Workload(_row(host, "vllm", settings, catalogue, model), model, weights_format)
     findings = Findings()
-    own = migrated(host, wishes, catalogue, work, findings)
+    own = migrated(host, settings, catalogue, work, findings)
     budget = graphics.on_gpus(host, own, catalogue, work)
     return AllOnGpus(work.engine, own, tuple(findings.rows()), budget)
 
@@ -172,13 +174,13 @@ def env_dir(choice: Choice) -> str:
 def _version(
     host: Host,
     name: str,
-    wishes: Wishes,
+    settings: Settings,
     catalogue: Catalogue,
     findings: Findings,
     model: Model,
 ) -> Engine:
-    found = _row(host, name, wishes, catalogue, model)
-    wanted = None if wishes.auto("engine_version") else str(wishes.engine_version)
+    found = _row(host, name, settings, catalogue, model)
+    wanted = None if settings.auto("engine_version") else str(settings.engine_version)
     if wanted is not None and found.version != wanted:
         rows = _rows(host, name, catalogue)
         findings.blocker(
@@ -192,10 +194,10 @@ def _version(
     return found
 
 
-def _row(host: Host, name: str, wishes: Wishes, catalogue: Catalogue, model: Model) -> Engine:
+def _row(host: Host, name: str, settings: Settings, catalogue: Catalogue, model: Model) -> Engine:
     """Give the version that was asked for, or the default where the catalogue has none such."""
     rows = _rows(host, name, catalogue)
-    found = next((e for e in rows if e.version == wishes.engine_version), None)
+    found = next((e for e in rows if e.version == settings.engine_version), None)
     found = found or _default(rows, model, catalogue)
     if host.amd:
         # The catalogue has no build for ROCm: version and flags are those of the one for CUDA.

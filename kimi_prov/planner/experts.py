@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import ExpertBackend, Placement, Workload
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.host import Host
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 # How the catalogue calls the form in which each way keeps the experts in memory.
 RESIDENT: dict[ExpertBackend, str] = {"kt": "rawint4", "vllm": "vllm-cpu-int4"}
@@ -26,7 +26,7 @@ _OWN_CORES = 8
 
 def choose(
     host: Host,
-    wishes: Wishes,
+    settings: Settings,
     catalogue: Catalogue,
     work: Workload,
     python: str,
@@ -40,7 +40,7 @@ def choose(
     if plugin is None or work.weights_format not in plugin.formats:
         return None
     hindered = {way: _hindrance(way, host, catalogue, work, python) for way in RESIDENT}
-    wanted: ExpertBackend | None = None if wishes.auto("experts") else wishes.experts
+    wanted: ExpertBackend | None = settings.experts if settings.experts != "auto" else None
     able = [way for way in RESIDENT if hindered[way] is None]
     if wanted is not None and wanted not in able:
         findings.blocker(
@@ -133,13 +133,13 @@ def _loading_bytes(catalogue: Catalogue, way: ExpertBackend, model: Model) -> in
     return round(layer * (catalogue.format("int4").expert_bytes if way == "kt" else 1.7))
 
 
-def instances(wishes: Wishes, findings: Findings) -> int:
+def instances(settings: Settings, findings: Findings) -> int:
     """Count the engines: one, whose experts lie in slices over the nodes."""
-    if not wishes.auto("instances") and int(wishes.instances) > 1:
+    if not settings.auto("instances") and int(settings.instances) > 1:
         findings.blocker(
             "experts.instances",
             "One engine's experts lie over all nodes: there is no room for a second",
-            observed=f"kimi_instances: {wishes.instances}",
+            observed=f"kimi_instances: {settings.instances}",
             required="one engine where kt-kernel computes the experts",
             fix="set kimi_instances to 1 or auto",
             source=_PAGE,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.rows import FlagState
     from kimi_prov.planner.decisions import Workload
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
     Flags = dict[str, Any]
 
@@ -51,19 +51,19 @@ _CONVERTED: dict[str, Callable[[object, Flags, int], object]] = {
 
 
 def modern(
-    wishes: Wishes,
+    settings: Settings,
     catalogue: Catalogue,
     work: Workload,
     ranks: int,
     capability: str | None,
     findings: Findings,
-) -> Wishes:
-    """Return the wishes with flags that this engine takes; each that was changed is a finding.
+) -> Settings:
+    """Return the settings with flags that this engine takes; each that was changed is a finding.
 
     `ranks`: GPUs that share the model; `capability`: their compute capability, such as "9.0".
     """
     engine = work.engine
-    given = dict(wishes.engine_args)
+    given = dict(settings.engine_args)
     kept = dict(given)
     for flag, value in sorted(given.items()):
         text = value if isinstance(value, str) else None
@@ -75,7 +75,7 @@ def modern(
         kept = {**instead, **kept} if flag != "num-redundant-experts" else {**kept, **instead}
         _say(engine, flag, value, state, instead, findings)
     kept = _without_broken(kept, catalogue, work, ranks, capability, findings)
-    return replace(wishes, values={**wishes.values, "kimi_engine_args": kept})
+    return replace(settings, engine_args=kept)
 
 
 def _instead(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Architecture, Catalogue, Engine
     from kimi_prov.catalog.rows import Format
     from kimi_prov.planner.host import Host
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 # Of the memory that nvidia-smi shows, CUDA shows this share (79.18 of 79.65 GiB on H100).
 _VISIBLE = 0.994
@@ -69,7 +69,7 @@ class Layout:
 
 
 def profiles(engine: Engine) -> tuple[Profile, Profile]:
-    """Give the usual settings, and those that served 8x H100 80GB (reference 004)."""
+    """Give the usual profile, and the one that served 8x H100 80GB (reference 004)."""
     return Profile(engine.gpu_memory_utilization or 0.9, 8192), Profile(0.95, 2048, 64)
 
 
@@ -90,9 +90,9 @@ def working_bytes(engine: Engine, shape: Architecture, tokens: int, sequences: i
     return engine.gpu_overhead_bytes + pass_bytes(shape, tokens) + sampler
 
 
-def ranks(host: Host, wishes: Wishes, catalogue: Catalogue, work: Workload) -> int:
+def ranks(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> int:
     """Give the GPUs that share one model: the most, in powers of two, that divide its parts."""
-    given = whole(wishes.engine_args.get(names(work.engine.name).tensor_parallel))
+    given = whole(settings.engine_args.get(names(work.engine.name).tensor_parallel))
     if given is not None:
         return given
     shape = work.model.architecture
@@ -136,39 +136,39 @@ def fits(found: Budget) -> bool:
     return found.kv_tokens_one >= _LEAST_CONTEXT
 
 
-def on_gpus(host: Host, wishes: Wishes, catalogue: Catalogue, work: Workload) -> Budget:
+def on_gpus(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
     """Share out the GPUs' memory for vLLM.
 
-    Tries the usual settings with a 16-bit cache, then tighter ones, then an 8-bit cache, until
+    Tries the usual profile with a 16-bit cache, then the tight one, then an 8-bit cache, until
     the context asked for fits.
     """
-    dtypes = _dtypes(host, wishes, work)
-    wanted = int(wishes.context) if not wishes.auto("context") else _SHORT_CONTEXT
+    dtypes = _dtypes(host, settings, work)
+    wanted = int(settings.context) if not settings.auto("context") else _SHORT_CONTEXT
     enough = min(wanted, work.model.context)
     tried: list[Budget] = []
-    for layout in layouts(host, wishes, catalogue, work):
+    for layout in layouts(host, settings, catalogue, work):
         # vLLM's context parallelism refuses an 8-bit cache.
         plain = [dtype for dtype in dtypes if dtype == "bf16"]
         for dtype in plain or dtypes if layout.context > 1 else dtypes:
             for profile in profiles(work.engine):
-                found = _attempt(host, wishes, catalogue, work, layout, profile, dtype)
+                found = _attempt(host, settings, catalogue, work, layout, profile, dtype)
                 if found.kv_tokens_one >= enough:
                     return found
                 tried.append(found)
     return max(tried, key=lambda found: found.kv_tokens_one)
 
 
-def layouts(host: Host, wishes: Wishes, catalogue: Catalogue, work: Workload) -> list[Layout]:
+def layouts(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> list[Layout]:
     """Give the ways to lie over the GPUs, the simplest first.
 
     Tensor parallelism over one NVSwitch domain; over all GPUs, where they are more; stages of
     layers, where their number is no power of two; context parallelism for a context that was asked
     for. What the inventory names is taken as it is, and once.
     """
-    args = wishes.engine_args
+    args = settings.engine_args
     given = [whole(args.get(name)) for name in (VLLM.pipeline_parallel, VLLM.data_parallel)]
     context = whole(args.get(VLLM.decode_context_parallel))
-    most = ranks(host, wishes, catalogue, work)
+    most = ranks(host, settings, catalogue, work)
     stages, copies = given[0] or 1, given[1] or 1
     if any(given) or VLLM.tensor_parallel in args:
         if VLLM.tensor_parallel not in args:
@@ -181,7 +181,7 @@ def layouts(host: Host, wishes: Wishes, catalogue: Catalogue, work: Workload) ->
     if context:
         return [replace(layout, context=context) for layout in found]
     mla = work.model.architecture.attention == "mla" and not host.amd
-    if mla and not wishes.auto("context") and wishes.kv_dtype != "fp8":
+    if mla and not settings.auto("context") and settings.kv_dtype != "fp8":
         found += [replace(layout, context=layout.tensor) for layout in found if layout.tensor > 1]
     return found
 
@@ -202,12 +202,12 @@ def _power(number: int) -> int:
     return 1 << (number.bit_length() - 1) if number > 0 else 0
 
 
-def _dtypes(host: Host, wishes: Wishes, work: Workload) -> list[str]:
-    given = kv_dtype(wishes.engine_args.get(VLLM.kv_dtype))
+def _dtypes(host: Host, settings: Settings, work: Workload) -> list[str]:
+    given = kv_dtype(settings.engine_args.get(VLLM.kv_dtype))
     if given is not None:
         return [given]
-    if not wishes.auto("kv_dtype"):
-        return [str(wishes.kv_dtype)]
+    if not settings.auto("kv_dtype"):
+        return [str(settings.kv_dtype)]
     row = next((r for r in work.model.published if r.format == work.weights_format), None)
     if row is not None and row.kv_dtype in _BYTES:
         return [row.kv_dtype]
@@ -216,7 +216,7 @@ def _dtypes(host: Host, wishes: Wishes, work: Workload) -> list[str]:
 
 def _attempt(
     host: Host,
-    wishes: Wishes,
+    settings: Settings,
     catalogue: Catalogue,
     work: Workload,
     layout: Layout,
@@ -224,13 +224,13 @@ def _attempt(
     dtype: str,
 ) -> Budget:
     engine, model, weights_format = work.engine, work.model, work.weights_format
-    shape, args = model.architecture, wishes.engine_args
+    shape, args = model.architecture, settings.engine_args
     share = fraction(args.get(VLLM.gpu_share)) or profile.utilization
     batched = whole(args.get(VLLM.chunk)) or profile.batched_tokens
     engines = layout.instances * layout.data
-    wanted = each(wishes, engines)
+    wanted = each(settings, engines)
     sequences = whole(args.get(VLLM.requests)) or min(wanted, profile.sequences or wanted)
-    draft = speculative.wanted(wishes, catalogue, engine)
+    draft = speculative.wanted(settings, catalogue, engine)
     overhead = working_bytes(engine, shape, batched, sequences) + speculative.working_bytes(draft)
     memory = int(min(host.gpu_bytes) * _VISIBLE)
     weights = _weights(shape, weights_format, layout)
@@ -242,7 +242,7 @@ def _attempt(
     per_token += speculative.kv_bytes_per_token(draft, _BYTES[dtype], layout.tensor)
     expert = args.get(VLLM.expert_parallel)
     return Budget(
-        context=fitting_context(wishes, model, VLLM, max(0, kv) // per_token * layout.context),
+        context=fitting_context(settings, model, VLLM, max(0, kv) // per_token * layout.context),
         kv_bytes=kv,
         kv_bytes_per_token=per_token,
         kv_dtype=dtype,
@@ -262,7 +262,7 @@ def _attempt(
             batched_tokens=batched,
             sequences=sequences,
             expert_parallel=layout.tensor * layout.data > 1
-            and (layout.data > 1 or int(wishes.concurrency) >= _EXPERT_PARALLEL_FROM)
+            and (layout.data > 1 or settings.concurrency >= _EXPERT_PARALLEL_FROM)
             if expert is None
             else bool(expert),
             decode_context=layout.context,
@@ -273,9 +273,9 @@ def _attempt(
     )
 
 
-def each(wishes: Wishes, engines: int) -> int:
+def each(settings: Settings, engines: int) -> int:
     """Return the requests at once that one of several engines has to take."""
-    return -(-int(wishes.concurrency) // engines)
+    return -(-settings.concurrency // engines)
 
 
 def _weights(shape: Architecture, weights_format: str, layout: Layout) -> int:
@@ -315,7 +315,7 @@ def resident_format(catalogue: Catalogue, engine: Engine, weights_format: str) -
     return rows[0] if method and rows else None
 
 
-def hybrid(host: Host, wishes: Wishes, catalogue: Catalogue, work: Workload) -> Budget:
+def hybrid(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
     """Share out memory for KTransformers: all experts in RAM, as many as fit on GPUs as well.
 
     On each GPU: what is not a routed expert, the cache, a whole layer where long prompts go over
@@ -323,8 +323,8 @@ def hybrid(host: Host, wishes: Wishes, catalogue: Catalogue, work: Workload) -> 
     + 1.486 GB each).
     """
     engine, model, weights_format = work.engine, work.model, work.weights_format
-    shape, args = model.architecture, wishes.engine_args
-    many = ranks(host, wishes, catalogue, work)
+    shape, args = model.architecture, settings.engine_args
+    many = ranks(host, settings, catalogue, work)
     resident = resident_format(catalogue, engine, weights_format)
     per_weight = resident.expert_bytes if resident else 2.0
     routed = architecture.routed_params(shape)
@@ -345,15 +345,15 @@ def hybrid(host: Host, wishes: Wishes, catalogue: Catalogue, work: Workload) -> 
     share = fraction(args.get(SGLANG_KT.gpu_share))
     if share is not None:
         free = min(free, int(memory * share) - plain)
-    own_dtype = "bf16" if wishes.auto("kv_dtype") else str(wishes.kv_dtype)
+    own_dtype = "bf16" if settings.auto("kv_dtype") else str(settings.kv_dtype)
     dtype = kv_dtype(args.get(SGLANG_KT.kv_dtype)) or own_dtype
     per_token = architecture.kv_bytes_per_token(shape, _BYTES[dtype], many)
-    requests = whole(args.get(SGLANG_KT.requests)) or int(wishes.concurrency)
+    requests = whole(args.get(SGLANG_KT.requests)) or settings.concurrency
     experts = whole(args.get(SGLANG_KT.gpu_experts), least=0)
     most = max(0, free - int((experts or 0) * each))
-    auto = wishes.auto("context") and experts is None
+    auto = settings.auto("context") and experts is None
     room = int(most * _KT_CACHE_SHARE) if auto else most
-    context = fitting_context(wishes, model, SGLANG_KT, room // per_token)
+    context = fitting_context(settings, model, SGLANG_KT, room // per_token)
     wanted = whole(args.get(SGLANG_KT.cache_tokens)) or _tokens(context, requests)
     tokens = min(most // per_token, wanted)
     if experts is None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.flag_names import FlagNames
     from kimi_prov.planner.host import Host
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 GIB = 1 << 30
 # Contexts are offered in whole blocks of this many tokens.
@@ -27,7 +27,7 @@ _RAM_SOURCE = "weights, cache, the engine's own memory and a reserve for the sys
 
 def on_cpu(
     host: Host,
-    wishes: Wishes,
+    settings: Settings,
     work: Workload,
     weights: int,
     slices: Slices | None = None,
@@ -52,9 +52,9 @@ def on_cpu(
         own = -(-(slices.experts + loading + host.reserve_bytes) // slices.nodes)
         free = min(free, min(n.memory_bytes for n in host.nodes) - own - beside)
     most = max(GIB, free // GIB * GIB)
-    context = fitting_context(wishes, model, VLLM, most // per_token)
-    each = -(-int(wishes.concurrency) // instances)
-    requests = whole(wishes.engine_args.get(VLLM.requests)) or each
+    context = fitting_context(settings, model, VLLM, most // per_token)
+    each = -(-settings.concurrency // instances)
+    requests = whole(settings.engine_args.get(VLLM.requests)) or each
     wanted = -(-context * requests * per_token // GIB) * GIB
     kv = max(GIB, min(wanted, most))
     return Budget(
@@ -89,16 +89,16 @@ def cpu_resident_bytes(model: Model, weights_format: str, experts: int | None) -
     return experts + architecture.plain_bytes(shape, weights_format)
 
 
-def fitting_context(wishes: Wishes, model: Model, names: FlagNames, most_tokens: int) -> int:
+def fitting_context(settings: Settings, model: Model, names: FlagNames, most_tokens: int) -> int:
     """Tokens asked for, or the most that model and cache allow in whole steps.
 
     The engine's own flag in `kimi_engine_args` wins over `kimi_context`.
     """
-    given = whole(wishes.engine_args.get(names.context))
+    given = whole(settings.engine_args.get(names.context))
     if given is not None:
         return given
-    if not wishes.auto("context"):
-        return int(wishes.context)
+    if not settings.auto("context"):
+        return int(settings.context)
     fits = max(CONTEXT_STEP, most_tokens // CONTEXT_STEP * CONTEXT_STEP)
     return min(model.context, fits)
 
@@ -128,7 +128,7 @@ def document(found: Budget, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
 
 def judge(
     host: Host,
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
     found: Budget,
     names: FlagNames,
@@ -137,7 +137,7 @@ def judge(
     """Say what does not fit: host memory, each GPU's memory, the context."""
     _judge_ram(host, found, findings)
     _judge_graphics(model, found, findings)
-    _judge_context(wishes, model, found, names, findings)
+    _judge_context(settings, model, found, names, findings)
 
 
 def _judge_ram(host: Host, found: Budget, findings: Findings) -> None:
@@ -206,9 +206,9 @@ def _judge_graphics(model: Model, found: Budget, findings: Findings) -> None:
 
 
 def _judge_context(
-    wishes: Wishes, model: Model, found: Budget, names: FlagNames, findings: Findings
+    settings: Settings, model: Model, found: Budget, names: FlagNames, findings: Findings
 ) -> None:
-    flag = names.context if whole(wishes.engine_args.get(names.context)) else None
+    flag = names.context if whole(settings.engine_args.get(names.context)) else None
     place = f"{flag} in kimi_engine_args" if flag else "kimi_context"
     if found.context > model.context:
         findings.blocker(
@@ -232,12 +232,12 @@ def _judge_context(
             fix=_shorter(model, found, place),
             source=_SOURCE,
         )
-    elif found.kv_tokens * found.instances < found.context * int(wishes.concurrency):
+    elif found.kv_tokens * found.instances < found.context * settings.concurrency:
         findings.info(
             "context.concurrency",
             "Not every request can use the whole context at once; some will wait",
             observed=f"cache for {found.kv_tokens * found.instances} tokens",
-            required=f"{wishes.concurrency} x {found.context} tokens for all at once",
+            required=f"{settings.concurrency} x {found.context} tokens for all at once",
             source=_SOURCE,
         )
 

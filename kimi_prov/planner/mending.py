@@ -124,11 +124,11 @@ def _needed(card: Gpu, case: Case) -> int | None:
     if known is None or number(engine.version) < number(known.least):
         return None
     # What the inventory names for the machine as it is does not hold for another.
-    wishes = replace(case.wishes, values={**case.wishes.values, "kimi_engine_args": {}})
+    settings = replace(case.settings, engine_args={})
     for many in _SIZES:
         host = replace(case.host, gpu=card, gpu_bytes=(card.memory_bytes,) * many)
         work = Workload(engine, case.model, case.choice.weights_format)
-        if graphics.fits(graphics.on_gpus(host, wishes, case.catalogue, work)):
+        if graphics.fits(graphics.on_gpus(host, settings, case.catalogue, work)):
             return many
     return None
 

@@ -12,7 +12,7 @@ from kimi_prov.target.machine import format_list
 if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.host import Host, Node
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 # On so few cores there is none to share.
 _SMALL = 4
@@ -93,7 +93,7 @@ def place(host: Host, required_bytes: int, findings: Findings) -> Placement:
     )
 
 
-def copies(host: Host, wishes: Wishes, engine_bytes: int, findings: Findings) -> int:
+def copies(host: Host, settings: Settings, engine_bytes: int, findings: Findings) -> int:
     """Say how many engines share a machine without GPU, each on a NUMA node of its own.
 
     `engine_bytes`: what one takes with the least cache. Several where every node holds one whole
@@ -102,10 +102,10 @@ def copies(host: Host, wishes: Wishes, engine_bytes: int, findings: Findings) ->
     """
     most = len(host.nodes)
     fitting = [n for n in host.nodes if engine_bytes <= room_of(n)]
-    if wishes.auto("instances"):
+    if settings.auto("instances"):
         all_fit = most > 1 and len(fitting) == most and engine_bytes * most <= _left(host)
-        return most if all_fit and int(wishes.concurrency) >= most else 1
-    asked = int(wishes.instances)
+        return most if all_fit and settings.concurrency >= most else 1
+    asked = int(settings.instances)
     if asked > max(1, most):
         findings.blocker(
             "numa.instances",

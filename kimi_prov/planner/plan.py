@@ -1,4 +1,4 @@
-"""Facts, wishes and the catalogue become the plan: every decision of the product, made here."""
+"""Facts, settings and the catalogue become the plan: every decision of the product, made here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.loader import Catalogue, Model
     from kimi_prov.planner.decisions import Budget, Choice, Converted, Placement, RamDisk, Weights
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 SCHEMA = "kimi-prov/plan/v1"
 # Seconds before the engine answers: starting itself, then reading weights at this rate.
@@ -46,56 +46,58 @@ _INTERCEPTED = "host.gib"
 _ONLY_TO_PLAN = frozenset({"engine.not_provisioned", storage.SOURCE_MISSING})
 
 
-def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dict[str, Any]:
+def make_plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) -> dict[str, Any]:
     """Decide everything for one machine. Pure: the same input gives the same plan.
 
     Nothing that moves by itself (free memory, free disk, what is converged already) is in the
     plan, findings aside. Raises UserError for an unknown model.
     """
-    real = _plan(facts, wishes, catalogue)
-    if not wishes.engine_stand_in:
+    real = _plan(facts, settings, catalogue)
+    if not settings.engine_stand_in:
         return real
-    instead = stand_in.wishes(wishes, real["model"]["served_names"])
+    instead = stand_in.settings(settings, real["model"]["served_names"])
     return stand_in.laid_over(real, _plan(stand_in.facts(facts), instead, catalogue))
 
 
-def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dict[str, Any]:
+def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) -> dict[str, Any]:
     findings = Findings()
     host = hosts.read(cards.recognised(facts, catalogue), catalogue)
-    model = catalogue.model(wishes.model)
+    model = catalogue.model(settings.model)
     system.judge(host, catalogue, findings)
-    choice = engine.choose(host, wishes, catalogue, model, findings)
-    wishes = _migrated(host, wishes, model, choice, catalogue, findings)
-    draft = speculative.document(wishes, catalogue, model, choice.engine, findings)
-    driver = drivers.driver(host, wishes, choice.engine, catalogue, choice.weights_format, findings)
-    budget = _budget(host, wishes, model, choice, catalogue, findings)
+    choice = engine.choose(host, settings, catalogue, model, findings)
+    settings = _migrated(host, settings, model, choice, catalogue, findings)
+    draft = speculative.document(settings, catalogue, model, choice.engine, findings)
+    driver = drivers.driver(
+        host, settings, choice.engine, catalogue, choice.weights_format, findings
+    )
+    budget = _budget(host, settings, model, choice, catalogue, findings)
     names = flag_names.names(choice.engine.name)
-    memory.judge(host, wishes, model, budget, names, findings)
-    weights = storage.weights(wishes, model, choice.weights_format, findings)
+    memory.judge(host, settings, model, budget, names, findings)
+    weights = storage.weights(settings, model, choice.weights_format, findings)
     places = _places(host, model, choice, budget, catalogue, findings)
     where = places[0]
     bound = _bound(host, budget, places)
-    proposed = command.flags(wishes, model, choice, budget, where, host.capability)
+    proposed = command.flags(settings, model, choice, budget, where, host.capability)
     proposed |= speculative.flags(draft)
-    chosen = command.merged(proposed, wishes, names, findings)
-    converted = conversion.wanted(wishes, model, choice, weights, chosen, findings)
-    ram_disk = storage.ram_disk(host, wishes, weights, bound, findings, converted=converted)
+    chosen = command.merged(proposed, settings, names, findings)
+    converted = conversion.wanted(settings, model, choice, weights, chosen, findings)
+    ram_disk = storage.ram_disk(host, settings, weights, bound, findings, converted=converted)
     files_dir = weights.directory.replace(layout.MODELS, layout.RAM, 1)
     served = Served(
         files_dir if ram_disk.enabled else weights.directory,
-        list(wishes.served_names) or [model.name],
+        list(settings.served_names) or [model.name],
         converted.directory if converted else None,
     )
-    backends = [{"index": n, "port": int(wishes.port) + 1 + n} for n in range(budget.instances)]
-    system.judge_ports(host, [int(wishes.port), *[b["port"] for b in backends]], findings)
+    backends = [{"index": n, "port": settings.port + 1 + n} for n in range(budget.instances)]
+    system.judge_ports(host, [settings.port, *[b["port"] for b in backends]], findings)
     plan = {
         "schema": SCHEMA,
         "stand_in": None,
         "engine": _engine(choice),
         "model": _model(model, weights, choice, budget, served),
         "weights": {
-            **_weights(wishes, weights, draft),
-            "converted": conversion.fetched(converted, wishes),
+            **_weights(settings, weights, draft),
+            "converted": conversion.fetched(converted, settings),
         },
         "conversion": conversion.document(converted, choice, model, chosen),
         "instances": [
@@ -108,7 +110,7 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
         "experts": experts.document(choice.experts, where),
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
         "throughput": throughput.document(
-            host, wishes, model, choice, budget, where, in_memory=ram_disk.enabled
+            host, settings, model, choice, budget, where, in_memory=ram_disk.enabled
         ),
         "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
         "power": throughput.power(host, catalogue),
@@ -131,8 +133,8 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
             converted=converted,
         ),
         "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
-        "proxy": _proxy(host, wishes, backends),
-        "firewall": system.firewall(host, wishes),
+        "proxy": _proxy(host, settings, backends),
+        "firewall": system.firewall(host, settings),
         "driver": driver,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
         "packages": system.packages(
@@ -142,23 +144,23 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
             drives=driver["repository"] is not None,
         ),
         "site": {
-            "apt_mirror": wishes.apt_mirror,
-            "pip_index_url": wishes.pip_index_url,
-            "pip_extra_index_urls": list(wishes.pip_extra_index_urls),
-            "pip_find_links": wishes.pip_find_links,
-            "torch_index_url": wishes.torch_index_url,
-            "ca_bundle": wishes.ca_bundle,
+            "apt_mirror": settings.apt_mirror,
+            "pip_index_url": settings.pip_index_url,
+            "pip_extra_index_urls": list(settings.pip_extra_index_urls),
+            "pip_find_links": settings.pip_find_links,
+            "torch_index_url": settings.torch_index_url,
+            "ca_bundle": settings.ca_bundle,
         },
         "control": {
-            "api_keys_file": wishes.api_keys_file,
-            "hf_token_file": wishes.hf_token_file,
+            "api_keys_file": settings.api_keys_file,
+            "hf_token_file": settings.hf_token_file,
         },
-        "timeouts": {"start_s": _start_s(wishes, weights)},
+        "timeouts": {"start_s": _start_s(settings, weights)},
         "paths": layout.paths(),
     }
-    _judge_door(wishes, findings)
+    _judge_door(settings, findings)
     case = Case(
-        host, wishes, catalogue, model, choice, budget, where, bound, proposed, chosen, plan
+        host, settings, catalogue, model, choice, budget, where, bound, proposed, chosen, plan
     )
     findings.extend(rules.judge(case))
     return {**plan, "findings": mending.priced(findings.rows(), case)}
@@ -186,7 +188,7 @@ def refusals(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _budget(
     host: hosts.Host,
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
     choice: Choice,
     catalogue: Catalogue,
@@ -194,17 +196,17 @@ def _budget(
 ) -> Budget:
     work = Workload(choice.engine, model, choice.weights_format)
     if choice.hybrid:
-        return graphics.hybrid(host, wishes, catalogue, work)
+        return graphics.hybrid(host, settings, catalogue, work)
     if choice.on_gpus is None:
         routed = experts.resident_bytes(catalogue, choice.experts, model)
         resident = memory.cpu_resident_bytes(model, choice.weights_format, routed)
         slices = experts.slices(host, catalogue, choice.experts, model)
         least = resident + choice.engine.overhead_bytes + memory.GIB
         if choice.experts == "kt":
-            count = experts.instances(wishes, findings)
+            count = experts.instances(settings, findings)
         else:
-            count = placement.copies(host, wishes, least, findings)
-        return memory.on_cpu(host, wishes, work, resident, slices, count)
+            count = placement.copies(host, settings, least, findings)
+        return memory.on_cpu(host, settings, work, resident, slices, count)
     return choice.on_gpus.budget
 
 
@@ -245,18 +247,18 @@ def _bound(host: hosts.Host, budget: Budget, places: tuple[Placement, ...]) -> B
 
 def _migrated(
     host: hosts.Host,
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
     choice: Choice,
     catalogue: Catalogue,
     findings: Findings,
-) -> Wishes:
-    """Return the wishes in the engine's own flags; as the choice was made with where it was."""
+) -> Settings:
+    """Return the settings in the engine's own flags; as the choice was made with where it was."""
     if choice.on_gpus is not None and not choice.hybrid:
         findings.extend(choice.on_gpus.replaced)
-        return choice.on_gpus.wishes
+        return choice.on_gpus.settings
     work = Workload(choice.engine, model, choice.weights_format)
-    return engine.migrated(host, wishes, catalogue, work, findings)
+    return engine.migrated(host, settings, catalogue, work, findings)
 
 
 def _experts(budget: Budget) -> int:
@@ -356,18 +358,18 @@ def _model(
     }
 
 
-def _weights(wishes: Wishes, weights: Weights, draft: dict[str, Any] | None) -> dict[str, Any]:
+def _weights(settings: Settings, weights: Weights, draft: dict[str, Any] | None) -> dict[str, Any]:
     keys = ("source", "manifest", "dir", "bytes")
     return {
         "draft": {key: draft[key] for key in keys} if draft else None,
         "source": weights.source,
-        "manifest": dict(wishes.manifest) if wishes.manifest else None,
+        "manifest": dict(settings.manifest) if settings.manifest else None,
         "dir": weights.directory,
         "bytes": weights.size_bytes,
-        "workers": int(wishes.weights_workers),
-        "token_file": layout.HUB_TOKEN if wishes.hf_token_file else None,
-        "hf_endpoint": wishes.hf_endpoint,
-        "ca_bundle": layout.CA_BUNDLE if wishes.ca_bundle else None,
+        "workers": settings.weights_workers,
+        "token_file": layout.HUB_TOKEN if settings.hf_token_file else None,
+        "hf_endpoint": settings.hf_endpoint,
+        "ca_bundle": layout.CA_BUNDLE if settings.ca_bundle else None,
     }
 
 
@@ -402,32 +404,32 @@ def _warm(
     }
 
 
-def _proxy(host: hosts.Host, wishes: Wishes, backends: list[dict[str, int]]) -> dict[str, Any]:
-    own = [wishes.host, host.facts["host"].get("hostname"), wishes.address]
-    names = [str(name) for name in [*wishes.tls_names, *own, "localhost", "127.0.0.1"] if name]
+def _proxy(host: hosts.Host, settings: Settings, backends: list[dict[str, int]]) -> dict[str, Any]:
+    own = [settings.host, host.facts["host"].get("hostname"), settings.address]
+    names = [str(name) for name in [*settings.tls_names, *own, "localhost", "127.0.0.1"] if name]
     return {
-        "port": int(wishes.port),
+        "port": settings.port,
         "tls": {
-            "mode": "files" if wishes.tls_cert_file else "self-signed",
-            "cert_file": wishes.tls_cert_file,
-            "key_file": wishes.tls_key_file,
+            "mode": "files" if settings.tls_cert_file else "self-signed",
+            "cert_file": settings.tls_cert_file,
+            "key_file": settings.tls_key_file,
             "names": list(dict.fromkeys(names)),
         },
         "backends": backends,
-        "allowed_networks": list(wishes.allowed_networks),
+        "allowed_networks": list(settings.allowed_networks),
         "timeouts": {},
     }
 
 
-def _start_s(wishes: Wishes, weights: Weights) -> int:
+def _start_s(settings: Settings, weights: Weights) -> int:
     """Seconds within which the engine must answer; whole minutes where nobody named them."""
-    if not wishes.auto("start_timeout_s"):
-        return int(wishes.start_timeout_s)
+    if not settings.auto("start_timeout_s"):
+        return int(settings.start_timeout_s)
     return -(-(_START_S + weights.size_bytes // _LOAD_BYTES_PER_S) // 60) * 60
 
 
-def _judge_door(wishes: Wishes, findings: Findings) -> None:
-    if not wishes.allowed_networks:
+def _judge_door(settings: Settings, findings: Findings) -> None:
+    if not settings.allowed_networks:
         findings.info(
             "firewall.closed",
             "Nobody but the machine itself may reach the port",

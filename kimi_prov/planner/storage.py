@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import Bound, Choice, Converted
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.host import Host
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 CONVERTED = "the experts are read from the converted files, once; most of the weights are not read"
 SOURCE_MISSING = "weights.source_missing"
@@ -36,11 +36,11 @@ def addressed(source: str, revision: str | None = None) -> tuple[str, str]:
     return f"hf://{repository}@{named}", named
 
 
-def weights(wishes: Wishes, model: Model, weights_format: str, findings: Findings) -> Weights:
+def weights(settings: Settings, model: Model, weights_format: str, findings: Findings) -> Weights:
     """Resolve the source; where neither inventory nor catalogue names one it is empty."""
     published = next((row for row in model.published if row.format == weights_format), None)
     repo = published.repo if published and weights_format != model.native_format else model.repo
-    source = wishes.weights_source or (f"hf://{repo}" if repo else "")
+    source = settings.weights_source or (f"hf://{repo}" if repo else "")
     if not source:
         findings.info(
             SOURCE_MISSING,
@@ -53,7 +53,7 @@ def weights(wishes: Wishes, model: Model, weights_format: str, findings: Finding
             source=model.source,
         )
     source, revision = addressed(source, model.revision)
-    pinned = wishes.manifest is not None or COMMIT.fullmatch(revision) is not None
+    pinned = settings.manifest is not None or COMMIT.fullmatch(revision) is not None
     if source and not pinned and not source.startswith("file://"):
         findings.warning(
             "weights.unpinned",
@@ -64,15 +64,15 @@ def weights(wishes: Wishes, model: Model, weights_format: str, findings: Finding
             source="a branch of a repository moves",
         )
     size = architecture.checkpoint_bytes(model.architecture, weights_format) + model.other_bytes
-    if wishes.manifest is not None:
-        size = sum(int(row["size"]) for row in wishes.manifest["files"])
+    if settings.manifest is not None:
+        size = sum(int(row["size"]) for row in settings.manifest["files"])
     folder = re.sub(r"[^\w.-]", "-", revision)
     return Weights(source, revision, f"{layout.MODELS}/{model.name}/{folder}", size, pinned)
 
 
 def ram_disk(
     host: Host,
-    wishes: Wishes,
+    settings: Settings,
     found: Weights,
     bound: Bound,
     findings: Findings,
@@ -91,12 +91,12 @@ def ram_disk(
     fits = size + engine_bytes <= host.memory_bytes and _nodes_hold(host, size, bound)
     need = f"{human(size)} for the RAM disk and {human(engine_bytes)} for engine and system"
     have = f"of {human(host.memory_bytes)}"
-    wish = wishes.ram_disk
-    if wish == "never":
+    setting = settings.ram_disk
+    if setting == "never":
         return _off("the inventory says never (kimi_ram_disk)")
-    if wish == "auto" and converted is not None:
+    if setting == "auto" and converted is not None:
         return _off(CONVERTED)
-    if wish == "auto" and not fits:
+    if setting == "auto" and not fits:
         return _off(
             f"memory does not hold the weights twice: {need}, {have}; the page cache serves"
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.speed import Cpu, Gpus, Machine, Serving
     from kimi_prov.planner.speed.plugin import Layout
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 _NOTHING = {"low": None, "expected": None, "high": None}
 _GB = 1e9
@@ -27,7 +27,7 @@ _UNKNOWN_SOCKET_GB_S = 200.0
 
 def document(
     host: Host,
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
     choice: Choice,
     budget: Budget,
@@ -36,7 +36,7 @@ def document(
     in_memory: bool,
 ) -> dict[str, Any]:
     """Give the plan's `throughput`. `in_memory`: a RAM disk holds the files when it starts."""
-    concurrency = int(wishes.concurrency)
+    concurrency = settings.concurrency
     if model.random_weights:
         return nothing(concurrency, "not estimated: a model of random weights")
     if budget.kv_tokens <= 0:
@@ -51,7 +51,7 @@ def document(
     if machine is None:
         return nothing(concurrency, f"not estimated: {assumed}")
     shape = shape_of(model.name, model.architecture)
-    serving = _serving(wishes, model, choice, budget, place, in_memory=in_memory)
+    serving = _serving(settings, model, choice, budget, place, in_memory=in_memory)
     basis = None
     one = replace(serving, concurrency=1)
     if choice.experts is not None and machine.cpu is not None:
@@ -121,7 +121,7 @@ def alternative(host: Host, model: Model) -> tuple[str, str] | None:
 
 
 def _serving(
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
     choice: Choice,
     budget: Budget,
@@ -138,7 +138,7 @@ def _serving(
     return Serving(
         engine="ktransformers" if choice.hybrid else "vllm",
         weights=weight_format(_weights(choice, method)),
-        concurrency=-(-int(wishes.concurrency) // budget.instances),
+        concurrency=-(-settings.concurrency // budget.instances),
         input_tokens=max(1, min(_INPUT_TOKENS, context - output)),
         output_tokens=output,
         tensor_parallel=card.ranks if card else None,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue, Model
     from kimi_prov.planner.decisions import Bound, Budget, Choice, Placement
     from kimi_prov.planner.host import Host
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.wishes import Settings
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Case:
     """
 
     host: Host
-    wishes: Wishes
+    settings: Settings
     catalogue: Catalogue
     model: Model
     choice: Choice

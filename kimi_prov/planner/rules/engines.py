@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 )
 def _flags(case: Case) -> Iterator[Hit]:
     own = case.choice.engine
-    for flag in sorted(case.wishes.engine_args):
+    for flag in sorted(case.settings.engine_args):
         value = case.flags.get(flag)
         if flag not in case.flags:
             continue
@@ -119,7 +119,7 @@ def _alternative(case: Case) -> Iterator[Hit]:
     "vLLM keeps an 8-bit MLA cache on compute capability 9.0 and later",
 )
 def _kv_dtype(case: Case) -> Iterator[Hit]:
-    asked = case.wishes.kv_dtype == "fp8"
+    asked = case.settings.kv_dtype == "fp8"
     low = case.host.capability is not None and case.host.capability[:1] in ("7", "8")
     if asked and not case.host.gpu_bytes:
         yield Hit(
@@ -144,7 +144,9 @@ def _kv_dtype(case: Case) -> Iterator[Hit]:
 )
 def _kv_chosen(case: Case) -> Iterator[Hit]:
     own = case.choice.engine
-    auto = case.wishes.auto("kv_dtype") and names(own.name).kv_dtype not in case.wishes.engine_args
+    auto = (
+        case.settings.auto("kv_dtype") and names(own.name).kv_dtype not in case.settings.engine_args
+    )
     if auto and case.budget.kv_dtype == "fp8":
         yield Hit(
             "info",
@@ -183,12 +185,12 @@ def _sequences(case: Case) -> Iterator[Hit]:
     many = case.flags.get(VLLM.requests)
     if card is None or case.choice.hybrid:
         return
-    wanted = -(-int(case.wishes.concurrency) // (case.budget.instances * card.data))
-    if wanted > card.sequences and VLLM.requests not in case.wishes.engine_args:
+    wanted = -(-case.settings.concurrency // (case.budget.instances * card.data))
+    if wanted > card.sequences and VLLM.requests not in case.settings.engine_args:
         yield Hit(
             "warning",
-            observed=f"kimi_concurrency: {case.wishes.concurrency}; so full GPUs have no room for "
-            "the sampler of more",
+            observed=f"kimi_concurrency: {case.settings.concurrency}; so full GPUs have no room "
+            "for the sampler of more",
             required=f"max-num-seqs {card.sequences}: the others wait",
             fix="lower kimi_concurrency, or use GPUs with more memory",
             title="Some of the requests asked for will wait",
@@ -238,10 +240,10 @@ def _speculative(case: Case) -> Iterator[Hit]:
 )
 def _override(case: Case) -> Iterator[Hit]:
     best = case.choice.preferred
-    if not case.wishes.auto("engine") and case.wishes.engine != best:
+    if not case.settings.auto("engine") and case.settings.engine != best:
         yield Hit(
             "info",
-            observed=f"kimi_engine: {case.wishes.engine}",
+            observed=f"kimi_engine: {case.settings.engine}",
             required=f"the planner would choose {best}: {case.choice.because}",
             fix="set kimi_engine to auto",
         )

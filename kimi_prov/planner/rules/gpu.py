@@ -300,7 +300,7 @@ def _instances(case: Case) -> Iterator[Hit]:
 )
 def _data(case: Case) -> Iterator[Hit]:
     card, budget = case.budget.graphics, case.budget
-    wanted = int(case.wishes.concurrency) * min(budget.context, throughput.TYPICAL_TOKENS)
+    wanted = case.settings.concurrency * min(budget.context, throughput.TYPICAL_TOKENS)
     short = budget.kv_tokens * budget.instances < wanted
     if card is None or card.data * card.decode_context > 1 or card.ranks < 2 or not short:
         return
@@ -310,7 +310,7 @@ def _data(case: Case) -> Iterator[Hit]:
     ways[VLLM.expert_parallel] = True
     other = graphics.on_gpus(
         case.host,
-        replace(case.wishes, values={**case.wishes.values, "kimi_engine_args": ways}),
+        replace(case.settings, engine_args=ways),
         case.catalogue,
         Workload(case.choice.engine, case.model, case.choice.weights_format),
     )
@@ -318,7 +318,7 @@ def _data(case: Case) -> Iterator[Hit]:
         yield Hit(
             "info",
             observed=f"cache for {budget.kv_tokens} tokens, {wanted} wanted by "
-            f"{case.wishes.concurrency} requests",
+            f"{case.settings.concurrency} requests",
             required=f"{other.kv_tokens} tokens with "
             + ", ".join(f"{flag}: {json.dumps(value)}" for flag, value in ways.items())
             + " in kimi_engine_args; a single request gets slower",
@@ -326,7 +326,7 @@ def _data(case: Case) -> Iterator[Hit]:
 
 
 def _chosen(case: Case, flag: str) -> bool:
-    return flag not in case.wishes.engine_args
+    return flag not in case.settings.engine_args
 
 
 @rule(

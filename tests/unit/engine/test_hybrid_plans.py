@@ -59,10 +59,10 @@ CASES = {
 
 
 def planned(name: str) -> dict[str, Any]:
-    wishes = yaml.safe_load((INVENTORY / "group_vars" / "kimi.yml").read_text())
+    settings = yaml.safe_load((INVENTORY / "group_vars" / "kimi.yml").read_text())
     if name != "epyc-h100-hybrid":
-        wishes |= {"kimi_context": "auto"}
-    return make_plan(CASES[name], parse(wishes, host=name, base=INVENTORY), load())
+        settings |= {"kimi_context": "auto"}
+    return make_plan(CASES[name], parse(settings, host=name, base=INVENTORY), load())
 
 
 def shown(plan: dict[str, Any]) -> dict[str, Any]:
@@ -89,8 +89,12 @@ def test_plan_and_units_are_those_that_were_looked_at(name: str) -> None:
 
 def converting() -> dict[str, Any]:
     """The same machine with a model that is published in fp8, its experts made into AMXINT4."""
-    wishes = {"kimi_model": "kimi-k2-instruct", "kimi_kt_method": "AMXINT4", "kimi_context": 32768}
-    return make_plan(CASES["epyc-h100-hybrid"], parse(wishes, host="kimi1"), load())
+    settings = {
+        "kimi_model": "kimi-k2-instruct",
+        "kimi_kt_method": "AMXINT4",
+        "kimi_context": 32768,
+    }
+    return make_plan(CASES["epyc-h100-hybrid"], parse(settings, host="kimi1"), load())
 
 
 def test_a_conversion_and_its_unit_are_those_that_were_looked_at() -> None:

@@ -156,8 +156,8 @@ def test_files_are_sliced_for_the_pools_that_the_inventory_names() -> None:
 
 @pytest.mark.parametrize("facts", [gpu_facts(), lab_facts()], ids=["on-gpus", "no-gpu"])
 def test_another_engine_has_no_such_method(facts: dict[str, Any]) -> None:
-    wishes = INT4 if facts["gpus"] else {}
-    document = plan(facts, kt_method="AMXINT4", **wishes)
+    settings = INT4 if facts["gpus"] else {}
+    document = plan(facts, kt_method="AMXINT4", **settings)
     assert "conversion.engine" in blocked_by(document)
     assert document["conversion"] is None
 

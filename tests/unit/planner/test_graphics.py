@@ -104,13 +104,13 @@ def test_the_cache_that_engines_were_seen_to_have_is_planned(
     model: str, mib: int, version: str, flags: dict[str, Any], concurrency: int, seen_gib: float
 ) -> None:
     args = {"max-num-batched-tokens": 8192, **flags}
-    wishes = {"model": model, "weights_source": None, "kv_dtype": "bf16", "engine": "vllm"}
+    settings = {"model": model, "weights_source": None, "kv_dtype": "bf16", "engine": "vllm"}
     document = plan(
         gpu_facts(8, mib),
         engine_version=version,
         engine_args=args,
         concurrency=concurrency,
-        **wishes,
+        **settings,
     )
     memory = document["memory"]
     # A tenth of a GiB is the thousandth part of what is shared out.
@@ -118,8 +118,8 @@ def test_the_cache_that_engines_were_seen_to_have_is_planned(
 
 
 def test_working_memory_follows_passes_and_requests() -> None:
-    def overhead(**wishes: Any) -> float:
-        return plan(gpu_facts(), **wishes, **HUGE)["memory"]["overhead_bytes_per_gpu"] / GIB
+    def overhead(**settings: Any) -> float:
+        return plan(gpu_facts(), **settings, **HUGE)["memory"]["overhead_bytes_per_gpu"] / GIB
 
     usual = overhead(concurrency=16)
     # 1,024 requests x 163,840 words x 32 bytes: what ended reference 004's start (trouble 7).

@@ -18,14 +18,14 @@ INT4 = speed.weight_format("int4")
 RAW = speed.weight_format("rawint4")
 
 
-def h200(**wishes):
+def h200(**settings):
     machine = speed.Machine(gpus=subjects.gpus("H200 SXM", 8))
-    return speed.estimate(K25, machine, speed.Serving("vllm", INT4, **wishes))
+    return speed.estimate(K25, machine, speed.Serving("vllm", INT4, **settings))
 
 
-def hybrid(cpu="EPYC 9654", card="H100 NVL", cards=2, **wishes):
+def hybrid(cpu="EPYC 9654", card="H100 NVL", cards=2, **settings):
     machine = speed.Machine(cpu=subjects.cpu(cpu, 2), gpus=subjects.gpus(card, cards))
-    return speed.estimate(K25, machine, speed.Serving("ktransformers", RAW, **wishes))
+    return speed.estimate(K25, machine, speed.Serving("ktransformers", RAW, **settings))
 
 
 def holds(given: speed.Range, low: float, high: float) -> bool:
