@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Model
-    from kimi_prov.planner.decisions import Budget, Choice, Graphics, Placement, Served
+    from kimi_prov.planner.decisions import Budget, Choice, GpuBudget, Placement, Served
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.flag_names import FlagNames
     from kimi_prov.planner.wishes import Settings
@@ -53,16 +53,16 @@ def flags(
     """
     if choice.hybrid:
         return command_kt.flags(settings, model, choice, budget, place)
-    card = budget.graphics
+    gpu = budget.gpu
     chosen: dict[str, Any] = {
         VLLM.context: budget.context,
-        VLLM.requests: card.sequences if card else -(-settings.concurrency // budget.instances),
+        VLLM.requests: gpu.sequences if gpu else -(-settings.concurrency // budget.instances),
     }
-    if card is None:
+    if gpu is None:
         # Compiling takes minutes at every start on CPUs and was measured to gain nothing.
         chosen |= {"dtype": "bfloat16", "enforce-eager": True}
     else:
-        chosen |= _on_gpus(choice, budget, card)
+        chosen |= _on_gpus(choice, budget, gpu)
         blackwell = choice.engine.variant == "cuda" and (capability or "").startswith("10.")
         asked = "attention-config" in settings.engine_args
         if blackwell and not asked and _since(choice, _BACKEND_FLAG_SINCE):
@@ -88,26 +88,26 @@ def _since(choice: Choice, version: str) -> bool:
     return number(choice.engine.version) >= number(version)
 
 
-def _on_gpus(choice: Choice, budget: Budget, card: Graphics) -> dict[str, Any]:
+def _on_gpus(choice: Choice, budget: Budget, gpu: GpuBudget) -> dict[str, Any]:
     """Give the flags by which vLLM shares the model out over GPUs."""
     chosen: dict[str, Any] = {
-        VLLM.tensor_parallel: card.ranks,
-        VLLM.gpu_share: card.utilization,
-        VLLM.chunk: card.batched_tokens,
+        VLLM.tensor_parallel: gpu.ranks,
+        VLLM.gpu_share: gpu.utilization,
+        VLLM.chunk: gpu.batched_tokens,
         "enable-chunked-prefill": True,
         "enable-prefix-caching": True,
     }
     spread = {
-        VLLM.pipeline_parallel: card.pipeline,
-        VLLM.data_parallel: card.data,
-        VLLM.decode_context_parallel: card.decode_context,
+        VLLM.pipeline_parallel: gpu.pipeline,
+        VLLM.data_parallel: gpu.data,
+        VLLM.decode_context_parallel: gpu.decode_context,
     }
     chosen |= {flag: ways for flag, ways in spread.items() if ways > 1}
     if choice.weights_format == "int4":
         chosen["dtype"] = "bfloat16"
         if choice.engine.variant == "cuda" and _since(choice, _HUMMING_SINCE):
             chosen["moe-backend"] = "marlin"
-    if card.expert_parallel:
+    if gpu.expert_parallel:
         chosen[VLLM.expert_parallel] = True
     if budget.kv_dtype == "fp8":
         chosen[VLLM.kv_dtype] = "fp8"

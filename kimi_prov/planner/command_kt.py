@@ -34,8 +34,8 @@ def flags(
 
     Deferred experts are left to the inventory: they win time and change what a layer sees.
     """
-    card = budget.graphics
-    assert card is not None, "a hybrid without GPU"  # noqa: S101
+    gpu = budget.gpu
+    assert gpu is not None, "a hybrid without GPU"  # noqa: S101
     pools = place.pools
     method = (choice.engine.methods or {}).get(choice.weights_format, "RAWINT4")
     start = prefill_from(settings.engine_args.get("kt-method") or method)
@@ -46,14 +46,14 @@ def flags(
         "kt-cpuinfer": place.pool_threads,
         "kt-threadpool-count": len(pools),
         "kt-numa-nodes": list(pools),
-        SGLANG_KT.gpu_experts: card.experts,
+        SGLANG_KT.gpu_experts: gpu.experts,
         **on_gpu,
-        SGLANG_KT.tensor_parallel: card.ranks,
+        SGLANG_KT.tensor_parallel: gpu.ranks,
         SGLANG_KT.gpu_share: share or _fraction(budget),
         SGLANG_KT.context: budget.context,
         SGLANG_KT.cache_tokens: max(budget.kv_tokens, budget.context),
-        SGLANG_KT.requests: card.sequences,
-        SGLANG_KT.chunk: card.batched_tokens,
+        SGLANG_KT.requests: gpu.sequences,
+        SGLANG_KT.chunk: gpu.batched_tokens,
         "attention-backend": "flashinfer",
         "disable-shared-experts-fusion": True,
         "watchdog-timeout": _WATCHDOG_S,
@@ -91,7 +91,7 @@ def environment(env_dir: str) -> dict[str, str]:
 
 def _fraction(budget: Budget) -> float:
     """Share of a GPU for weights and cache; what a staged layer and kernels need stays free."""
-    card = budget.graphics
-    assert card is not None  # noqa: S101
-    share = (card.weights + max(0, budget.kv_bytes)) / max(1, card.memory)
+    gpu = budget.gpu
+    assert gpu is not None  # noqa: S101
+    share = (gpu.weights + max(0, budget.kv_bytes)) / max(1, gpu.memory)
     return min(0.98, max(0.5, int(share * 100 + 1) / 100))

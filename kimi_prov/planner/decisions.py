@@ -1,4 +1,4 @@
-"""What the planner decides, as data: every other module of it may import these, they import none.
+"""What the planner decides, as data: modules that decide import it, and it imports none of them.
 
 Sizes are in bytes.
 """
@@ -79,10 +79,10 @@ class Slices:
 
 
 @dataclass(frozen=True)
-class Graphics:
+class GpuBudget:
     """What each GPU's memory goes to, in bytes, and how many of them work together.
 
-    `memory` is what the card has, `utilization` the share that the engine may take of it.
+    `memory` is what the GPU has, `utilization` the share that the engine may take of it.
     `sequences`: requests that one engine runs at once. `data`: copies of attention, each with
     requests and a cache of its own, that share the experts. `experts`: routed experts of each
     layer that live on GPUs, None where all do.
@@ -118,18 +118,18 @@ class Budget:
     kv_dtype: str
     parts: tuple[Part, ...]
     weights_total: int
-    graphics: Graphics | None = None
+    gpu: GpuBudget | None = None
     instances: int = 1
 
     @property
     def kv_tokens(self) -> int:
         """Tokens that the cache of one instance holds, all requests together."""
-        return self.kv_tokens_one * (self.graphics.data if self.graphics else 1)
+        return self.kv_tokens_one * (self.gpu.data if self.gpu else 1)
 
     @property
     def kv_tokens_one(self) -> int:
         """Tokens that one conversation can have: it stays with one copy of attention."""
-        spread = self.graphics.decode_context if self.graphics else 1
+        spread = self.gpu.decode_context if self.gpu else 1
         return max(0, self.kv_bytes) // self.kv_bytes_per_token * spread
 
     @property
@@ -140,7 +140,7 @@ class Budget:
     @property
     def tensor_parallel(self) -> int:
         """GPUs that share one model."""
-        return self.graphics.ranks if self.graphics else 1
+        return self.gpu.ranks if self.gpu else 1
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import Combination, number
 from kimi_prov.planner import architecture, command_kt, speculative
-from kimi_prov.planner.decisions import Budget, Graphics, Part, Workload
+from kimi_prov.planner.decisions import Budget, GpuBudget, Part, Workload
 from kimi_prov.planner.flag_names import SGLANG_KT, VLLM, fraction, kv_dtype, names, whole
 from kimi_prov.planner.memory import CONTEXT_STEP, GIB, fitting_context
 from kimi_prov.target import kt_quantise
@@ -252,7 +252,7 @@ def _attempt(
             Part("system", "Left to the system", host.reserve_bytes),
         ),
         weights_total=architecture.checkpoint_bytes(shape, weights_format),
-        graphics=Graphics(
+        gpu=GpuBudget(
             ranks=layout.tensor,
             memory=memory,
             utilization=share,
@@ -376,7 +376,7 @@ def hybrid(host: Host, settings: Settings, catalogue: Catalogue, work: Workload)
         kv_dtype=dtype,
         parts=parts,
         weights_total=architecture.checkpoint_bytes(shape, weights_format),
-        graphics=Graphics(
+        gpu=GpuBudget(
             ranks=many,
             memory=memory,
             utilization=_KT_SHARE,

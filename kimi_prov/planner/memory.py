@@ -105,19 +105,19 @@ def fitting_context(settings: Settings, model: Model, names: FlagNames, most_tok
 
 def document(found: Budget, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
     """Give the plan's `memory`."""
-    card = found.graphics
+    gpu = found.gpu
     return {
         "weights_bytes_total": found.weights_total,
-        "weights_bytes_per_gpu": card.weights if card else None,
-        "replicated_bytes_per_gpu": card.replicated if card else None,
-        "gpu_bytes": card.memory if card else None,
-        "gpu_utilization": card.utilization if card else None,
-        "gpu_experts": card.experts if card else None,
+        "weights_bytes_per_gpu": gpu.weights if gpu else None,
+        "replicated_bytes_per_gpu": gpu.replicated if gpu else None,
+        "gpu_bytes": gpu.memory if gpu else None,
+        "gpu_utilization": gpu.utilization if gpu else None,
+        "gpu_experts": gpu.experts if gpu else None,
         "kv_bytes_per_token": found.kv_bytes_per_token,
-        "kv_available_bytes_per_gpu": found.kv_bytes if card else None,
-        "kv_available_bytes": None if card else found.kv_bytes,
+        "kv_available_bytes_per_gpu": found.kv_bytes if gpu else None,
+        "kv_available_bytes": None if gpu else found.kv_bytes,
         "kv_tokens_max": found.kv_tokens,
-        "overhead_bytes_per_gpu": card.overhead if card else None,
+        "overhead_bytes_per_gpu": gpu.overhead if gpu else None,
         "host_ram_required_bytes": found.host_required + ram_disk_bytes,
         "host_ram_available_bytes": host.memory_bytes,
         "host_parts": [
@@ -136,7 +136,7 @@ def judge(
 ) -> None:
     """Say what does not fit: host memory, each GPU's memory, the context."""
     _judge_ram(host, found, findings)
-    _judge_graphics(model, found, findings)
+    _judge_gpu(model, found, findings)
     _judge_context(settings, model, found, names, findings)
 
 
@@ -169,28 +169,28 @@ def _judge_ram(host: Host, found: Budget, findings: Findings) -> None:
         )
 
 
-def _judge_graphics(model: Model, found: Budget, findings: Findings) -> None:
-    card = found.graphics
-    if card is None:
+def _judge_gpu(model: Model, found: Budget, findings: Findings) -> None:
+    gpu = found.gpu
+    if gpu is None:
         return
-    usable = int(card.memory * card.utilization)
-    need = card.weights + card.overhead
+    usable = int(gpu.memory * gpu.utilization)
+    need = gpu.weights + gpu.overhead
     shown = (
-        f"{human(card.weights)} of weights and {human(card.overhead)} of working memory on each "
-        f"of {card.ranks} GPU(s)"
+        f"{human(gpu.weights)} of weights and {human(gpu.overhead)} of working memory on each "
+        f"of {gpu.ranks} GPU(s)"
     )
     source = "weights over the ranks, what every rank holds in full, working memory as measured"
     if found.kv_bytes <= 0:
         findings.blocker(
             "gpu.memory",
             f"The GPUs do not hold {model.name}: no memory is left for the cache",
-            observed=f"{human(usable)} usable of {human(card.memory)} on each "
+            observed=f"{human(usable)} usable of {human(gpu.memory)} on each "
             f"(the engine would say `Available KV cache memory: {found.kv_bytes / GIB:.2f} GiB`)",
             required=f"more than {human(need)}: {shown}",
             fix="use more or larger GPUs"
             + (
                 ", or kimi_engine: ktransformers, which keeps experts in host memory"
-                if model.versions("ktransformers") and card.experts is None
+                if model.versions("ktransformers") and gpu.experts is None
                 else ""
             ),
             source=source,
@@ -247,12 +247,12 @@ def _shorter(model: Model, found: Budget, place: str) -> str:
     if found.kv_tokens_one < CONTEXT_STEP:
         return "use a machine with more memory, or more or larger GPUs"
     ways = [f"set {place} to {found.kv_tokens_one // CONTEXT_STEP * CONTEXT_STEP} or less"]
-    card = found.graphics
-    if card is not None and card.experts is None:
+    gpu = found.gpu
+    if gpu is not None and gpu.experts is None:
         if found.kv_dtype == "bf16" and 2 * found.kv_tokens_one >= found.context:
             ways.append(f"kimi_kv_dtype to fp8 (room for {2 * found.kv_tokens_one} tokens)")
-        if card.decode_context == 1 and card.ranks * found.kv_tokens_one >= found.context:
-            ways.append(f"{VLLM.decode_context_parallel} {card.ranks} in kimi_engine_args")
+        if gpu.decode_context == 1 and gpu.ranks * found.kv_tokens_one >= found.context:
+            ways.append(f"{VLLM.decode_context_parallel} {gpu.ranks} in kimi_engine_args")
         if model.versions("ktransformers"):
             ways.append("kimi_engine to ktransformers (experts in host memory, slower)")
     return ", or ".join(ways)

@@ -48,7 +48,7 @@ def beside(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Pla
 def _near(host: Host, gpus: int) -> tuple[int, ...]:
     """Node of each GPU that works; empty unless known for every one."""
     known = {node.id for node in host.nodes}
-    found = [card.get("numa_node") for card in host.facts["gpus"][:gpus]]
+    found = [gpu.get("numa_node") for gpu in host.facts["gpus"][:gpus]]
     return tuple(found) if len(found) == gpus and known.issuperset(found) else ()
 
 

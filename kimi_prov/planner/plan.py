@@ -27,7 +27,7 @@ from kimi_prov.planner import (
 from kimi_prov.planner import host as hosts
 from kimi_prov.planner.decisions import Bound, Served, Workload
 from kimi_prov.planner.findings import Findings, human
-from kimi_prov.planner.rules.case import Case
+from kimi_prov.planner.rules.case import PlanContext
 from kimi_prov.target import layout
 
 if TYPE_CHECKING:
@@ -159,11 +159,11 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
         "paths": layout.paths(),
     }
     _judge_door(settings, findings)
-    case = Case(
+    context = PlanContext(
         host, settings, catalogue, model, choice, budget, where, bound, proposed, chosen, plan
     )
-    findings.extend(rules.judge(case))
-    return {**plan, "findings": mending.priced(findings.rows(), case)}
+    findings.extend(rules.judge(context))
+    return {**plan, "findings": mending.priced(findings.rows(), context)}
 
 
 def blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -219,18 +219,18 @@ def _places(
     findings: Findings,
 ) -> tuple[Placement, ...]:
     """Place each instance."""
-    count, card = budget.instances, budget.graphics
+    count, gpu = budget.instances, budget.gpu
     if choice.experts == "kt":
         routed = experts.resident_bytes(catalogue, choice.experts, model) or 0
         return (placement.experts(host, routed, model.architecture.expert_width, findings),)
-    if choice.hybrid and card is not None:
+    if choice.hybrid and gpu is not None:
         width = model.architecture.expert_width
         where = placement.pools(host, _experts(budget), width, len(host.gpu_bytes), findings)
         return (where,) * count
     resident = budget.host_required - host.reserve_bytes
-    if card is not None:
+    if gpu is not None:
         can_bind = choice.engine.numa_bind_flags
-        return (placement.beside(host, card.gpus * count, resident, can_bind=can_bind),) * count
+        return (placement.beside(host, gpu.gpus * count, resident, can_bind=can_bind),) * count
     if count > 1:
         return placement.one_each(host, count)
     return (placement.place(host, resident, findings),)
@@ -275,7 +275,7 @@ def _instance(
     served: Served,
 ) -> dict[str, Any]:
     """Give one instance its line, its port and its GPUs, neighbours together."""
-    size, index = budget.graphics.gpus if budget.graphics else 0, backend["index"]
+    size, index = budget.gpu.gpus if budget.gpu else 0, backend["index"]
     gpus = list(range(len(host.gpu_bytes))[index * size : (index + 1) * size])
     nodes = [where.gpu_nodes[gpu] for gpu in gpus] if where.gpu_nodes else []
     own = command.of_instance(chosen, where, nodes)
@@ -293,25 +293,25 @@ def _instance(
 
 
 def _parallel(budget: Budget, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    card = budget.graphics
+    gpu = budget.gpu
     return {
-        "tensor": card.ranks if card else 1,
-        "expert": bool(card and chosen.get(flag_names.VLLM.expert_parallel)),
-        "decode_context": card.decode_context if card else 1,
-        "pipeline": card.pipeline if card else 1,
-        "data": card.data if card else 1,
+        "tensor": gpu.ranks if gpu else 1,
+        "expert": bool(gpu and chosen.get(flag_names.VLLM.expert_parallel)),
+        "decode_context": gpu.decode_context if gpu else 1,
+        "pipeline": gpu.pipeline if gpu else 1,
+        "data": gpu.data if gpu else 1,
     }
 
 
 def _hybrid(choice: Choice, budget: Budget, where: Placement) -> dict[str, Any] | None:
-    if not where.pools or budget.graphics is None:
+    if not where.pools or budget.gpu is None:
         return None
     return {
         "method": (choice.engine.methods or {}).get(choice.weights_format),
         "threads": where.pool_threads,
         "pools": len(where.pools),
         "nodes": list(where.pools),
-        "gpu_experts": budget.graphics.experts,
+        "gpu_experts": budget.gpu.experts,
     }
 
 

@@ -1,4 +1,4 @@
-"""Rules across the layers: each with an id, a source and a function. judge(case) -> findings."""
+"""Rules across the layers: each with an id, a source and a function. judge(context) -> findings."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from kimi_prov.planner.rules.case import RULES, finding
 
 if TYPE_CHECKING:
     from kimi_prov.planner.findings import Finding
-    from kimi_prov.planner.rules.case import Case
+    from kimi_prov.planner.rules.case import PlanContext
 
 # Imported for the rules that they enter.
 _MODULES = (cpu, engines, gpu, machine, software)
 
 
-def judge(case: Case) -> list[Finding]:
+def judge(context: PlanContext) -> list[Finding]:
     """Ask every rule; what is unknown is passed over in silence, never guessed."""
-    return [finding(rule, hit) for rule in RULES.values() for hit in rule.look(case)]
+    return [finding(rule, result) for rule in RULES.values() for result in rule.check(context)]
 
 
 def table() -> str:

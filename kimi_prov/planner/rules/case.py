@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from kimi_prov.planner.host import Host
     from kimi_prov.planner.wishes import Settings
 
+    Check = Callable[["PlanContext"], Iterable["RuleResult"]]
+
 
 @dataclass(frozen=True)
-class Case:
+class PlanContext:
     """One machine, what is asked of it, and what was decided.
 
     `proposed` are the flags that the planner chose, `flags` those with the inventory's over them;
@@ -47,7 +49,7 @@ class Case:
         return self.host.facts.get("nvidia") or {}
 
     @property
-    def cards(self) -> list[Mapping[str, Any]]:
+    def gpus(self) -> list[Mapping[str, Any]]:
         """The GPUs' facts."""
         return list(self.host.facts["gpus"])
 
@@ -59,16 +61,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: its id, what it says, where it is from, and the function that looks."""
+    """A rule: its id, what it says, where it is from, and the function that checks."""
 
     id: str
     title: str
     source: str
-    look: Callable[[Case], Iterable[Hit]]
+    check: Check
 
 
 @dataclass(frozen=True)
-class Hit:
+class RuleResult:
     """What a rule found. A title of its own replaces the rule's."""
 
     severity: Severity
@@ -82,27 +84,25 @@ class Hit:
 RULES: dict[str, Rule] = {}
 
 
-def rule(
-    identity: str, title: str, source: str
-) -> Callable[[Callable[[Case], Iterable[Hit]]], Callable[[Case], Iterable[Hit]]]:
-    """Enter a function as a rule. It gives a Hit for each thing that is wrong, or none."""
+def rule(identity: str, title: str, source: str) -> Callable[[Check], Check]:
+    """Enter a function as a rule. It gives a RuleResult for each thing that is wrong, or none."""
 
-    def enter(look: Callable[[Case], Iterable[Hit]]) -> Callable[[Case], Iterable[Hit]]:
+    def enter(check: Check) -> Check:
         assert identity not in RULES, identity  # noqa: S101  (two rules of one name)
-        RULES[identity] = Rule(identity, title, source, look)
-        return look
+        RULES[identity] = Rule(identity, title, source, check)
+        return check
 
     return enter
 
 
-def finding(found: Rule, hit: Hit) -> Finding:
+def finding(found: Rule, result: RuleResult) -> Finding:
     """Make a finding of what a rule found."""
     return Finding(
         id=found.id,
-        severity=hit.severity,
-        title=hit.title or found.title,
-        observed=hit.observed,
-        required=hit.required,
-        fix=hit.fix,
-        source=hit.source or found.source,
+        severity=result.severity,
+        title=result.title or found.title,
+        observed=result.observed,
+        required=result.required,
+        fix=result.fix,
+        source=result.source or found.source,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner import graphics
-from kimi_prov.planner.rules.case import Case, Hit, rule
+from kimi_prov.planner.rules.case import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,20 +18,22 @@ _AMX = ("amx_tile", "amx_int8", "amx_bf16")
     "The CPU lacks the instructions that the expert kernels of this format need",
     "kt-kernel 0.7.2: variants by CPU, kimi_prov/catalog/formats.yaml",
 )
-def _format_isa(case: Case) -> Iterator[Hit]:
-    form = graphics.resident_format(case.catalogue, case.choice.engine, case.choice.weights_format)
-    if not case.choice.hybrid or form is None or not form.isa or case.host.isa is None:
+def _format_isa(context: PlanContext) -> Iterator[RuleResult]:
+    form = graphics.resident_format(
+        context.catalogue, context.choice.engine, context.choice.weights_format
+    )
+    if not context.choice.hybrid or form is None or not form.isa or context.host.isa is None:
         return
-    if not any(set(need) <= case.host.isa for need in form.isa):
-        yield Hit(
+    if not any(set(need) <= context.host.isa for need in form.isa):
+        yield RuleResult(
             "blocker",
-            observed=", ".join(sorted(case.host.isa & {f for need in form.isa for f in need}))
+            observed=", ".join(sorted(context.host.isa & {f for need in form.isa for f in need}))
             or "none of them",
             required=" or ".join(" and ".join(need) for need in form.isa),
             fix="choose a CPU with AVX-512 (any Xeon since Ice Lake, any EPYC since Genoa)",
         )
-    elif not set(form.isa[0]) <= case.host.isa:
-        yield Hit(
+    elif not set(form.isa[0]) <= context.host.isa:
+        yield RuleResult(
             "warning",
             observed="AVX2 alone",
             required=" and ".join(form.isa[0]),
@@ -45,10 +47,10 @@ def _format_isa(case: Case) -> Iterator[Hit]:
     "The CPU has AMX, and the kernel does not grant its state to processes",
     "arch_prctl(ARCH_REQ_XCOMP_PERM): Linux 5.16 and later grant AMX state on request",
 )
-def _amx_permission(case: Case) -> Iterator[Hit]:
-    has = case.host.isa is not None and bool(case.host.isa.intersection(_AMX))
-    if has and case.facts["cpu"].get("amx_permission") is False:
-        yield Hit(
+def _amx_permission(context: PlanContext) -> Iterator[RuleResult]:
+    has = context.host.isa is not None and bool(context.host.isa.intersection(_AMX))
+    if has and context.facts["cpu"].get("amx_permission") is False:
+        yield RuleResult(
             "warning",
             observed="amx in the CPU, permission refused",
             required="kernel 5.16 or newer; on a virtual machine, XTILEDATA passed through",
@@ -61,16 +63,16 @@ def _amx_permission(case: Case) -> Iterator[Hit]:
     "More expert threads are asked for than the CPU has physical cores",
     "kt-kernel README: threads are physical cores; reference 003 takes 96 threads for cores",
 )
-def _threads_as_cores(case: Case) -> Iterator[Hit]:
-    asked = case.flags.get("kt-cpuinfer")
-    cores = len(case.host.primary)
+def _threads_as_cores(context: PlanContext) -> Iterator[RuleResult]:
+    asked = context.flags.get("kt-cpuinfer")
+    cores = len(context.host.primary)
     if isinstance(asked, int) and cores and asked > cores:
-        yield Hit(
+        yield RuleResult(
             "warning",
-            observed=f"kt-cpuinfer {asked}, {cores} cores, {len(case.host.cpus)} threads",
-            required=f"at most {case.place.pool_threads}",
+            observed=f"kt-cpuinfer {asked}, {cores} cores, {len(context.host.cpus)} threads",
+            required=f"at most {context.place.pool_threads}",
             fix=f"remove kt-cpuinfer from kimi_engine_args (the plan chose "
-            f"{case.place.pool_threads})",
+            f"{context.place.pool_threads})",
         )
 
 
@@ -79,11 +81,11 @@ def _threads_as_cores(case: Case) -> Iterator[Hit]:
     "Too few cores are left beside the engine's spinning threads",
     "measured with kt-kernel 0.7.2: threads on every core cost 2.4 to 6 times",
 )
-def _cores_left(case: Case) -> Iterator[Hit]:
-    asked = case.flags.get("kt-cpuinfer")
-    cores = len(case.host.primary)
+def _cores_left(context: PlanContext) -> Iterator[RuleResult]:
+    asked = context.flags.get("kt-cpuinfer")
+    cores = len(context.host.primary)
     if isinstance(asked, int) and cores and cores - 2 < asked <= cores:
-        yield Hit(
+        yield RuleResult(
             "warning",
             observed=f"kt-cpuinfer {asked} of {cores} cores",
             required=f"at most {max(1, cores - 2)}",
@@ -96,11 +98,11 @@ def _cores_left(case: Case) -> Iterator[Hit]:
     "The processor hides its model: figures for it are assumed",
     "virtual machines show names such as `Intel(R) Xeon(R) Processor`",
 )
-def _identity(case: Case) -> Iterator[Hit]:
-    if case.heavy and case.host.processor is None:
-        yield Hit(
+def _identity(context: PlanContext) -> Iterator[RuleResult]:
+    if context.heavy and context.host.processor is None:
+        yield RuleResult(
             "info",
-            observed=str(case.facts["cpu"].get("model") or "unknown"),
+            observed=str(context.facts["cpu"].get("model") or "unknown"),
             required="a model that the catalogue knows",
             fix="add it to cpus.yaml of your own catalogue, or measure with "
             "`kimi-prov probe --measure`",
@@ -112,10 +114,10 @@ def _identity(case: Case) -> Iterator[Hit]:
     "A socket is split into several NUMA nodes",
     "SNC and NPS: kt-kernel without a node list takes nodes 0 to count-1, part of one socket",
 )
-def _sub_nodes(case: Case) -> Iterator[Hit]:
-    nodes, sockets = len(case.host.nodes), case.host.sockets
-    if case.heavy and nodes > sockets:
-        yield Hit(
+def _sub_nodes(context: PlanContext) -> Iterator[RuleResult]:
+    nodes, sockets = len(context.host.nodes), context.host.sockets
+    if context.heavy and nodes > sockets:
+        yield RuleResult(
             "info",
             observed=f"{nodes} nodes on {sockets} socket(s)",
             required="one node a socket is simplest; the plan names the nodes it uses",
@@ -128,20 +130,20 @@ def _sub_nodes(case: Case) -> Iterator[Hit]:
     "sglang-kt: --kt-numa-nodes is as long as --kt-threadpool-count; moe-tp.hpp: the count "
     "divides the expert's width",
 )
-def _binding(case: Case) -> Iterator[Hit]:
-    if not case.choice.hybrid:
+def _binding(context: PlanContext) -> Iterator[RuleResult]:
+    if not context.choice.hybrid:
         return
-    count, listed = case.flags.get("kt-threadpool-count"), case.flags.get("kt-numa-nodes")
-    width = case.model.architecture.expert_width
+    count, listed = context.flags.get("kt-threadpool-count"), context.flags.get("kt-numa-nodes")
+    width = context.model.architecture.expert_width
     if isinstance(count, int) and count > 0 and width % count:
-        yield Hit(
+        yield RuleResult(
             "blocker",
             observed=f"kt-threadpool-count {count}",
             required=f"a number that divides {width}: 1, 2, 4 or 8",
             fix="remove kt-threadpool-count from kimi_engine_args",
         )
     if isinstance(listed, list) and isinstance(count, int) and len(listed) != count:
-        yield Hit(
+        yield RuleResult(
             "blocker",
             observed=f"{count} pools, {len(listed)} nodes",
             required="as many nodes as pools",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.catalog.loader import Combination
 from kimi_prov.planner import throughput
 from kimi_prov.planner.flag_names import VLLM, meant, names
-from kimi_prov.planner.rules.case import Case, Hit, rule
+from kimi_prov.planner.rules.case import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     "The engine of this version does not take a flag",
     "kimi_prov/catalog/flags.yaml: the parsers of the wheels",
 )
-def _flags(case: Case) -> Iterator[Hit]:
-    own = case.choice.engine
-    for flag in sorted(case.settings.engine_args):
-        value = case.flags.get(flag)
-        if flag not in case.flags:
+def _flags(context: PlanContext) -> Iterator[RuleResult]:
+    own = context.choice.engine
+    for flag in sorted(context.settings.engine_args):
+        value = context.flags.get(flag)
+        if flag not in context.flags:
             continue
         text = value if isinstance(value, str) else None
-        state = case.catalogue.flag(own.name, own.version, f"--{flag}", text)
+        state = context.catalogue.flag(own.name, own.version, f"--{flag}", text)
         shown = f"kimi_engine_args: {flag}" + (f": {text}" if text else "")
         instead = state.replacement or "nothing"
         if state.status in ("rejected", "fails"):
             reason = f" ({state.reason})" if state.reason else ""
-            yield Hit(
+            yield RuleResult(
                 "blocker",
                 observed=shown,
                 required=f"a flag of {own.name} {own.version}{reason}",
@@ -40,7 +40,7 @@ def _flags(case: Case) -> Iterator[Hit]:
                 source=state.source,
             )
         elif state.status == "unknown" and (own_flag := meant(own.name, flag)):
-            yield Hit(
+            yield RuleResult(
                 "blocker",
                 observed=shown if text else f"{shown}: {json.dumps(value)}",
                 required=f"{own_flag}, which is {own.name}'s name for it",
@@ -48,7 +48,7 @@ def _flags(case: Case) -> Iterator[Hit]:
                 title=f"--{flag} is a flag of another engine",
             )
         elif state.status == "deprecated":
-            yield Hit(
+            yield RuleResult(
                 "warning",
                 observed=shown,
                 required=f"instead: {instead}",
@@ -63,11 +63,11 @@ def _flags(case: Case) -> Iterator[Hit]:
     "This combination is known not to work",
     "kimi_prov/catalog/broken.yaml",
 )
-def _broken(case: Case) -> Iterator[Hit]:
-    own = case.choice.engine
-    environment = case.plan["instances"][0]["env"]
+def _broken(context: PlanContext) -> Iterator[RuleResult]:
+    own = context.choice.engine
+    environment = context.plan["instances"][0]["env"]
     flags: list[str] = []
-    for flag, value in case.flags.items():
+    for flag, value in context.flags.items():
         # A zero turns off what the flag would do, as false does.
         if value:
             flags += [f"--{flag}", f"--{flag}={value}"]
@@ -75,18 +75,18 @@ def _broken(case: Case) -> Iterator[Hit]:
         engine=own.name,
         variant=own.variant,
         version=own.version,
-        model=case.model.name,
-        weights_format=case.choice.weights_format,
-        tensor_parallel=case.budget.tensor_parallel,
-        capability=case.host.capability,
+        model=context.model.name,
+        weights_format=context.choice.weights_format,
+        tensor_parallel=context.budget.tensor_parallel,
+        capability=context.host.capability,
         flags=tuple(flags),
     )
-    for row in case.catalogue.broken_with(given):
+    for row in context.catalogue.broken_with(given):
         if row.id == "vllm-cpu-int4":
             continue  # engine.format says it, with what serves it instead
         if any(f"{name}={value}" in row.fix for name, value in environment.items()):
             continue  # the plan has mended it
-        yield Hit(
+        yield RuleResult(
             row.severity,
             observed=row.note or row.title,
             required="another combination" if row.severity == "blocker" else row.fix,
@@ -101,12 +101,12 @@ def _broken(case: Case) -> Iterator[Hit]:
     "llama.cpp and ik_llama.cpp would serve this model on this machine without a GPU",
     "13.4 tokens/s of Kimi-K2 IQ2_KL on one EPYC 9965 (ik_llama.cpp issue 612)",
 )
-def _alternative(case: Case) -> Iterator[Hit]:
-    if case.host.gpu_bytes or not case.model.gguf or not case.host.memory_bytes:
+def _alternative(context: PlanContext) -> Iterator[RuleResult]:
+    if context.host.gpu_bytes or not context.model.gguf or not context.host.memory_bytes:
         return
-    found = throughput.alternative(case.host, case.model)
+    found = throughput.alternative(context.host, context.model)
     if found is not None:
-        yield Hit(
+        yield RuleResult(
             "info",
             observed=f"a GGUF file that memory holds: {found[0]}",
             required=f"{found[1]}; this product does not provision them",
@@ -118,20 +118,20 @@ def _alternative(case: Case) -> Iterator[Hit]:
     "The inventory asks for a cache that the engine does not keep on these GPUs",
     "vLLM keeps an 8-bit MLA cache on compute capability 9.0 and later",
 )
-def _kv_dtype(case: Case) -> Iterator[Hit]:
-    asked = case.settings.kv_dtype == "fp8"
-    low = case.host.capability is not None and case.host.capability[:1] in ("7", "8")
-    if asked and not case.host.gpu_bytes:
-        yield Hit(
+def _kv_dtype(context: PlanContext) -> Iterator[RuleResult]:
+    asked = context.settings.kv_dtype == "fp8"
+    low = context.host.capability is not None and context.host.capability[:1] in ("7", "8")
+    if asked and not context.host.gpu_bytes:
+        yield RuleResult(
             "warning",
             observed="kimi_kv_dtype: fp8, no GPU",
             required="bf16",
             fix="remove kimi_kv_dtype: without GPUs the cache is bf16",
         )
-    elif asked and low and not case.choice.hybrid:
-        yield Hit(
+    elif asked and low and not context.choice.hybrid:
+        yield RuleResult(
             "blocker",
-            observed=f"kimi_kv_dtype: fp8, compute capability {case.host.capability}",
+            observed=f"kimi_kv_dtype: fp8, compute capability {context.host.capability}",
             required="compute capability 9.0",
             fix="set kimi_kv_dtype to auto or bf16",
         )
@@ -142,16 +142,17 @@ def _kv_dtype(case: Case) -> Iterator[Hit]:
     "An 8-bit cache was chosen: a 16-bit one would not hold the context",
     "fp8 halves the bytes of a token",
 )
-def _kv_chosen(case: Case) -> Iterator[Hit]:
-    own = case.choice.engine
+def _kv_chosen(context: PlanContext) -> Iterator[RuleResult]:
+    own = context.choice.engine
     auto = (
-        case.settings.auto("kv_dtype") and names(own.name).kv_dtype not in case.settings.engine_args
+        context.settings.auto("kv_dtype")
+        and names(own.name).kv_dtype not in context.settings.engine_args
     )
-    if auto and case.budget.kv_dtype == "fp8":
-        yield Hit(
+    if auto and context.budget.kv_dtype == "fp8":
+        yield RuleResult(
             "info",
-            observed=f"{case.budget.kv_tokens} tokens at 8 bit",
-            required=f"{case.budget.context} tokens of context",
+            observed=f"{context.budget.kv_tokens} tokens at 8 bit",
+            required=f"{context.budget.context} tokens of context",
             fix="set kimi_kv_dtype to bf16 for a shorter context without rounding",
         )
 
@@ -161,14 +162,14 @@ def _kv_chosen(case: Case) -> Iterator[Hit]:
     "The GPUs are filled to the brim: small passes and little working memory were chosen",
     "reference 004, troubles 7 to 9: 0.9 of 80 GB leaves -3.32 GiB for the cache, 0.95 leaves 0.64",
 )
-def _tight(case: Case) -> Iterator[Hit]:
-    card = case.budget.graphics
-    usual = case.choice.engine.gpu_memory_utilization or 0.9
-    if card and not case.choice.hybrid and card.utilization > usual:
-        yield Hit(
+def _tight(context: PlanContext) -> Iterator[RuleResult]:
+    gpu = context.budget.gpu
+    usual = context.choice.engine.gpu_memory_utilization or 0.9
+    if gpu and not context.choice.hybrid and gpu.utilization > usual:
+        yield RuleResult(
             "warning",
-            observed=f"gpu-memory-utilization {card.utilization}, "
-            f"max-num-batched-tokens {card.batched_tokens}, context {case.budget.context}",
+            observed=f"gpu-memory-utilization {gpu.utilization}, "
+            f"max-num-batched-tokens {gpu.batched_tokens}, context {context.budget.context}",
             required=f"{usual} and 8192 on GPUs with more memory",
             fix="use GPUs with more memory for longer contexts; where the start ends with `CUDA "
             "out of memory`, lower kimi_concurrency (max-num-seqs) or add enforce-eager: true",
@@ -180,23 +181,23 @@ def _tight(case: Case) -> Iterator[Hit]:
     "So many requests at once exhaust the GPUs in the sampler's warm-up",
     "reference 004, trouble 7: `CUDA out of memory` at 1024 sequences, 64 served",
 )
-def _sequences(case: Case) -> Iterator[Hit]:
-    card = case.budget.graphics
-    many = case.flags.get(VLLM.requests)
-    if card is None or case.choice.hybrid:
+def _sequences(context: PlanContext) -> Iterator[RuleResult]:
+    gpu = context.budget.gpu
+    many = context.flags.get(VLLM.requests)
+    if gpu is None or context.choice.hybrid:
         return
-    wanted = -(-case.settings.concurrency // (case.budget.instances * card.data))
-    if wanted > card.sequences and VLLM.requests not in case.settings.engine_args:
-        yield Hit(
+    wanted = -(-context.settings.concurrency // (context.budget.instances * gpu.data))
+    if wanted > gpu.sequences and VLLM.requests not in context.settings.engine_args:
+        yield RuleResult(
             "warning",
-            observed=f"kimi_concurrency: {case.settings.concurrency}; so full GPUs have no room "
+            observed=f"kimi_concurrency: {context.settings.concurrency}; so full GPUs have no room "
             "for the sampler of more",
-            required=f"max-num-seqs {card.sequences}: the others wait",
+            required=f"max-num-seqs {gpu.sequences}: the others wait",
             fix="lower kimi_concurrency, or use GPUs with more memory",
             title="Some of the requests asked for will wait",
         )
-    elif isinstance(many, int) and many > 512 and card.memory < 100 << 30:
-        yield Hit(
+    elif isinstance(many, int) and many > 512 and gpu.memory < 100 << 30:
+        yield RuleResult(
             "warning",
             observed=f"max-num-seqs {many}",
             required="64 on cards of 80 GB",
@@ -209,11 +210,11 @@ def _sequences(case: Case) -> Iterator[Hit]:
     "The model thinks before it answers: a small token budget is used up by reasoning",
     "reference 004, trouble 10; reference 002: `content` is null until the reasoning has ended",
 )
-def _reasoning(case: Case) -> Iterator[Hit]:
-    if case.model.reasoning_parser and case.heavy:
-        yield Hit(
+def _reasoning(context: PlanContext) -> Iterator[RuleResult]:
+    if context.model.reasoning_parser and context.heavy:
+        yield RuleResult(
             "info",
-            observed=f"--reasoning-parser {case.model.reasoning_parser}: reasoning comes apart "
+            observed=f"--reasoning-parser {context.model.reasoning_parser}: reasoning comes apart "
             "from the answer",
             required="clients allow 1,024 tokens and more, and look for an empty content",
         )
@@ -224,9 +225,9 @@ def _reasoning(case: Case) -> Iterator[Hit]:
     "Speculative decoding and prefix caching may get in each other's way",
     "reference 002, caveats: look in the engine's log that both are active",
 )
-def _speculative(case: Case) -> Iterator[Hit]:
-    if case.flags.get("speculative-config") and case.flags.get("enable-prefix-caching"):
-        yield Hit(
+def _speculative(context: PlanContext) -> Iterator[RuleResult]:
+    if context.flags.get("speculative-config") and context.flags.get("enable-prefix-caching"):
+        yield RuleResult(
             "info",
             observed="speculative-config with enable-prefix-caching",
             required="both reported as active in the engine's log",
@@ -238,13 +239,13 @@ def _speculative(case: Case) -> Iterator[Hit]:
     "The inventory asks for another engine than the planner would choose",
     "the inventory wins over the planner",
 )
-def _override(case: Case) -> Iterator[Hit]:
-    best = case.choice.preferred
-    if not case.settings.auto("engine") and case.settings.engine != best:
-        yield Hit(
+def _override(context: PlanContext) -> Iterator[RuleResult]:
+    best = context.choice.preferred
+    if not context.settings.auto("engine") and context.settings.engine != best:
+        yield RuleResult(
             "info",
-            observed=f"kimi_engine: {case.settings.engine}",
-            required=f"the planner would choose {best}: {case.choice.because}",
+            observed=f"kimi_engine: {context.settings.engine}",
+            required=f"the planner would choose {best}: {context.choice.because}",
             fix="set kimi_engine to auto",
         )
 
@@ -254,11 +255,11 @@ def _override(case: Case) -> Iterator[Hit]:
     "The inventory asks for another number format than the model's own",
     "the model was trained, or quantised by its makers, in its own format",
 )
-def _format_override(case: Case) -> Iterator[Hit]:
-    own, asked = case.model.native_format, case.choice.weights_format
-    if asked != own and asked in case.model.formats:
-        row = next((r for r in case.model.published if r.format == asked), None)
-        yield Hit(
+def _format_override(context: PlanContext) -> Iterator[RuleResult]:
+    own, asked = context.model.native_format, context.choice.weights_format
+    if asked != own and asked in context.model.formats:
+        row = next((r for r in context.model.published if r.format == asked), None)
+        yield RuleResult(
             "info",
             observed=f"kimi_weights_format: {asked}" + (f" ({row.repo})" if row else ""),
             required=f"{own} is what the makers publish",

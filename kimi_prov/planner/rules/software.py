@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.drivers import branch
-from kimi_prov.planner.rules.case import Case, Hit, rule
+from kimi_prov.planner.rules.case import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,12 +18,16 @@ _BLACKWELL = ("10.", "12.")
     "The fabric manager is not of the driver's version, or missing on an NVSwitch machine",
     "NVIDIA's packaging: fabric manager and driver have to be of exactly one version",
 )
-def _fabric_manager(case: Case) -> Iterator[Hit]:
-    driver = case.nvidia.get("driver_loaded") or case.nvidia.get("driver_installed")
-    manager = case.nvidia.get("fabric_manager")
-    states = {str(card.get("fabric_state") or "").lower() for card in case.cards}
-    if case.host.virtual and "completed" in states and not case.nvidia.get("nvswitch_devices"):
-        yield Hit(
+def _fabric_manager(context: PlanContext) -> Iterator[RuleResult]:
+    driver = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
+    manager = context.nvidia.get("fabric_manager")
+    states = {str(gpu.get("fabric_state") or "").lower() for gpu in context.gpus}
+    if (
+        context.host.virtual
+        and "completed" in states
+        and not context.nvidia.get("nvswitch_devices")
+    ):
+        yield RuleResult(
             "pass",
             observed="fabric state Completed; the host owns the fabric manager",
             required="a fabric that is ready",
@@ -32,7 +36,7 @@ def _fabric_manager(case: Case) -> Iterator[Hit]:
         return
     version = (manager or {}).get("package_version")
     if driver and version and _plain(version) != _plain(driver):
-        yield Hit(
+        yield RuleResult(
             "blocker",
             observed=f"fabric manager {version}, driver {driver}",
             required="the same version",
@@ -40,20 +44,20 @@ def _fabric_manager(case: Case) -> Iterator[Hit]:
             "in one transaction with the driver",
         )
     elif (
-        case.nvidia.get("nvswitch")
+        context.nvidia.get("nvswitch")
         and driver
         and manager is not None
         and not version
-        and not case.host.virtual
+        and not context.host.virtual
     ):
-        yield Hit(
+        yield RuleResult(
             "blocker",
             observed="no fabric manager",
             required=f"nvidia-fabricmanager of version {driver}, running",
             fix=f"apt-get install nvidia-fabricmanager-{branch(driver)} in the version {driver}",
         )
-    elif manager and version and manager.get("active") is False and not case.host.virtual:
-        yield Hit(
+    elif manager and version and manager.get("active") is False and not context.host.virtual:
+        yield RuleResult(
             "blocker",
             observed="the fabric manager does not run",
             required="nvidia-fabricmanager.service active",
@@ -66,11 +70,11 @@ def _fabric_manager(case: Case) -> Iterator[Hit]:
     "libnvidia-nscq is not of the driver's version",
     "NVIDIA's packaging of libnvidia-nscq",
 )
-def _nscq(case: Case) -> Iterator[Hit]:
-    driver = case.nvidia.get("driver_loaded") or case.nvidia.get("driver_installed")
-    found = case.nvidia.get("nscq")
+def _nscq(context: PlanContext) -> Iterator[RuleResult]:
+    driver = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
+    found = context.nvidia.get("nscq")
     if driver and found and _plain(found) != _plain(driver):
-        yield Hit(
+        yield RuleResult(
             "warning",
             observed=f"nscq {found}, driver {driver}",
             required="the same version",
@@ -83,12 +87,12 @@ def _nscq(case: Case) -> Iterator[Hit]:
     "Blackwell GPUs need NVIDIA's open kernel modules",
     "NVIDIA's driver README: the closed modules do not know GPUs after Hopper",
 )
-def _open_module(case: Case) -> Iterator[Hit]:
-    capability = case.host.capability or ""
-    needs = bool(case.host.gpu and case.host.gpu.open_module_required)
+def _open_module(context: PlanContext) -> Iterator[RuleResult]:
+    capability = context.host.capability or ""
+    needs = bool(context.host.gpu and context.host.gpu.open_module_required)
     blackwell = needs or capability.startswith(_BLACKWELL)
-    if blackwell and not case.host.amd and case.nvidia.get("open_module") is False:
-        yield Hit(
+    if blackwell and not context.host.amd and context.nvidia.get("open_module") is False:
+        yield RuleResult(
             "blocker",
             observed="closed kernel modules",
             required="open kernel modules, branch 570 or newer",
@@ -101,10 +105,10 @@ def _open_module(case: Case) -> Iterator[Hit]:
     "Nothing holds the driver against unattended upgrades",
     "an upgrade changes libraries under a running module: `Driver/library version mismatch`",
 )
-def _hold(case: Case) -> Iterator[Hit]:
-    if case.host.gpu_bytes and case.nvidia.get("held") is False:
-        upgrades = (case.facts.get("packages") or {}).get("unattended_upgrades")
-        yield Hit(
+def _hold(context: PlanContext) -> Iterator[RuleResult]:
+    if context.host.gpu_bytes and context.nvidia.get("held") is False:
+        upgrades = (context.facts.get("packages") or {}).get("unattended_upgrades")
+        yield RuleResult(
             "info" if upgrades is False else "warning",
             observed="the driver's packages are not held",
             required="apt-mark hold, or a pin of the exact version",
@@ -117,22 +121,22 @@ def _hold(case: Case) -> Iterator[Hit]:
     "The distribution's own driver is too old: NVIDIA's repository is needed",
     "Debian 12 ships branch 535, Debian 13 ships 550",
 )
-def _stock(case: Case) -> Iterator[Hit]:
-    release = case.facts["host"]["os"]
+def _stock(context: PlanContext) -> Iterator[RuleResult]:
+    release = context.facts["host"]["os"]
     row = next(
         (
             s
-            for s in case.catalogue.systems
+            for s in context.catalogue.systems
             if (s.id, s.version) == (release.get("id"), release.get("version_id"))
         ),
         None,
     )
-    need = case.plan["driver"]["required_branch"]
+    need = context.plan["driver"]["required_branch"]
     if not row or not row.nvidia_driver or not need or branch(row.nvidia_driver) >= need:
         return
-    have = case.nvidia.get("driver_loaded") or case.nvidia.get("driver_installed")
+    have = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
     if branch(have) < need:
-        yield Hit(
+        yield RuleResult(
             "info",
             observed=f"{row.id} {row.version} ships {row.nvidia_driver}",
             required=f"branch {need}: NVIDIA's repository, or a mirror of it; the version that "
@@ -145,10 +149,10 @@ def _stock(case: Case) -> Iterator[Hit]:
     "Persistence mode is off: the driver unloads when nobody uses the GPUs",
     "NVIDIA driver persistence documentation",
 )
-def _persistence(case: Case) -> Iterator[Hit]:
-    off = [str(card["index"]) for card in case.cards if card.get("persistence") is False]
+def _persistence(context: PlanContext) -> Iterator[RuleResult]:
+    off = [str(gpu["index"]) for gpu in context.gpus if gpu.get("persistence") is False]
     if off:
-        yield Hit(
+        yield RuleResult(
             "info",
             observed=f"off on GPU {', '.join(off)}",
             required="on",
