@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Engine, Model
+    from kimi_prov.facts.host import Python
     from kimi_prov.planner.findings import Finding
-    from kimi_prov.planner.host import Python
-    from kimi_prov.planner.wishes import Settings
+    from kimi_prov.planner.settings.parsing import Settings
 
 ExpertBackend = Literal["kt", "vllm"]
 

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner import (
-    cards,
-    command,
-    conversion,
-    drivers,
-    engine,
-    experts,
-    flag_names,
-    graphics,
-    memory,
-    mending,
-    moe_tuning,
-    placement,
-    rules,
-    speculative,
-    stand_in,
-    storage,
-    system,
-    throughput,
-)
-from kimi_prov.planner import host as hosts
+from kimi_prov.contract import paths
+from kimi_prov.facts import gpu_names
+from kimi_prov.facts import host as hosts
+from kimi_prov.planner import driver as drivers
+from kimi_prov.planner import remediation, rules, stand_in, system
 from kimi_prov.planner.decisions import Bound, Served, Workload
+from kimi_prov.planner.engine import (
+    command,
+    expert_backend,
+    flag_names,
+    moe_tuning,
+    selection,
+    speculative,
+)
 from kimi_prov.planner.findings import Findings, human
-from kimi_prov.planner.rules.case import PlanContext
-from kimi_prov.target import layout
+from kimi_prov.planner.memory import cpu, numa
+from kimi_prov.planner.memory import gpu as graphics
+from kimi_prov.planner.rules.context import PlanContext
+from kimi_prov.planner.storage import conversion
+from kimi_prov.planner.storage import weights as storage
+from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Catalogue, Model
     from kimi_prov.planner.decisions import Budget, Choice, Converted, Placement, RamDisk, Weights
-    from kimi_prov.planner.wishes import Settings
+    from kimi_prov.planner.settings.parsing import Settings
 
 SCHEMA = "kimi-prov/plan/v1"
 # Seconds before the engine answers: starting itself, then reading weights at this rate.
@@ -61,10 +57,10 @@ def make_plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue
 
 def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) -> dict[str, Any]:
     findings = Findings()
-    host = hosts.read(cards.recognised(facts, catalogue), catalogue)
+    host = hosts.read(gpu_names.recognised(facts, catalogue), catalogue)
     model = catalogue.model(settings.model)
     system.judge(host, catalogue, findings)
-    choice = engine.choose(host, settings, catalogue, model, findings)
+    choice = selection.choose(host, settings, catalogue, model, findings)
     settings = _migrated(host, settings, model, choice, catalogue, findings)
     draft = speculative.document(settings, catalogue, model, choice.engine, findings)
     driver = drivers.driver(
@@ -72,7 +68,7 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
     )
     budget = _budget(host, settings, model, choice, catalogue, findings)
     names = flag_names.names(choice.engine.name)
-    memory.judge(host, settings, model, budget, names, findings)
+    cpu.judge(host, settings, model, budget, names, findings)
     weights = storage.weights(settings, model, choice.weights_format, findings)
     places = _places(host, model, choice, budget, catalogue, findings)
     where = places[0]
@@ -82,7 +78,7 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
     chosen = command.merged(proposed, settings, names, findings)
     converted = conversion.wanted(settings, model, choice, weights, chosen, findings)
     ram_disk = storage.ram_disk(host, settings, weights, bound, findings, converted=converted)
-    files_dir = weights.directory.replace(layout.MODELS, layout.RAM, 1)
+    files_dir = weights.directory.replace(paths.MODELS, paths.RAM, 1)
     served = Served(
         files_dir if ram_disk.enabled else weights.directory,
         list(settings.served_names) or [model.name],
@@ -104,21 +100,21 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
             _instance(host, choice, budget, where, chosen, backend, served)
             for backend, where in zip(backends, places, strict=True)
         ],
-        "memory": memory.document(budget, host, ram_disk.size_bytes),
+        "memory": cpu.document(budget, host, ram_disk.size_bytes),
         "parallel": _parallel(budget, chosen),
         "hybrid": _hybrid(choice, budget, where),
-        "experts": experts.document(choice.experts, where),
+        "experts": expert_backend.document(choice.experts, where),
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
-        "throughput": throughput.document(
+        "throughput": prediction.document(
             host, settings, model, choice, budget, where, in_memory=ram_disk.enabled
         ),
         "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
-        "power": throughput.power(host, catalogue),
+        "power": prediction.power(host, catalogue),
         "ram_disk": {
             "enabled": ram_disk.enabled,
             "size_bytes": ram_disk.size_bytes,
             "reason": ram_disk.reason,
-            "path": layout.RAM,
+            "path": paths.RAM,
             "options": ram_disk.options,
             "workers": max(1, min(8, len(host.primary))),
             "files_dir": files_dir,
@@ -156,14 +152,14 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
             "hf_token_file": settings.hf_token_file,
         },
         "timeouts": {"start_s": _start_s(settings, weights)},
-        "paths": layout.paths(),
+        "paths": paths.paths(),
     }
     _judge_door(settings, findings)
     context = PlanContext(
         host, settings, catalogue, model, choice, budget, where, bound, proposed, chosen, plan
     )
     findings.extend(rules.judge(context))
-    return {**plan, "findings": mending.priced(findings.rows(), context)}
+    return {**plan, "findings": remediation.priced(findings.rows(), context)}
 
 
 def blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -198,15 +194,15 @@ def _budget(
     if choice.hybrid:
         return graphics.hybrid(host, settings, catalogue, work)
     if choice.on_gpus is None:
-        routed = experts.resident_bytes(catalogue, choice.experts, model)
-        resident = memory.cpu_resident_bytes(model, choice.weights_format, routed)
-        slices = experts.slices(host, catalogue, choice.experts, model)
-        least = resident + choice.engine.overhead_bytes + memory.GIB
+        routed = expert_backend.resident_bytes(catalogue, choice.experts, model)
+        resident = cpu.cpu_resident_bytes(model, choice.weights_format, routed)
+        slices = expert_backend.slices(host, catalogue, choice.experts, model)
+        least = resident + choice.engine.overhead_bytes + cpu.GIB
         if choice.experts == "kt":
-            count = experts.instances(settings, findings)
+            count = expert_backend.instances(settings, findings)
         else:
-            count = placement.copies(host, settings, least, findings)
-        return memory.on_cpu(host, settings, work, resident, slices, count)
+            count = numa.copies(host, settings, least, findings)
+        return cpu.on_cpu(host, settings, work, resident, slices, count)
     return choice.on_gpus.budget
 
 
@@ -221,19 +217,19 @@ def _places(
     """Place each instance."""
     count, gpu = budget.instances, budget.gpu
     if choice.experts == "kt":
-        routed = experts.resident_bytes(catalogue, choice.experts, model) or 0
-        return (placement.experts(host, routed, model.architecture.expert_width, findings),)
+        routed = expert_backend.resident_bytes(catalogue, choice.experts, model) or 0
+        return (numa.experts(host, routed, model.architecture.expert_width, findings),)
     if choice.hybrid and gpu is not None:
         width = model.architecture.expert_width
-        where = placement.pools(host, _experts(budget), width, len(host.gpu_bytes), findings)
+        where = numa.pools(host, _experts(budget), width, len(host.gpu_bytes), findings)
         return (where,) * count
     resident = budget.host_required - host.reserve_bytes
     if gpu is not None:
         can_bind = choice.engine.numa_bind_flags
-        return (placement.beside(host, gpu.gpus * count, resident, can_bind=can_bind),) * count
+        return (numa.beside(host, gpu.gpus * count, resident, can_bind=can_bind),) * count
     if count > 1:
-        return placement.one_each(host, count)
-    return (placement.place(host, resident, findings),)
+        return numa.one_each(host, count)
+    return (numa.place(host, resident, findings),)
 
 
 def _bound(host: hosts.Host, budget: Budget, places: tuple[Placement, ...]) -> Bound:
@@ -258,7 +254,7 @@ def _migrated(
         findings.extend(choice.on_gpus.replaced)
         return choice.on_gpus.settings
     work = Workload(choice.engine, model, choice.weights_format)
-    return engine.migrated(host, settings, catalogue, work, findings)
+    return selection.migrated(host, settings, catalogue, work, findings)
 
 
 def _experts(budget: Budget) -> int:
@@ -326,7 +322,7 @@ def _engine(choice: Choice) -> dict[str, Any]:
         "torch": choice.engine.torch,
         "cuda": choice.engine.cuda,
         "env_name": choice.env_name,
-        "env_dir": engine.env_dir(choice),
+        "env_dir": selection.env_dir(choice),
         "provisioned": choice.provisioned,
         "python": choice.python.path,
         "python_version": choice.python.version,
@@ -367,9 +363,9 @@ def _weights(settings: Settings, weights: Weights, draft: dict[str, Any] | None)
         "dir": weights.directory,
         "bytes": weights.size_bytes,
         "workers": settings.weights_workers,
-        "token_file": layout.HUB_TOKEN if settings.hf_token_file else None,
+        "token_file": paths.HUB_TOKEN if settings.hf_token_file else None,
         "hf_endpoint": settings.hf_endpoint,
-        "ca_bundle": layout.CA_BUNDLE if settings.ca_bundle else None,
+        "ca_bundle": paths.CA_BUNDLE if settings.ca_bundle else None,
     }
 
 

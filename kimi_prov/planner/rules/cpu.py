@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner import graphics
-from kimi_prov.planner.rules.case import PlanContext, RuleResult, rule
+from kimi_prov.planner.memory import gpu
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ _AMX = ("amx_tile", "amx_int8", "amx_bf16")
     "kt-kernel 0.7.2: variants by CPU, kimi_prov/catalog/formats.yaml",
 )
 def _format_isa(context: PlanContext) -> Iterator[RuleResult]:
-    form = graphics.resident_format(
+    form = gpu.resident_format(
         context.catalogue, context.choice.engine, context.choice.weights_format
     )
     if not context.choice.hybrid or form is None or not form.isa or context.host.isa is None:

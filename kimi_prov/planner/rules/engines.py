@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import Combination
-from kimi_prov.planner import throughput
-from kimi_prov.planner.flag_names import VLLM, meant, names
-from kimi_prov.planner.rules.case import PlanContext, RuleResult, rule
+from kimi_prov.planner.engine.flag_names import VLLM, meant, names
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +104,7 @@ def _broken(context: PlanContext) -> Iterator[RuleResult]:
 def _alternative(context: PlanContext) -> Iterator[RuleResult]:
     if context.host.gpu_bytes or not context.model.gguf or not context.host.memory_bytes:
         return
-    found = throughput.alternative(context.host, context.model)
+    found = prediction.alternative(context.host, context.model)
     if found is not None:
         yield RuleResult(
             "info",

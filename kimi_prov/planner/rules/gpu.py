@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner import architecture, graphics, throughput
 from kimi_prov.planner.decisions import Workload
+from kimi_prov.planner.engine.flag_names import VLLM
 from kimi_prov.planner.findings import human
-from kimi_prov.planner.flag_names import VLLM
-from kimi_prov.planner.rules.case import PlanContext, RuleResult, rule
+from kimi_prov.planner.memory import architecture
+from kimi_prov.planner.memory import gpu as graphics
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -300,7 +302,7 @@ def _instances(context: PlanContext) -> Iterator[RuleResult]:
 )
 def _data(context: PlanContext) -> Iterator[RuleResult]:
     gpu, budget = context.budget.gpu, context.budget
-    wanted = context.settings.concurrency * min(budget.context, throughput.TYPICAL_TOKENS)
+    wanted = context.settings.concurrency * min(budget.context, prediction.TYPICAL_TOKENS)
     short = budget.kv_tokens * budget.instances < wanted
     if gpu is None or gpu.data * gpu.decode_context > 1 or gpu.ranks < 2 or not short:
         return

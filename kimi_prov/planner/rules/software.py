@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.drivers import branch
-from kimi_prov.planner.rules.case import PlanContext, RuleResult, rule
+from kimi_prov.planner.driver import branch
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
