@@ -37,7 +37,7 @@ _RECORDED = ("lscpu.json", "cpuinfo.txt", "meminfo.txt", "nvidia-smi-q.xml")
 
 @dataclass(frozen=True)
 class Asked:
-    """The wishes of the command line by their variable's name, only those that were given."""
+    """The settings of the command line by their variable's name, only those that were given."""
 
     variables: Mapping[str, Any]
     use: Use

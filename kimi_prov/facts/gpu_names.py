@@ -1,4 +1,4 @@
-"""Cards that no driver serves yet, told by the bus: a plan for them is a plan for GPUs."""
+"""GPUs that no driver serves yet, told by the bus: a plan for them is a plan for GPUs."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ if TYPE_CHECKING:
 
 
 def recognised(facts: Mapping[str, Any], catalogue: Catalogue) -> Mapping[str, Any]:
-    """Give the facts with a row for each card that is on the bus and that the catalogue knows.
+    """Give the facts with a row for each GPU that is on the bus and that the catalogue knows.
 
-    Where the driver tells of the cards itself, or one of them is unknown, they stay as they are.
+    Where the driver tells of the GPUs itself, or one of them is unknown, they stay as they are.
     """
     numbers = (facts.get("nvidia") or {}).get("pci_ids") or []
     if facts["gpus"] or not numbers:
         return facts
-    known = [_card(catalogue, number) for number in numbers]
+    known = [_gpu(catalogue, number) for number in numbers]
     if None in known:
         return facts
-    rows = [_row(place, card) for place, card in enumerate(known) if card is not None]
+    rows = [_row(place, gpu) for place, gpu in enumerate(known) if gpu is not None]
     return {**facts, "gpus": rows}
 
 
-def _card(catalogue: Catalogue, number: str) -> Gpu | None:
+def _gpu(catalogue: Catalogue, number: str) -> Gpu | None:
     return next((row for row in catalogue.gpus if number in row.pci_ids), None)
 
 
-def _row(place: int, card: Gpu) -> dict[str, Any]:
+def _row(place: int, gpu: Gpu) -> dict[str, Any]:
     return {
         "index": place,
         "vendor": "nvidia",
-        "model": card.name,
-        "name_raw": card.name,
-        "memory_total_bytes": card.memory_bytes,
-        "memory_bytes": card.memory_bytes,
-        "compute_capability": card.compute_capability,
+        "model": gpu.name,
+        "name_raw": gpu.name,
+        "memory_total_bytes": gpu.memory_bytes,
+        "memory_bytes": gpu.memory_bytes,
+        "compute_capability": gpu.compute_capability,
         "uuid": None,
         "pci": None,
     }

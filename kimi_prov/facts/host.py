@@ -85,7 +85,7 @@ class Host:
 def read(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> Host:
     """Take a facts document apart. It has to satisfy the facts schema; nulls are allowed.
 
-    The catalogue fills in what a spec sheet leaves out: memory of a card, instructions.
+    The catalogue fills in what a spec sheet leaves out: memory of a GPU, instructions.
     """
     cpu = facts["cpu"]
     rows = facts["numa"]["nodes"]
@@ -97,11 +97,11 @@ def read(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> Host:
     isa = cpu.get("isa")
     if isa is None and processor is not None:
         isa = processor.isa
-    card, gpu_bytes = _cards(facts["gpus"], catalogue)
+    gpu, gpu_bytes = _gpus(facts["gpus"], catalogue)
     return Host(
         facts=facts,
         memory_bytes=memory,
-        nodes=_nodes(rows, (cpus, primary), memory, virtual=virtual),
+        nodes=_nodes(rows, cpus, primary, memory, virtual=virtual),
         cpus=cpus,
         primary=primary,
         pythons=_pythons(facts["python"]),
@@ -109,7 +109,7 @@ def read(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> Host:
         kernel=_kernel(facts["host"].get("kernel")),
         virtual=virtual,
         gpu_bytes=gpu_bytes,
-        gpu=card,
+        gpu=gpu,
         processor=processor,
     )
 
@@ -120,20 +120,20 @@ def _processor(cpu: Mapping[str, Any], catalogue: Catalogue | None) -> Cpu | Non
     return next((row for row in found if row is not None), None)
 
 
-def _cards(
+def _gpus(
     rows: list[Mapping[str, Any]], catalogue: Catalogue | None
 ) -> tuple[Gpu | None, tuple[int, ...]]:
-    """Give the catalogue's row of the first card, and every card's memory in bytes."""
-    card = None
+    """Give the catalogue's row of the first GPU, and every GPU's memory in bytes."""
+    gpu = None
     sizes = []
     for row in rows:
         size = int(row.get("memory_bytes") or row.get("memory_total_bytes") or 0)
         names = [row.get("model"), row.get("name_raw")]
         known = [catalogue.find_gpu(str(n), size or None) for n in names if n] if catalogue else []
         found = next((gpu for gpu in known if gpu is not None), None)
-        card = card or found
+        gpu = gpu or found
         sizes.append(size or (found.memory_bytes if found else 0))
-    return card, tuple(sizes)
+    return gpu, tuple(sizes)
 
 
 def _memory(memory: Mapping[str, Any]) -> int:
@@ -145,7 +145,8 @@ def _memory(memory: Mapping[str, Any]) -> int:
 
 def _nodes(
     rows: list[Mapping[str, Any]],
-    threads: tuple[tuple[int, ...], tuple[int, ...]],
+    every: tuple[int, ...],
+    primary: tuple[int, ...],
     memory: int,
     *,
     virtual: bool,
@@ -153,10 +154,9 @@ def _nodes(
     """Nodes that have CPUs we may use and memory.
 
     A virtual machine gets its memory as it touches it and shows small nodes until then: there a
-    node counts as at least its share of the whole. `threads`: all CPUs, and one of each core; a
-    spec sheet does not number them, so they are dealt out evenly.
+    node counts as at least its share of the whole. `every`: all CPUs, `primary`: one of each core;
+    a spec sheet does not number them, so they are dealt out evenly.
     """
-    every, primary = threads
     share = memory // max(1, len(rows))
     nodes = []
     for place, row in enumerate(rows):

@@ -1,1 +1,1 @@
-"""Facts, wishes and the catalogue become a plan."""
+"""Facts, settings and the catalogue become a plan."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.rows import Repository
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.settings.parsing import Settings
 
 # Formats whose experts run in Marlin kernels.
 _MARLIN = ("int4", "nvfp4", "mxfp4")
@@ -107,7 +107,7 @@ class _Machine:
 
 def driver(
     host: Host,
-    wishes: Wishes,
+    settings: Settings,
     engine: Engine,
     catalogue: Catalogue,
     weights_format: str,
@@ -129,11 +129,11 @@ def driver(
         host,
         nvidia,
         need,
-        _version(wishes, catalogue, need, nvidia),
+        _version(settings, catalogue, need, nvidia),
         catalogue.drivers.repository(release.get("id"), release.get("version_id")),
         rule.source if rule else engine.source,
     )
-    action = _judge(machine, wishes, findings)
+    action = _judge(machine, settings, findings)
     if action == "install":
         _judge_ground(machine, findings)
     return {
@@ -144,7 +144,7 @@ def driver(
         "gpus": int(nvidia.get("pci_devices") or len(host.gpu_bytes)),
         "open_modules": _capability(host) >= _OPEN_SINCE,
         "fabric_manager": machine.fabric,
-        **_packages(machine, wishes),
+        **_packages(machine, settings),
     }
 
 
@@ -164,18 +164,18 @@ def _needed(
 
 
 def _version(
-    wishes: Wishes, catalogue: Catalogue, need: int, nvidia: Mapping[str, Any]
+    settings: Settings, catalogue: Catalogue, need: int, nvidia: Mapping[str, Any]
 ) -> str | None:
     """Choose the version that shall run: the operator's, the present one if it will do, ours."""
-    if not wishes.auto("nvidia_driver_version"):
-        return str(wishes.nvidia_driver_version)
+    if not settings.auto("nvidia_driver_version"):
+        return str(settings.nvidia_driver_version)
     present = nvidia.get("driver_installed") or nvidia.get("driver_loaded")
     if branch(present) >= need:
         return str(present)
     return catalogue.drivers.release(need)
 
 
-def _packages(machine: _Machine, wishes: Wishes) -> dict[str, Any]:
+def _packages(machine: _Machine, settings: Settings) -> dict[str, Any]:
     """Names, `a|b` for the first that has the version; `replaced` has to go where it is there."""
     row = machine.repository
     if row is None or machine.version is None:
@@ -187,7 +187,7 @@ def _packages(machine: _Machine, wishes: Wishes) -> dict[str, Any]:
     wanted = [*flavours[0], *row.userland, *(row.fabric if machine.fabric else ())]
     # With the branch in its name an installed one would have no successor, and would be removed.
     wanted += row.imex if imex(machine.nvidia) else ()
-    url = str(wishes.nvidia_repo_url or row.url).rstrip("/")
+    url = str(settings.nvidia_repo_url or row.url).rstrip("/")
     return {
         "packages": [name.replace("{branch}", number) for name in wanted],
         "replaced": [
@@ -195,8 +195,8 @@ def _packages(machine: _Machine, wishes: Wishes) -> dict[str, Any]:
         ],
         "repository": {
             "url": url,
-            "key_url": wishes.nvidia_repo_key_url or f"{url}/{row.key}",
-            "fingerprint": wishes.nvidia_repo_key_fingerprint or row.fingerprint,
+            "key_url": settings.nvidia_repo_key_url or f"{url}/{row.key}",
+            "fingerprint": settings.nvidia_repo_key_fingerprint or row.fingerprint,
         },
     }
 
@@ -213,7 +213,7 @@ def _changes(machine: _Machine) -> bool:
     return other or machine.version != machine.loaded
 
 
-def _judge(machine: _Machine, wishes: Wishes, findings: Findings) -> str:
+def _judge(machine: _Machine, settings: Settings, findings: Findings) -> str:
     """Say what has to happen to the driver: none, install or restart."""
     loaded, installed, need = machine.loaded, machine.installed, machine.need
     needs = f"branch {need} or newer; {_PTX}"
@@ -244,8 +244,8 @@ def _judge(machine: _Machine, wishes: Wishes, findings: Findings) -> str:
         )
         return "install"
     present = str(installed or loaded)
-    wished = not wishes.auto("nvidia_driver_version") and present != machine.version
-    if branch(present) < need or wished:
+    requested = not settings.auto("nvidia_driver_version") and present != machine.version
+    if branch(present) < need or requested:
         findings.add(
             "driver.branch",
             severity="blocker",

@@ -1,4 +1,4 @@
-"""Facts, wishes and the catalogue become the plan: every decision of the product, made here."""
+"""Facts, settings and the catalogue become the plan: every decision of the product, made here."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from kimi_prov.facts import gpu_names
 from kimi_prov.facts import host as hosts
 from kimi_prov.planner import driver as drivers
 from kimi_prov.planner import remediation, rules, stand_in, system
+from kimi_prov.planner.decisions import Bound, Served, Workload
 from kimi_prov.planner.engine import (
     command,
     expert_backend,
-    flag_migration,
+    flag_names,
     moe_tuning,
     selection,
     speculative,
 )
 from kimi_prov.planner.findings import Findings
-from kimi_prov.planner.memory import architecture, cpu, numa
+from kimi_prov.planner.memory import cpu, numa
 from kimi_prov.planner.memory import gpu as graphics
 from kimi_prov.planner.registry import DEFINITIONS
-from kimi_prov.planner.rules.context import Case
+from kimi_prov.planner.rules.context import PlanContext
 from kimi_prov.planner.storage import conversion
 from kimi_prov.planner.storage import weights as storage
 from kimi_prov.planner.throughput import prediction
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Catalogue, Model
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.decisions import Budget, Choice, Converted, Placement, RamDisk, Weights
+    from kimi_prov.planner.settings.parsing import Settings
 
 SCHEMA = "kimi-prov/plan/v1"
 # Seconds before the engine answers: starting itself, then reading weights at this rate.
@@ -39,68 +41,71 @@ _START_S = 900
 _LOAD_BYTES_PER_S = 250_000_000
 
 
-def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dict[str, Any]:
+def make_plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) -> dict[str, Any]:
     """Decide everything for one machine. Pure: the same input gives the same plan.
 
     Nothing that moves by itself (free memory, free disk, what is converged already) is in the
     plan, findings aside. Raises UserError for an unknown model.
     """
-    real = _plan(facts, wishes, catalogue)
-    if not wishes.engine_stand_in:
+    real = _plan(facts, settings, catalogue)
+    if not settings.engine_stand_in:
         return real
-    instead = stand_in.wishes(wishes, real["model"]["served_names"])
+    instead = stand_in.settings(settings, real["model"]["served_names"])
     return stand_in.laid_over(real, _plan(stand_in.facts(facts), instead, catalogue))
 
 
-def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dict[str, Any]:
+def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) -> dict[str, Any]:
     findings = Findings()
     host = hosts.read(gpu_names.recognised(facts, catalogue), catalogue)
-    model = catalogue.model(wishes.model)
+    model = catalogue.model(settings.model)
     system.judge(host, catalogue, findings)
-    choice = selection.choose(host, wishes, catalogue, model, findings)
-    wishes = _modern(host, wishes, model, choice, catalogue, findings)
-    draft = speculative.document(wishes, catalogue, model, choice.engine, findings)
-    driver = drivers.driver(host, wishes, choice.engine, catalogue, choice.weights_format, findings)
-    budget = _budget(host, wishes, model, choice, catalogue, findings)
-    cpu.judge(host, wishes, model, budget, findings)
-    weights = storage.weights(wishes, model, choice.weights_format, findings)
+    choice = selection.choose(host, settings, catalogue, model, findings)
+    settings = _migrated(host, settings, model, choice, catalogue, findings)
+    draft = speculative.document(settings, catalogue, model, choice.engine, findings)
+    driver = drivers.driver(
+        host, settings, choice.engine, catalogue, choice.weights_format, findings
+    )
+    budget = _budget(host, settings, model, choice, catalogue, findings)
+    names = flag_names.names(choice.engine.name)
+    cpu.judge(host, settings, model, budget, names, findings)
+    weights = storage.weights(settings, model, choice.weights_format, findings)
     places = _places(host, model, choice, budget, catalogue, findings)
     where = places[0]
     bound = _bound(host, budget, places)
-    proposed = command.flags(wishes, model, choice, budget, where, host.capability)
+    proposed = command.flags(settings, model, choice, budget, where, host.capability)
     proposed |= speculative.flags(draft)
-    chosen = command.merged(proposed, wishes, findings)
-    converted = conversion.wanted(wishes, model, choice, weights, chosen, findings)
-    ram_disk = storage.ram_disk(host, wishes, weights, bound, findings, converted=converted)
+    chosen = command.merged(proposed, settings, names, findings)
+    converted = conversion.wanted(settings, model, choice, weights, chosen, findings)
+    ram_disk = storage.ram_disk(host, settings, weights, bound, findings, converted=converted)
     files_dir = weights.directory.replace(paths.MODELS, paths.RAM, 1)
-    served = command.Served(
+    served = Served(
         files_dir if ram_disk.enabled else weights.directory,
-        list(wishes.served_names) or [model.name],
+        list(settings.served_names) or [model.name],
         converted.directory if converted else None,
     )
-    backends = [{"index": n, "port": int(wishes.port) + 1 + n} for n in range(budget.instances)]
-    system.judge_ports(host, [int(wishes.port), *[b["port"] for b in backends]], findings)
+    backends = [{"index": n, "port": settings.port + 1 + n} for n in range(budget.instances)]
+    system.judge_ports(host, [settings.port, *[b["port"] for b in backends]], findings)
     plan = {
         "schema": SCHEMA,
         "stand_in": None,
         "engine": _engine(choice),
         "model": _model(model, weights, choice, budget, served),
         "weights": {
-            **_weights(wishes, weights, draft),
-            "converted": conversion.fetched(converted, wishes),
+            **_weights(settings, weights, draft),
+            "converted": conversion.fetched(converted, settings),
         },
         "conversion": conversion.document(converted, choice, model, chosen),
         "instances": [
             _instance(host, choice, budget, where, chosen, backend, served)
             for backend, where in zip(backends, places, strict=True)
         ],
-        "memory": budget.document(host, ram_disk.size_bytes),
+        "memory": cpu.document(budget, host, ram_disk.size_bytes),
         "parallel": _parallel(budget, chosen),
         "hybrid": _hybrid(choice, budget, where),
         "experts": expert_backend.document(choice.experts, where),
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
         "throughput": prediction.document(
-            host, wishes, model, choice, budget, where, in_memory=ram_disk.enabled
+            host, settings, model, choice, budget, where, in_memory=ram_disk.enabled
         ),
         "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
         "power": prediction.power(host, catalogue),
@@ -123,8 +128,8 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
             converted=converted,
         ),
         "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
-        "proxy": _proxy(host, wishes, backends),
-        "firewall": system.firewall(host, wishes),
+        "proxy": _proxy(host, settings, backends),
+        "firewall": system.firewall(host, settings),
         "driver": driver,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
         "packages": system.packages(
@@ -134,26 +139,26 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
             drives=driver["repository"] is not None,
         ),
         "site": {
-            "apt_mirror": wishes.apt_mirror,
-            "pip_index_url": wishes.pip_index_url,
-            "pip_extra_index_urls": list(wishes.pip_extra_index_urls),
-            "pip_find_links": wishes.pip_find_links,
-            "torch_index_url": wishes.torch_index_url,
-            "ca_bundle": wishes.ca_bundle,
+            "apt_mirror": settings.apt_mirror,
+            "pip_index_url": settings.pip_index_url,
+            "pip_extra_index_urls": list(settings.pip_extra_index_urls),
+            "pip_find_links": settings.pip_find_links,
+            "torch_index_url": settings.torch_index_url,
+            "ca_bundle": settings.ca_bundle,
         },
         "control": {
-            "api_keys_file": wishes.api_keys_file,
-            "hf_token_file": wishes.hf_token_file,
+            "api_keys_file": settings.api_keys_file,
+            "hf_token_file": settings.hf_token_file,
         },
-        "timeouts": {"start_s": _start_s(wishes, weights)},
+        "timeouts": {"start_s": _start_s(settings, weights)},
         "paths": paths.paths(),
     }
-    _judge_door(wishes, findings)
-    case = Case(
-        host, wishes, catalogue, model, choice, budget, where, bound, proposed, chosen, plan
+    _judge_door(settings, findings)
+    context = PlanContext(
+        host, settings, catalogue, model, choice, budget, where, bound, proposed, chosen, plan
     )
-    findings.extend(rules.judge(case))
-    return {**plan, "findings": remediation.priced(findings.rows(), case)}
+    findings.extend(rules.judge(context))
+    return {**plan, "findings": remediation.priced(findings.rows(), context)}
 
 
 def blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -179,95 +184,94 @@ def refusals(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _budget(
     host: hosts.Host,
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
-    choice: selection.Choice,
+    choice: Choice,
     catalogue: Catalogue,
     findings: Findings,
-) -> cpu.Budget:
-    work = (choice.engine, choice.weights_format)
-    if not host.gpu_bytes or choice.engine.variant == "cpu":
+) -> Budget:
+    work = Workload(choice.engine, model, choice.weights_format)
+    if choice.hybrid:
+        return graphics.hybrid(host, settings, catalogue, work)
+    if choice.on_gpus is None:
         routed = expert_backend.resident_bytes(catalogue, choice.experts, model)
-        resident = cpu.cpu_resident_bytes(model, work[1], routed)
-        checkpoint = architecture.checkpoint_bytes(model.architecture, work[1])
+        resident = cpu.cpu_resident_bytes(model, choice.weights_format, routed)
         slices = expert_backend.slices(host, catalogue, choice.experts, model)
         least = resident + choice.engine.overhead_bytes + cpu.GIB
         if choice.experts == "kt":
-            count = expert_backend.instances(wishes, findings)
+            count = expert_backend.instances(settings, findings)
         else:
-            count = numa.copies(host, wishes, least, findings)
-        sizes = (resident, checkpoint)
-        return cpu.on_cpu(host, wishes, model, choice.engine, sizes, slices, count)
-    if choice.hybrid:
-        return graphics.hybrid(host, wishes, model, catalogue, work)
-    return graphics.on_gpus(host, wishes, model, catalogue, work)
+            count = numa.copies(host, settings, least, findings)
+        return cpu.on_cpu(host, settings, work, resident, slices, count)
+    return choice.on_gpus.budget
 
 
 def _places(
     host: hosts.Host,
     model: Model,
-    choice: selection.Choice,
-    budget: cpu.Budget,
+    choice: Choice,
+    budget: Budget,
     catalogue: Catalogue,
     findings: Findings,
-) -> tuple[numa.Placement, ...]:
+) -> tuple[Placement, ...]:
     """Place each instance."""
-    count, card = budget.instances, budget.graphics
+    count, gpu = budget.instances, budget.gpu
     if choice.experts == "kt":
         routed = expert_backend.resident_bytes(catalogue, choice.experts, model) or 0
         return (numa.experts(host, routed, model.architecture.expert_width, findings),)
-    if choice.hybrid and card is not None:
+    if choice.hybrid and gpu is not None:
         width = model.architecture.expert_width
         where = numa.pools(host, _experts(budget), width, len(host.gpu_bytes), findings)
         return (where,) * count
     resident = budget.host_required - host.reserve_bytes
-    if card is not None:
+    if gpu is not None:
         can_bind = choice.engine.numa_bind_flags
-        return (numa.beside(host, card.gpus * count, resident, can_bind=can_bind),) * count
+        return (numa.beside(host, gpu.gpus * count, resident, can_bind=can_bind),) * count
     if count > 1:
         return numa.one_each(host, count)
     return (numa.place(host, resident, findings),)
 
 
-def _bound(
-    host: hosts.Host, budget: cpu.Budget, places: tuple[numa.Placement, ...]
-) -> storage.Bound:
+def _bound(host: hosts.Host, budget: Budget, places: tuple[Placement, ...]) -> Bound:
     """Say what of host memory is bound strictly, and to which nodes: pools, or whole engines."""
     if places[0].pools:
-        return storage.Bound(budget.host_required, places[0].pools, _experts(budget))
+        return Bound(budget.host_required, places[0].pools, _experts(budget))
     strict = [node for where in places if where.strict for node in where.nodes]
     resident = budget.host_required - host.reserve_bytes
-    return storage.Bound(budget.host_required, tuple(strict), resident)
+    return Bound(budget.host_required, tuple(strict), resident)
 
 
-def _modern(
+def _migrated(
     host: hosts.Host,
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
-    choice: selection.Choice,
+    choice: Choice,
     catalogue: Catalogue,
     findings: Findings,
-) -> Wishes:
-    ranks = graphics.ranks(host, model, catalogue, choice.engine, wishes) if host.gpu_bytes else 1
-    about = (model, choice.weights_format, ranks, host.capability)
-    return flag_migration.modern(wishes, choice.engine, catalogue, about, findings)
+) -> Settings:
+    """Return the settings in the engine's own flags; as the choice was made with where it was."""
+    if choice.on_gpus is not None and not choice.hybrid:
+        findings.extend(choice.on_gpus.replaced)
+        return choice.on_gpus.settings
+    work = Workload(choice.engine, model, choice.weights_format)
+    return selection.migrated(host, settings, catalogue, work, findings)
 
 
-def _experts(budget: cpu.Budget) -> int:
+def _experts(budget: Budget) -> int:
     return sum(part.size_bytes for part in budget.parts if part.kind == "weights")
 
 
 def _instance(
     host: hosts.Host,
-    choice: selection.Choice,
-    budget: cpu.Budget,
-    where: numa.Placement,
+    choice: Choice,
+    budget: Budget,
+    where: Placement,
     chosen: Mapping[str, Any],
     backend: Mapping[str, int],
-    served: command.Served,
+    served: Served,
 ) -> dict[str, Any]:
     """Give one instance its line, its port and its GPUs, neighbours together."""
-    size, index = budget.graphics.gpus if budget.graphics else 0, backend["index"]
+    size, index = budget.gpu.gpus if budget.gpu else 0, backend["index"]
     gpus = list(range(len(host.gpu_bytes))[index * size : (index + 1) * size])
     nodes = [where.gpu_nodes[gpu] for gpu in gpus] if where.gpu_nodes else []
     own = command.of_instance(chosen, where, nodes)
@@ -284,32 +288,30 @@ def _instance(
     }
 
 
-def _parallel(budget: cpu.Budget, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    card = budget.graphics
+def _parallel(budget: Budget, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    gpu = budget.gpu
     return {
-        "tensor": card.ranks if card else 1,
-        "expert": bool(card and chosen.get("enable-expert-parallel")),
-        "decode_context": card.decode_context if card else 1,
-        "pipeline": card.pipeline if card else 1,
-        "data": card.data if card else 1,
+        "tensor": gpu.ranks if gpu else 1,
+        "expert": bool(gpu and chosen.get(flag_names.VLLM.expert_parallel)),
+        "decode_context": gpu.decode_context if gpu else 1,
+        "pipeline": gpu.pipeline if gpu else 1,
+        "data": gpu.data if gpu else 1,
     }
 
 
-def _hybrid(
-    choice: selection.Choice, budget: cpu.Budget, where: numa.Placement
-) -> dict[str, Any] | None:
-    if not where.pools or budget.graphics is None:
+def _hybrid(choice: Choice, budget: Budget, where: Placement) -> dict[str, Any] | None:
+    if not where.pools or budget.gpu is None:
         return None
     return {
         "method": (choice.engine.methods or {}).get(choice.weights_format),
         "threads": where.pool_threads,
         "pools": len(where.pools),
         "nodes": list(where.pools),
-        "gpu_experts": budget.graphics.experts,
+        "gpu_experts": budget.gpu.experts,
     }
 
 
-def _engine(choice: selection.Choice) -> dict[str, Any]:
+def _engine(choice: Choice) -> dict[str, Any]:
     return {
         "name": choice.engine.name,
         "variant": choice.engine.variant,
@@ -331,10 +333,10 @@ def _engine(choice: selection.Choice) -> dict[str, Any]:
 
 def _model(
     model: Model,
-    weights: storage.Weights,
-    choice: selection.Choice,
-    budget: cpu.Budget,
-    served: command.Served,
+    weights: Weights,
+    choice: Choice,
+    budget: Budget,
+    served: Served,
 ) -> dict[str, Any]:
     return {
         "name": model.name,
@@ -352,29 +354,27 @@ def _model(
     }
 
 
-def _weights(
-    wishes: Wishes, weights: storage.Weights, draft: dict[str, Any] | None
-) -> dict[str, Any]:
+def _weights(settings: Settings, weights: Weights, draft: dict[str, Any] | None) -> dict[str, Any]:
     keys = ("source", "manifest", "dir", "bytes")
     return {
         "draft": {key: draft[key] for key in keys} if draft else None,
         "source": weights.source,
-        "manifest": dict(wishes.manifest) if wishes.manifest else None,
+        "manifest": dict(settings.manifest) if settings.manifest else None,
         "dir": weights.directory,
         "bytes": weights.size_bytes,
-        "workers": int(wishes.weights_workers),
-        "token_file": paths.HUB_TOKEN if wishes.hf_token_file else None,
-        "hf_endpoint": wishes.hf_endpoint,
-        "ca_bundle": paths.CA_BUNDLE if wishes.ca_bundle else None,
+        "workers": settings.weights_workers,
+        "token_file": paths.HUB_TOKEN if settings.hf_token_file else None,
+        "hf_endpoint": settings.hf_endpoint,
+        "ca_bundle": paths.CA_BUNDLE if settings.ca_bundle else None,
     }
 
 
 def _warm(
-    ram_disk: storage.RamDisk,
+    ram_disk: RamDisk,
     host: hosts.Host,
-    weights: storage.Weights,
+    weights: Weights,
     engine_bytes: int,
-    converted: conversion.Converted | None,
+    converted: Converted | None,
 ) -> dict[str, Any]:
     """Read the files into the page cache where there is no RAM disk, but room for them.
 
@@ -400,32 +400,32 @@ def _warm(
     }
 
 
-def _proxy(host: hosts.Host, wishes: Wishes, backends: list[dict[str, int]]) -> dict[str, Any]:
-    own = [wishes.host, host.facts["host"].get("hostname"), wishes.address]
-    names = [str(name) for name in [*wishes.tls_names, *own, "localhost", "127.0.0.1"] if name]
+def _proxy(host: hosts.Host, settings: Settings, backends: list[dict[str, int]]) -> dict[str, Any]:
+    own = [settings.host, host.facts["host"].get("hostname"), settings.address]
+    names = [str(name) for name in [*settings.tls_names, *own, "localhost", "127.0.0.1"] if name]
     return {
-        "port": int(wishes.port),
+        "port": settings.port,
         "tls": {
-            "mode": "files" if wishes.tls_cert_file else "self-signed",
-            "cert_file": wishes.tls_cert_file,
-            "key_file": wishes.tls_key_file,
+            "mode": "files" if settings.tls_cert_file else "self-signed",
+            "cert_file": settings.tls_cert_file,
+            "key_file": settings.tls_key_file,
             "names": list(dict.fromkeys(names)),
         },
         "backends": backends,
-        "allowed_networks": list(wishes.allowed_networks),
+        "allowed_networks": list(settings.allowed_networks),
         "timeouts": {},
     }
 
 
-def _start_s(wishes: Wishes, weights: storage.Weights) -> int:
+def _start_s(settings: Settings, weights: Weights) -> int:
     """Seconds within which the engine must answer; whole minutes where nobody named them."""
-    if not wishes.auto("start_timeout_s"):
-        return int(wishes.start_timeout_s)
+    if not settings.auto("start_timeout_s"):
+        return int(settings.start_timeout_s)
     return -(-(_START_S + weights.size_bytes // _LOAD_BYTES_PER_S) // 60) * 60
 
 
-def _judge_door(wishes: Wishes, findings: Findings) -> None:
-    if not wishes.allowed_networks:
+def _judge_door(settings: Settings, findings: Findings) -> None:
+    if not settings.allowed_networks:
         findings.add(
             "firewall.closed",
             observed="kimi_allowed_networks is empty",

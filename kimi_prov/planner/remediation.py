@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import number
-from kimi_prov.planner.memory import gpu
+from kimi_prov.planner.decisions import Workload
+from kimi_prov.planner.memory import gpu as graphics
 from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.rows import Gpu, Purchase
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.registry.definition import Remedy
-    from kimi_prov.planner.rules.context import Case
+    from kimi_prov.planner.rules.context import PlanContext
 
 # Kinds of remedy that take somebody's work and no money.
 _WORK: frozenset[Remedy] = frozenset(
@@ -34,92 +35,94 @@ _SIZES = (1, 2, 4, 8)
 _GIB, _TB = 1 << 30, 10**12
 
 
-def priced(rows: Iterable[Finding], case: Case) -> list[Finding]:
+def priced(rows: Iterable[Finding], context: PlanContext) -> list[Finding]:
     """Give the findings with what mending them costs, as far as that is known."""
-    return [_priced(row, case) for row in rows]
+    return [_priced(row, context) for row in rows]
 
 
-def _priced(row: Finding, case: Case) -> Finding:
+def _priced(row: Finding, context: PlanContext) -> Finding:
     if row["severity"] not in ("blocker", "warning"):
         return row
-    found = _cost(row["id"], case)
+    found = _cost(row["id"], context)
     if found is None:
         return row
     usd, basis = found
     return {**row, "cost_usd": usd, "cost_basis": basis}
 
 
-def _cost(identity: str, case: Case) -> tuple[float, str] | None:
+def _cost(identity: str, context: PlanContext) -> tuple[float, str] | None:
     remedy = DEFINITIONS[identity].remedy
     if remedy in _WORK and identity not in _UNNAMED:
         return 0.0, "work, nothing to buy"
     if remedy == "gpus":
-        return _cards(case)
+        return _gpus(context)
     if remedy == "memory":
-        plan = case.plan["memory"]
+        plan = context.plan["memory"]
         missing = plan["host_ram_required_bytes"] - plan["host_ram_available_bytes"]
-        return _bulk(case, "memory_gib", missing / _GIB, "GiB of memory")
+        return _bulk(context, "memory_gib", missing / _GIB, "GiB of memory")
     if remedy == "modules":
-        return _modules(case)
+        return _modules(context)
     if remedy == "disk":
-        return _bulk(case, "disk_tb", case.plan["disk"]["required_bytes"] / _TB, "TB of disk")
+        return _bulk(context, "disk_tb", context.plan["disk"]["required_bytes"] / _TB, "TB of disk")
     return None
 
 
-def _cards(case: Case) -> tuple[float, str] | None:
-    """Give the least that cards which hold the model cost: more of those there, or others."""
-    offers = [offer for row in case.catalogue.prices.purchase if (offer := _offer(row, case))]
+def _gpus(context: PlanContext) -> tuple[float, str] | None:
+    """Give the least that GPUs which hold the model cost: more of those there, or others."""
+    offers = [offer for row in context.catalogue.prices.purchase if (offer := _offer(row, context))]
     return min(offers, default=None)
 
 
-def _offer(price: Purchase, case: Case) -> tuple[float, str] | None:
-    card = case.catalogue.find_gpu(price.name)
-    needed = _needed(card, case) if card is not None else None
-    if card is None or needed is None:
+def _offer(price: Purchase, context: PlanContext) -> tuple[float, str] | None:
+    gpu = context.catalogue.find_gpu(price.name)
+    needed = _needed(gpu, context) if gpu is not None else None
+    if gpu is None or needed is None:
         return None
-    there = len(case.host.gpu_bytes) if case.host.gpu and case.host.gpu.name == card.name else 0
+    there = (
+        len(context.host.gpu_bytes) if context.host.gpu and context.host.gpu.name == gpu.name else 0
+    )
     bought = needed - there
     if bought <= 0:
         return None
     more = " more" if there else ""
     return bought * (price.low_usd + price.high_usd) / 2, (
-        f"{bought}{more} {card.name} at ${price.low_usd:,.0f} to ${price.high_usd:,.0f} "
+        f"{bought}{more} {gpu.name} at ${price.low_usd:,.0f} to ${price.high_usd:,.0f} "
         f"({price.source}); a machine that takes them is not counted"
     )
 
 
-def _needed(card: Gpu, case: Case) -> int | None:
-    """Return how many of a card hold the model with all its weights; None where eight do not."""
-    engine = case.catalogue.engine("vllm", "cuda")
-    if engine is None or case.choice.weights_format not in engine.formats:
+def _needed(gpu: Gpu, context: PlanContext) -> int | None:
+    """Return how many of a GPU hold the model with all its weights; None where eight do not."""
+    engine = context.catalogue.engine("vllm", "cuda")
+    if engine is None or context.choice.weights_format not in engine.formats:
         return None
-    known = case.model.versions("vllm")
+    known = context.model.versions("vllm")
     if known is None or number(engine.version) < number(known.least):
         return None
     # What the inventory names for the machine as it is does not hold for another.
-    wishes = replace(case.wishes, values={**case.wishes.values, "kimi_engine_args": {}})
+    settings = replace(context.settings, engine_args={})
     for many in _SIZES:
-        host = replace(case.host, gpu=card, gpu_bytes=(card.memory_bytes,) * many)
-        work = (engine, case.choice.weights_format)
-        if gpu.fits(host, wishes, case.model, case.catalogue, work):
+        host = replace(context.host, gpu=gpu, gpu_bytes=(gpu.memory_bytes,) * many)
+        work = Workload(engine, context.model, context.choice.weights_format)
+        if graphics.fits(graphics.on_gpus(host, settings, context.catalogue, work)):
             return many
     return None
 
 
-def _modules(case: Case) -> tuple[float, str] | None:
-    memory = case.facts["memory"]
+def _modules(context: PlanContext) -> tuple[float, str] | None:
+    memory = context.facts["memory"]
     used, total = memory.get("channels_populated"), memory.get("channels_total")
-    if total is None and case.host.processor and case.host.processor.memory_channels:
-        total = case.host.processor.memory_channels * case.host.sockets
+    if total is None and context.host.processor and context.host.processor.memory_channels:
+        total = context.host.processor.memory_channels * context.host.sockets
     if not used or not total:
         return None
-    share = case.host.memory_bytes / _GIB / used
-    return _bulk(case, "memory_gib", (total - used) * share, "GiB of memory")
+    share = context.host.memory_bytes / _GIB / used
+    return _bulk(context, "memory_gib", (total - used) * share, "GiB of memory")
 
 
-def _bulk(case: Case, name: str, amount: float, unit: str) -> tuple[float, str] | None:
+def _bulk(context: PlanContext, name: str, amount: float, unit: str) -> tuple[float, str] | None:
     """Price an amount by a row of a site's own assumptions, in dollars for each GiB or TB."""
-    row = next((r for r in case.catalogue.prices.assumptions if r.name == name), None)
+    row = next((r for r in context.catalogue.prices.assumptions if r.name == name), None)
     if row is None or amount <= 0:
         return None
     return round(amount * row.value, 2), (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.planner.findings import Finding
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.settings.parsing import Settings
 
 MODEL = "kimi-k2-lab"
 # Findings of the real plan that are as true of the machine that stands in.
@@ -22,28 +22,30 @@ _KEPT = ("driver.", "engine.draft", "engine.flag", "engine_args.")
 _MOST_REQUESTS = 16
 
 
-def wishes(real: Wishes, names: list[str]) -> Wishes:
-    """Return the wishes of what is served instead, under the same `names`."""
-    values = {
-        **real.values,
-        "kimi_model": MODEL,
-        "kimi_weights_source": real.engine_stand_in,
-        "kimi_weights_manifest": None,
-        "kimi_weights_format": "auto",
-        "kimi_context": "auto",
-        "kimi_concurrency": min(int(real.concurrency), _MOST_REQUESTS),
-        "kimi_kv_dtype": "auto",
-        "kimi_kt_method": "auto",
-        "kimi_kt_weights_source": None,
-        "kimi_kt_weights_manifest": None,
-        "kimi_engine": "auto",
-        "kimi_engine_version": "auto",
-        "kimi_engine_args": {},
-        "kimi_speculative_model": None,
-        "kimi_served_names": names,
-        "kimi_engine_stand_in": None,
-    }
-    return replace(real, values=values, manifest=None, draft_manifest=None, kt_manifest=None)
+def settings(real: Settings, names: list[str]) -> Settings:
+    """Return the settings of what is served instead, under the same `names`."""
+    return replace(
+        real,
+        model=MODEL,
+        weights_source=real.engine_stand_in,
+        weights_manifest=None,
+        weights_format="auto",
+        context="auto",
+        concurrency=min(real.concurrency, _MOST_REQUESTS),
+        kv_dtype="auto",
+        kt_method="auto",
+        kt_weights_source=None,
+        kt_weights_manifest=None,
+        engine="auto",
+        engine_version="auto",
+        engine_args={},
+        speculative_model=None,
+        served_names=names,
+        engine_stand_in=None,
+        manifest=None,
+        draft_manifest=None,
+        kt_manifest=None,
+    )
 
 
 def facts(real: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.settings.parsing import Settings
 
 # Setting, value, whether a higher one is as good.
 _SYSCTLS = (
@@ -141,16 +141,16 @@ def packages(host: Host, python: str, *, compiles: bool, drives: bool) -> list[s
     return sorted({*_PACKAGES, f"{named}-venv", *more})
 
 
-def firewall(host: Host, wishes: Wishes) -> dict[str, Any]:
+def firewall(host: Host, settings: Settings) -> dict[str, Any]:
     """Give the plan's `firewall`: an accept of ours cannot undo another table's drop."""
     have = host.facts["firewall"]
     manager = "nftables"
     for name in ("firewalld", "ufw"):
         if have.get(name) == "active":
             manager = name
-    networks = [ipaddress.ip_network(text) for text in wishes.allowed_networks]
+    networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
     return {
-        "port": wishes.port,
+        "port": settings.port,
         "ipv4": [str(n) for n in networks if n.version == 4],
         "ipv6": [str(n) for n in networks if n.version == 6],
         "manager": manager,

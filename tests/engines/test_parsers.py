@@ -126,8 +126,8 @@ def test_the_real_parser_accepts_what_is_planned_for_it(
     facts = recording.read(ROOT / "tests" / "data" / "recordings" / "h200-x8")
     for row in facts["gpus"]:
         row |= {"model": card[0], "compute_capability": card[1]}
-    wishes = {"kimi_model": "kimi-k2.5", "kimi_engine_version": version}
-    instance = make_plan(facts, parse(wishes, host="server"), load())["instances"][0]
+    settings = {"kimi_model": "kimi-k2.5", "kimi_engine_version": version}
+    instance = make_plan(facts, parse(settings, host="server"), load())["instances"][0]
     assert command_check.ask(parser_of(version), instance["argv"], instance["env"]) is None
 
 

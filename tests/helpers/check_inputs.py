@@ -106,13 +106,13 @@ def target(
     *,
     use: Use | None = None,
     known: Known = KNOWN,
-    **wishes: Any,
+    **settings: Any,
 ) -> dict[str, Any]:
-    """A judged target; keyword arguments are wishes without their prefix."""
+    """A judged target; keyword arguments are settings without their prefix."""
     given = {
         "kimi_model": "kimi-k2.5",
         "kimi_weights_source": "hf://moonshotai/Kimi-K2.5@main",
-        **{f"kimi_{key}": value for key, value in wishes.items()},
+        **{f"kimi_{key}": value for key, value in settings.items()},
     }
     plan = make_plan(facts, parse(given, host=name), load())
     if speed:

@@ -1,4 +1,4 @@
-"""Facts and wishes that the tests of the planner start from."""
+"""Facts and settings that the tests of the planner start from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DATA = Path(__file__).resolve().parents[1] / "data" / "facts"
 AVX512 = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "avx512vbmi"]
 GIB = 1 << 30
 MIB = 1 << 20
-LAB_WISHES = {"kimi_model": "kimi-k2-lab", "kimi_weights_source": "file:///srv/model"}
+LAB_SETTINGS = {"kimi_model": "kimi-k2-lab", "kimi_weights_source": "file:///srv/model"}
 
 
 def lab_facts() -> dict[str, Any]:
@@ -77,9 +77,9 @@ def gpu_facts(count: int = 8, mib: int = 143771, driver: str = "580.159.04") -> 
     return facts
 
 
-def plan(facts: dict[str, Any] | None = None, **wishes: Any) -> dict[str, Any]:
-    """The plan for these facts; keyword arguments are wishes without their prefix."""
-    given = LAB_WISHES | {f"kimi_{name}": value for name, value in wishes.items()}
+def plan(facts: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+    """The plan for these facts; keyword arguments are settings without their prefix."""
+    given = LAB_SETTINGS | {f"kimi_{name}": value for name, value in settings.items()}
     return make_plan(facts or lab_facts(), parse(given, host="h1"), load())
 
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import number
 from kimi_prov.contract import paths
-from kimi_prov.planner.engine import expert_backend as experts
-from kimi_prov.planner.engine import selection, sglang
+from kimi_prov.planner.engine import expert_backend, selection, sglang
+from kimi_prov.planner.engine.flag_names import VLLM, kv_dtype, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Model
-    from kimi_prov.planner.engine.selection import Choice
+    from kimi_prov.planner.decisions import Budget, Choice, GpuBudget, Placement, Served
+    from kimi_prov.planner.engine.flag_names import FlagNames
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.memory.cpu import Budget, Graphics
-    from kimi_prov.planner.memory.numa import Placement
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.settings.parsing import Settings
 
 _GIB = 1 << 30
 # Since then vLLM computes INT4 experts on Hopper by kernels that it builds when it starts; Marlin's
@@ -39,36 +37,10 @@ _RESERVED = {
     "ssl-keyfile": "kimi_tls_key_file",
     "uds": "kimi_port",
 }
-# Memory is counted with these as the inventory has them.
-_SIZING = frozenset(
-    {
-        "chunked-prefill-size",
-        "data-parallel-size",
-        "decode-context-parallel-size",
-        "enable-expert-parallel",
-        "gpu-memory-utilization",
-        "kt-num-gpu-experts",
-        "kv-cache-dtype",
-        "max-model-len",
-        "max-num-batched-tokens",
-        "max-num-seqs",
-        "pipeline-parallel-size",
-        "tensor-parallel-size",
-    }
-)
-
-
-@dataclass(frozen=True)
-class Served:
-    """Where the engine reads from and under which names; `experts` where they lie elsewhere."""
-
-    directory: str
-    names: list[str]
-    experts: str | None = None
 
 
 def flags(
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
     choice: Choice,
     budget: Budget,
@@ -80,19 +52,19 @@ def flags(
     `capability` is the GPUs' CUDA compute capability, such as "9.0".
     """
     if choice.hybrid:
-        return sglang.flags(wishes, model, choice, budget, place)
-    card = budget.graphics
+        return sglang.flags(settings, model, choice, budget, place)
+    gpu = budget.gpu
     chosen: dict[str, Any] = {
-        "max-model-len": budget.context,
-        "max-num-seqs": card.sequences if card else -(-int(wishes.concurrency) // budget.instances),
+        VLLM.context: budget.context,
+        VLLM.requests: gpu.sequences if gpu else -(-settings.concurrency // budget.instances),
     }
-    if card is None:
+    if gpu is None:
         # Compiling takes minutes at every start on CPUs and was measured to gain nothing.
         chosen |= {"dtype": "bfloat16", "enforce-eager": True}
     else:
-        chosen |= _on_gpus(choice, budget, card)
+        chosen |= _on_gpus(choice, budget, gpu)
         blackwell = choice.engine.variant == "cuda" and (capability or "").startswith("10.")
-        asked = "attention-config" in wishes.engine_args
+        asked = "attention-config" in settings.engine_args
         if blackwell and not asked and _since(choice, _BACKEND_FLAG_SINCE):
             # The first choice there fetches and compiles kernels (platforms/cuda.py of 0.19.1 and
             # 0.32.0; read, not run).
@@ -116,35 +88,40 @@ def _since(choice: Choice, version: str) -> bool:
     return number(choice.engine.version) >= number(version)
 
 
-def _on_gpus(choice: Choice, budget: Budget, card: Graphics) -> dict[str, Any]:
+def _on_gpus(choice: Choice, budget: Budget, gpu: GpuBudget) -> dict[str, Any]:
     """Give the flags by which vLLM shares the model out over GPUs."""
     chosen: dict[str, Any] = {
-        "tensor-parallel-size": card.ranks,
-        "gpu-memory-utilization": card.utilization,
-        "max-num-batched-tokens": card.batched_tokens,
+        VLLM.tensor_parallel: gpu.ranks,
+        VLLM.gpu_share: gpu.utilization,
+        VLLM.chunk: gpu.batched_tokens,
         "enable-chunked-prefill": True,
         "enable-prefix-caching": True,
     }
     spread = {
-        "pipeline-parallel-size": card.pipeline,
-        "data-parallel-size": card.data,
-        "decode-context-parallel-size": card.decode_context,
+        VLLM.pipeline_parallel: gpu.pipeline,
+        VLLM.data_parallel: gpu.data,
+        VLLM.decode_context_parallel: gpu.decode_context,
     }
     chosen |= {flag: ways for flag, ways in spread.items() if ways > 1}
     if choice.weights_format == "int4":
         chosen["dtype"] = "bfloat16"
         if choice.engine.variant == "cuda" and _since(choice, _HUMMING_SINCE):
             chosen["moe-backend"] = "marlin"
-    if card.expert_parallel:
-        chosen["enable-expert-parallel"] = True
+    if gpu.expert_parallel:
+        chosen[VLLM.expert_parallel] = True
     if budget.kv_dtype == "fp8":
-        chosen["kv-cache-dtype"] = "fp8"
+        chosen[VLLM.kv_dtype] = "fp8"
     return chosen
 
 
-def merged(chosen: dict[str, Any], wishes: Wishes, findings: Findings) -> dict[str, Any]:
-    """Lay the inventory's flags over the plan's; each that differs is a finding."""
-    wanted = dict(wishes.engine_args)
+def merged(
+    chosen: dict[str, Any], settings: Settings, names: FlagNames, findings: Findings
+) -> dict[str, Any]:
+    """Lay the inventory's flags over the plan's; each that differs is a finding.
+
+    `names`: the engine's, for memory is counted with the flags among them.
+    """
+    wanted = dict(settings.engine_args)
     for flag in sorted(set(wanted) & set(_RESERVED)):
         findings.add(
             "engine_args.reserved",
@@ -154,11 +131,23 @@ def merged(chosen: dict[str, Any], wishes: Wishes, findings: Findings) -> dict[s
             fix=f"remove {flag} from kimi_engine_args and use {_RESERVED[flag]}",
         )
         del wanted[flag]
+    against = _contradicted(settings, names)
     for flag, value in sorted(wanted.items()):
-        differs = flag in chosen and chosen[flag] != value
-        if differs or (flag in chosen and flag in _SIZING):
+        differs = flag in chosen and value not in (chosen[flag], str(chosen[flag]))
+        if flag in against:
+            variable, other = against[flag]
             findings.add(
                 "engine_args.override",
+                severity="warning",
+                names={"flag": flag, "variable": variable},
+                observed=f"kimi_engine_args: {flag}: {json.dumps(value)}; {variable}: {other}",
+                required="one value: kimi_engine_args wins, and memory is counted with it",
+                fix=f"remove {flag} from kimi_engine_args, or {variable}",
+            )
+        elif differs or (flag in chosen and flag in names.sizing):
+            findings.add(
+                "engine_args.override",
+                severity="info",
                 names={"flag": flag},
                 observed=f"kimi_engine_args: {flag}: {json.dumps(value)}",
                 required=f"the plan chose {json.dumps(chosen[flag])}"
@@ -166,6 +155,18 @@ def merged(chosen: dict[str, Any], wishes: Wishes, findings: Findings) -> dict[s
                 else "memory is counted with it",
             )
     return {flag: value for flag, value in {**chosen, **wanted}.items() if value is not None}
+
+
+def _contradicted(settings: Settings, names: FlagNames) -> dict[str, tuple[str, object]]:
+    """Give the flags whose value a variable that was set contradicts, with that variable."""
+    found: dict[str, tuple[str, object]] = {}
+    args = settings.engine_args
+    context, dtype = whole(args.get(names.context)), kv_dtype(args.get(names.kv_dtype))
+    if not settings.auto("context") and context not in (None, settings.context):
+        found[names.context] = ("kimi_context", settings.context)
+    if not settings.auto("kv_dtype") and dtype not in (None, settings.kv_dtype):
+        found[names.kv_dtype] = ("kimi_kv_dtype", settings.kv_dtype)
+    return found
 
 
 def of_instance(chosen: Mapping[str, Any], place: Placement, nodes: list[int]) -> dict[str, Any]:
@@ -241,7 +242,7 @@ def environment(
             # Eager or not, a request for logprobs would compile, and kill an engine without g++.
             found["TORCHDYNAMO_DISABLE"] = "1"
         if choice.experts is not None:
-            found |= experts.environment(choice.experts, placement)
+            found |= expert_backend.environment(choice.experts, placement)
     if choice.engine.variant == "cuda":
         # NVLink multicast fails where the host shares the fabric out.
         found["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from kimi_prov.planner.decisions import Slices
 from kimi_prov.planner.memory import architecture, numa
-from kimi_prov.planner.memory.cpu import Slices
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Catalogue, Engine, Model
+    from kimi_prov.catalog.loader import Catalogue, Model
     from kimi_prov.facts.host import Host
+    from kimi_prov.planner.decisions import ExpertBackend, Placement, Workload
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.memory.numa import Placement
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.settings.parsing import Settings
 
-Way = Literal["kt", "vllm"]
 # How the catalogue calls the form in which each way keeps the experts in memory.
-RESIDENT: dict[Way, str] = {"kt": "rawint4", "vllm": "vllm-cpu-int4"}
+RESIDENT: dict[ExpertBackend, str] = {"kt": "rawint4", "vllm": "vllm-cpu-int4"}
 _COST = "0.78 bytes a weight in memory, and 57 to 100 minutes of repacking at every start of Kimi"
 # Tokens that kt-kernel takes in one call: its scratch memory is of that size.
 CHUNK = 1024
@@ -24,28 +23,23 @@ CHUNK = 1024
 _OWN_CORES = 8
 
 
-class Work(NamedTuple):
-    """What is to be served by what: engine, model, its format, and the engine's Python ("3.11")."""
-
-    engine: Engine
-    model: Model
-    weights_format: str
-    python: str
-
-
 def choose(
     host: Host,
-    wishes: Wishes,
+    settings: Settings,
     catalogue: Catalogue,
-    work: Work,
+    work: Workload,
+    python: str,
     findings: Findings,
-) -> Way | None:
-    """Choose who computes them; None where the engine does it without the plugin, or nobody can."""
+) -> ExpertBackend | None:
+    """Choose who computes them; None where the engine does it without the plugin, or nobody can.
+
+    `python`: the version of the engine's own, such as "3.11".
+    """
     engine, model, plugin = work.engine, work.model, work.engine.plugin
     if plugin is None or work.weights_format not in plugin.formats:
         return None
-    hindered = {way: _hindrance(way, host, catalogue, work) for way in RESIDENT}
-    wanted: Way | None = None if wishes.auto("experts") else wishes.experts
+    hindered = {way: _hindrance(way, host, catalogue, work, python) for way in RESIDENT}
+    wanted: ExpertBackend | None = settings.experts if settings.experts != "auto" else None
     able = [way for way in RESIDENT if hindered[way] is None]
     if wanted is not None and wanted not in able:
         findings.add(
@@ -93,7 +87,7 @@ def choose(
     return way
 
 
-def reason(way: Way) -> str:
+def reason(way: ExpertBackend) -> str:
     """Say why, for the plan's `engine.reason`."""
     return {
         "kt": "kt-kernel computes the INT4 experts from the checkpoint's own files, by a plugin "
@@ -102,7 +96,7 @@ def reason(way: Way) -> str:
     }[way]
 
 
-def resident_bytes(catalogue: Catalogue, way: Way | None, model: Model) -> int | None:
+def resident_bytes(catalogue: Catalogue, way: ExpertBackend | None, model: Model) -> int | None:
     """Bytes that the 4-bit experts take in memory; None where they stay as the files have them."""
     if way is None:
         return None
@@ -110,7 +104,9 @@ def resident_bytes(catalogue: Catalogue, way: Way | None, model: Model) -> int |
     return round(routed * catalogue.format(RESIDENT[way]).expert_bytes)
 
 
-def slices(host: Host, catalogue: Catalogue, way: Way | None, model: Model) -> Slices | None:
+def slices(
+    host: Host, catalogue: Catalogue, way: ExpertBackend | None, model: Model
+) -> Slices | None:
     """Give how the experts lie on the nodes: kt-kernel's in equal slices, vLLM's in one piece."""
     size = resident_bytes(catalogue, way, model)
     if way is None or size is None:
@@ -119,7 +115,7 @@ def slices(host: Host, catalogue: Catalogue, way: Way | None, model: Model) -> S
     return Slices(size, count, _loading_bytes(catalogue, way, model))
 
 
-def _loading_bytes(catalogue: Catalogue, way: Way, model: Model) -> int:
+def _loading_bytes(catalogue: Catalogue, way: ExpertBackend, model: Model) -> int:
     """Bytes needed once more while a layer is loaded: its slices, or its repacked form.
 
     vLLM's own takes about 27 GiB for a layer of Kimi's.
@@ -129,19 +125,19 @@ def _loading_bytes(catalogue: Catalogue, way: Way, model: Model) -> int:
     return round(layer * (catalogue.format("int4").expert_bytes if way == "kt" else 1.7))
 
 
-def instances(wishes: Wishes, findings: Findings) -> int:
+def instances(settings: Settings, findings: Findings) -> int:
     """Count the engines: one, whose experts lie in slices over the nodes."""
-    if not wishes.auto("instances") and int(wishes.instances) > 1:
+    if not settings.auto("instances") and int(settings.instances) > 1:
         findings.add(
             "experts.instances",
-            observed=f"kimi_instances: {wishes.instances}",
+            observed=f"kimi_instances: {settings.instances}",
             required="one engine where kt-kernel computes the experts",
             fix="set kimi_instances to 1 or auto",
         )
     return 1
 
 
-def environment(way: Way, place: Placement) -> dict[str, str]:
+def environment(way: ExpertBackend, place: Placement) -> dict[str, str]:
     """Give what the plugin reads."""
     if way == "vllm":
         return {"KIMI_EXPERTS": way}
@@ -157,7 +153,7 @@ def environment(way: Way, place: Placement) -> dict[str, str]:
     }
 
 
-def document(way: Way | None, place: Placement) -> dict[str, Any] | None:
+def document(way: ExpertBackend | None, place: Placement) -> dict[str, Any] | None:
     """Give the plan's `experts`."""
     if way is None:
         return None
@@ -169,7 +165,9 @@ def document(way: Way | None, place: Placement) -> dict[str, Any] | None:
     }
 
 
-def _hindrance(way: Way, host: Host, catalogue: Catalogue, work: Work) -> str | None:
+def _hindrance(
+    way: ExpertBackend, host: Host, catalogue: Catalogue, work: Workload, python: str
+) -> str | None:
     """Say what keeps the machine from it."""
     plugin, model = work.engine.plugin, work.model
     needs = catalogue.format(RESIDENT[way]).isa
@@ -178,8 +176,8 @@ def _hindrance(way: Way, host: Host, catalogue: Catalogue, work: Work) -> str | 
     if way == "vllm":
         return None
     assert plugin is not None, "asked without a plugin"  # noqa: S101
-    if work.python not in plugin.python:
-        return f"Python {work.python}, kt-kernel wants {' or '.join(plugin.python)}"
+    if python not in plugin.python:
+        return f"Python {python}, kt-kernel wants {' or '.join(plugin.python)}"
     glibc = host.facts["host"].get("glibc")
     if glibc is not None and _numbers(glibc) < _numbers(plugin.glibc):
         return f"glibc {glibc}, kt-kernel wants {plugin.glibc}"
@@ -189,7 +187,7 @@ def _hindrance(way: Way, host: Host, catalogue: Catalogue, work: Work) -> str | 
     return None
 
 
-def _holds(host: Host, catalogue: Catalogue, work: Work) -> bool:
+def _holds(host: Host, catalogue: Catalogue, work: Workload) -> bool:
     """Whether this is a machine with AMX whose memory would hold vLLM's own form of the experts."""
     size = resident_bytes(catalogue, "vllm", work.model) or 0
     beside = architecture.plain_bytes(work.model.architecture, work.weights_format)

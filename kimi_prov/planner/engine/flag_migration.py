@@ -10,10 +10,11 @@ from kimi_prov.catalog.loader import Combination
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kimi_prov.catalog.loader import Catalogue, Engine, Model
+    from kimi_prov.catalog.loader import Catalogue, Engine
     from kimi_prov.catalog.rows import FlagState
+    from kimi_prov.planner.decisions import Workload
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.settings.parsing import Settings
 
     Flags = dict[str, Any]
 
@@ -50,18 +51,19 @@ _CONVERTED: dict[str, Callable[[object, Flags, int], object]] = {
 
 
 def modern(
-    wishes: Wishes,
-    engine: Engine,
+    settings: Settings,
     catalogue: Catalogue,
-    about: tuple[Model, str, int, str | None],
+    work: Workload,
+    ranks: int,
+    capability: str | None,
     findings: Findings,
-) -> Wishes:
-    """Return the wishes with flags that this engine takes; each that was changed is a finding.
+) -> Settings:
+    """Return the settings with flags that this engine takes; each that was changed is a finding.
 
-    `about`: the model, the format of its weights, the ranks that share it, and the GPUs' compute
-    capability.
+    `ranks`: GPUs that share the model; `capability`: their compute capability, such as "9.0".
     """
-    given = dict(wishes.engine_args)
+    engine = work.engine
+    given = dict(settings.engine_args)
     kept = dict(given)
     for flag, value in sorted(given.items()):
         text = value if isinstance(value, str) else None
@@ -69,11 +71,11 @@ def modern(
         if value is None or state.status not in _REFUSED or state.becomes is None:
             continue
         kept.pop(flag)
-        instead = _instead(flag, value, state, kept, (engine, catalogue, about[2]))
+        instead = _instead(flag, value, state, kept, engine, catalogue, ranks)
         kept = {**instead, **kept} if flag != "num-redundant-experts" else {**kept, **instead}
         _say(engine, flag, value, state, instead, findings)
-    kept = _without_broken(kept, engine, catalogue, about, findings)
-    return replace(wishes, values={**wishes.values, "kimi_engine_args": kept})
+    kept = _without_broken(kept, catalogue, work, ranks, capability, findings)
+    return replace(settings, engine_args=kept)
 
 
 def _instead(
@@ -81,9 +83,10 @@ def _instead(
     value: object,
     state: FlagState,
     others: Flags,
-    where: tuple[Engine, Catalogue, int],
+    engine: Engine,
+    catalogue: Catalogue,
+    ranks: int,
 ) -> Flags:
-    engine, catalogue, ranks = where
     becomes = (state.becomes or _NOTHING).removeprefix("--")
     taken = catalogue.flag(engine.name, engine.version, f"--{becomes}").status == "accepted"
     if becomes == _NOTHING or not taken or (flag == "swap-space" and engine.variant == "cpu"):
@@ -126,18 +129,19 @@ def _shown(value: object) -> str:
 
 def _without_broken(
     flags: Flags,
-    engine: Engine,
     catalogue: Catalogue,
-    about: tuple[Model, str, int, str | None],
+    work: Workload,
+    ranks: int,
+    capability: str | None,
     findings: Findings,
 ) -> Flags:
     """Take out what this engine is known to refuse for these weights, where it serves without."""
-    model, weights_format, ranks, capability = about
+    engine, weights_format = work.engine, work.weights_format
     given = Combination(
         engine=engine.name,
         variant=engine.variant,
         version=engine.version,
-        model=model.name,
+        model=work.model.name,
         weights_format=weights_format,
         tensor_parallel=ranks,
         capability=capability,

@@ -8,8 +8,7 @@ from kimi_prov.contract import paths
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Model
-    from kimi_prov.planner.engine.selection import Choice
-    from kimi_prov.planner.memory.cpu import Budget
+    from kimi_prov.planner.decisions import Budget, Choice
 
 _SCRIPT = "benchmarks/kernels/benchmark_moe.py"
 _SOURCES = "https://raw.githubusercontent.com/vllm-project/vllm"
@@ -26,16 +25,16 @@ def document(
     `read`: whether the engine would look into a table. Marlin kernels, which carry 4-bit experts
     on NVIDIA GPUs, have none.
     """
-    card, engine = budget.graphics, choice.engine
+    gpu, engine = budget.gpu, choice.engine
     dtype = _DTYPES.get(choice.weights_format)
-    if engine.moe_tuner_sha256 is None or card is None or dtype is None:
+    if engine.moe_tuner_sha256 is None or gpu is None or dtype is None:
         return None
     read = choice.weights_format not in _MARLIN
     script = f"{paths.TOOLS}/tune-{engine.version}/benchmark_moe.py"
     folder = paths.tuned(engine.version)
-    argv = [script, "--model", weights_dir, "--tp-size", str(card.ranks), "--dtype", dtype]
+    argv = [script, "--model", weights_dir, "--tp-size", str(gpu.ranks), "--dtype", dtype]
     argv += ["--tune", "--save-dir", folder]
-    if card.expert_parallel:
+    if gpu.expert_parallel:
         argv.append("--enable-expert-parallel")
     if model.architecture.class_name == "KimiK25ForConditionalGeneration":
         # The tuner does not know the class; the language model's own part of the config it does.

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import number
 from kimi_prov.contract import paths
 from kimi_prov.facts.host import Python
-from kimi_prov.planner.engine import expert_backend as experts
+from kimi_prov.planner.decisions import AllOnGpus, Choice, Workload
+from kimi_prov.planner.engine import expert_backend, flag_migration
+from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.memory import gpu
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue, Engine, Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.settings.parsing import Settings
 
 _GGUF = (
     "choose a machine with GPUs; or a model whose weights are bf16; llama.cpp and ik_llama.cpp "
@@ -25,43 +26,18 @@ _GGUF = (
 )
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The engine, the format it reads, and where its environment will be.
-
-    `provisioned`: whether `apply` can carry it out; else it is planned and not installed.
-    `experts`: who computes 4-bit experts without a GPU; None where no plugin is needed for that.
-    """
-
-    engine: Engine
-    weights_format: str
-    python: Python
-    lock: str
-    env_name: str
-    reason: str
-    provisioned: bool
-    experts: experts.Way | None = None
-
-    @property
-    def locks(self) -> list[str]:
-        """Every lock that the environment is made from."""
-        plugin = self.engine.plugin if self.experts else None
-        return [self.lock, *([plugin.lock_name] if plugin else [])]
-
-    @property
-    def hybrid(self) -> bool:
-        """Whether experts stay in host memory while the rest is on GPUs."""
-        return self.engine.name == "ktransformers" and self.engine.variant == "cuda"
-
-
 def choose(
-    host: Host, wishes: Wishes, catalogue: Catalogue, model: Model, findings: Findings
+    host: Host, settings: Settings, catalogue: Catalogue, model: Model, findings: Findings
 ) -> Choice:
     """Choose the engine. What cannot work becomes a blocker, and the nearest choice is returned."""
     variant = "cuda" if host.gpu_bytes else "cpu"
-    wanted = model.native_format if wishes.auto("weights_format") else str(wishes.weights_format)
-    best, reason = preferred(host, wishes, catalogue, model, wanted)
-    name = best if wishes.auto("engine") else str(wishes.engine)
+    wanted = (
+        model.native_format if settings.auto("weights_format") else str(settings.weights_format)
+    )
+    on_gpus = _all_on_gpus(host, settings, catalogue, model, wanted)
+    best, because = _preferred(host, catalogue, model, wanted, on_gpus)
+    reason = because
+    name = best if settings.auto("engine") else str(settings.engine)
     if name != best:
         reason = f"the planner would have chosen {best}: {reason}"
     if name == "ktransformers" and (variant == "cpu" or host.amd):
@@ -76,31 +52,31 @@ def choose(
         )
         # What else is wrong with the machine is worth knowing too.
         name = "vllm"
-    engine = _version(name, variant, wishes, catalogue, findings, model)
-    if not wishes.auto("kt_method") and engine.methods is not None:
-        engine = replace(engine, methods={**engine.methods, wanted: str(wishes.kt_method)})
-    if host.amd:
-        # The catalogue has no build for ROCm: version and flags are those of the one for CUDA.
-        engine = replace(engine, variant="rocm", torch=None, cuda=None, driver_branch=None)
+    engine = _version(host, name, settings, catalogue, findings, model)
+    if not settings.auto("kt_method") and engine.methods is not None:
+        engine = replace(engine, methods={**engine.methods, wanted: str(settings.kt_method)})
     python = _python(host, engine, catalogue, findings)
-    work = experts.Work(engine, model, wanted, python.version)
-    way = experts.choose(host, wishes, catalogue, work, findings)
+    work = Workload(engine, model, wanted)
+    way = expert_backend.choose(host, settings, catalogue, work, python.version, findings)
     if way is None:
         _format(engine, wanted, model, findings)
     _old(engine, model, findings)
     _machine(host, engine, findings)
     lock = engine.lock_name(python.version)
     if way is not None:
-        reason = f"{reason}; {experts.reason(way)}"
+        reason = f"{reason}; {expert_backend.reason(way)}"
     choice = Choice(
         engine=engine,
         weights_format=wanted,
         python=python,
         lock=lock,
         env_name="",
-        reason=reason if wishes.auto("engine") else f"kimi_engine asks for it; {reason}",
+        reason=reason if settings.auto("engine") else f"kimi_engine asks for it; {reason}",
         provisioned=_provisioned(host, engine, catalogue, findings),
+        preferred=best,
+        because=because,
         experts=way,
+        on_gpus=on_gpus,
     )
     mark = _mark(catalogue, choice)
     return replace(choice, env_name=f"{name}-{engine.variant}-{engine.version}-{mark}")
@@ -114,21 +90,43 @@ def _mark(catalogue: Catalogue, choice: Choice) -> str:
     return hashlib.sha256("".join(marks).encode()).hexdigest()[:12]
 
 
-def preferred(
-    host: Host, wishes: Wishes, catalogue: Catalogue, model: Model, weights_format: str
+def migrated(
+    host: Host, settings: Settings, catalogue: Catalogue, work: Workload, findings: Findings
+) -> Settings:
+    """Return the settings in flags that this engine takes; each that was changed is a finding."""
+    many = gpu.ranks(host, settings, catalogue, work) if host.gpu_bytes else 1
+    return flag_migration.modern(settings, catalogue, work, many, host.capability, findings)
+
+
+def _all_on_gpus(
+    host: Host, settings: Settings, catalogue: Catalogue, model: Model, weights_format: str
+) -> AllOnGpus | None:
+    """Count what vLLM would leave on the GPUs; None without any."""
+    if not host.gpu_bytes:
+        return None
+    work = Workload(_row(host, "vllm", settings, catalogue, model), model, weights_format)
+    findings = Findings()
+    own = migrated(host, settings, catalogue, work, findings)
+    budget = gpu.on_gpus(host, own, catalogue, work)
+    return AllOnGpus(work.engine, own, tuple(findings.rows()), budget)
+
+
+def _preferred(
+    host: Host,
+    catalogue: Catalogue,
+    model: Model,
+    weights_format: str,
+    on_gpus: AllOnGpus | None,
 ) -> tuple[str, str]:
     """Name the engine that the planner would choose, and why.
 
     All weights on the GPUs where they fit, else a hybrid where there is one.
     """
-    if not host.gpu_bytes:
+    if on_gpus is None:
         return "vllm", "the machine has no GPU: vLLM's cpu build is what is provisioned there"
     stock = f"the machine has {len(host.gpu_bytes)} GPU(s)"
-    version = None if wishes.auto("engine_version") else str(wishes.engine_version)
-    vllm = catalogue.engine("vllm", "cuda", version) or catalogue.engine("vllm", "cuda")
     hybrid = catalogue.engine("ktransformers", "cuda")
-    assert vllm is not None, "the catalogue has no vllm for cuda"  # noqa: S101
-    if gpu.fits(host, wishes, model, catalogue, (vllm, weights_format)):
+    if gpu.fits(on_gpus.budget):
         build = "vLLM's build for ROCm" if host.amd else "vLLM"
         return "vllm", f"{stock} that hold all weights: {build} serves {weights_format} weights"
     can = (
@@ -172,26 +170,41 @@ def env_dir(choice: Choice) -> str:
 
 
 def _version(
+    host: Host,
     name: str,
-    variant: str,
-    wishes: Wishes,
+    settings: Settings,
     catalogue: Catalogue,
     findings: Findings,
     model: Model,
 ) -> Engine:
-    wanted = None if wishes.auto("engine_version") else str(wishes.engine_version)
-    rows = [e for e in catalogue.engines if (e.name, e.variant) == (name, variant)]
-    default = _default(rows, model, catalogue)
-    found = next((e for e in rows if e.version == wanted), default)
+    found = _row(host, name, settings, catalogue, model)
+    wanted = None if settings.auto("engine_version") else str(settings.engine_version)
     if wanted is not None and found.version != wanted:
+        rows = _rows(host, name, catalogue)
         findings.add(
             "engine.version",
-            names={"engine": name, "version": wanted, "variant": variant},
+            names={"engine": name, "version": wanted, "variant": rows[0].variant},
             observed=f"kimi_engine_version: {wanted}",
             required=f"one of {', '.join(e.version for e in rows)}",
             fix="remove kimi_engine_version, or name a version of the catalogue",
         )
     return found
+
+
+def _row(host: Host, name: str, settings: Settings, catalogue: Catalogue, model: Model) -> Engine:
+    """Give the version that was asked for, or the default where the catalogue has none such."""
+    rows = _rows(host, name, catalogue)
+    found = next((e for e in rows if e.version == settings.engine_version), None)
+    found = found or _default(rows, model, catalogue)
+    if host.amd:
+        # The catalogue has no build for ROCm: version and flags are those of the one for CUDA.
+        return replace(found, variant="rocm", torch=None, cuda=None, driver_branch=None)
+    return found
+
+
+def _rows(host: Host, name: str, catalogue: Catalogue) -> list[Engine]:
+    variant = "cuda" if host.gpu_bytes else "cpu"
+    return [e for e in catalogue.engines if (e.name, e.variant) == (name, variant)]
 
 
 def _default(rows: list[Engine], model: Model, catalogue: Catalogue) -> Engine:

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.on_host.kt import quantise
+from kimi_prov.planner.engine.flag_names import SGLANG_KT, fraction
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Model
-    from kimi_prov.planner.engine.selection import Choice
-    from kimi_prov.planner.memory.cpu import Budget
-    from kimi_prov.planner.memory.numa import Placement
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.decisions import Budget, Choice, Placement
+    from kimi_prov.planner.settings.parsing import Settings
 
 # Registry of kt 0.7.2.
 _PREFILL_FROM = 400
@@ -30,31 +29,32 @@ def prefill_from(method: object) -> int | None:
 
 
 def flags(
-    wishes: Wishes, model: Model, choice: Choice, budget: Budget, place: Placement
+    settings: Settings, model: Model, choice: Choice, budget: Budget, place: Placement
 ) -> dict[str, Any]:
     """Give the flags of sglang-kt 0.7.2 but those of one instance.
 
     Deferred experts are left to the inventory: they win time and change what a layer sees.
     """
-    card = budget.graphics
-    assert card is not None, "a hybrid without GPU"  # noqa: S101
+    gpu = budget.gpu
+    assert gpu is not None, "a hybrid without GPU"  # noqa: S101
     pools = place.pools
     method = (choice.engine.methods or {}).get(choice.weights_format, "RAWINT4")
-    start = prefill_from(wishes.engine_args.get("kt-method") or method)
+    start = prefill_from(settings.engine_args.get("kt-method") or method)
+    share = fraction(settings.engine_args.get(SGLANG_KT.gpu_share))
     on_gpu = {} if start is None else {"kt-gpu-prefill-token-threshold": start}
     chosen: dict[str, Any] = {
         "kt-method": method,
         "kt-cpuinfer": place.pool_threads,
         "kt-threadpool-count": len(pools),
         "kt-numa-nodes": list(pools),
-        "kt-num-gpu-experts": card.experts,
+        SGLANG_KT.gpu_experts: gpu.experts,
         **on_gpu,
-        "tensor-parallel-size": card.ranks,
-        "mem-fraction-static": _fraction(budget),
-        "context-length": budget.context,
-        "max-total-tokens": max(budget.kv_tokens, budget.context),
-        "max-running-requests": int(wishes.concurrency),
-        "chunked-prefill-size": card.batched_tokens,
+        SGLANG_KT.tensor_parallel: gpu.ranks,
+        SGLANG_KT.gpu_share: share or _fraction(budget),
+        SGLANG_KT.context: budget.context,
+        SGLANG_KT.cache_tokens: max(budget.kv_tokens, budget.context),
+        SGLANG_KT.requests: gpu.sequences,
+        SGLANG_KT.chunk: gpu.batched_tokens,
         "attention-backend": "flashinfer",
         "disable-shared-experts-fusion": True,
         "watchdog-timeout": _WATCHDOG_S,
@@ -62,7 +62,7 @@ def flags(
         "enable-metrics": True,
     }
     if budget.kv_dtype == "fp8":
-        chosen["kv-cache-dtype"] = "fp8_e4m3"
+        chosen[SGLANG_KT.kv_dtype] = "fp8_e4m3"
     if model.tool_call_parser:
         chosen["tool-call-parser"] = model.tool_call_parser
     if model.reasoning_parser:
@@ -92,7 +92,7 @@ def environment(env_dir: str) -> dict[str, str]:
 
 def _fraction(budget: Budget) -> float:
     """Share of a GPU for weights and cache; what a staged layer and kernels need stays free."""
-    card = budget.graphics
-    assert card is not None  # noqa: S101
-    share = (card.weights + max(0, budget.kv_bytes)) / max(1, card.memory)
+    gpu = budget.gpu
+    assert gpu is not None  # noqa: S101
+    share = (gpu.weights + max(0, budget.kv_bytes)) / max(1, gpu.memory)
     return min(0.98, max(0.5, int(share * 100 + 1) / 100))

@@ -12,21 +12,21 @@ from kimi_prov.planner.storage import weights
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue, Draft, Engine, Model
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.settings.parsing import Settings
 
 # Graphs of the passes that verify: 1.92 GiB with a draft, 0.44 without, and buffers (4x H200, vLLM
 # 0.25.1, 2026-11-21).
 _GRAPHS_BYTES = 1536 << 20
 
 
-def wanted(wishes: Wishes, catalogue: Catalogue, engine: Engine) -> Draft | None:
+def wanted(settings: Settings, catalogue: Catalogue, engine: Engine) -> Draft | None:
     """Give the draft that this engine loads; None where none is asked for or it cannot.
 
     Raises UserError for a name that is not in the catalogue.
     """
-    if not wishes.speculative_model:
+    if not settings.speculative_model:
         return None
-    draft = catalogue.draft(wishes.speculative_model)
+    draft = catalogue.draft(settings.speculative_model)
     able = engine.name == "vllm" and engine.variant == "cuda"
     return draft if able and number(engine.version) >= number(draft.least) else None
 
@@ -52,13 +52,13 @@ def kv_bytes_per_token(draft: Draft | None, dtype_bytes: int, ranks: int) -> int
 
 
 def document(
-    wishes: Wishes, catalogue: Catalogue, model: Model, engine: Engine, findings: Findings
+    settings: Settings, catalogue: Catalogue, model: Model, engine: Engine, findings: Findings
 ) -> dict[str, Any] | None:
     """Give the plan's `speculative`, and judge what was asked for."""
-    if not wishes.speculative_model:
+    if not settings.speculative_model:
         return None
-    asked = catalogue.draft(wishes.speculative_model)
-    draft = wanted(wishes, catalogue, engine)
+    asked = catalogue.draft(settings.speculative_model)
+    draft = wanted(settings, catalogue, engine)
     if draft is None:
         findings.add(
             "engine.draft",
@@ -78,8 +78,8 @@ def document(
             fix="remove kimi_speculative_model, or choose one of `kimi-prov catalog drafts`",
             source=asked.source,
         )
-    source, revision = weights.addressed(wishes.draft_weights_source or f"hf://{draft.repo}")
-    pinned = wishes.draft_manifest is not None or weights.COMMIT.fullmatch(revision)
+    source, revision = weights.addressed(settings.draft_weights_source or f"hf://{draft.repo}")
+    pinned = settings.draft_manifest is not None or weights.COMMIT.fullmatch(revision)
     if not pinned and not source.startswith("file://"):
         findings.add(
             "weights.draft_unpinned",
@@ -95,15 +95,15 @@ def document(
         source=draft.source,
     )
     folder = re.sub(r"[^\w.-]", "-", revision)
-    rows = wishes.draft_manifest["files"] if wishes.draft_manifest else None
+    rows = settings.draft_manifest["files"] if settings.draft_manifest else None
     return {
         "name": draft.name,
         "method": draft.method,
-        "tokens": int(wishes.speculative_tokens),
+        "tokens": settings.speculative_tokens,
         "source": source,
         "dir": f"{paths.MODELS}/{draft.name}/{folder}",
         "bytes": sum(row["size"] for row in rows) if rows else draft.size_bytes,
-        "manifest": dict(wishes.draft_manifest) if wishes.draft_manifest else None,
+        "manifest": dict(settings.draft_manifest) if settings.draft_manifest else None,
     }
 
 

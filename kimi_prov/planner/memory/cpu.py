@@ -2,146 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
+from kimi_prov.planner.decisions import Budget, Part
+from kimi_prov.planner.engine.flag_names import VLLM, whole
 from kimi_prov.planner.memory import architecture
 from kimi_prov.planner.memory.numa import room_of, roomiest
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Engine, Model
+    from kimi_prov.catalog.loader import Model
     from kimi_prov.facts.host import Host
+    from kimi_prov.planner.decisions import Slices, Workload
+    from kimi_prov.planner.engine.flag_names import FlagNames
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.settings.parsing import Settings
 
 GIB = 1 << 30
 # Contexts are offered in whole blocks of this many tokens.
 CONTEXT_STEP = 1024
 
 
-@dataclass(frozen=True)
-class Part:
-    """Something that host memory goes to; `kind` is weights, cache, overhead or system."""
-
-    kind: str
-    name: str
-    size_bytes: int
-
-
-@dataclass(frozen=True)
-class Slices:
-    """Bytes of the experts in memory, on how many nodes, and of a layer while it is loaded."""
-
-    experts: int
-    nodes: int
-    loading: int
-
-
-@dataclass(frozen=True)
-class Graphics:
-    """What each GPU's memory goes to, in bytes, and how many of them work together.
-
-    `memory` is what the card has, `utilization` the share that the engine may take of it.
-    `sequences`: requests that one engine runs at once. `data`: copies of attention, each with
-    requests and a cache of its own, that share the experts. `experts`: routed experts of each
-    layer that live on GPUs, None where all do.
-    """
-
-    ranks: int
-    memory: int
-    utilization: float
-    weights: int
-    replicated: int
-    overhead: int
-    batched_tokens: int
-    sequences: int = 0
-    expert_parallel: bool = False
-    decode_context: int = 1
-    pipeline: int = 1
-    data: int = 1
-    experts: int | None = None
-
-    @property
-    def gpus(self) -> int:
-        """GPUs that one instance takes."""
-        return self.ranks * self.pipeline * self.data
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What memory goes to. `kv_bytes` is the cache of one instance, or of each GPU."""
-
-    context: int
-    kv_bytes: int
-    kv_bytes_per_token: int
-    kv_dtype: str
-    parts: tuple[Part, ...]
-    weights_total: int
-    graphics: Graphics | None = None
-    instances: int = 1
-
-    @property
-    def kv_tokens(self) -> int:
-        """Tokens that the cache of one instance holds, all requests together."""
-        return self.kv_tokens_one * (self.graphics.data if self.graphics else 1)
-
-    @property
-    def kv_tokens_one(self) -> int:
-        """Tokens that one conversation can have: it stays with one copy of attention."""
-        spread = self.graphics.decode_context if self.graphics else 1
-        return max(0, self.kv_bytes) // self.kv_bytes_per_token * spread
-
-    @property
-    def host_required(self) -> int:
-        """Bytes of host memory, the system's reserve included, RAM disk not."""
-        return sum(part.size_bytes for part in self.parts)
-
-    @property
-    def tensor_parallel(self) -> int:
-        """GPUs that share one model."""
-        return self.graphics.ranks if self.graphics else 1
-
-    def document(self, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
-        """Give the plan's `memory`."""
-        card = self.graphics
-        return {
-            "weights_bytes_total": self.weights_total,
-            "weights_bytes_per_gpu": card.weights if card else None,
-            "replicated_bytes_per_gpu": card.replicated if card else None,
-            "gpu_bytes": card.memory if card else None,
-            "gpu_utilization": card.utilization if card else None,
-            "gpu_experts": card.experts if card else None,
-            "kv_bytes_per_token": self.kv_bytes_per_token,
-            "kv_available_bytes_per_gpu": self.kv_bytes if card else None,
-            "kv_available_bytes": None if card else self.kv_bytes,
-            "kv_tokens_max": self.kv_tokens,
-            "overhead_bytes_per_gpu": card.overhead if card else None,
-            "host_ram_required_bytes": self.host_required + ram_disk_bytes,
-            "host_ram_available_bytes": host.memory_bytes,
-            "host_parts": [
-                {"kind": part.kind, "name": part.name, "bytes": part.size_bytes}
-                for part in self.parts
-            ],
-        }
-
-
 def on_cpu(
     host: Host,
-    wishes: Wishes,
-    model: Model,
-    engine: Engine,
-    sizes: tuple[int, int],
+    settings: Settings,
+    work: Workload,
+    weights: int,
     slices: Slices | None = None,
     instances: int = 1,
 ) -> Budget:
     """Count as vLLM's CPU backend does: cache in whole GiB, weights copied into memory.
 
-    `sizes`: bytes of the weights as they lie in memory, and of the checkpoint; `slices`: how
-    experts by kt-kernel or repacked ones lie on the nodes. Of several `instances` each has a node
-    of its own, its own copy of all and a share of the requests.
+    `weights`: their bytes as they lie in memory; `slices`: how experts by kt-kernel or repacked
+    ones lie on the nodes. Of several `instances` each has a node of its own, its own copy of all
+    and a share of the requests.
     """
-    weights, checkpoint = sizes
+    engine, model = work.engine, work.model
     loading = slices.loading if slices else 0
     per_token = architecture.kv_bytes_per_token(model.architecture)
     free = host.memory_bytes - host.reserve_bytes
@@ -154,8 +50,9 @@ def on_cpu(
         own = -(-(slices.experts + loading + host.reserve_bytes) // slices.nodes)
         free = min(free, min(n.memory_bytes for n in host.nodes) - own - beside)
     most = max(GIB, free // GIB * GIB)
-    context = fitting_context(wishes, model, most // per_token)
-    requests = -(-int(wishes.concurrency) // instances)
+    context = fitting_context(settings, model, VLLM, most // per_token)
+    each = -(-settings.concurrency // instances)
+    requests = whole(settings.engine_args.get(VLLM.requests)) or each
     wanted = -(-context * requests * per_token // GIB) * GIB
     kv = max(GIB, min(wanted, most))
     return Budget(
@@ -174,7 +71,7 @@ def on_cpu(
             ),
             Part("system", "Left to the system", host.reserve_bytes),
         ),
-        weights_total=checkpoint,
+        weights_total=architecture.checkpoint_bytes(model.architecture, work.weights_format),
         instances=instances,
     )
 
@@ -190,22 +87,55 @@ def cpu_resident_bytes(model: Model, weights_format: str, experts: int | None) -
     return experts + architecture.plain_bytes(shape, weights_format)
 
 
-def fitting_context(wishes: Wishes, model: Model, most_tokens: int) -> int:
-    """Tokens asked for, or the most that model and cache allow in whole steps."""
-    given = wishes.engine_args.get("max-model-len")
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-        return int(given)
-    if not wishes.auto("context"):
-        return int(wishes.context)
+def fitting_context(settings: Settings, model: Model, names: FlagNames, most_tokens: int) -> int:
+    """Tokens asked for, or the most that model and cache allow in whole steps.
+
+    The engine's own flag in `kimi_engine_args` wins over `kimi_context`.
+    """
+    given = whole(settings.engine_args.get(names.context))
+    if given is not None:
+        return given
+    if not settings.auto("context"):
+        return int(settings.context)
     fits = max(CONTEXT_STEP, most_tokens // CONTEXT_STEP * CONTEXT_STEP)
     return min(model.context, fits)
 
 
-def judge(host: Host, wishes: Wishes, model: Model, found: Budget, findings: Findings) -> None:
+def document(found: Budget, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
+    """Give the plan's `memory`."""
+    gpu = found.gpu
+    return {
+        "weights_bytes_total": found.weights_total,
+        "weights_bytes_per_gpu": gpu.weights if gpu else None,
+        "replicated_bytes_per_gpu": gpu.replicated if gpu else None,
+        "gpu_bytes": gpu.memory if gpu else None,
+        "gpu_utilization": gpu.utilization if gpu else None,
+        "gpu_experts": gpu.experts if gpu else None,
+        "kv_bytes_per_token": found.kv_bytes_per_token,
+        "kv_available_bytes_per_gpu": found.kv_bytes if gpu else None,
+        "kv_available_bytes": None if gpu else found.kv_bytes,
+        "kv_tokens_max": found.kv_tokens,
+        "overhead_bytes_per_gpu": gpu.overhead if gpu else None,
+        "host_ram_required_bytes": found.host_required + ram_disk_bytes,
+        "host_ram_available_bytes": host.memory_bytes,
+        "host_parts": [
+            {"kind": part.kind, "name": part.name, "bytes": part.size_bytes} for part in found.parts
+        ],
+    }
+
+
+def judge(
+    host: Host,
+    settings: Settings,
+    model: Model,
+    found: Budget,
+    names: FlagNames,
+    findings: Findings,
+) -> None:
     """Say what does not fit: host memory, each GPU's memory, the context."""
     _judge_ram(host, found, findings)
-    _judge_graphics(model, found, findings)
-    _judge_context(wishes, model, found, findings)
+    _judge_gpu(model, found, findings)
+    _judge_context(settings, model, found, names, findings)
 
 
 def _judge_ram(host: Host, found: Budget, findings: Findings) -> None:
@@ -234,28 +164,28 @@ def _judge_ram(host: Host, found: Budget, findings: Findings) -> None:
         )
 
 
-def _judge_graphics(model: Model, found: Budget, findings: Findings) -> None:
-    card = found.graphics
-    if card is None:
+def _judge_gpu(model: Model, found: Budget, findings: Findings) -> None:
+    gpu = found.gpu
+    if gpu is None:
         return
-    usable = int(card.memory * card.utilization)
-    need = card.weights + card.overhead
+    usable = int(gpu.memory * gpu.utilization)
+    need = gpu.weights + gpu.overhead
     shown = (
-        f"{human(card.weights)} of weights and {human(card.overhead)} of working memory on each "
-        f"of {card.ranks} GPU(s)"
+        f"{human(gpu.weights)} of weights and {human(gpu.overhead)} of working memory on each "
+        f"of {gpu.ranks} GPU(s)"
     )
     if found.kv_bytes <= 0:
         findings.add(
             "gpu.memory",
             severity="blocker",
             names={"model": model.name},
-            observed=f"{human(usable)} usable of {human(card.memory)} on each "
+            observed=f"{human(usable)} usable of {human(gpu.memory)} on each "
             f"(the engine would say `Available KV cache memory: {found.kv_bytes / GIB:.2f} GiB`)",
             required=f"more than {human(need)}: {shown}",
             fix="use more or larger GPUs"
             + (
                 ", or kimi_engine: ktransformers, which keeps experts in host memory"
-                if model.versions("ktransformers") and card.experts is None
+                if model.versions("ktransformers") and gpu.experts is None
                 else ""
             ),
         )
@@ -268,14 +198,22 @@ def _judge_graphics(model: Model, found: Budget, findings: Findings) -> None:
         )
 
 
-def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findings) -> None:
+def _judge_context(
+    settings: Settings, model: Model, found: Budget, names: FlagNames, findings: Findings
+) -> None:
+    flag = names.context if whole(settings.engine_args.get(names.context)) else None
+    place = f"{flag} in kimi_engine_args" if flag else "kimi_context"
     if found.context > model.context:
         findings.add(
             "context.model",
             names={"model": model.name},
-            observed=f"kimi_context: {found.context}",
+            observed=f"kimi_engine_args: {flag}: {found.context}"
+            if flag
+            else f"kimi_context: {found.context}",
             required=f"at most {model.context} tokens",
-            fix=f"set kimi_context to {model.context} or less, or to auto",
+            fix=f"remove {flag} from kimi_engine_args"
+            if flag
+            else f"set kimi_context to {model.context} or less, or to auto",
             source=model.source,
         )
     if found.kv_tokens_one < found.context:
@@ -283,27 +221,27 @@ def _judge_context(wishes: Wishes, model: Model, found: Budget, findings: Findin
             "context.memory",
             observed=f"room for {found.kv_tokens_one} tokens",
             required=f"{found.context} tokens",
-            fix=_shorter(model, found),
+            fix=_shorter(model, found, place),
         )
-    elif found.kv_tokens * found.instances < found.context * int(wishes.concurrency):
+    elif found.kv_tokens * found.instances < found.context * settings.concurrency:
         findings.add(
             "context.concurrency",
             observed=f"cache for {found.kv_tokens * found.instances} tokens",
-            required=f"{wishes.concurrency} x {found.context} tokens for all at once",
+            required=f"{settings.concurrency} x {found.context} tokens for all at once",
         )
 
 
-def _shorter(model: Model, found: Budget) -> str:
-    """Say which context fits, and what would hold the one asked for."""
+def _shorter(model: Model, found: Budget, place: str) -> str:
+    """Say which context fits, and what would hold the one asked for; `place`: where that is set."""
     if found.kv_tokens_one < CONTEXT_STEP:
         return "use a machine with more memory, or more or larger GPUs"
-    ways = [f"set kimi_context to {found.kv_tokens_one // CONTEXT_STEP * CONTEXT_STEP} or less"]
-    card = found.graphics
-    if card is not None and card.experts is None:
+    ways = [f"set {place} to {found.kv_tokens_one // CONTEXT_STEP * CONTEXT_STEP} or less"]
+    gpu = found.gpu
+    if gpu is not None and gpu.experts is None:
         if found.kv_dtype == "bf16" and 2 * found.kv_tokens_one >= found.context:
             ways.append(f"kimi_kv_dtype to fp8 (room for {2 * found.kv_tokens_one} tokens)")
-        if card.decode_context == 1 and card.ranks * found.kv_tokens_one >= found.context:
-            ways.append(f"decode-context-parallel-size {card.ranks} in kimi_engine_args")
+        if gpu.decode_context == 1 and gpu.ranks * found.kv_tokens_one >= found.context:
+            ways.append(f"{VLLM.decode_context_parallel} {gpu.ranks} in kimi_engine_args")
         if model.versions("ktransformers"):
             ways.append("kimi_engine to ktransformers (experts in host memory, slower)")
     return ", or ".join(ways)

@@ -7,17 +7,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import Combination, number
+from kimi_prov.on_host.kt import quantise
+from kimi_prov.planner.decisions import Budget, GpuBudget, Part, Workload
 from kimi_prov.planner.engine import sglang, speculative
+from kimi_prov.planner.engine.flag_names import SGLANG_KT, VLLM, fraction, kv_dtype, names, whole
 from kimi_prov.planner.memory import architecture
-from kimi_prov.planner.memory.cpu import CONTEXT_STEP, GIB, Budget, Graphics, Part, fitting_context
+from kimi_prov.planner.memory.cpu import CONTEXT_STEP, GIB, fitting_context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.catalog.loader import Architecture, Catalogue, Engine, Model
+    from kimi_prov.catalog.loader import Architecture, Catalogue, Engine
     from kimi_prov.catalog.rows import Format
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.settings.parsing import Settings
 
 # Of the memory that nvidia-smi shows, CUDA shows this share (79.18 of 79.65 GiB on H100).
 _VISIBLE = 0.994
@@ -40,6 +43,8 @@ _KT_GPU_OVERHEAD = round(2.75e9)
 # chunk, the most that leaves enough for experts; on the CPU the least, for others wait for each.
 # The overhead above is with the least of them.
 _KT_CHUNKS, _KT_CHUNK_SHARE = (16384, 8192, 4096), 0.05
+# Share of a GPU's memory that all of it may take together.
+_KT_SHARE = 0.98
 # Share of what experts and cache may take together that the cache gets where nobody says.
 _KT_CACHE_SHARE = 0.3
 
@@ -65,7 +70,7 @@ class Layout:
 
 
 def profiles(engine: Engine) -> tuple[Profile, Profile]:
-    """Give the usual settings, and those that served 8x H100 80GB (reference 004)."""
+    """Give the usual profile, and the one that served 8x H100 80GB (reference 004)."""
     return Profile(engine.gpu_memory_utilization or 0.9, 8192), Profile(0.95, 2048, 64)
 
 
@@ -86,25 +91,26 @@ def working_bytes(engine: Engine, shape: Architecture, tokens: int, sequences: i
     return engine.gpu_overhead_bytes + pass_bytes(shape, tokens) + sampler
 
 
-def ranks(host: Host, model: Model, catalogue: Catalogue, engine: Engine, wishes: Wishes) -> int:
+def ranks(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> int:
     """Give the GPUs that share one model: the most, in powers of two, that divide its parts."""
-    given = wishes.engine_args.get("tensor-parallel-size")
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-        return int(given)
-    shape = model.architecture
+    given = whole(settings.engine_args.get(names(work.engine.name).tensor_parallel))
+    if given is not None:
+        return given
+    shape = work.model.architecture
     found = 1
     while (
         found * 2 <= len(host.gpu_bytes)
         and shape.heads % (found * 2) == 0
         and shape.expert_width % (found * 2) == 0
-        and not _broken_above(found * 2, model, catalogue, engine)
+        and not _broken_above(found * 2, catalogue, work)
     ):
         found *= 2
     return found
 
 
-def _broken_above(ranks: int, model: Model, catalogue: Catalogue, engine: Engine) -> bool:
+def _broken_above(ranks: int, catalogue: Catalogue, work: Workload) -> bool:
     """Whether so many ranks are known to answer wrongly where fewer are well."""
+    engine, model = work.engine, work.model
     given = Combination(
         engine=engine.name,
         variant=engine.variant,
@@ -123,57 +129,50 @@ def fp8_cache(host: Host, engine: Engine) -> bool:
     return capability >= _FP8_CAPABILITY and number(engine.version) >= number(_FP8_SINCE)
 
 
-def fits(
-    host: Host, wishes: Wishes, model: Model, catalogue: Catalogue, work: tuple[Engine, str]
-) -> bool:
+def fits(found: Budget) -> bool:
     """Whether the GPUs hold all weights and a short conversation.
 
     A longer one that was asked for and does not fit is a finding, not a reason for a slower engine.
     """
-    return on_gpus(host, wishes, model, catalogue, work).kv_tokens_one >= _LEAST_CONTEXT
+    return found.kv_tokens_one >= _LEAST_CONTEXT
 
 
-def on_gpus(
-    host: Host, wishes: Wishes, model: Model, catalogue: Catalogue, work: tuple[Engine, str]
-) -> Budget:
-    """Share out the GPUs' memory for vLLM. `work`: the engine and the format of the weights.
+def on_gpus(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
+    """Share out the GPUs' memory for vLLM.
 
-    Tries the usual settings with a 16-bit cache, then tighter ones, then an 8-bit cache, until
+    Tries the usual profile with a 16-bit cache, then the tight one, then an 8-bit cache, until
     the context asked for fits.
     """
-    engine, weights_format = work
-    dtypes = _dtypes(host, wishes, model, engine, weights_format)
-    wanted = int(wishes.context) if not wishes.auto("context") else _SHORT_CONTEXT
-    enough = min(wanted, model.context)
+    dtypes = _dtypes(host, settings, work)
+    wanted = int(settings.context) if not settings.auto("context") else _SHORT_CONTEXT
+    enough = min(wanted, work.model.context)
     tried: list[Budget] = []
-    for layout in layouts(host, model, catalogue, engine, wishes):
+    for layout in layouts(host, settings, catalogue, work):
         # vLLM's context parallelism refuses an 8-bit cache.
         plain = [dtype for dtype in dtypes if dtype == "bf16"]
         for dtype in plain or dtypes if layout.context > 1 else dtypes:
-            for profile in profiles(engine):
-                found = _attempt(host, wishes, model, (catalogue, *work), (layout, profile, dtype))
+            for profile in profiles(work.engine):
+                found = _attempt(host, settings, catalogue, work, layout, profile, dtype)
                 if found.kv_tokens_one >= enough:
                     return found
                 tried.append(found)
     return max(tried, key=lambda found: found.kv_tokens_one)
 
 
-def layouts(
-    host: Host, model: Model, catalogue: Catalogue, engine: Engine, wishes: Wishes
-) -> list[Layout]:
+def layouts(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> list[Layout]:
     """Give the ways to lie over the GPUs, the simplest first.
 
     Tensor parallelism over one NVSwitch domain; over all GPUs, where they are more; stages of
     layers, where their number is no power of two; context parallelism for a context that was asked
     for. What the inventory names is taken as it is, and once.
     """
-    args = wishes.engine_args
-    given = [whole(args.get(f"{name}-parallel-size")) for name in ("pipeline", "data")]
-    context = whole(args.get("decode-context-parallel-size"))
-    most = ranks(host, model, catalogue, engine, wishes)
+    args = settings.engine_args
+    given = [whole(args.get(name)) for name in (VLLM.pipeline_parallel, VLLM.data_parallel)]
+    context = whole(args.get(VLLM.decode_context_parallel))
+    most = ranks(host, settings, catalogue, work)
     stages, copies = given[0] or 1, given[1] or 1
-    if any(given) or "tensor-parallel-size" in args:
-        if "tensor-parallel-size" not in args:
+    if any(given) or VLLM.tensor_parallel in args:
+        if VLLM.tensor_parallel not in args:
             most = max(1, min(most, _power(len(host.gpu_bytes) // (stages * copies))))
         return [Layout(most, stages, copies, context or 1)]
     gpus = len(host.gpu_bytes)
@@ -182,8 +181,8 @@ def layouts(
     found += _staged(most, gpus)
     if context:
         return [replace(layout, context=context) for layout in found]
-    mla = model.architecture.attention == "mla" and not host.amd
-    if mla and not wishes.auto("context") and wishes.kv_dtype != "fp8":
+    mla = work.model.architecture.attention == "mla" and not host.amd
+    if mla and not settings.auto("context") and settings.kv_dtype != "fp8":
         found += [replace(layout, context=layout.tensor) for layout in found if layout.tensor > 1]
     return found
 
@@ -204,38 +203,35 @@ def _power(number: int) -> int:
     return 1 << (number.bit_length() - 1) if number > 0 else 0
 
 
-def _dtypes(
-    host: Host, wishes: Wishes, model: Model, engine: Engine, weights_format: str
-) -> list[str]:
-    given = wishes.engine_args.get("kv-cache-dtype")
-    if given in ("fp8", "fp8_e4m3"):
-        return ["fp8"]
+def _dtypes(host: Host, settings: Settings, work: Workload) -> list[str]:
+    given = kv_dtype(settings.engine_args.get(VLLM.kv_dtype))
     if given is not None:
-        return ["bf16"]
-    if not wishes.auto("kv_dtype"):
-        return [str(wishes.kv_dtype)]
-    row = next((r for r in model.published if r.format == weights_format), None)
+        return [given]
+    if not settings.auto("kv_dtype"):
+        return [str(settings.kv_dtype)]
+    row = next((r for r in work.model.published if r.format == work.weights_format), None)
     if row is not None and row.kv_dtype in _BYTES:
         return [row.kv_dtype]
-    return ["bf16", "fp8"] if fp8_cache(host, engine) else ["bf16"]
+    return ["bf16", "fp8"] if fp8_cache(host, work.engine) else ["bf16"]
 
 
 def _attempt(
     host: Host,
-    wishes: Wishes,
-    model: Model,
-    work: tuple[Catalogue, Engine, str],
-    way: tuple[Layout, Profile, str],
+    settings: Settings,
+    catalogue: Catalogue,
+    work: Workload,
+    layout: Layout,
+    profile: Profile,
+    dtype: str,
 ) -> Budget:
-    catalogue, engine, weights_format = work
-    layout, profile, dtype = way
-    shape, args = model.architecture, wishes.engine_args
-    share = _fraction(args.get("gpu-memory-utilization")) or profile.utilization
-    batched = whole(args.get("max-num-batched-tokens")) or profile.batched_tokens
+    engine, model, weights_format = work.engine, work.model, work.weights_format
+    shape, args = model.architecture, settings.engine_args
+    share = fraction(args.get(VLLM.gpu_share)) or profile.utilization
+    batched = whole(args.get(VLLM.chunk)) or profile.batched_tokens
     engines = layout.instances * layout.data
-    wanted = each(wishes, engines)
-    sequences = whole(args.get("max-num-seqs")) or min(wanted, profile.sequences or wanted)
-    draft = speculative.wanted(wishes, catalogue, engine)
+    wanted = each(settings, engines)
+    sequences = whole(args.get(VLLM.requests)) or min(wanted, profile.sequences or wanted)
+    draft = speculative.wanted(settings, catalogue, engine)
     overhead = working_bytes(engine, shape, batched, sequences) + speculative.working_bytes(draft)
     memory = int(min(host.gpu_bytes) * _VISIBLE)
     weights = _weights(shape, weights_format, layout)
@@ -245,9 +241,9 @@ def _attempt(
     per_token = architecture.kv_bytes_per_token(shape, _BYTES[dtype], layout.tensor)
     per_token = _of_stage(per_token, shape, layout.pipeline)
     per_token += speculative.kv_bytes_per_token(draft, _BYTES[dtype], layout.tensor)
-    expert = args.get("enable-expert-parallel")
+    expert = args.get(VLLM.expert_parallel)
     return Budget(
-        context=fitting_context(wishes, model, max(0, kv) // per_token * layout.context),
+        context=fitting_context(settings, model, VLLM, max(0, kv) // per_token * layout.context),
         kv_bytes=kv,
         kv_bytes_per_token=per_token,
         kv_dtype=dtype,
@@ -257,7 +253,7 @@ def _attempt(
             Part("system", "Left to the system", host.reserve_bytes),
         ),
         weights_total=architecture.checkpoint_bytes(shape, weights_format),
-        graphics=Graphics(
+        gpu=GpuBudget(
             ranks=layout.tensor,
             memory=memory,
             utilization=share,
@@ -267,7 +263,7 @@ def _attempt(
             batched_tokens=batched,
             sequences=sequences,
             expert_parallel=layout.tensor * layout.data > 1
-            and (layout.data > 1 or int(wishes.concurrency) >= _EXPERT_PARALLEL_FROM)
+            and (layout.data > 1 or settings.concurrency >= _EXPERT_PARALLEL_FROM)
             if expert is None
             else bool(expert),
             decode_context=layout.context,
@@ -278,9 +274,9 @@ def _attempt(
     )
 
 
-def each(wishes: Wishes, engines: int) -> int:
+def each(settings: Settings, engines: int) -> int:
     """Return the requests at once that one of several engines has to take."""
-    return -(-int(wishes.concurrency) // engines)
+    return -(-settings.concurrency // engines)
 
 
 def _weights(shape: Architecture, weights_format: str, layout: Layout) -> int:
@@ -298,16 +294,16 @@ def _of_stage(size: int, shape: Architecture, stages: int) -> int:
 
 def _redundant(args: Mapping[str, Any], shape: Architecture, weights_format: str) -> int:
     """Return the bytes of the copies of experts that EPLB keeps beside the originals."""
-    config = args.get("eplb-config")
+    config = args.get(VLLM.expert_balancing_config)
     copies = whole(config.get("num_redundant_experts")) if isinstance(config, dict) else None
-    if not args.get("enable-eplb") or not copies:
+    if not args.get(VLLM.expert_balancing) or not copies:
         return 0
     return round(copies * architecture.expert_bytes(shape, weights_format))
 
 
 def _moved_out(args: Mapping[str, Any]) -> tuple[Part, ...]:
     """Host memory that the cache moves out to: `kv-offloading-size`, in GiB for all ranks."""
-    size = args.get("kv-offloading-size")
+    size = args.get(VLLM.cache_offloading)
     if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < 1 << 20:
         return ()
     return (Part("cache", "Cache moved out of the GPUs", round(size * GIB)),)
@@ -320,47 +316,58 @@ def resident_format(catalogue: Catalogue, engine: Engine, weights_format: str) -
     return rows[0] if method and rows else None
 
 
-def hybrid(
-    host: Host, wishes: Wishes, model: Model, catalogue: Catalogue, work: tuple[Engine, str]
-) -> Budget:
+def hybrid(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
     """Share out memory for KTransformers: all experts in RAM, as many as fit on GPUs as well.
 
     On each GPU: what is not a routed expert, the cache, a whole layer where long prompts go over
     it layer by layer, working memory, and with the rest experts (kt issue 1817: 24.34 GB + cache
     + 1.486 GB each).
     """
-    engine, weights_format = work
-    shape, args = model.architecture, wishes.engine_args
-    many = ranks(host, model, catalogue, engine, wishes)
+    engine, model, weights_format = work.engine, work.model, work.weights_format
+    shape, args = model.architecture, settings.engine_args
+    many = ranks(host, settings, catalogue, work)
     resident = resident_format(catalogue, engine, weights_format)
     per_weight = resident.expert_bytes if resident else 2.0
     routed = architecture.routed_params(shape)
     sparse = shape.layers - shape.dense_layers
-    streams = sglang.prefill_from((engine.methods or {}).get(weights_format)) is not None
+    method = (engine.methods or {}).get(weights_format)
+    streams = sglang.prefill_from(method) is not None
+    # Converted experts are read as they lie in memory, others as they lie in the checkpoint.
+    converted = method in quantise.KERNELS
+    read = per_weight if converted else catalogue.format(weights_format).expert_bytes
     memory = int(min(host.gpu_bytes) * _VISIBLE)
     plain = architecture.plain_bytes(shape, weights_format, many)
     each = architecture.expert_bytes(shape, weights_format) / many
     layer = round(each * shape.experts / sparse) if streams else 0
     proposed = _chunk(shape, memory) if streams else _KT_CHUNKS[-1]
-    chunk = whole(args.get("chunked-prefill-size")) or proposed
+    chunk = whole(args.get(SGLANG_KT.chunk)) or proposed
     overhead = _KT_GPU_OVERHEAD + layer + pass_bytes(shape, max(0, chunk - _KT_CHUNKS[-1]))
-    free = int(memory * 0.98) - plain - overhead
-    dtype = "bf16" if wishes.auto("kv_dtype") else str(wishes.kv_dtype)
+    free = int(memory * _KT_SHARE) - plain - overhead
+    share = fraction(args.get(SGLANG_KT.gpu_share))
+    if share is not None:
+        free = min(free, int(memory * share) - plain)
+    own_dtype = "bf16" if settings.auto("kv_dtype") else str(settings.kv_dtype)
+    dtype = kv_dtype(args.get(SGLANG_KT.kv_dtype)) or own_dtype
     per_token = architecture.kv_bytes_per_token(shape, _BYTES[dtype], many)
-    asked = whole(args.get("kt-num-gpu-experts"))
-    if asked is None:
-        room = free if not wishes.auto("context") else int(free * _KT_CACHE_SHARE)
-        context = fitting_context(wishes, model, max(0, room) // per_token)
-        tokens = min(max(0, free) // per_token, _tokens(context, wishes))
+    requests = whole(args.get(SGLANG_KT.requests)) or settings.concurrency
+    experts = whole(args.get(SGLANG_KT.gpu_experts), least=0)
+    most = max(0, free - int((experts or 0) * each))
+    auto = settings.auto("context") and experts is None
+    room = int(most * _KT_CACHE_SHARE) if auto else most
+    context = fitting_context(settings, model, SGLANG_KT, room // per_token)
+    wanted = whole(args.get(SGLANG_KT.cache_tokens)) or _tokens(context, requests)
+    tokens = min(most // per_token, wanted)
+    if experts is None:
         experts = max(0, min(shape.experts, math.floor((free - tokens * per_token) / each)))
-    else:
-        experts = asked
-        context = fitting_context(wishes, model, max(0, free - int(asked * each)) // per_token)
-        tokens = min(max(0, free - int(asked * each)) // per_token, _tokens(context, wishes))
     kv = tokens * per_token if free > 0 else free
     parts = (
         Part("weights", "Experts in host memory", round(routed * per_weight)),
-        Part("overhead", "Staging and the engine's processes", engine.overhead_bytes),
+        # A layer is held once more while it is loaded, or staged for the GPU.
+        Part(
+            "overhead",
+            "Staging and the engine's processes",
+            engine.overhead_bytes + round(routed / sparse * read),
+        ),
         Part("system", "Left to the system", host.reserve_bytes),
     )
     return Budget(
@@ -370,14 +377,15 @@ def hybrid(
         kv_dtype=dtype,
         parts=parts,
         weights_total=architecture.checkpoint_bytes(shape, weights_format),
-        graphics=Graphics(
+        gpu=GpuBudget(
             ranks=many,
             memory=memory,
-            utilization=0.98,
+            utilization=_KT_SHARE,
             weights=plain + round(experts * each),
             replicated=architecture.replicated_bytes(shape),
             overhead=overhead,
             batched_tokens=chunk,
+            sequences=requests,
             experts=experts,
         ),
     )
@@ -388,18 +396,6 @@ def _chunk(shape: Architecture, memory: int) -> int:
     return next((n for n in _KT_CHUNKS if pass_bytes(shape, n) <= room), _KT_CHUNKS[-1])
 
 
-def _tokens(context: int, wishes: Wishes) -> int:
+def _tokens(context: int, requests: int) -> int:
     """Cache for one whole conversation, and a share of one for each further request."""
-    others = max(0, int(wishes.concurrency) - 1)
-    return context + others * min(context, 8 * CONTEXT_STEP)
-
-
-def whole(value: object) -> int | None:
-    """Give a positive whole number; None for anything else that an inventory may hold."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _fraction(value: object) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
-        return float(value)
-    return None
+    return context + (requests - 1) * min(context, 8 * CONTEXT_STEP)

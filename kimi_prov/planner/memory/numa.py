@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system.machine import format_list
+from kimi_prov.planner.decisions import Placement
 from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
     from kimi_prov.facts.host import Host, Node
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.settings.parsing import Settings
 
 # On so few cores there is none to share.
 _SMALL = 4
 # An instance is bound to one node where it takes at most this share of it.
 _NODE_SHARE = 0.9
-
-
-@dataclass(frozen=True)
-class Placement:
-    """`threads`: CPUs that the kernels are pinned to; `cpus`: all that the unit may use.
-
-    `pools`: nodes that kt-kernel binds a pool to, `pool_threads` the threads of all together.
-    `gpu_nodes`: the node of each GPU that works, empty where it is not known for all of them;
-    `binds_itself`: whether the engine is told to bind each worker to its GPU's node.
-    """
-
-    numactl: tuple[str, ...]
-    nodes: tuple[int, ...]
-    cpus: str
-    threads: str
-    pools: tuple[int, ...] = ()
-    pool_threads: int = 0
-    gpu_nodes: tuple[int, ...] = ()
-    binds_itself: bool = False
-
-    @property
-    def strict(self) -> bool:
-        """Whether numactl binds its memory: what the nodes do not hold is killed, not moved."""
-        return any(word.startswith("--membind") for word in self.numactl)
 
 
 def beside(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Placement:
@@ -67,7 +44,7 @@ def beside(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Pla
 def _near(host: Host, gpus: int) -> tuple[int, ...]:
     """Node of each GPU that works; empty unless known for every one."""
     known = {node.id for node in host.nodes}
-    found = [card.get("numa_node") for card in host.facts["gpus"][:gpus]]
+    found = [gpu.get("numa_node") for gpu in host.facts["gpus"][:gpus]]
     return tuple(found) if len(found) == gpus and known.issuperset(found) else ()
 
 
@@ -112,7 +89,7 @@ def place(host: Host, required_bytes: int, findings: Findings) -> Placement:
     )
 
 
-def copies(host: Host, wishes: Wishes, engine_bytes: int, findings: Findings) -> int:
+def copies(host: Host, settings: Settings, engine_bytes: int, findings: Findings) -> int:
     """Say how many engines share a machine without GPU, each on a NUMA node of its own.
 
     `engine_bytes`: what one takes with the least cache. Several where every node holds one whole
@@ -121,10 +98,10 @@ def copies(host: Host, wishes: Wishes, engine_bytes: int, findings: Findings) ->
     """
     most = len(host.nodes)
     fitting = [n for n in host.nodes if engine_bytes <= room_of(n)]
-    if wishes.auto("instances"):
+    if settings.auto("instances"):
         all_fit = most > 1 and len(fitting) == most and engine_bytes * most <= _left(host)
-        return most if all_fit and int(wishes.concurrency) >= most else 1
-    asked = int(wishes.instances)
+        return most if all_fit and settings.concurrency >= most else 1
+    asked = int(settings.instances)
     if asked > max(1, most):
         findings.add(
             "numa.instances",

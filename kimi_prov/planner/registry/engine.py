@@ -63,7 +63,10 @@ DEFINITIONS = (
         severities=("blocker", "warning"),
         source="kimi_prov/catalog/flags.yaml: the parsers of the wheels",
         remedy="setting",
-        titles={"warning": "--{flag} goes away with a later {engine}"},
+        titles={
+            "warning": "--{flag} goes away with a later {engine}",
+            "foreign": "--{flag} is a flag of another engine",
+        },
         own_source=True,
     ),
     Definition(
@@ -201,7 +204,8 @@ DEFINITIONS = (
     Definition(
         "engine_args.override",
         title="The inventory overrides the plan's --{flag}",
-        severities=("info",),
+        titles={"warning": "--{flag} in kimi_engine_args contradicts {variable}"},
+        severities=("info", "warning"),
         source="kimi_engine_args wins over the planner",
         remedy="setting",
     ),

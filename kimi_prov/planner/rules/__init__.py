@@ -1,4 +1,4 @@
-"""Rules across the layers: each with a definition and a function. judge(case) -> findings."""
+"""Rules across the layers: each with a definition and a function. judge(context) -> findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kimi_prov.planner.rules.context import RULES, finding
 if TYPE_CHECKING:
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.registry.definition import Definition
-    from kimi_prov.planner.rules.context import Case
+    from kimi_prov.planner.rules.context import PlanContext
 
 # The page that `table` is kept in, from the root of the project.
 PAGE = "docs/rules.md"
@@ -21,9 +21,9 @@ PAGE = "docs/rules.md"
 _MODULES = (cpu, engines, gpu, machine, software)
 
 
-def judge(case: Case) -> list[Finding]:
+def judge(context: PlanContext) -> list[Finding]:
     """Ask every rule; what is unknown is passed over in silence, never guessed."""
-    return [finding(rule, hit) for rule in RULES.values() for hit in rule.look(case)]
+    return [finding(rule, result) for rule in RULES.values() for result in rule.check(context)]
 
 
 def table() -> str:

@@ -13,16 +13,15 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.loader import Catalogue, Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.engine.selection import Choice
-    from kimi_prov.planner.memory.cpu import Budget
-    from kimi_prov.planner.memory.numa import Placement
+    from kimi_prov.planner.decisions import Bound, Budget, Choice, Placement
     from kimi_prov.planner.registry.definition import Definition
-    from kimi_prov.planner.settings.parsing import Wishes
-    from kimi_prov.planner.storage.weights import Bound
+    from kimi_prov.planner.settings.parsing import Settings
+
+    Check = Callable[["PlanContext"], Iterable["RuleResult"]]
 
 
 @dataclass(frozen=True)
-class Case:
+class PlanContext:
     """One machine, what is asked of it, and what was decided.
 
     `proposed` are the flags that the planner chose, `flags` those with the inventory's over them;
@@ -30,7 +29,7 @@ class Case:
     """
 
     host: Host
-    wishes: Wishes
+    settings: Settings
     catalogue: Catalogue
     model: Model
     choice: Choice
@@ -52,7 +51,7 @@ class Case:
         return self.host.facts.get("nvidia") or {}
 
     @property
-    def cards(self) -> list[Mapping[str, Any]]:
+    def gpus(self) -> list[Mapping[str, Any]]:
         """The GPUs' facts."""
         return list(self.host.facts["gpus"])
 
@@ -64,13 +63,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: the finding that it makes, and the function that looks."""
+    """A rule: the finding that it makes, and the function that checks."""
 
     definition: Definition
-    look: Callable[[Case], Iterable[Hit]]
+    check: Check
 
 
-class Hit(Observation):
+class RuleResult(Observation):
     """What a rule found."""
 
 
@@ -79,20 +78,20 @@ RULES: dict[str, Rule] = {}
 
 def rule(
     identity: str,
-) -> Callable[[Callable[[Case], Iterable[Hit]]], Callable[[Case], Iterable[Hit]]]:
-    """Enter a function as the rule of a finding. It gives a Hit for each thing that is wrong.
+) -> Callable[[Check], Check]:
+    """Enter a function as the rule of a finding. It gives a RuleResult for each fault.
 
     Raises KeyError for an id that the registry does not have.
     """
 
-    def enter(look: Callable[[Case], Iterable[Hit]]) -> Callable[[Case], Iterable[Hit]]:
+    def enter(check: Check) -> Check:
         assert identity not in RULES, identity  # noqa: S101  (two rules of one name)
-        RULES[identity] = Rule(DEFINITIONS[identity], look)
-        return look
+        RULES[identity] = Rule(DEFINITIONS[identity], check)
+        return check
 
     return enter
 
 
-def finding(found: Rule, hit: Hit) -> Finding:
+def finding(found: Rule, result: RuleResult) -> Finding:
     """Make a finding of what a rule found."""
-    return make(found.definition.id, **hit)
+    return make(found.definition.id, **result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.memory import gpu
-from kimi_prov.planner.rules.context import Case, Hit, rule
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,20 +14,22 @@ _AMX = ("amx_tile", "amx_int8", "amx_bf16")
 
 
 @rule("cpu.format_isa")
-def _format_isa(case: Case) -> Iterator[Hit]:
-    form = gpu.resident_format(case.catalogue, case.choice.engine, case.choice.weights_format)
-    if not case.choice.hybrid or form is None or not form.isa or case.host.isa is None:
+def _format_isa(context: PlanContext) -> Iterator[RuleResult]:
+    form = gpu.resident_format(
+        context.catalogue, context.choice.engine, context.choice.weights_format
+    )
+    if not context.choice.hybrid or form is None or not form.isa or context.host.isa is None:
         return
-    if not any(set(need) <= case.host.isa for need in form.isa):
-        yield Hit(
+    if not any(set(need) <= context.host.isa for need in form.isa):
+        yield RuleResult(
             severity="blocker",
-            observed=", ".join(sorted(case.host.isa & {f for need in form.isa for f in need}))
+            observed=", ".join(sorted(context.host.isa & {f for need in form.isa for f in need}))
             or "none of them",
             required=" or ".join(" and ".join(need) for need in form.isa),
             fix="choose a CPU with AVX-512 (any Xeon since Ice Lake, any EPYC since Genoa)",
         )
-    elif not set(form.isa[0]) <= case.host.isa:
-        yield Hit(
+    elif not set(form.isa[0]) <= context.host.isa:
+        yield RuleResult(
             severity="warning",
             observed="AVX2 alone",
             required=" and ".join(form.isa[0]),
@@ -36,10 +38,10 @@ def _format_isa(case: Case) -> Iterator[Hit]:
 
 
 @rule("cpu.amx_permission")
-def _amx_permission(case: Case) -> Iterator[Hit]:
-    has = case.host.isa is not None and bool(case.host.isa.intersection(_AMX))
-    if has and case.facts["cpu"].get("amx_permission") is False:
-        yield Hit(
+def _amx_permission(context: PlanContext) -> Iterator[RuleResult]:
+    has = context.host.isa is not None and bool(context.host.isa.intersection(_AMX))
+    if has and context.facts["cpu"].get("amx_permission") is False:
+        yield RuleResult(
             observed="amx in the CPU, permission refused",
             required="kernel 5.16 or newer; on a virtual machine, XTILEDATA passed through",
             fix="boot a newer kernel, or pass the host's CPU through",
@@ -47,24 +49,24 @@ def _amx_permission(case: Case) -> Iterator[Hit]:
 
 
 @rule("cpu.threads_as_cores")
-def _threads_as_cores(case: Case) -> Iterator[Hit]:
-    asked = case.flags.get("kt-cpuinfer")
-    cores = len(case.host.primary)
+def _threads_as_cores(context: PlanContext) -> Iterator[RuleResult]:
+    asked = context.flags.get("kt-cpuinfer")
+    cores = len(context.host.primary)
     if isinstance(asked, int) and cores and asked > cores:
-        yield Hit(
-            observed=f"kt-cpuinfer {asked}, {cores} cores, {len(case.host.cpus)} threads",
-            required=f"at most {case.place.pool_threads}",
+        yield RuleResult(
+            observed=f"kt-cpuinfer {asked}, {cores} cores, {len(context.host.cpus)} threads",
+            required=f"at most {context.place.pool_threads}",
             fix=f"remove kt-cpuinfer from kimi_engine_args (the plan chose "
-            f"{case.place.pool_threads})",
+            f"{context.place.pool_threads})",
         )
 
 
 @rule("cpu.cores_left")
-def _cores_left(case: Case) -> Iterator[Hit]:
-    asked = case.flags.get("kt-cpuinfer")
-    cores = len(case.host.primary)
+def _cores_left(context: PlanContext) -> Iterator[RuleResult]:
+    asked = context.flags.get("kt-cpuinfer")
+    cores = len(context.host.primary)
     if isinstance(asked, int) and cores and cores - 2 < asked <= cores:
-        yield Hit(
+        yield RuleResult(
             observed=f"kt-cpuinfer {asked} of {cores} cores",
             required=f"at most {max(1, cores - 2)}",
             fix="leave at least two cores to the server and the GPUs' processes",
@@ -72,10 +74,10 @@ def _cores_left(case: Case) -> Iterator[Hit]:
 
 
 @rule("cpu.identity")
-def _identity(case: Case) -> Iterator[Hit]:
-    if case.heavy and case.host.processor is None:
-        yield Hit(
-            observed=str(case.facts["cpu"].get("model") or "unknown"),
+def _identity(context: PlanContext) -> Iterator[RuleResult]:
+    if context.heavy and context.host.processor is None:
+        yield RuleResult(
+            observed=str(context.facts["cpu"].get("model") or "unknown"),
             required="a model that the catalogue knows",
             fix="add it to cpus.yaml of your own catalogue, or measure with "
             "`kimi-prov probe --measure`",
@@ -83,29 +85,29 @@ def _identity(case: Case) -> Iterator[Hit]:
 
 
 @rule("numa.sub_nodes")
-def _sub_nodes(case: Case) -> Iterator[Hit]:
-    nodes, sockets = len(case.host.nodes), case.host.sockets
-    if case.heavy and nodes > sockets:
-        yield Hit(
+def _sub_nodes(context: PlanContext) -> Iterator[RuleResult]:
+    nodes, sockets = len(context.host.nodes), context.host.sockets
+    if context.heavy and nodes > sockets:
+        yield RuleResult(
             observed=f"{nodes} nodes on {sockets} socket(s)",
             required="one node a socket is simplest; the plan names the nodes it uses",
         )
 
 
 @rule("numa.binding")
-def _binding(case: Case) -> Iterator[Hit]:
-    if not case.choice.hybrid:
+def _binding(context: PlanContext) -> Iterator[RuleResult]:
+    if not context.choice.hybrid:
         return
-    count, listed = case.flags.get("kt-threadpool-count"), case.flags.get("kt-numa-nodes")
-    width = case.model.architecture.expert_width
+    count, listed = context.flags.get("kt-threadpool-count"), context.flags.get("kt-numa-nodes")
+    width = context.model.architecture.expert_width
     if isinstance(count, int) and count > 0 and width % count:
-        yield Hit(
+        yield RuleResult(
             observed=f"kt-threadpool-count {count}",
             required=f"a number that divides {width}: 1, 2, 4 or 8",
             fix="remove kt-threadpool-count from kimi_engine_args",
         )
     if isinstance(listed, list) and isinstance(count, int) and len(listed) != count:
-        yield Hit(
+        yield RuleResult(
             observed=f"{count} pools, {len(listed)} nodes",
             required="as many nodes as pools",
             fix="give both kt-threadpool-count and kt-numa-nodes, or neither",

@@ -7,8 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import human
-from kimi_prov.planner.memory import architecture, gpu
-from kimi_prov.planner.rules.context import Case, Hit, rule
+from kimi_prov.planner.decisions import Workload
+from kimi_prov.planner.engine.flag_names import VLLM
+from kimi_prov.planner.memory import architecture
+from kimi_prov.planner.memory import gpu as graphics
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
@@ -19,12 +22,12 @@ _HELD = 2 << 30
 
 
 @rule("gpu.mixed")
-def _mixed(case: Case) -> Iterator[Hit]:
-    kinds = {str(card.get("model") or card.get("name_raw")) for card in case.cards}
-    sizes = [size for size in case.host.gpu_bytes if size]
+def _mixed(context: PlanContext) -> Iterator[RuleResult]:
+    kinds = {str(gpu.get("model") or gpu.get("name_raw")) for gpu in context.gpus}
+    sizes = [size for size in context.host.gpu_bytes if size]
     spread = sizes and max(sizes) - min(sizes) > max(sizes) * _SPAN
     if len(kinds) > 1 or spread:
-        yield Hit(
+        yield RuleResult(
             observed=", ".join(sorted(kinds)),
             required="equal GPUs",
             fix="use equal GPUs for one model",
@@ -32,20 +35,20 @@ def _mixed(case: Case) -> Iterator[Hit]:
 
 
 @rule("gpu.unknown")
-def _unknown(case: Case) -> Iterator[Hit]:
-    if case.cards and case.host.gpu is None:
-        yield Hit(
-            observed=str(case.cards[0].get("model") or case.cards[0].get("name_raw")),
+def _unknown(context: PlanContext) -> Iterator[RuleResult]:
+    if context.gpus and context.host.gpu is None:
+        yield RuleResult(
+            observed=str(context.gpus[0].get("model") or context.gpus[0].get("name_raw")),
             required="a card of the catalogue, for speed and power",
             fix="add it to gpus.yaml of your own catalogue",
         )
 
 
 @rule("gpu.mig")
-def _mig(case: Case) -> Iterator[Hit]:
-    cut = [str(card["index"]) for card in case.cards if card.get("mig")]
+def _mig(context: PlanContext) -> Iterator[RuleResult]:
+    cut = [str(gpu["index"]) for gpu in context.gpus if gpu.get("mig")]
     if cut:
-        yield Hit(
+        yield RuleResult(
             observed=f"MIG on GPU {', '.join(cut)}",
             required="MIG off",
             fix="nvidia-smi -mig 0, then restart the machine",
@@ -53,26 +56,26 @@ def _mig(case: Case) -> Iterator[Hit]:
 
 
 @rule("gpu.pcie")
-def _pcie(case: Case) -> Iterator[Hit]:
-    for card in case.cards:
-        link = card.get("pcie") or {}
+def _pcie(context: PlanContext) -> Iterator[RuleResult]:
+    for gpu in context.gpus:
+        link = gpu.get("pcie") or {}
         width, most = link.get("width"), link.get("width_max")
         if width and most and width < most:
-            yield Hit(
+            yield RuleResult(
                 severity="warning",
-                observed=f"GPU {card['index']}: x{width} of x{most}",
+                observed=f"GPU {gpu['index']}: x{width} of x{most}",
                 required=f"x{most}",
                 fix="seat the card again, look at the riser and the slot's firmware setting",
             )
             return
         slot, card_most = link.get("gen_max"), link.get("gen_card")
-        if card_most is None and case.host.gpu is not None:
-            card_most = case.host.gpu.pcie_gen
+        if card_most is None and context.host.gpu is not None:
+            card_most = context.host.gpu.pcie_gen
         # The present generation says nothing: an idle link saves power.
         if slot and card_most and slot < card_most:
-            yield Hit(
-                severity="warning" if case.choice.hybrid else "info",
-                observed=f"GPU {card['index']}: the slot gives PCIe {slot}",
+            yield RuleResult(
+                severity="warning" if context.choice.hybrid else "info",
+                observed=f"GPU {gpu['index']}: the slot gives PCIe {slot}",
                 required=f"PCIe {card_most}",
                 fix="use a slot, or a board, of the card's generation",
             )
@@ -80,12 +83,12 @@ def _pcie(case: Case) -> Iterator[Hit]:
 
 
 @rule("gpu.nvlink")
-def _nvlink(case: Case) -> Iterator[Hit]:
-    ranks = case.budget.tensor_parallel
-    if ranks < 2 or case.host.amd:
+def _nvlink(context: PlanContext) -> Iterator[RuleResult]:
+    ranks = context.budget.tensor_parallel
+    if ranks < 2 or context.host.amd:
         return
-    links = case.nvidia.get("nvlink")
-    row = case.host.gpu
+    links = context.nvidia.get("nvlink")
+    row = context.host.gpu
     sold = bool(row and row.nvlink_gb_s)
     matrix = (links or {}).get("matrix")
     if matrix is None:
@@ -96,7 +99,7 @@ def _nvlink(case: Case) -> Iterator[Hit]:
     pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
     bare = [(a, b) for a, b in pairs if not _links(matrix, a, b)]
     if not bare:
-        yield Hit(
+        yield RuleResult(
             severity="pass",
             observed=f"all {ranks} GPUs are linked",
             required="NVLink between all GPUs of one model",
@@ -104,7 +107,7 @@ def _nvlink(case: Case) -> Iterator[Hit]:
     elif len(bare) == len(pairs):
         yield _without("no NVLink between any two GPUs", ranks)
     else:
-        yield Hit(
+        yield RuleResult(
             severity="warning",
             observed=f"no NVLink between {len(bare) // 2} of {len(pairs) // 2} pairs",
             required="NVLink between all GPUs of one model",
@@ -113,8 +116,8 @@ def _nvlink(case: Case) -> Iterator[Hit]:
         )
 
 
-def _without(observed: str, ranks: int) -> Hit:
-    return Hit(
+def _without(observed: str, ranks: int) -> RuleResult:
+    return RuleResult(
         severity="warning" if ranks >= 8 else "info",
         observed=observed,
         required=f"NVLink for tensor parallelism over {ranks} GPUs",
@@ -134,11 +137,11 @@ def _links(matrix: list[list[object]], a: int, b: int) -> bool:
 
 
 @rule("gpu.fabric")
-def _fabric(case: Case) -> Iterator[Hit]:
-    states = {str(card["fabric_state"]) for card in case.cards if card.get("fabric_state")}
+def _fabric(context: PlanContext) -> Iterator[RuleResult]:
+    states = {str(gpu["fabric_state"]) for gpu in context.gpus if gpu.get("fabric_state")}
     wrong = {s for s in states if s.lower() not in ("completed", "n/a", "not supported")}
     if wrong:
-        yield Hit(
+        yield RuleResult(
             observed=", ".join(sorted(wrong)),
             required="Completed",
             fix="start nvidia-fabricmanager of exactly the driver's version; on a virtual machine "
@@ -147,22 +150,22 @@ def _fabric(case: Case) -> Iterator[Hit]:
 
 
 @rule("gpu.divisible")
-def _divisible(case: Case) -> Iterator[Hit]:
-    ranks, shape = case.budget.tensor_parallel, case.model.architecture
+def _divisible(context: PlanContext) -> Iterator[RuleResult]:
+    ranks, shape = context.budget.tensor_parallel, context.model.architecture
     for name, size in (("attention heads", shape.heads), ("expert width", shape.expert_width)):
         if ranks > 0 and size % ranks:
-            yield Hit(
+            yield RuleResult(
                 observed=f"tensor-parallel-size {ranks}",
                 required=f"a number that divides {size} ({name})",
                 fix="remove tensor-parallel-size from kimi_engine_args",
             )
-    card = case.budget.graphics
-    if card and card.gpus > len(case.host.gpu_bytes):
-        ways = {"tensor": ranks, "pipeline": card.pipeline, "data": card.data}
+    gpu = context.budget.gpu
+    if gpu and gpu.gpus > len(context.host.gpu_bytes):
+        ways = {"tensor": ranks, "pipeline": gpu.pipeline, "data": gpu.data}
         named = {name: size for name, size in ways.items() if size > 1 or name == "tensor"}
-        yield Hit(
+        yield RuleResult(
             observed=", ".join(f"{name}-parallel-size {size}" for name, size in named.items())
-            + f", {len(case.host.gpu_bytes)} GPU(s)",
+            + f", {len(context.host.gpu_bytes)} GPU(s)",
             required="not more ranks than GPUs",
             fix=f"remove {', '.join(f'{name}-parallel-size' for name in named)} from "
             "kimi_engine_args",
@@ -170,119 +173,118 @@ def _divisible(case: Case) -> Iterator[Hit]:
 
 
 @rule("gpu.idle")
-def _idle(case: Case) -> Iterator[Hit]:
-    count, card = len(case.host.gpu_bytes), case.budget.graphics
-    work = card.gpus * case.budget.instances if card else 0
+def _idle(context: PlanContext) -> Iterator[RuleResult]:
+    count, gpu = len(context.host.gpu_bytes), context.budget.gpu
+    work = gpu.gpus * context.budget.instances if gpu else 0
     if 0 < work < count:
-        yield Hit(
+        yield RuleResult(
             observed=f"{work} of {count} GPUs work",
             required="1, 2, 4 or 8 GPUs",
         )
 
 
 @rule("kv.replication")
-def _replication(case: Case) -> Iterator[Hit]:
-    card, shape = case.budget.graphics, case.model.architecture
-    if card is None or card.ranks < 2 or shape.attention != "mla" or case.choice.hybrid:
+def _replication(context: PlanContext) -> Iterator[RuleResult]:
+    gpu, shape = context.budget.gpu, context.model.architecture
+    if gpu is None or gpu.ranks < 2 or shape.attention != "mla" or context.choice.hybrid:
         return
-    kv = max(0, case.budget.kv_bytes)
+    kv = max(0, context.budget.kv_bytes)
     eight = architecture.kv_bytes_per_token(shape, 1)
-    if card.decode_context > 1 or not kv:
+    if gpu.decode_context > 1 or not kv:
         return
-    yield Hit(
-        observed=f"{human(kv)} on each GPU hold {case.budget.kv_tokens} tokens "
-        f"({case.budget.kv_bytes_per_token} bytes each, {case.budget.kv_dtype})",
+    yield RuleResult(
+        observed=f"{human(kv)} on each GPU hold {context.budget.kv_tokens} tokens "
+        f"({context.budget.kv_bytes_per_token} bytes each, {context.budget.kv_dtype})",
         required=f"with an 8-bit cache {kv // eight} tokens; with "
-        f"decode-context-parallel-size {card.ranks} {card.ranks} times as many",
+        f"decode-context-parallel-size {gpu.ranks} {gpu.ranks} times as many",
     )
 
 
 @rule("parallel.context")
-def _context(case: Case) -> Iterator[Hit]:
-    card = case.budget.graphics
-    if card and card.decode_context > 1 and _chosen(case, "decode-context-parallel-size"):
-        yield Hit(
-            observed=f"{case.budget.kv_tokens_one // card.decode_context} tokens on one rank",
-            required=f"{case.budget.context} tokens; {card.decode_context} ranks hold "
-            f"{case.budget.kv_tokens_one}",
+def _context(context: PlanContext) -> Iterator[RuleResult]:
+    gpu = context.budget.gpu
+    if gpu and gpu.decode_context > 1 and _chosen(context, VLLM.decode_context_parallel):
+        yield RuleResult(
+            observed=f"{context.budget.kv_tokens_one // gpu.decode_context} tokens on one rank",
+            required=f"{context.budget.context} tokens; {gpu.decode_context} ranks hold "
+            f"{context.budget.kv_tokens_one}",
             fix="ask for a shorter kimi_context where every token's time counts",
         )
 
 
 @rule("parallel.pipeline")
-def _pipeline(case: Case) -> Iterator[Hit]:
-    card = case.budget.graphics
-    if card and card.pipeline > 1 and _chosen(case, "pipeline-parallel-size"):
-        yield Hit(
-            observed=f"{len(case.host.gpu_bytes)} GPUs",
-            required=f"tensor-parallel-size {card.ranks}, pipeline-parallel-size {card.pipeline}: "
+def _pipeline(context: PlanContext) -> Iterator[RuleResult]:
+    gpu = context.budget.gpu
+    if gpu and gpu.pipeline > 1 and _chosen(context, VLLM.pipeline_parallel):
+        yield RuleResult(
+            observed=f"{len(context.host.gpu_bytes)} GPUs",
+            required=f"tensor-parallel-size {gpu.ranks}, pipeline-parallel-size {gpu.pipeline}: "
             "one request is no faster than on the GPUs of one stage",
         )
 
 
 @rule("parallel.instances")
-def _instances(case: Case) -> Iterator[Hit]:
-    card, many = case.budget.graphics, case.budget.instances
-    if card and many > 1:
-        yield Hit(
-            observed=f"{len(case.host.gpu_bytes)} GPUs, {card.gpus} hold the model",
-            required=f"{many} instances of tensor-parallel-size {card.ranks}; the proxy shares "
+def _instances(context: PlanContext) -> Iterator[RuleResult]:
+    gpu, many = context.budget.gpu, context.budget.instances
+    if gpu and many > 1:
+        yield RuleResult(
+            observed=f"{len(context.host.gpu_bytes)} GPUs, {gpu.gpus} hold the model",
+            required=f"{many} instances of tensor-parallel-size {gpu.ranks}; the proxy shares "
             "requests out",
             fix="set tensor-parallel-size in kimi_engine_args for one instance",
         )
 
 
 @rule("parallel.data")
-def _data(case: Case) -> Iterator[Hit]:
-    card, budget = case.budget.graphics, case.budget
-    wanted = int(case.wishes.concurrency) * min(budget.context, prediction.TYPICAL_TOKENS)
+def _data(context: PlanContext) -> Iterator[RuleResult]:
+    gpu, budget = context.budget.gpu, context.budget
+    wanted = context.settings.concurrency * min(budget.context, prediction.TYPICAL_TOKENS)
     short = budget.kv_tokens * budget.instances < wanted
-    if card is None or card.data * card.decode_context > 1 or card.ranks < 2 or not short:
+    if gpu is None or gpu.data * gpu.decode_context > 1 or gpu.ranks < 2 or not short:
         return
-    if case.choice.hybrid or case.model.architecture.attention != "mla":
+    if context.choice.hybrid or context.model.architecture.attention != "mla":
         return
-    ways = {"tensor-parallel-size": 1, "data-parallel-size": card.ranks}
-    ways["enable-expert-parallel"] = True
-    other = gpu.on_gpus(
-        case.host,
-        replace(case.wishes, values={**case.wishes.values, "kimi_engine_args": ways}),
-        case.model,
-        case.catalogue,
-        (case.choice.engine, case.choice.weights_format),
+    ways = {VLLM.tensor_parallel: 1, VLLM.data_parallel: gpu.ranks}
+    ways[VLLM.expert_parallel] = True
+    other = graphics.on_gpus(
+        context.host,
+        replace(context.settings, engine_args=ways),
+        context.catalogue,
+        Workload(context.choice.engine, context.model, context.choice.weights_format),
     )
     if other.kv_tokens > budget.kv_tokens and other.kv_tokens_one >= budget.context:
-        yield Hit(
+        yield RuleResult(
             observed=f"cache for {budget.kv_tokens} tokens, {wanted} wanted by "
-            f"{case.wishes.concurrency} requests",
+            f"{context.settings.concurrency} requests",
             required=f"{other.kv_tokens} tokens with "
             + ", ".join(f"{flag}: {json.dumps(value)}" for flag, value in ways.items())
             + " in kimi_engine_args; a single request gets slower",
         )
 
 
-def _chosen(case: Case, flag: str) -> bool:
-    return flag not in case.wishes.engine_args
+def _chosen(context: PlanContext, flag: str) -> bool:
+    return flag not in context.settings.engine_args
 
 
 @rule("gpu.nvfp4")
-def _nvfp4(case: Case) -> Iterator[Hit]:
-    low = (case.host.capability or "").partition(".")[0] in ("7", "8", "9")
-    if case.choice.weights_format == "nvfp4" and low and not case.host.amd:
-        yield Hit(
-            observed=f"nvfp4, compute capability {case.host.capability}",
+def _nvfp4(context: PlanContext) -> Iterator[RuleResult]:
+    low = (context.host.capability or "").partition(".")[0] in ("7", "8", "9")
+    if context.choice.weights_format == "nvfp4" and low and not context.host.amd:
+        yield RuleResult(
+            observed=f"nvfp4, compute capability {context.host.capability}",
             required="compute capability 10.0 for FP4 arithmetic; here it saves 4.4 GB, no time",
         )
 
 
 @rule("gpu.held")
-def _held(case: Case) -> Iterator[Hit]:
-    units = case.facts["kimi"].get("units") or {}
+def _held(context: PlanContext) -> Iterator[RuleResult]:
+    units = context.facts["kimi"].get("units") or {}
     ours = any(name.startswith("kimi-serve@") and units[name] == "active" for name in units)
-    full = [card for card in case.cards if (card.get("memory_used_bytes") or 0) > _HELD]
+    full = [gpu for gpu in context.gpus if (gpu.get("memory_used_bytes") or 0) > _HELD]
     if full and not ours:
-        yield Hit(
+        yield RuleResult(
             observed=", ".join(
-                f"GPU {card['index']}: {human(card['memory_used_bytes'])}" for card in full
+                f"GPU {gpu['index']}: {human(gpu['memory_used_bytes'])}" for gpu in full
             ),
             required=f"less than {human(_HELD)} in use before the engine starts",
             fix="end what `nvidia-smi` lists there; where it lists nothing, restart the machine",

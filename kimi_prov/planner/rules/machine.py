@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
-from kimi_prov.planner.rules.context import Case, Hit, rule
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,14 +16,14 @@ _SHM = 8 << 30
 
 
 @rule("memory.channels")
-def _channels(case: Case) -> Iterator[Hit]:
-    memory = case.facts["memory"]
+def _channels(context: PlanContext) -> Iterator[RuleResult]:
+    memory = context.facts["memory"]
     used, total = memory.get("channels_populated"), memory.get("channels_total")
-    if total is None and case.host.processor and case.host.processor.memory_channels:
-        total = case.host.processor.memory_channels * case.host.sockets
+    if total is None and context.host.processor and context.host.processor.memory_channels:
+        total = context.host.processor.memory_channels * context.host.sockets
     if used and total and used < total:
-        yield Hit(
-            severity="warning" if case.choice.hybrid or not case.host.gpu_bytes else "info",
+        yield RuleResult(
+            severity="warning" if context.choice.hybrid or not context.host.gpu_bytes else "info",
             observed=f"{used} of {total} channels",
             required=f"{total} channels, one equal DIMM each at least",
             fix=f"add {total - used} DIMM(s) of the size and speed of the others",
@@ -31,53 +31,53 @@ def _channels(case: Case) -> Iterator[Hit]:
 
 
 @rule("numa.node_room")
-def _node_room(case: Case) -> Iterator[Hit]:
+def _node_room(context: PlanContext) -> Iterator[RuleResult]:
     """Only before a start: what runs already has taken its memory."""
-    units = case.facts["kimi"].get("units") or {}
+    units = context.facts["kimi"].get("units") or {}
     stopped = ("inactive", "failed")
     if any(n.startswith("kimi-serve@") and state not in stopped for n, state in units.items()):
         return
-    nodes = case.facts["numa"]["nodes"]
+    nodes = context.facts["numa"]["nodes"]
     shown = sum(row.get("memory_total_bytes") or 0 for row in nodes)
-    if shown < case.host.memory_bytes * 0.8:
+    if shown < context.host.memory_bytes * 0.8:
         # A virtual machine whose nodes grow as they are used.
         return
     rows = {row["id"]: row.get("memory_available_bytes") for row in nodes}
     short = [
         (node, left)
-        for node in case.bound.nodes
-        if (left := rows.get(node)) is not None and left < case.bound.share
+        for node in context.bound.nodes
+        if (left := rows.get(node)) is not None and left < context.bound.share
     ]
     if short:
-        yield Hit(
+        yield RuleResult(
             observed=", ".join(f"node {node}: {human(left)} available" for node, left in short),
-            required=f"{human(case.bound.share)} on each of node(s) "
-            f"{', '.join(map(str, case.bound.nodes))}",
+            required=f"{human(context.bound.share)} on each of node(s) "
+            f"{', '.join(map(str, context.bound.nodes))}",
             fix="stop what takes the memory there (`numastat -p PROCESS` tells), then apply again",
         )
 
 
 @rule("memory.speed")
-def _speed(case: Case) -> Iterator[Hit]:
+def _speed(context: PlanContext) -> Iterator[RuleResult]:
     slow = [
         (dimm["configured_mt_s"], dimm["speed_mt_s"])
-        for dimm in case.facts["memory"].get("dimms") or ()
+        for dimm in context.facts["memory"].get("dimms") or ()
         if dimm.get("configured_mt_s") and dimm.get("speed_mt_s")
         if dimm["configured_mt_s"] < dimm["speed_mt_s"]
     ]
     if slow:
-        yield Hit(
+        yield RuleResult(
             observed=f"{slow[0][0]} of {slow[0][1]} MT/s on {len(slow)} DIMM(s)",
             required="one DIMM a channel, at the processor's speed",
         )
 
 
 @rule("memory.dimms_mixed")
-def _mixed(case: Case) -> Iterator[Hit]:
-    dimms = case.facts["memory"].get("dimms") or ()
+def _mixed(context: PlanContext) -> Iterator[RuleResult]:
+    dimms = context.facts["memory"].get("dimms") or ()
     sizes = {dimm["size_bytes"] for dimm in dimms if dimm.get("size_bytes")}
     if len(sizes) > 1:
-        yield Hit(
+        yield RuleResult(
             observed=", ".join(human(size) for size in sorted(sizes)),
             required="equal DIMMs",
             fix="use DIMMs of one size",
@@ -85,11 +85,11 @@ def _mixed(case: Case) -> Iterator[Hit]:
 
 
 @rule("memory.cgroup")
-def _cgroup(case: Case) -> Iterator[Hit]:
-    memory = case.facts["memory"]
+def _cgroup(context: PlanContext) -> Iterator[RuleResult]:
+    memory = context.facts["memory"]
     limit, total = memory.get("cgroup_limit_bytes"), memory.get("total_bytes")
-    if limit and total and limit < total and case.heavy:
-        yield Hit(
+    if limit and total and limit < total and context.heavy:
+        yield RuleResult(
             observed=human(limit),
             required=f"{human(total)} are in the machine",
             fix="raise the container's memory limit",
@@ -97,10 +97,10 @@ def _cgroup(case: Case) -> Iterator[Hit]:
 
 
 @rule("memory.shm")
-def _shm(case: Case) -> Iterator[Hit]:
-    size = case.facts["memory"].get("shm_size_bytes")
-    if size is not None and size < _SHM and case.budget.tensor_parallel > 1:
-        yield Hit(
+def _shm(context: PlanContext) -> Iterator[RuleResult]:
+    size = context.facts["memory"].get("shm_size_bytes")
+    if size is not None and size < _SHM and context.budget.tensor_parallel > 1:
+        yield RuleResult(
             observed=human(size),
             required=human(_SHM),
             fix="mount -o remount,size=16G /dev/shm, and the same in /etc/fstab",
@@ -108,21 +108,21 @@ def _shm(case: Case) -> Iterator[Hit]:
 
 
 @rule("memory.swap")
-def _swap(case: Case) -> Iterator[Hit]:
-    if case.host.swap_bytes and case.heavy:
-        yield Hit(
-            observed=human(case.host.swap_bytes),
+def _swap(context: PlanContext) -> Iterator[RuleResult]:
+    if context.host.swap_bytes and context.heavy:
+        yield RuleResult(
+            observed=human(context.host.swap_bytes),
             required="no swap",
             fix="swapoff -a, and remove it from /etc/fstab",
         )
 
 
 @rule("memory.hugepages")
-def _hugepages(case: Case) -> Iterator[Hit]:
-    memory = case.facts["memory"]
+def _hugepages(context: PlanContext) -> Iterator[RuleResult]:
+    memory = context.facts["memory"]
     size = (memory.get("hugepages_total") or 0) * (memory.get("hugepage_bytes") or (2 << 20))
-    if size > case.host.memory_bytes // 20 and case.heavy:
-        yield Hit(
+    if size > context.host.memory_bytes // 20 and context.heavy:
+        yield RuleResult(
             observed=human(size),
             required="none reserved",
             fix="sysctl vm.nr_hugepages=0, unless another program needs them",
@@ -130,32 +130,34 @@ def _hugepages(case: Case) -> Iterator[Hit]:
 
 
 @rule("tuning.numa_balancing")
-def _numa_balancing(case: Case) -> Iterator[Hit]:
-    row = (case.facts["tunables"].get("sysctl") or {}).get("kernel.numa_balancing") or {}
-    if row.get("value") not in (None, "0") and len(case.host.nodes) > 1 and case.heavy:
+def _numa_balancing(context: PlanContext) -> Iterator[RuleResult]:
+    row = (context.facts["tunables"].get("sysctl") or {}).get("kernel.numa_balancing") or {}
+    if row.get("value") not in (None, "0") and len(context.host.nodes) > 1 and context.heavy:
         yield _setting(row, f"kernel.numa_balancing is {row['value']}", "0")
 
 
 @rule("tuning.governor")
-def _governor(case: Case) -> Iterator[Hit]:
-    row = case.facts["tunables"].get("governor") or {}
-    if row.get("value") not in (None, "performance") and case.heavy:
+def _governor(context: PlanContext) -> Iterator[RuleResult]:
+    row = context.facts["tunables"].get("governor") or {}
+    if row.get("value") not in (None, "performance") and context.heavy:
         yield _setting(row, str(row["value"]), "performance")
 
 
 @rule("tuning.thp")
-def _thp(case: Case) -> Iterator[Hit]:
-    row = case.facts["tunables"].get("thp") or {}
-    on_cpu = case.choice.hybrid or not case.host.gpu_bytes
-    if row.get("value") == "never" and on_cpu and case.heavy:
+def _thp(context: PlanContext) -> Iterator[RuleResult]:
+    row = context.facts["tunables"].get("thp") or {}
+    on_cpu = context.choice.hybrid or not context.host.gpu_bytes
+    if row.get("value") == "never" and on_cpu and context.heavy:
         yield _setting(row, "never", "always or madvise")
 
 
-def _setting(row: Mapping[str, Any], observed: str, required: str) -> Hit:
+def _setting(row: Mapping[str, Any], observed: str, required: str) -> RuleResult:
     """Say what `apply` sets by itself; what it cannot is a warning."""
     if row.get("writable"):
-        return Hit(severity="info", observed=observed, required=f"{required}: `apply` sets it")
-    return Hit(
+        return RuleResult(
+            severity="info", observed=observed, required=f"{required}: `apply` sets it"
+        )
+    return RuleResult(
         severity="warning",
         observed=observed,
         required=required,
@@ -166,11 +168,11 @@ def _setting(row: Mapping[str, Any], observed: str, required: str) -> Hit:
 
 
 @rule("disk.network")
-def _network_fs(case: Case) -> Iterator[Hit]:
-    row = _root(case)
+def _network_fs(context: PlanContext) -> Iterator[RuleResult]:
+    row = _root(context)
     kind = str(row.get("fstype") or "") if row else ""
     if row and (kind in _NETWORK_FS or kind.startswith("fuse")):
-        yield Hit(
+        yield RuleResult(
             observed=f"{row['mount']}: {kind}",
             required="a local disk below /srv/kimi",
             fix="mount a local NVMe drive at /srv/kimi; weights come to it by parallel transfer",
@@ -178,11 +180,11 @@ def _network_fs(case: Case) -> Iterator[Hit]:
 
 
 @rule("disk.capacity")
-def _capacity(case: Case) -> Iterator[Hit]:
-    sizes = [d["size_bytes"] for d in case.facts.get("disks") or () if d.get("size_bytes")]
-    need = case.plan["disk"]["required_bytes"]
-    if _root(case) is None and sizes and sum(sizes) < need:
-        yield Hit(
+def _capacity(context: PlanContext) -> Iterator[RuleResult]:
+    sizes = [d["size_bytes"] for d in context.facts.get("disks") or () if d.get("size_bytes")]
+    need = context.plan["disk"]["required_bytes"]
+    if _root(context) is None and sizes and sum(sizes) < need:
+        yield RuleResult(
             observed=human(sum(sizes)),
             required=human(need),
             fix="quote a larger NVMe drive",
@@ -190,13 +192,13 @@ def _capacity(case: Case) -> Iterator[Hit]:
 
 
 @rule("disk.speed")
-def _disk_speed(case: Case) -> Iterator[Hit]:
+def _disk_speed(context: PlanContext) -> Iterator[RuleResult]:
     rates = [
-        d["read_bytes_per_s"] for d in case.facts.get("disks") or () if d.get("read_bytes_per_s")
+        d["read_bytes_per_s"] for d in context.facts.get("disks") or () if d.get("read_bytes_per_s")
     ]
-    size = case.plan["model"]["bytes"]
+    size = context.plan["model"]["bytes"]
     if rates and size / max(rates) > _LOAD_S:
-        yield Hit(
+        yield RuleResult(
             observed=f"{max(rates) / 1e9:.1f} GB/s: {size / max(rates) / 60:.0f} minutes to read "
             f"{human(size)}",
             required=f"{size / _LOAD_S / 1e9:.1f} GB/s for half an hour",
@@ -205,11 +207,11 @@ def _disk_speed(case: Case) -> Iterator[Hit]:
 
 
 @rule("host.gib")
-def _gib(case: Case) -> Iterator[Hit]:
-    found = case.facts.get("gib")
+def _gib(context: PlanContext) -> Iterator[RuleResult]:
+    found = context.facts.get("gib")
     present = bool(found.get("present", any(found.values()))) if isinstance(found, dict) else found
-    if present and case.host.gpu_bytes:
-        yield Hit(
+    if present and context.host.gpu_bytes:
+        yield RuleResult(
             observed=_shown(found),
             required="no GIB plugin that ldconfig knows",
             fix="kimi-prov apply sets them aside; by hand, remove /usr/local/gib and its files in "
@@ -226,6 +228,6 @@ def _shown(found: object) -> str:
     return "present"
 
 
-def _root(case: Case) -> Mapping[str, Any] | None:
-    rows = case.facts["filesystems"]
+def _root(context: PlanContext) -> Mapping[str, Any] | None:
+    rows = context.facts["filesystems"]
     return next((row for row in rows if "/srv/kimi" in (row.get("holds") or [])), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.driver import branch, imex
-from kimi_prov.planner.rules.context import Case, Hit, rule
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,12 +14,16 @@ _BLACKWELL = ("10.", "12.")
 
 
 @rule("driver.fabric_manager")
-def _fabric_manager(case: Case) -> Iterator[Hit]:
-    driver = case.nvidia.get("driver_loaded") or case.nvidia.get("driver_installed")
-    manager = case.nvidia.get("fabric_manager")
-    states = {str(card.get("fabric_state") or "").lower() for card in case.cards}
-    if case.host.virtual and "completed" in states and not case.nvidia.get("nvswitch_devices"):
-        yield Hit(
+def _fabric_manager(context: PlanContext) -> Iterator[RuleResult]:
+    driver = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
+    manager = context.nvidia.get("fabric_manager")
+    states = {str(gpu.get("fabric_state") or "").lower() for gpu in context.gpus}
+    if (
+        context.host.virtual
+        and "completed" in states
+        and not context.nvidia.get("nvswitch_devices")
+    ):
+        yield RuleResult(
             severity="pass",
             observed="fabric state Completed; the host owns the fabric manager",
             required="a fabric that is ready",
@@ -27,7 +31,7 @@ def _fabric_manager(case: Case) -> Iterator[Hit]:
         return
     version = (manager or {}).get("package_version")
     if driver and version and _plain(version) != _plain(driver):
-        yield Hit(
+        yield RuleResult(
             severity="blocker",
             observed=f"fabric manager {version}, driver {driver}",
             required="the same version",
@@ -35,20 +39,20 @@ def _fabric_manager(case: Case) -> Iterator[Hit]:
             "in one transaction with the driver",
         )
     elif (
-        case.nvidia.get("nvswitch")
+        context.nvidia.get("nvswitch")
         and driver
         and manager is not None
         and not version
-        and not case.host.virtual
+        and not context.host.virtual
     ):
-        yield Hit(
+        yield RuleResult(
             severity="blocker",
             observed="no fabric manager",
             required=f"nvidia-fabricmanager of version {driver}, running",
             fix=f"apt-get install nvidia-fabricmanager-{branch(driver)} in the version {driver}",
         )
-    elif manager and version and manager.get("active") is False and not case.host.virtual:
-        yield Hit(
+    elif manager and version and manager.get("active") is False and not context.host.virtual:
+        yield RuleResult(
             severity="blocker",
             observed="the fabric manager does not run",
             required="nvidia-fabricmanager.service active",
@@ -57,13 +61,13 @@ def _fabric_manager(case: Case) -> Iterator[Hit]:
 
 
 @rule("driver.imex")
-def _imex(case: Case) -> Iterator[Hit]:
-    driver = case.nvidia.get("driver_loaded") or case.nvidia.get("driver_installed")
-    found = imex(case.nvidia)
+def _imex(context: PlanContext) -> Iterator[RuleResult]:
+    driver = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
+    found = imex(context.nvidia)
     if not driver or found is None or _plain(found[1]) == _plain(driver):
         return
     name, version = found
-    yield Hit(
+    yield RuleResult(
         observed=f"{name} {version}, driver {driver}",
         required="the same version; a memory export between nodes fails otherwise",
         fix=f"apt-get install nvidia-imex-{branch(driver)} in the version {driver}, or, where no "
@@ -72,11 +76,11 @@ def _imex(case: Case) -> Iterator[Hit]:
 
 
 @rule("driver.nscq")
-def _nscq(case: Case) -> Iterator[Hit]:
-    driver = case.nvidia.get("driver_loaded") or case.nvidia.get("driver_installed")
-    found = case.nvidia.get("nscq")
+def _nscq(context: PlanContext) -> Iterator[RuleResult]:
+    driver = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
+    found = context.nvidia.get("nscq")
     if driver and found and _plain(found) != _plain(driver):
-        yield Hit(
+        yield RuleResult(
             observed=f"nscq {found}, driver {driver}",
             required="the same version",
             fix=f"apt-get install libnvidia-nscq-{branch(driver)} in the version {driver}",
@@ -84,12 +88,12 @@ def _nscq(case: Case) -> Iterator[Hit]:
 
 
 @rule("driver.open_module")
-def _open_module(case: Case) -> Iterator[Hit]:
-    capability = case.host.capability or ""
-    needs = bool(case.host.gpu and case.host.gpu.open_module_required)
+def _open_module(context: PlanContext) -> Iterator[RuleResult]:
+    capability = context.host.capability or ""
+    needs = bool(context.host.gpu and context.host.gpu.open_module_required)
     blackwell = needs or capability.startswith(_BLACKWELL)
-    if blackwell and not case.host.amd and case.nvidia.get("open_module") is False:
-        yield Hit(
+    if blackwell and not context.host.amd and context.nvidia.get("open_module") is False:
+        yield RuleResult(
             observed="closed kernel modules",
             required="open kernel modules, branch 570 or newer",
             fix="install nvidia-open of the same version, and restart the machine",
@@ -97,10 +101,10 @@ def _open_module(case: Case) -> Iterator[Hit]:
 
 
 @rule("driver.hold")
-def _hold(case: Case) -> Iterator[Hit]:
-    if case.host.gpu_bytes and case.nvidia.get("held") is False:
-        upgrades = (case.facts.get("packages") or {}).get("unattended_upgrades")
-        yield Hit(
+def _hold(context: PlanContext) -> Iterator[RuleResult]:
+    if context.host.gpu_bytes and context.nvidia.get("held") is False:
+        upgrades = (context.facts.get("packages") or {}).get("unattended_upgrades")
+        yield RuleResult(
             severity="info" if upgrades is False else "warning",
             observed="the driver's packages are not held",
             required="apt-mark hold, or a pin of the exact version",
@@ -109,22 +113,22 @@ def _hold(case: Case) -> Iterator[Hit]:
 
 
 @rule("driver.stock")
-def _stock(case: Case) -> Iterator[Hit]:
-    release = case.facts["host"]["os"]
+def _stock(context: PlanContext) -> Iterator[RuleResult]:
+    release = context.facts["host"]["os"]
     row = next(
         (
             s
-            for s in case.catalogue.systems
+            for s in context.catalogue.systems
             if (s.id, s.version) == (release.get("id"), release.get("version_id"))
         ),
         None,
     )
-    need = case.plan["driver"]["required_branch"]
+    need = context.plan["driver"]["required_branch"]
     if not row or not row.nvidia_driver or not need or branch(row.nvidia_driver) >= need:
         return
-    have = case.nvidia.get("driver_loaded") or case.nvidia.get("driver_installed")
+    have = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
     if branch(have) < need:
-        yield Hit(
+        yield RuleResult(
             observed=f"{row.id} {row.version} ships {row.nvidia_driver}",
             required=f"branch {need}: NVIDIA's repository, or a mirror of it; the version that "
             "apt resolves counts, not the package's name",
@@ -132,10 +136,10 @@ def _stock(case: Case) -> Iterator[Hit]:
 
 
 @rule("driver.persistence")
-def _persistence(case: Case) -> Iterator[Hit]:
-    off = [str(card["index"]) for card in case.cards if card.get("persistence") is False]
+def _persistence(context: PlanContext) -> Iterator[RuleResult]:
+    off = [str(gpu["index"]) for gpu in context.gpus if gpu.get("persistence") is False]
     if off:
-        yield Hit(
+        yield RuleResult(
             observed=f"off on GPU {', '.join(off)}",
             required="on",
             fix="systemctl enable --now nvidia-persistenced",

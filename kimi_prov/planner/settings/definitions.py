@@ -415,7 +415,7 @@ def table() -> str:
     lines = [
         "# Variables",
         "",
-        "Wishes in an inventory. All but `kimi_model` have a default; what is written there wins",
+        "Settings in an inventory. All but `kimi_model` have a default; what is written there wins",
         "over what the planner would choose, and where the two contradict each other the plan says",
         "so. Paths on the control machine are relative to the inventory's directory.",
         "",

@@ -1,4 +1,4 @@
-"""Inventory variables as typed wishes; what is wrong is refused with file, line, nearest name."""
+"""Inventory variables as typed settings; what is wrong is refused with file, line, nearest name."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import difflib
 import ipaddress
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from kimi_prov.errors import UserError
@@ -25,31 +25,80 @@ _HUB = re.compile(r"hf://[\w.-]+/[\w.-]+(@[\w./-]+)?")
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What one host's operator asked for, checked. Paths are absolute, on the control machine.
+# What the planner may be left to choose.
+Auto = Literal[
+    "context",
+    "weights_format",
+    "kt_method",
+    "instances",
+    "kv_dtype",
+    "engine",
+    "engine_version",
+    "experts",
+    "start_timeout_s",
+    "nvidia_driver_version",
+]
 
-    None and "auto" leave the choice to the planner. `host` and `address` are the inventory's.
+
+@dataclass(frozen=True)
+class Settings:
+    """What one host's operator set, checked: a field for each variable of `variables.py`.
+
+    Paths are absolute, on the control machine. None and "auto" leave the choice to the planner.
+    `host` and `address` are the inventory's; a `manifest` is what the file of that name holds.
     """
 
     host: str
     address: str | None
-    values: Mapping[str, Any]
-    manifest: Mapping[str, Any] | None = None
-    draft_manifest: Mapping[str, Any] | None = None
-    kt_manifest: Mapping[str, Any] | None = None
-    places: Mapping[str, str] = field(default_factory=dict)
+    model: str
+    context: int | Literal["auto"]
+    concurrency: int
+    served_names: list[str]
+    weights_source: str | None
+    weights_manifest: str | None
+    weights_format: Literal["int4", "nvfp4", "mxfp4", "fp8", "bf16", "auto"]
+    kt_method: Literal["AMXINT4", "AMXINT8", "auto"]
+    kt_weights_source: str | None
+    kt_weights_manifest: str | None
+    draft_weights_source: str | None
+    draft_weights_manifest: str | None
+    weights_workers: int
+    hf_endpoint: str | None
+    hf_token_file: str | None
+    ram_disk: Literal["auto", "always", "never"]
+    instances: int | Literal["auto"]
+    kv_dtype: Literal["bf16", "fp8", "auto"]
+    port: int
+    allowed_networks: list[str]
+    tls_cert_file: str | None
+    tls_key_file: str | None
+    tls_names: list[str]
+    api_keys_file: str | None
+    engine: Literal["vllm", "ktransformers", "auto"]
+    engine_version: str
+    engine_args: dict[str, Any]
+    experts: Literal["kt", "vllm", "auto"]
+    speculative_model: str | None
+    speculative_tokens: int
+    engine_stand_in: str | None
+    start_timeout_s: int | Literal["auto"]
+    nvidia_driver_version: str
+    nvidia_repo_url: str | None
+    nvidia_repo_key_url: str | None
+    nvidia_repo_key_fingerprint: str | None
+    ca_bundle: str | None
+    pip_index_url: str | None
+    pip_extra_index_urls: list[str]
+    pip_find_links: str | None
+    torch_index_url: str | None
+    apt_mirror: str | None
+    manifest: dict[str, Any] | None = None
+    draft_manifest: dict[str, Any] | None = None
+    kt_manifest: dict[str, Any] | None = None
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (its type is in the table)
-        """Value of the variable `kimi_<name>`."""
-        try:
-            return self.values[f"kimi_{name}"]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def auto(self, name: str) -> bool:
+    def auto(self, name: Auto) -> bool:
         """Whether the planner is to choose."""
-        return self.values[f"kimi_{name}"] in (None, "auto")
+        return bool(getattr(self, name) == "auto")
 
 
 def parse(
@@ -58,7 +107,7 @@ def parse(
     host: str,
     base: Path | None = None,
     locate: Locate | None = None,
-) -> Wishes:
+) -> Settings:
     """Check one host's variables; others than `kimi_*` are not looked at.
 
     `base`: directory that relative paths start from. `locate` tells "FILE:LINE" of a variable.
@@ -92,14 +141,13 @@ def parse(
     draft = values["kimi_draft_weights_manifest"]
     converted = values["kimi_kt_weights_manifest"]
     address = variables.get("ansible_host")
-    return Wishes(
+    return Settings(
         host=host,
         address=str(address) if address else None,
-        values=values,
+        **{name.removeprefix("kimi_"): value for name, value in values.items()},
         manifest=_manifest(Path(manifest)) if manifest else None,
         draft_manifest=_manifest(Path(draft)) if draft else None,
         kt_manifest=_manifest(Path(converted)) if converted else None,
-        places={name: where for name in names if (where := find(name))},
     )
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.kt import quantise
-from kimi_prov.planner.memory.gpu import whole
+from kimi_prov.planner.decisions import Converted
+from kimi_prov.planner.engine.flag_names import whole
 from kimi_prov.planner.storage import weights as storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Model
-    from kimi_prov.planner.engine.selection import Choice
+    from kimi_prov.planner.decisions import Choice, Weights
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.settings.parsing import Wishes
-    from kimi_prov.planner.storage.weights import Weights
+    from kimi_prov.planner.settings.parsing import Settings
 
 # Formats of a checkpoint that kt-kernel's kernels quantise from.
 _INPUTS = ("bf16", "fp8")
@@ -27,29 +26,8 @@ _INPUTS = ("bf16", "fp8")
 _LOSS = {"AMXINT4": "0.24 to 0.30", "AMXINT8": "0.02"}
 
 
-@dataclass(frozen=True)
-class Converted:
-    """Where the converted experts are, and how many bytes; `source` None: they are made here.
-
-    `layer_bytes`: what one layer of them takes, and once more while it is made. `pools`: thread
-    pools that the files are sliced for.
-    """
-
-    method: str
-    directory: str
-    size_bytes: int
-    layer_bytes: int
-    pools: int
-    source: str | None
-
-    @property
-    def room_bytes(self) -> int:
-        """Disk that it takes at most."""
-        return self.size_bytes + (self.layer_bytes if self.source is None else 0)
-
-
 def wanted(
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
     choice: Choice,
     weights: Weights,
@@ -61,7 +39,7 @@ def wanted(
     `flags` are the engine's, the inventory's over the plan's: the files are sliced for its pools.
     """
     flag = flags.get("kt-method")
-    if flag in quantise.KERNELS and flag != wishes.kt_method:
+    if flag in quantise.KERNELS and flag != settings.kt_method:
         findings.add(
             "conversion.flag",
             names={"flag": flag},
@@ -69,8 +47,8 @@ def wanted(
             required="the variable kimi_kt_method, which plans them",
             fix=f"remove kt-method from kimi_engine_args and set kimi_kt_method: {flag}",
         )
-    if wishes.auto("kt_method"):
-        if wishes.kt_weights_source is not None:
+    if settings.auto("kt_method"):
+        if settings.kt_weights_source is not None:
             findings.add(
                 "conversion.method",
                 observed="kimi_kt_weights_source is set, and kimi_kt_method is auto",
@@ -78,7 +56,7 @@ def wanted(
                 fix="set kimi_kt_method, or remove kimi_kt_weights_source",
             )
         return None
-    method = str(wishes.kt_method)
+    method = str(settings.kt_method)
     if not choice.hybrid:
         findings.add(
             "conversion.engine",
@@ -101,13 +79,13 @@ def wanted(
     width = (shape.expert_hidden or shape.hidden, shape.expert_width)
     layer = quantise.layer_bytes(method, shape.experts, *width, pools)
     size = layer * (shape.layers - shape.dense_layers)
-    if wishes.kt_manifest is not None:
-        size = sum(int(row["size"]) for row in wishes.kt_manifest["files"])
-    source, directory = wishes.kt_weights_source, f"{weights.directory}-{method.lower()}-{pools}"
+    if settings.kt_manifest is not None:
+        size = sum(int(row["size"]) for row in settings.kt_manifest["files"])
+    source, directory = settings.kt_weights_source, f"{weights.directory}-{method.lower()}-{pools}"
     if source is not None:
         source, directory = _given(str(source), model, method)
     found = Converted(method, directory, size, layer, pools, source)
-    _judge(wishes, choice, weights, found, findings)
+    _judge(settings, choice, weights, found, findings)
     return found
 
 
@@ -136,13 +114,13 @@ def document(
     }
 
 
-def fetched(found: Converted | None, wishes: Wishes) -> dict[str, Any] | None:
+def fetched(found: Converted | None, settings: Settings) -> dict[str, Any] | None:
     """Give what is fetched beside the weights; null where it is made here, or not wanted."""
     if found is None or found.source is None:
         return None
     return {
         "source": found.source,
-        "manifest": dict(wishes.kt_manifest) if wishes.kt_manifest else None,
+        "manifest": dict(settings.kt_manifest) if settings.kt_manifest else None,
         "dir": found.directory,
         "bytes": found.size_bytes,
         "pools": found.pools,
@@ -157,7 +135,7 @@ def _given(source: str, model: Model, method: str) -> tuple[str, str]:
 
 
 def _judge(
-    wishes: Wishes, choice: Choice, weights: Weights, found: Converted, findings: Findings
+    settings: Settings, choice: Choice, weights: Weights, found: Converted, findings: Findings
 ) -> None:
     method, sizes = found.method, f"{human(found.size_bytes)} of converted experts"
     findings.add(
@@ -166,7 +144,7 @@ def _judge(
         observed=f"kimi_kt_method: {method}: a layer's output is off by {_LOSS[method]} of its "
         f"size, and long prompts stay on the CPU; {sizes} beside {human(weights.size_bytes)} of "
         "weights on the disk",
-        required="the operator's own wish: the planner never chooses it",
+        required="a setting of the operator's: the planner never chooses it",
         fix="remove kimi_kt_method, or compare answers and speed with and without it",
     )
     if found.source is None and choice.weights_format not in _INPUTS:
@@ -188,7 +166,7 @@ def _judge(
             "so that a conversion cut short goes on where it was",
         )
         return
-    pinned = wishes.kt_manifest is not None or storage.COMMIT.search(found.directory)
+    pinned = settings.kt_manifest is not None or storage.COMMIT.search(found.directory)
     if found.source is not None and not pinned and not found.source.startswith("file://"):
         findings.add(
             "weights.converted_unpinned",

@@ -3,65 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system.machine import format_list
+from kimi_prov.planner.decisions import RamDisk, Weights
 from kimi_prov.planner.memory import architecture
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Engine, Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.engine.selection import Choice
+    from kimi_prov.planner.decisions import Bound, Choice, Converted
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.settings.parsing import Wishes
-    from kimi_prov.planner.storage.conversion import Converted
+    from kimi_prov.planner.settings.parsing import Settings
 
 CONVERTED = "the experts are read from the converted files, once; most of the weights are not read"
 _MIB = 1 << 20
 _DISK_RESERVE = 1_000_000_000
 COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Where the weights come from and how many bytes they are."""
-
-    source: str
-    revision: str
-    directory: str
-    size_bytes: int
-    pinned: bool
-
-
-@dataclass(frozen=True)
-class RamDisk:
-    """Whether there is one, why, and its mount options."""
-
-    enabled: bool
-    size_bytes: int
-    reason: str
-    options: str
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What the engine takes of host memory, in bytes, and the part bound strictly to nodes.
-
-    `total`: its own copy of the weights and the system's reserve included. `strict`: the part
-    that is bound, in equal shares, to `nodes`.
-    """
-
-    total: int
-    nodes: tuple[int, ...] = ()
-    strict: int = 0
-
-    @property
-    def share(self) -> int:
-        """Bytes that each of the nodes has to hold."""
-        return self.strict // max(1, len(self.nodes))
 
 
 def addressed(source: str, revision: str | None = None) -> tuple[str, str]:
@@ -73,11 +33,11 @@ def addressed(source: str, revision: str | None = None) -> tuple[str, str]:
     return f"hf://{repository}@{named}", named
 
 
-def weights(wishes: Wishes, model: Model, weights_format: str, findings: Findings) -> Weights:
+def weights(settings: Settings, model: Model, weights_format: str, findings: Findings) -> Weights:
     """Resolve the source; where neither inventory nor catalogue names one it is empty."""
     published = next((row for row in model.published if row.format == weights_format), None)
     repo = published.repo if published and weights_format != model.native_format else model.repo
-    source = wishes.weights_source or (f"hf://{repo}" if repo else "")
+    source = settings.weights_source or (f"hf://{repo}" if repo else "")
     if not source:
         findings.add(
             "weights.source_missing",
@@ -89,7 +49,7 @@ def weights(wishes: Wishes, model: Model, weights_format: str, findings: Finding
             source=model.source,
         )
     source, revision = addressed(source, model.revision)
-    pinned = wishes.manifest is not None or COMMIT.fullmatch(revision) is not None
+    pinned = settings.manifest is not None or COMMIT.fullmatch(revision) is not None
     if source and not pinned and not source.startswith("file://"):
         findings.add(
             "weights.unpinned",
@@ -98,15 +58,15 @@ def weights(wishes: Wishes, model: Model, weights_format: str, findings: Finding
             fix="set kimi_weights_manifest, or name the commit in kimi_weights_source",
         )
     size = architecture.checkpoint_bytes(model.architecture, weights_format) + model.other_bytes
-    if wishes.manifest is not None:
-        size = sum(int(row["size"]) for row in wishes.manifest["files"])
+    if settings.manifest is not None:
+        size = sum(int(row["size"]) for row in settings.manifest["files"])
     folder = re.sub(r"[^\w.-]", "-", revision)
     return Weights(source, revision, f"{paths.MODELS}/{model.name}/{folder}", size, pinned)
 
 
 def ram_disk(
     host: Host,
-    wishes: Wishes,
+    settings: Settings,
     found: Weights,
     bound: Bound,
     findings: Findings,
@@ -125,12 +85,12 @@ def ram_disk(
     fits = size + engine_bytes <= host.memory_bytes and _nodes_hold(host, size, bound)
     need = f"{human(size)} for the RAM disk and {human(engine_bytes)} for engine and system"
     have = f"of {human(host.memory_bytes)}"
-    wish = wishes.ram_disk
-    if wish == "never":
+    setting = settings.ram_disk
+    if setting == "never":
         return _off("the inventory says never (kimi_ram_disk)")
-    if wish == "auto" and converted is not None:
+    if setting == "auto" and converted is not None:
         return _off(CONVERTED)
-    if wish == "auto" and not fits:
+    if setting == "auto" and not fits:
         return _off(
             f"memory does not hold the weights twice: {need}, {have}; the page cache serves"
         )

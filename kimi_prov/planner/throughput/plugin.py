@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from kimi_prov.planner.engine.expert_backend import CHUNK, Way
+from kimi_prov.planner.engine.expert_backend import CHUNK
 from kimi_prov.planner.throughput.estimate import (
     DISK_GB_S,
     UNKNOWN_DISK_SPREAD,
@@ -31,6 +31,7 @@ from kimi_prov.planner.throughput.inputs import Estimate, Range
 from kimi_prov.planner.throughput.physics import Parts
 
 if TYPE_CHECKING:
+    from kimi_prov.planner.decisions import ExpertBackend
     from kimi_prov.planner.throughput.inputs import ModelShape, Serving
 
 # Picoseconds that a core of kt-kernel's RAWINT4 takes for a weight: to bring it in, and to multiply
@@ -67,7 +68,7 @@ class Layout:
     which streams `node_gb_s`; `engine_threads` are vLLM's, on the one node with its weights.
     """
 
-    way: Way
+    way: ExpertBackend
     threads: int
     nodes: int
     engine_threads: int

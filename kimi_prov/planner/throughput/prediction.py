@@ -12,10 +12,8 @@ from kimi_prov.planner.engine import expert_backend, sglang
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue, Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.engine.selection import Choice
-    from kimi_prov.planner.memory.cpu import Budget
-    from kimi_prov.planner.memory.numa import Placement
-    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.decisions import Budget, Choice, ExpertBackend, Placement
+    from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.planner.throughput import Cpu, Gpus, Machine, Serving
     from kimi_prov.planner.throughput.plugin import Layout
 
@@ -30,7 +28,7 @@ _UNKNOWN_SOCKET_GB_S = 200.0
 
 def document(
     host: Host,
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
     choice: Choice,
     budget: Budget,
@@ -39,13 +37,13 @@ def document(
     in_memory: bool,
 ) -> dict[str, Any]:
     """Give the plan's `throughput`. `in_memory`: a RAM disk holds the files when it starts."""
-    concurrency = int(wishes.concurrency)
+    concurrency = settings.concurrency
     if model.random_weights:
         return nothing(concurrency, "not estimated: a model of random weights")
     if budget.kv_tokens <= 0:
         return nothing(concurrency, "not estimated: it does not fit")
     served = choice.experts is not None or choice.weights_format in choice.engine.formats
-    if not served and budget.graphics is None:
+    if not served and budget.gpu is None:
         return nothing(concurrency, "not estimated: the engine does not serve these weights")
     # A quarter of a second, which plans of lab models need not pay.
     from kimi_prov.planner.throughput import (  # noqa: PLC0415
@@ -59,7 +57,7 @@ def document(
     if machine is None:
         return nothing(concurrency, f"not estimated: {assumed}")
     shape = shape_of(model.name, model.architecture)
-    serving = _serving(wishes, model, choice, budget, place, in_memory=in_memory)
+    serving = _serving(settings, model, choice, budget, place, in_memory=in_memory)
     basis = None
     one = replace(serving, concurrency=1)
     if choice.experts is not None and machine.cpu is not None:
@@ -129,7 +127,7 @@ def alternative(host: Host, model: Model) -> tuple[str, str] | None:
 
 
 def _serving(
-    wishes: Wishes,
+    settings: Settings,
     model: Model,
     choice: Choice,
     budget: Budget,
@@ -139,31 +137,31 @@ def _serving(
 ) -> Serving:
     from kimi_prov.planner.throughput import Serving, weight_format  # noqa: PLC0415
 
-    card = budget.graphics
+    gpu = budget.gpu
     context = budget.context
     output = min(_OUTPUT_TOKENS, max(1, context // 4))
     method = (choice.engine.methods or {}).get(choice.weights_format)
     return Serving(
         engine="ktransformers" if choice.hybrid else "vllm",
         weights=weight_format(_weights(choice, method)),
-        concurrency=-(-int(wishes.concurrency) // budget.instances),
+        concurrency=-(-settings.concurrency // budget.instances),
         input_tokens=max(1, min(_INPUT_TOKENS, context - output)),
         output_tokens=output,
-        tensor_parallel=card.ranks if card else None,
-        data_parallel=card.data if card else 1,
-        stages=card.pipeline if card else 1,
+        tensor_parallel=gpu.ranks if gpu else None,
+        data_parallel=gpu.data if gpu else 1,
+        stages=gpu.pipeline if gpu else 1,
         kv_dtype_bytes=1 if budget.kv_dtype == "fp8" else 2,
         kv_tokens_max=budget.kv_tokens,
         # The estimator's hybrid always has experts in memory.
-        gpu_experts=min(card.experts or 0, model.architecture.experts - 1) if card else 0,
+        gpu_experts=min(gpu.experts or 0, model.architecture.experts - 1) if gpu else 0,
         cpu_threads=place.pool_threads or None,
         weights_in_memory=in_memory,
         stream_prefill_from=sglang.prefill_from(method),
-        stream_chunk=card.batched_tokens if card else 1,
+        stream_chunk=gpu.batched_tokens if gpu else 1,
     )
 
 
-def _layout(host: Host, way: expert_backend.Way, cpu: Cpu, place: Placement) -> Layout:
+def _layout(host: Host, way: ExpertBackend, cpu: Cpu, place: Placement) -> Layout:
     """Say where the plugin's experts are computed, and what streams their weights."""
     from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
     from kimi_prov.planner.throughput.plugin import Layout  # noqa: PLC0415
@@ -199,14 +197,14 @@ def _machine(host: Host, choice: Choice) -> tuple[Machine | None, str | None]:
     from kimi_prov.planner.throughput import Machine  # noqa: PLC0415
 
     cpu, assumed = _cpu(host)
-    cards = _gpus(host)
-    if host.gpu_bytes and cards is None:
+    gpus = _gpus(host)
+    if host.gpu_bytes and gpus is None:
         return None, "the catalogue does not know these GPUs"
-    if cards is not None and not choice.hybrid:
-        return Machine(gpus=cards, disk_gb_s=disk_gb_s(host)), None
+    if gpus is not None and not choice.hybrid:
+        return Machine(gpus=gpus, disk_gb_s=disk_gb_s(host)), None
     if cpu is None:
         return None, "the processor's cores are not known"
-    return Machine(cpu=cpu, gpus=cards, disk_gb_s=disk_gb_s(host)), assumed
+    return Machine(cpu=cpu, gpus=gpus, disk_gb_s=disk_gb_s(host)), assumed
 
 
 def _gpus(host: Host) -> Gpus | None:
@@ -279,17 +277,17 @@ def _rounded(value: float) -> float:
 
 def power(host: Host, catalogue: Catalogue) -> dict[str, Any] | None:
     """Give the plan's `power`, all of the machine at full work with its cooling, or None."""
-    cards = len(host.gpu_bytes)
+    gpus = len(host.gpu_bytes)
     if host.gpu is not None:
         row = next((r for r in catalogue.prices.gpu_hour if r.name == host.gpu.name), None)
         if row is not None and row.power_kw:
-            return {"kw": round(row.power_kw * cards, 2), "source": f"all-in: {row.source}"}
+            return {"kw": round(row.power_kw * gpus, 2), "source": f"all-in: {row.source}"}
     if host.processor is None or host.processor.tdp_w is None:
         return None
-    if cards and (host.gpu is None or host.gpu.tdp_w is None):
+    if gpus and (host.gpu is None or host.gpu.tdp_w is None):
         return None
     parts = host.processor.tdp_w * host.sockets
-    parts += (host.gpu.tdp_w or 0) * cards if host.gpu else 0
+    parts += (host.gpu.tdp_w or 0) * gpus if host.gpu else 0
     rest, cooling = (catalogue.prices.assumed(name) for name in ("machine_power", "cooling"))
     return {
         "kw": round((parts + rest) * cooling / 1000, 2),

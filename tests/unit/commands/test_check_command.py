@@ -73,8 +73,8 @@ def test_one_blocked_target_of_several_ends_with_3_and_all_are_reported(tmp_path
     assert len(found["targets"]) == 3
 
 
-def test_the_wishes_of_the_command_line_reach_plan_and_cost(tmp_path: Path) -> None:
-    wishes = [
+def test_the_settings_of_the_command_line_reach_plan_and_cost(tmp_path: Path) -> None:
+    settings = [
         "--model",
         "kimi-k2-lab",
         "--context",
@@ -85,7 +85,7 @@ def test_the_wishes_of_the_command_line_reach_plan_and_cost(tmp_path: Path) -> N
         "vllm",
     ]
     costs = ["--amortise-years", "5", "--utilisation", "0.5", "--power-price", "0.2"]
-    done = run(LAB, *wishes, *costs, "--format", "json", home=tmp_path)
+    done = run(LAB, *settings, *costs, "--format", "json", home=tmp_path)
     assert done.returncode == 0, done.stderr
     (target,) = json.loads(done.stdout)["targets"]
     assert target["plan"]["model"]["name"] == "kimi-k2-lab"

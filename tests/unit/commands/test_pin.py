@@ -62,11 +62,11 @@ def test_the_manifest_is_one_that_an_inventory_takes(hub: Server, tmp_path: Path
     from kimi_prov.planner.settings.parsing import parse  # noqa: PLC0415
 
     (tmp_path / "m.json").write_text(pin(hub, REPOSITORY).stdout)
-    wishes = parse(
+    settings = parse(
         {"kimi_model": "kimi-k2.5", "kimi_weights_manifest": "m.json"}, host="h", base=tmp_path
     )
-    assert wishes.manifest is not None
-    assert len(wishes.manifest["files"]) == 3
+    assert settings.manifest is not None
+    assert len(settings.manifest["files"]) == 3
 
 
 def test_the_token_comes_from_a_file_and_goes_nowhere_else(hub: Server, tmp_path: Path) -> None:

@@ -148,11 +148,11 @@ def test_the_operators_version_wins_and_one_too_old_is_refused() -> None:
 
 
 def test_a_mirror_and_its_key() -> None:
-    wishes = {
+    settings = {
         "nvidia_repo_url": "https://mirror.example.com/nvidia/",
         "nvidia_repo_key_fingerprint": " ".join(["ab12"] * 10),
     }
-    repository = plan(machine(), **wishes, **HUGE)["driver"]["repository"]
+    repository = plan(machine(), **settings, **HUGE)["driver"]["repository"]
     assert repository == {
         "url": "https://mirror.example.com/nvidia",
         "key_url": "https://mirror.example.com/nvidia/3bf863cc.pub",

@@ -38,7 +38,7 @@ def h100(driver: str = "580.126.09", cuda: str = "13.0") -> dict[str, Any]:
     return synthetic.made(h200(), "h100-x8", card=synthetic.H100, driver=driver, cuda=cuda)
 
 
-# Name of the golden files: inventory, facts, and wishes beside the inventory's.
+# Name of the golden files: inventory, facts, and settings beside the inventory's.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "h100x8": ("h100x8", h100(), {}),
     "dgx-h200": ("dgx-h200", h200(), {}),
@@ -50,8 +50,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def planned(name: str) -> dict[str, Any]:
     inventory, facts, more = CASES[name]
     folder = ROOT / "inventories" / inventory
-    wishes = yaml.safe_load((folder / "group_vars" / "kimi.yml").read_text())
-    return make_plan(facts, parse(wishes | more, host=inventory, base=folder), load())
+    settings = yaml.safe_load((folder / "group_vars" / "kimi.yml").read_text())
+    return make_plan(facts, parse(settings | more, host=inventory, base=folder), load())
 
 
 def essence(plan: dict[str, Any]) -> dict[str, Any]:
@@ -135,11 +135,11 @@ def test_made_facts_say_that_they_were_made() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_stand_in_keeps_the_real_command_line_and_says_what_it_is(name: str) -> None:
     inventory, facts, more = CASES[name]
-    wishes = yaml.safe_load(
+    settings = yaml.safe_load(
         (ROOT / "inventories" / inventory / "group_vars" / "kimi.yml").read_text()
     )
     source = "file:///opt/models/kimi-k2-lab"
-    given = wishes | more | {"kimi_engine_stand_in": source}
+    given = settings | more | {"kimi_engine_stand_in": source}
     plan = make_plan(facts, parse(given, host=inventory), load())
     jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
     assert plan["engine"]["variant"] == "cpu"

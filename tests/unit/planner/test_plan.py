@@ -26,10 +26,10 @@ def argument(document: dict, flag: str) -> str:
 
 
 @pytest.mark.parametrize("facts", [lab_facts(), metal_facts(), gpu_facts()])
-@pytest.mark.parametrize("wishes", [{}, HUGE])
-def test_every_plan_satisfies_its_schema(facts: dict, wishes: dict) -> None:
+@pytest.mark.parametrize("settings", [{}, HUGE])
+def test_every_plan_satisfies_its_schema(facts: dict, settings: dict) -> None:
     jsonschema.Draft202012Validator(schemas.load("facts")).validate(facts)
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan(facts, **wishes))
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan(facts, **settings))
 
 
 def test_a_lab_host_is_served_on_its_cpus() -> None:
@@ -70,9 +70,9 @@ def test_the_same_input_gives_the_same_bytes() -> None:
     """Also where sets are ordered otherwise: each process has a seed of its own."""
     program = (
         "import json, plan_inputs, test_rules\n"
-        "wishes = {'model': 'kimi-k2.5', 'weights_source': None}\n"
+        "settings = {'model': 'kimi-k2.5', 'weights_source': None}\n"
         "print(json.dumps([plan_inputs.plan(), "
-        "plan_inputs.plan(test_rules.hybrid_facts(), **wishes)]))"
+        "plan_inputs.plan(test_rules.hybrid_facts(), **settings)]))"
     )
     first, second = (
         subprocess.run(

@@ -45,7 +45,7 @@ def without(facts: dict[str, Any], path: tuple, *, drop: bool) -> dict[str, Any]
 
 RECORDED = Path(__file__).resolve().parents[3] / "tests" / "data" / "recordings" / "h200-x8"
 HUGE = {"model": "kimi-k2.5", "weights_source": None}
-# Facts, and what is wished for on them.
+# Facts, and the settings for them.
 WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lab": (lab_facts(), {}),
     "metal": (metal_facts(), {}),
@@ -59,11 +59,11 @@ WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", WHOLE)
 def test_any_one_unknown_fact_is_borne(name: str, drop: bool) -> None:
     tried = 0
-    facts, wishes = WHOLE[name]
+    facts, settings = WHOLE[name]
     for path in places(facts):
         changed = without(facts, path, drop=drop)
         if VALIDATOR.is_valid(changed):
-            plan(changed, **wishes)
+            plan(changed, **settings)
             tried += 1
     assert tried > 30
 
@@ -75,7 +75,7 @@ def test_any_one_unknown_fact_is_borne(name: str, drop: bool) -> None:
     st.booleans(),
 )
 def test_any_number_of_unknown_facts_is_borne(name: str, picks: list[int], drop: bool) -> None:
-    facts, wishes = WHOLE[name]
+    facts, settings = WHOLE[name]
     paths = places(facts)
     for pick in picks:
         try:
@@ -84,4 +84,4 @@ def test_any_number_of_unknown_facts_is_borne(name: str, picks: list[int], drop:
             continue  # an earlier pick took its parent away
         if VALIDATOR.is_valid(changed):
             facts = changed
-    plan(facts, **wishes)
+    plan(facts, **settings)

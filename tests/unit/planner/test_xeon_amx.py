@@ -32,8 +32,8 @@ def planned(dimms: int) -> dict[str, Any]:
         "software": {"os": "debian-12"},
     }
     facts = spec.facts(document, load(), "a test's sheet")
-    wishes = yaml.safe_load((INVENTORY / "group_vars" / "kimi.yml").read_text())
-    return make_plan(facts, parse(wishes, host="xeon-1", base=INVENTORY), load())
+    settings = yaml.safe_load((INVENTORY / "group_vars" / "kimi.yml").read_text())
+    return make_plan(facts, parse(settings, host="xeon-1", base=INVENTORY), load())
 
 
 @pytest.mark.parametrize(("name", "dimms"), [("xeon-amx-2tb", 32), ("xeon-amx-1tb", 16)])

@@ -16,9 +16,9 @@ SHEETS = Path(__file__).resolve().parents[3] / "inventories" / "specs"
 FACTS = Path(__file__).resolve().parents[2] / "data" / "facts" / "lab-nspawn.json"
 
 
-def shown(**wishes: object) -> str:
+def shown(**settings: object) -> str:
     given = {"kimi_model": "kimi-k2-lab", "kimi_weights_source": "file:///srv/model"}
-    given |= {f"kimi_{name}": value for name, value in wishes.items()}
+    given |= {f"kimi_{name}": value for name, value in settings.items()}
     return text.plan(make_plan(json.loads(FACTS.read_text()), parse(given, host="lab1"), load()))
 
 

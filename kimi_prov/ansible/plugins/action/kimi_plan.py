@@ -32,11 +32,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Check the wishes before the machine is asked: what is misspelt needs no connection."""
+        """Check the settings before the machine is asked: what is misspelt needs no connection."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         try:
-            wanted = self._wishes(variables)
+            wanted = self._settings(variables)
             facts = run_sent(self, "probe")
             plan = make_plan(facts, wanted, loader.load())
         except UserError as error:
@@ -48,7 +48,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         document = {"plan": plan, "facts": facts}
         return result | {"changed": False, **document, "kimi_document": plan}
 
-    def _wishes(self, variables: Mapping[str, Any]) -> parsing.Wishes:
+    def _settings(self, variables: Mapping[str, Any]) -> parsing.Settings:
         values = {}
         names = [n for n in variables if str(n).startswith("kimi_") and n not in INTERNAL]
         for name in [*names, "ansible_host"]:

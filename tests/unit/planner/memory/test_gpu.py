@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from plan_inputs import blocked_by, found, gpu_facts, hybrid_facts, lab_facts, p
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording, spec
+from kimi_prov.planner.memory import gpu
 
 GIB = 1 << 30
 ROOT = Path(__file__).resolve().parents[4]
@@ -101,13 +103,13 @@ def test_the_cache_that_engines_were_seen_to_have_is_planned(
     model: str, mib: int, version: str, flags: dict[str, Any], concurrency: int, seen_gib: float
 ) -> None:
     args = {"max-num-batched-tokens": 8192, **flags}
-    wishes = {"model": model, "weights_source": None, "kv_dtype": "bf16", "engine": "vllm"}
+    settings = {"model": model, "weights_source": None, "kv_dtype": "bf16", "engine": "vllm"}
     document = plan(
         gpu_facts(8, mib),
         engine_version=version,
         engine_args=args,
         concurrency=concurrency,
-        **wishes,
+        **settings,
     )
     memory = document["memory"]
     # A tenth of a GiB is the thousandth part of what is shared out.
@@ -115,8 +117,8 @@ def test_the_cache_that_engines_were_seen_to_have_is_planned(
 
 
 def test_working_memory_follows_passes_and_requests() -> None:
-    def overhead(**wishes: Any) -> float:
-        return plan(gpu_facts(), **wishes, **HUGE)["memory"]["overhead_bytes_per_gpu"] / GIB
+    def overhead(**settings: Any) -> float:
+        return plan(gpu_facts(), **settings, **HUGE)["memory"]["overhead_bytes_per_gpu"] / GIB
 
     usual = overhead(concurrency=16)
     # 1,024 requests x 163,840 words x 32 bytes: what ended reference 004's start (trouble 7).
@@ -442,3 +444,31 @@ def test_int4_experts_do_not_go_over_the_gpu_layer_by_layer() -> None:
     # The others wait for each chunk, and a watchdog ends the server where one takes too long.
     assert argument(own, "--chunked-prefill-size") == "4096"
     assert int(argument(own, "--watchdog-timeout")) > 300
+
+
+@pytest.mark.parametrize("facts", [gpu_facts(), gpu_facts(16), hybrid_facts()])
+def test_a_budget_of_the_gpus_is_computed_once(
+    facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others cost, or would hold with other flags, is computed for them alone."""
+    counted: list[str] = []
+
+    def counting(name: str, real: Any, host: Any, settings: Any, *rest: Any) -> Any:
+        if len(host.gpu_bytes) == len(facts["gpus"]) and not settings.engine_args:
+            counted.append(f"{name} {host.gpu_bytes[0]}")
+        return real(host, settings, *rest)
+
+    for name in ("on_gpus", "hybrid"):
+        spy = functools.partial(counting, name, getattr(gpu, name))
+        monkeypatch.setattr(gpu, name, spy)
+    plan(facts, **HUGE)
+    assert counted
+    assert sorted(set(counted)) == sorted(counted)
+
+
+def test_the_engine_is_chosen_with_the_version_and_the_flags_that_it_is_served_with() -> None:
+    """Dead flags become today's before memory is counted: the choice and the plan agree."""
+    args = {"enable-eplb": True, "num-redundant-experts": 4096}
+    document = plan(gpu_facts(), weights_format="nvfp4", engine_args=args, **HUGE)
+    assert "gpu.memory" in blocked_by(document)
+    assert "do not hold all weights" in document["engine"]["reason"]

@@ -22,7 +22,7 @@ DATA = Path(__file__).resolve().parents[3] / "data"
 
 
 def planned(**more: Any) -> dict[str, Any]:
-    wishes = {
+    settings = {
         "kimi_model": "kimi-cut-46",
         "kimi_weights_source": "file:///srv/model",
         "kimi_engine_version": "0.25.1",
@@ -32,11 +32,11 @@ def planned(**more: Any) -> dict[str, Any]:
     }
     facts = recording.read(DATA / "recordings" / "h200-x4")
     catalogue = load(DATA / "catalogue-cut")
-    return make_plan(facts, parse(wishes, host="h200-x4"), catalogue)
+    return make_plan(facts, parse(settings, host="h200-x4"), catalogue)
 
 
 @pytest.mark.parametrize(
-    ("wishes", "kv_gib", "tokens"),
+    ("settings", "kv_gib", "tokens"),
     [
         ({}, 18.91, 383_136),
         ({"kimi_kv_dtype": "fp8"}, 18.87, 764_544),
@@ -44,9 +44,9 @@ def planned(**more: Any) -> dict[str, Any]:
     ids=["bf16", "fp8"],
 )
 def test_weights_and_cache_are_what_the_engine_logged(
-    wishes: dict[str, Any], kv_gib: float, tokens: int
+    settings: dict[str, Any], kv_gib: float, tokens: int
 ) -> None:
-    memory = planned(**wishes)["memory"]
+    memory = planned(**settings)["memory"]
     assert memory["weights_bytes_per_gpu"] / GIB == pytest.approx(105.35, rel=0.005)
     assert memory["kv_available_bytes_per_gpu"] / GIB == pytest.approx(kv_gib, rel=0.02)
     assert memory["kv_tokens_max"] == pytest.approx(tokens, rel=0.02)

@@ -103,7 +103,7 @@ def several(*changes: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, A
 ARGS = "engine_args"
 E8 = gpu_facts
 NVL = hybrid_facts
-# Rule, machine, what is changed on it, wishes, how grave. Without the change and the wishes the
+# Rule, machine, what is changed on it, settings, how grave. Without the change and the settings the
 # same machine must not raise it, unless it is in ALWAYS.
 TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] = [
     ("cpu.format_isa", NVL, change("cpu.isa", ["avx"]), {}, "blocker"),
@@ -294,7 +294,7 @@ def strange_cards(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("identity", "machine", "broken", "wishes", "severity"),
+    ("identity", "machine", "broken", "settings", "severity"),
     TABLE,
     ids=[f"{row[0]}-{n}" for n, row in enumerate(TABLE)],
 )
@@ -302,7 +302,7 @@ def test_a_rule_speaks_where_it_should_and_only_there(
     identity: str,
     machine: Callable[[], dict[str, Any]],
     broken: Callable[[dict[str, Any]], None] | None,
-    wishes: dict[str, Any],
+    settings: dict[str, Any],
     severity: str,
 ) -> None:
     well = machine()
@@ -310,7 +310,7 @@ def test_a_rule_speaks_where_it_should_and_only_there(
     facts = copy.deepcopy(machine())
     if broken:
         broken(facts)
-    rows = found(plan(facts, **(HUGE | wishes)), identity)
+    rows = found(plan(facts, **(HUGE | settings)), identity)
     assert severity in {row["severity"] for row in rows}
     assert severity not in before
     for row in rows:
@@ -321,11 +321,11 @@ def test_a_rule_speaks_where_it_should_and_only_there(
         assert row["fix"] or row["severity"] in ("info", "pass")
 
 
-@pytest.mark.parametrize(("identity", "machine", "wishes", "severity"), ALWAYS)
+@pytest.mark.parametrize(("identity", "machine", "settings", "severity"), ALWAYS)
 def test_a_rule_says_what_was_assumed(
-    identity: str, machine: Callable[[], dict[str, Any]], wishes: dict[str, Any], severity: str
+    identity: str, machine: Callable[[], dict[str, Any]], settings: dict[str, Any], severity: str
 ) -> None:
-    rows = found(plan(machine(), **(HUGE | wishes)), identity)
+    rows = found(plan(machine(), **(HUGE | settings)), identity)
     assert [row["severity"] for row in rows] == [severity]
 
 

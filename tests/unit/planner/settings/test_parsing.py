@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plan_inputs import LAB_WISHES, lab_facts
+from plan_inputs import LAB_SETTINGS, lab_facts
 
 from kimi_prov.catalog.loader import load
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import definitions
 from kimi_prov.planner.settings.locate import locator
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import Auto, Settings, parse
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "variables.md"
 
 
 def refused(values: dict, **more: object) -> UserError:
     with pytest.raises(UserError) as caught:
-        parse(LAB_WISHES | values, host="h1", **more)
+        parse(LAB_SETTINGS | values, host="h1", **more)
     assert caught.value.exit_code == ExitCode.BAD_INPUT
     assert caught.value.fix
     return caught.value
@@ -41,6 +42,28 @@ def test_every_example_and_default_is_accepted_by_its_own_check(tmp_path: Path) 
         value = yaml.safe_load(variable.example)
         extra = {"kimi_model": "kimi-k2-lab"} if variable.name != "kimi_model" else {}
         parse({variable.name: value, **extra}, host="h1")
+
+
+def declared(variable: definitions.Variable) -> object:
+    """The type of a variable's value, as its definition has it."""
+    if variable.choices:
+        return Literal[(*variable.choices, *(["auto"] if variable.auto else []))]
+    plain: dict[str, Any] = {"count": int, "port": int, "seconds": int, "flags": dict[str, Any]}
+    kind = plain.get(variable.kind, str)
+    if variable.default == []:
+        return list[str]
+    if variable.auto and kind is int:
+        return int | Literal["auto"]
+    return kind | None if variable.default is None and variable.name != "kimi_model" else kind
+
+
+def test_settings_have_a_field_of_each_variables_type() -> None:
+    beside = {"host", "address", "manifest", "draft_manifest", "kt_manifest"}
+    types = {name: kind for name, kind in get_type_hints(Settings).items() if name not in beside}
+    assert types == {v.name.removeprefix("kimi_"): declared(v) for v in definitions.VARIABLES}
+    assert set(get_args(Auto)) == {
+        v.name.removeprefix("kimi_") for v in definitions.VARIABLES if v.auto
+    }
 
 
 def test_a_misspelt_variable_is_named_with_file_line_and_neighbour(tmp_path: Path) -> None:
@@ -113,20 +136,20 @@ def test_certificate_and_key_go_together(tmp_path: Path) -> None:
 
 def test_files_are_looked_for_beside_the_inventory(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("x")
-    wishes = parse(LAB_WISHES | {"kimi_ca_bundle": "ca.pem"}, host="h1", base=tmp_path)
-    assert wishes.ca_bundle == str(tmp_path / "ca.pem")
+    settings = parse(LAB_SETTINGS | {"kimi_ca_bundle": "ca.pem"}, host="h1", base=tmp_path)
+    assert settings.ca_bundle == str(tmp_path / "ca.pem")
 
 
 def test_numbers_that_templates_turned_into_text_are_taken() -> None:
-    wishes = parse(LAB_WISHES | {"kimi_port": "9000", "kimi_context": " 2048 "}, host="h1")
-    assert (wishes.port, wishes.context) == (9000, 2048)
+    settings = parse(LAB_SETTINGS | {"kimi_port": "9000", "kimi_context": " 2048 "}, host="h1")
+    assert (settings.port, settings.context) == (9000, 2048)
 
 
 def test_a_manifest_pins_what_is_served(tmp_path: Path) -> None:
     pinned = tmp_path / "m.json"
     pinned.write_text('{"files": [{"path": "a", "size": 7, "sha256": "%s"}]}' % ("a" * 64))
-    wishes = parse(LAB_WISHES | {"kimi_weights_manifest": str(pinned)}, host="h1")
-    plan = make_plan(lab_facts(), wishes, load())
+    settings = parse(LAB_SETTINGS | {"kimi_weights_manifest": str(pinned)}, host="h1")
+    plan = make_plan(lab_facts(), settings, load())
     assert plan["weights"]["bytes"] == 7
     assert plan["weights"]["manifest"]["files"][0]["path"] == "a"
 
@@ -167,7 +190,7 @@ ANYTHING = st.recursive(
 )
 def test_no_inventory_however_broken_ends_in_a_traceback(values: dict) -> None:
     try:
-        make_plan(lab_facts(), parse({**LAB_WISHES, **values}, host="h1"), load())
+        make_plan(lab_facts(), parse({**LAB_SETTINGS, **values}, host="h1"), load())
     except UserError as error:
         problem = error
     else:

@@ -18,14 +18,14 @@ INT4 = throughput.weight_format("int4")
 RAW = throughput.weight_format("rawint4")
 
 
-def h200(**wishes):
+def h200(**settings):
     machine = throughput.Machine(gpus=subjects.gpus("H200 SXM", 8))
-    return throughput.estimate(K25, machine, throughput.Serving("vllm", INT4, **wishes))
+    return throughput.estimate(K25, machine, throughput.Serving("vllm", INT4, **settings))
 
 
-def hybrid(cpu="EPYC 9654", card="H100 NVL", cards=2, **wishes):
+def hybrid(cpu="EPYC 9654", card="H100 NVL", cards=2, **settings):
     machine = throughput.Machine(cpu=subjects.cpu(cpu, 2), gpus=subjects.gpus(card, cards))
-    return throughput.estimate(K25, machine, throughput.Serving("ktransformers", RAW, **wishes))
+    return throughput.estimate(K25, machine, throughput.Serving("ktransformers", RAW, **settings))
 
 
 def holds(given: throughput.Range, low: float, high: float) -> bool:

@@ -1,0 +1,119 @@
+"""What each engine calls what the planner decides, and how an operator's value for it is read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class FlagNames:
+    """An engine's flags for the terms that every engine has; memory is counted with them.
+
+    `requests`: at once, by one engine; `chunk`: tokens of a prompt that are computed in one pass;
+    `gpu_share`: the part of a GPU's memory that the engine takes.
+    """
+
+    context: str
+    requests: str
+    chunk: str
+    kv_dtype: str
+    tensor_parallel: str
+    gpu_share: str
+
+    @property
+    def sizing(self) -> frozenset[str]:
+        """Every flag that memory is counted with."""
+        return frozenset(getattr(self, term.name) for term in fields(self))
+
+
+@dataclass(frozen=True)
+class VllmFlags(FlagNames):
+    """What vLLM alone has: more ways to spread a model, and a cache that moves to the host."""
+
+    pipeline_parallel: str
+    data_parallel: str
+    decode_context_parallel: str
+    expert_parallel: str
+    expert_balancing: str
+    expert_balancing_config: str
+    cache_offloading: str
+
+
+@dataclass(frozen=True)
+class SglangFlags(FlagNames):
+    """What sglang with kt-kernel alone has; `cache_tokens`: of all requests together."""
+
+    cache_tokens: str
+    gpu_experts: str
+
+
+VLLM = VllmFlags(
+    context="max-model-len",
+    requests="max-num-seqs",
+    chunk="max-num-batched-tokens",
+    kv_dtype="kv-cache-dtype",
+    tensor_parallel="tensor-parallel-size",
+    gpu_share="gpu-memory-utilization",
+    pipeline_parallel="pipeline-parallel-size",
+    data_parallel="data-parallel-size",
+    decode_context_parallel="decode-context-parallel-size",
+    expert_parallel="enable-expert-parallel",
+    expert_balancing="enable-eplb",
+    expert_balancing_config="eplb-config",
+    cache_offloading="kv-offloading-size",
+)
+SGLANG_KT = SglangFlags(
+    context="context-length",
+    requests="max-running-requests",
+    chunk="chunked-prefill-size",
+    kv_dtype="kv-cache-dtype",
+    tensor_parallel="tensor-parallel-size",
+    gpu_share="mem-fraction-static",
+    cache_tokens="max-total-tokens",
+    gpu_experts="kt-num-gpu-experts",
+)
+_BY_ENGINE: Mapping[str, FlagNames] = {"vllm": VLLM, "ktransformers": SGLANG_KT}
+
+
+def names(engine: str) -> FlagNames:
+    """Give the names of an engine of the catalogue: vllm or ktransformers."""
+    return _BY_ENGINE[engine]
+
+
+def meant(engine: str, flag: str) -> str | None:
+    """Give this engine's flag where `flag` is another engine's name for it; else None."""
+    own = names(engine)
+    if flag in own.sizing:
+        return None
+    for other in _BY_ENGINE.values():
+        for term in fields(FlagNames):
+            if getattr(other, term.name) == flag:
+                return str(getattr(own, term.name))
+    return None
+
+
+def whole(value: object, *, least: int = 1) -> int | None:
+    """Give a whole number of at least `least`, also written as text; None for all else."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):
+        value = int(value)
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return value if number and value >= least else None  # type: ignore[operator,return-value]
+
+
+def fraction(value: object) -> float | None:
+    """Give a share above 0 and up to 1; None for all else."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
+        return float(value)
+    return None
+
+
+def kv_dtype(value: object) -> str | None:
+    """Give the planner's word for an engine's `kv-cache-dtype`; None where none is set."""
+    if value is None:
+        return None
+    return "fp8" if str(value).startswith("fp8") else "bf16"
