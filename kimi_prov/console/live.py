@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from kimi_prov.console.screens import Stretch, Tracker
+from kimi_prov.console.phases import Phase, Tracker
 from kimi_prov.runner import progress
 from kimi_prov.runner.events import Diff
 
@@ -83,8 +83,8 @@ class LiveScreen:
         if self._terminal is not None:
             termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, self._terminal)
             self._terminal = None
-        for host, stretch in self._tracker.finish():
-            self._print_end(host, stretch)
+        for host, phase in self._tracker.finish():
+            self._print_end(host, phase)
 
     def _unsay_control_c(self) -> None:
         """Keep the terminal from writing ^C into the region, which would move it by a line."""
@@ -96,16 +96,16 @@ class LiveScreen:
         except (OSError, ValueError, termios.error):
             self._terminal = None
 
-    def _print_end(self, host: str, stretch: Stretch) -> None:
-        mark, style = _MARKS[stretch.verdict]
+    def _print_end(self, host: str, phase: Phase) -> None:
+        mark, style = _MARKS[phase.verdict]
         line = Text(f"{mark} ", style=style)
         line.append(f"{host:<{min(self._width, 24)}}  ", style="default")
-        line.append(f"{stretch.phase:<12} ", style="default")
-        line.append(f"{progress.duration(stretch.seconds):>8}", style="default")
-        if stretch.verdict == "stopped":
+        line.append(f"{phase.name:<12} ", style="default")
+        line.append(f"{progress.duration(phase.seconds):>8}", style="default")
+        if phase.verdict == "stopped":
             line.append("  stopped", style="yellow")
-        elif stretch.changed:
-            line.append(f"  {stretch.changed} changed", style="yellow")
+        elif phase.changed:
+            line.append(f"  {phase.changed} changed", style="yellow")
         self._console.print(line, overflow="ellipsis", no_wrap=True)
 
     def _region(self) -> RenderableType:
@@ -113,18 +113,18 @@ class LiveScreen:
         rows: list[RenderableType] = []
         room = max(2, self._console.height - 4)
         hosts = self._tracker.working()
-        for number, (host, stretch) in enumerate(hosts):
-            lines = self._host(host, stretch)
+        for number, (host, phase) in enumerate(hosts):
+            lines = self._host(host, phase)
             if len(rows) + len(lines) > room - 1 and number < len(hosts) - 1:
                 rows.append(Text(f"  and {len(hosts) - number} more hosts", style="dim"))
                 break
             rows += lines
         return Group(*rows)
 
-    def _host(self, host: str, stretch: Stretch) -> list[RenderableType]:
+    def _host(self, host: str, phase: Phase) -> list[RenderableType]:
         frame = _FRAMES[int(time.monotonic() * 8) % len(_FRAMES)]
-        update = stretch.update
-        now = (update.line if update and update.line else "") or stretch.task
+        update = phase.update
+        now = (update.line if update and update.line else "") or phase.task
         grid = Table.grid(padding=(0, 1), expand=True)
         grid.add_column(no_wrap=True, width=1)
         grid.add_column(no_wrap=True, overflow="ellipsis", max_width=24, width=min(self._width, 24))
@@ -134,9 +134,9 @@ class LiveScreen:
         grid.add_row(
             Text(frame, style="cyan"),
             host,
-            Text(stretch.phase, style="cyan"),
+            Text(phase.name, style="cyan"),
             Text(now),
-            Text(progress.duration(stretch.seconds), style="dim"),
+            Text(progress.duration(phase.seconds), style="dim"),
         )
         if update is None or not update.total_bytes:
             return [grid]

@@ -15,7 +15,7 @@ _ELSEWHERE = "engine_plugins"
 FLOORS = (
     ("schemas",),
     ("contract",),
-    ("errors",),
+    ("errors", "user_dirs"),
     ("on_host",),
     ("catalog",),
     ("packaging",),
@@ -66,7 +66,7 @@ def _imported(file: Path, known: dict[str, Path], package: str) -> set[str]:
 def floor(module: str) -> int:
     """Return the number of a module's floor. Raises KeyError for one that has none."""
     room = module.partition(".")[0]
-    return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
+    return {room: number for number, rooms in enumerate(FLOORS) for room in rooms}[room]
 
 
 def upward(imports: dict[str, set[str]]) -> list[str]:

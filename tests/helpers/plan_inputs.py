@@ -12,6 +12,7 @@ from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "facts"
+HUGE = {"model": "kimi-k2.5", "weights_source": None}
 AVX512 = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "avx512vbmi"]
 GIB = 1 << 30
 MIB = 1 << 20
@@ -109,3 +110,9 @@ def snc(nodes: int) -> dict[str, Any]:
     facts = hybrid_facts(nodes=nodes, cores=96)
     facts["cpu"]["sockets"] = 2
     return facts
+
+
+def argument(document: dict[str, Any], flag: str) -> str:
+    """The value behind a flag on the first instance's command line."""
+    line: list[str] = document["instances"][0]["argv"]
+    return line[line.index(flag) + 1]

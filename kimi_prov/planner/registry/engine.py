@@ -205,7 +205,7 @@ DEFINITIONS = (
         "engine_args.override",
         title="The inventory overrides the plan's --{flag}",
         titles={"warning": "--{flag} in kimi_engine_args contradicts {variable}"},
-        severities=("info", "warning"),
+        severities=("warning", "info"),
         source="kimi_engine_args wins over the planner",
         remedy="setting",
     ),

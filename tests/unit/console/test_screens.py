@@ -4,9 +4,9 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from kimi_prov.console import screens
+from kimi_prov.console import plain, screens
 from kimi_prov.console.live import LiveScreen
-from kimi_prov.console.screens import PlainScreen
+from kimi_prov.console.plain import PlainScreen
 from kimi_prov.runner.events import Began, Diff, Ended
 from kimi_prov.runner.progress import Update
 
@@ -42,7 +42,7 @@ def test_plain_lines_have_no_control_codes():
 
 
 def test_a_silent_host_says_what_it_is_at(monkeypatch):
-    monkeypatch.setattr(screens, "_QUIET_S", 0.0)
+    monkeypatch.setattr(plain, "_QUIET_S", 0.0)
     out = io.StringIO()
     screen = PlainScreen(out)
     screen.event(Began("a", "engine", "Install the packages"))
@@ -68,7 +68,7 @@ def shown(out):
 def test_a_host_that_fails_is_no_longer_shown_at_work(monkeypatch, kind):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(screens, "_QUIET_S", 0.0)
+    monkeypatch.setattr(plain, "_QUIET_S", 0.0)
     out = Terminal()
     screen = kind(out)
     screen.start("apply hosts.yml")

@@ -6,12 +6,11 @@ import copy
 from typing import Any
 
 import pytest
-from plan_inputs import blocked_by, found, gpu_facts, plan
+from plan_inputs import HUGE, blocked_by, found, gpu_facts, plan
 
 from kimi_prov.errors import UserError
 from kimi_prov.planner.plan import refusals
 
-HUGE = {"model": "kimi-k2.5", "weights_source": None}
 OLD = "570.133.20"
 
 

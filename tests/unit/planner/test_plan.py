@@ -9,20 +9,23 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from plan_inputs import GIB, blocked_by, found, gpu_facts, lab_facts, metal_facts, plan
+from plan_inputs import (
+    GIB,
+    HUGE,
+    argument,
+    blocked_by,
+    found,
+    gpu_facts,
+    lab_facts,
+    metal_facts,
+    plan,
+)
 
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.probe.software import PACKAGES
 from kimi_prov.planner.plan import refusals
-
-HUGE = {"model": "kimi-k2.5", "weights_source": None}
-
-
-def argument(document: dict, flag: str) -> str:
-    line = document["instances"][0]["argv"]
-    return line[line.index(flag) + 1]
 
 
 @pytest.mark.parametrize("facts", [lab_facts(), metal_facts(), gpu_facts()])
@@ -69,10 +72,10 @@ def test_a_client_cannot_make_the_engine_compile() -> None:
 def test_the_same_input_gives_the_same_bytes() -> None:
     """Also where sets are ordered otherwise: each process has a seed of its own."""
     program = (
-        "import json, plan_inputs, test_rules\n"
+        "import json, plan_inputs\n"
         "settings = {'model': 'kimi-k2.5', 'weights_source': None}\n"
         "print(json.dumps([plan_inputs.plan(), "
-        "plan_inputs.plan(test_rules.hybrid_facts(), **settings)]))"
+        "plan_inputs.plan(plan_inputs.hybrid_facts(), **settings)]))"
     )
     first, second = (
         subprocess.run(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plan_inputs import blocked_by, found, gpu_facts, hybrid_facts, metal_facts, plan
+from plan_inputs import HUGE, blocked_by, found, gpu_facts, hybrid_facts, metal_facts, plan
 
 from kimi_prov.catalog.loader import OVERLAY
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-HUGE = {"model": "kimi-k2.5", "weights_source": None}
 PRICES = """
 assumptions:
   - {name: memory_gib, value: 10, unit: USD per GiB, source: our dealer, confidence: high}

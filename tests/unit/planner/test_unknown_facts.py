@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_inputs import gpu_facts, hybrid_facts, lab_facts, metal_facts, plan
+from plan_inputs import HUGE, gpu_facts, hybrid_facts, lab_facts, metal_facts, plan
 
 from kimi_prov import schemas
 from kimi_prov.facts import recording
@@ -44,7 +44,6 @@ def without(facts: dict[str, Any], path: tuple, *, drop: bool) -> dict[str, Any]
 
 
 RECORDED = Path(__file__).resolve().parents[3] / "tests" / "data" / "recordings" / "h200-x8"
-HUGE = {"model": "kimi-k2.5", "weights_source": None}
 # Facts, and the settings for them.
 WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lab": (lab_facts(), {}),

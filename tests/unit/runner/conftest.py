@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from kimi_prov.console.screens import PlainScreen
+from kimi_prov.console.plain import PlainScreen
 from kimi_prov.packaging import resources
 from kimi_prov.runner import inventory as inventories
 from kimi_prov.runner import run as runner

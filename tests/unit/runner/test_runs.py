@@ -18,7 +18,7 @@ def result(finished):
 
 
 def test_a_good_run_is_kept_with_its_log_and_times(play, monkeypatch):
-    monkeypatch.setattr("kimi_prov.console.screens._UPDATE_S", 0.0)
+    monkeypatch.setattr("kimi_prov.console.plain._UPDATE_S", 0.0)
     told = '{"host": "one", "phase": "download", "done_bytes": 5, "total_bytes": 10}'
     before = set(Path(tempfile.gettempdir()).glob(f"kimi-{os.getpid()}-*"))
     finished, shown = play(

@@ -7,12 +7,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-from plan_inputs import blocked_by, found, lab_facts, metal_facts, plan
+from plan_inputs import HUGE, blocked_by, found, lab_facts, metal_facts, plan
 
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 
-HUGE = {"model": "kimi-k2.5", "weights_source": None}
 SPR = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"]
 GB = 10**9
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plan_inputs import blocked_by, found, gpu_facts, lab_facts, plan
+from plan_inputs import HUGE, blocked_by, found, gpu_facts, lab_facts, plan
 
-HUGE = {"model": "kimi-k2.5", "weights_source": None}
 GIB = 1 << 30
 
 

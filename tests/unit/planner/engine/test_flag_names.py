@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plan_inputs import blocked_by, found, gpu_facts, lab_facts, metal_facts, plan
-from test_graphics import HUGE, argument, hybrid_facts
+from plan_inputs import (
+    HUGE,
+    argument,
+    blocked_by,
+    found,
+    gpu_facts,
+    hybrid_facts,
+    lab_facts,
+    metal_facts,
+    plan,
+)
 
 KT = HUGE | {"engine": "ktransformers"}
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from plan_inputs import gpu_facts, lab_facts, plan
-
-HUGE = {"model": "kimi-k2.5", "weights_source": None}
+from plan_inputs import HUGE, gpu_facts, lab_facts, plan
 
 
 def test_int4_runs_in_kernels_that_read_no_table() -> None:

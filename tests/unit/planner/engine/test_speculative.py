@@ -6,14 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plan_inputs import blocked_by, found, gpu_facts, lab_facts, plan
+from plan_inputs import HUGE, blocked_by, found, gpu_facts, lab_facts, plan
 
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-HUGE = {"model": "kimi-k2.5", "weights_source": None}
 DRAFT = HUGE | {"speculative_model": "kimi-k2.5-eagle3-mla"}
 
 

@@ -9,7 +9,17 @@ from typing import Any
 
 import jsonschema
 import pytest
-from plan_inputs import blocked_by, found, gpu_facts, hybrid_facts, lab_facts, plan, snc
+from plan_inputs import (
+    HUGE,
+    argument,
+    blocked_by,
+    found,
+    gpu_facts,
+    hybrid_facts,
+    lab_facts,
+    plan,
+    snc,
+)
 
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
@@ -20,7 +30,6 @@ GIB = 1 << 30
 ROOT = Path(__file__).resolve().parents[4]
 RECORDINGS = ROOT / "tests" / "data" / "recordings"
 SHEETS = ROOT / "inventories" / "specs"
-HUGE = {"model": "kimi-k2.5", "weights_source": None}
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -29,11 +38,6 @@ def recorded(name: str) -> dict[str, Any]:
 
 def quoted(name: str) -> dict[str, Any]:
     return spec.read(SHEETS / f"{name}.yml", load())
-
-
-def argument(document: dict[str, Any], flag: str) -> str:
-    line = document["instances"][0]["argv"]
-    return line[line.index(flag) + 1]
 
 
 def test_eight_recorded_h200_serve_kimi_k25() -> None:

@@ -10,6 +10,7 @@ import pytest
 from plan_inputs import (
     AVX512,
     GIB,
+    HUGE,
     blocked_by,
     found,
     gpu_facts,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DOCS = Path(__file__).resolve().parents[4] / PAGE
-HUGE = {"model": "kimi-k2.5", "weights_source": None}
 
 
 def change(path: str, value: object) -> Callable[[dict[str, Any]], None]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-from plan_inputs import blocked_by, found, gpu_facts, hybrid_facts, lab_facts, plan
+from plan_inputs import argument, blocked_by, found, gpu_facts, hybrid_facts, lab_facts, plan
 
 from kimi_prov import schemas
 from kimi_prov.errors import UserError
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 FP8 = {"model": "kimi-k2-instruct", "weights_source": None, "concurrency": 1, "context": 32768}
 INT4 = FP8 | {"model": "kimi-k2.5"}
 TB = 10**12
-
-
-def argument(document: dict[str, Any], flag: str) -> str:
-    line: list[str] = document["instances"][0]["argv"]
-    return line[line.index(flag) + 1]
 
 
 def with_disk(free: int, **models: int) -> dict[str, Any]:

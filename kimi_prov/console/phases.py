@@ -1,0 +1,100 @@
+"""Which phase each host is in, and since when."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from kimi_prov.runner import progress
+from kimi_prov.runner.events import Began, Ended
+
+if TYPE_CHECKING:
+    from kimi_prov.runner.events import Event
+    from kimi_prov.runner.progress import Update
+
+
+class Phase:
+    """An uninterrupted time of one host in one phase."""
+
+    def __init__(self, name: str, task: str) -> None:
+        self.name = name
+        self.task = task
+        self.started = time.monotonic()
+        self.task_started = self.started
+        self.changed = 0
+        self.failed = False
+        self.update: Update | None = None
+        self.ended: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """How it ended; stopped, where its last task never came to an end."""
+        if self.failed:
+            return "failed"
+        return "stopped" if self.ended is None else "done"
+
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted, or lasted until its last task ended."""
+        return (self.ended or time.monotonic()) - self.started
+
+
+class Tracker:
+    """Turns tasks into phases: tells which one ended when a host goes on, or fails."""
+
+    def __init__(self) -> None:
+        self.current: dict[str, Phase] = {}
+        self._failed: set[str] = set()
+
+    def take(self, event: Event) -> tuple[str, Phase] | None:
+        """Take an event in; return the host and the phase that it ended, if it did."""
+        ended = None
+        if isinstance(event, Began):
+            now = self.current.get(event.host)
+            if now is None or now.name != event.phase:
+                if now is not None and now.name != "other":
+                    ended = (event.host, now)
+                self.current[event.host] = Phase(event.phase, event.task)
+            else:
+                now.task, now.task_started, now.ended = event.task, time.monotonic(), None
+        elif isinstance(event, Ended) and event.host in self.current:
+            phase = self.current[event.host]
+            phase.changed += event.status == "changed"
+            phase.ended = time.monotonic()
+            if event.status != "skipped":
+                phase.update = None
+            if event.status in {"failed", "unreachable"} and not event.ignored:
+                phase.failed = True
+                self._failed.add(event.host)
+                del self.current[event.host]
+                ended = None if phase.name == "other" else (event.host, phase)
+        return ended
+
+    def working(self) -> list[tuple[str, Phase]]:
+        """Return what is to be shown as going on.
+
+        A host that failed does no more between the tasks that clear up after it.
+        """
+        return [
+            (host, phase)
+            for host, phase in self.current.items()
+            if phase.ended is None or host not in self._failed
+        ]
+
+    def progress(self, update: Update) -> None:
+        """Remember how far long work is."""
+        if update.host in self.current:
+            self.current[update.host].update = update
+
+    def finish(self) -> list[tuple[str, Phase]]:
+        """Return what was still open."""
+        left = [(host, s) for host, s in self.current.items() if s.name != "other"]
+        self.current = {}
+        return left
+
+
+def ending(host: str, phase: Phase, width: int) -> str:
+    """Write one ended phase as a line."""
+    count = f", {phase.changed} changed" if phase.changed else ""
+    took = progress.duration(phase.seconds)
+    return f"{host:<{width}}  {phase.name:<12} {phase.verdict} in {took}{count}"
