@@ -6,6 +6,9 @@ import sys
 from importlib import import_module
 from typing import List, Optional
 
+from kimi_prov.target.envelope import fail
+from kimi_prov.target.errors import HostError
+
 # Each module has `main(argv) -> exit status` and is imported only when it is asked for.
 COMMANDS = {
     "probe": "kimi_prov.target.probe",
@@ -26,11 +29,11 @@ COMMANDS = {
     "proxy-state": "kimi_prov.target.haproxy",
     "keys": "kimi_prov.target.keys",
     "firewall-ensure": "kimi_prov.target.firewall",
-    "knock": "kimi_prov.target.knock",
+    "smoke-test": "kimi_prov.target.knock",
     "runtime": "kimi_prov.target.runtime",
     "status": "kimi_prov.target.status",
     "driver": "kimi_prov.target.driver",
-    "interceptors": "kimi_prov.target.interceptors",
+    "nccl-plugins": "kimi_prov.target.interceptors",
     "nccl-proof": "kimi_prov.target.nccl_proof",
     "destroy": "kimi_prov.target.destroy",
     "bench": "kimi_prov.target.bench",
@@ -45,9 +48,13 @@ def main(argv: Optional[List[str]] = None) -> int:
         arguments.insert(0, "probe")
     name = arguments.pop(0)
     if name not in COMMANDS:
-        print(f"unknown subcommand {name!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
-    status: int = import_module(COMMANDS[name]).main(arguments)
+        return fail(HostError(f"unknown subcommand {name!r}; there are: {', '.join(COMMANDS)}"))
+    try:
+        status: int = import_module(COMMANDS[name]).main(arguments)
+    except HostError as error:
+        return fail(error)
+    except OSError as error:
+        return fail(HostError.of_system(error))
     return status
 
 

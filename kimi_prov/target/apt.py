@@ -9,23 +9,19 @@ from __future__ import annotations
 import os
 import re
 import time
-from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional
 
-from kimi_prov.target import edge, layout
+from kimi_prov.target import layout, process, unit_names
+from kimi_prov.target.errors import HostError
+from kimi_prov.target.files import read_text
 
 SOURCE = "/etc/apt/sources.list.d/kimi-nvidia.sources"
 _MIRROR_SETTINGS = f"{layout.ETC}/apt.conf"
 _POLICY = "/usr/sbin/policy-rc.d"
 # The name tells it from an administrator's own, where a power cut left it behind.
 _NO_SERVICES = "#!/bin/sh\n# kimi-driver.service\nexit 101\n"
-UNIT = "kimi-driver.service"
 _INST = re.compile(r"^(Inst|Remv) (\S+)(?: \[(\S+)\])?(?: \((\S+) )?")
 _PATIENCE_S = 1800.0
-
-
-class AptError(Exception):
-    """What apt refused, in its own words."""
 
 
 class Step(NamedTuple):
@@ -42,7 +38,7 @@ def upstream(version: str) -> str:
 
 def installed() -> Dict[str, str]:
     """Every installed package with its version."""
-    done = edge.run("dpkg-query", "-W", "-f", "${db:Status-Status} ${Package} ${Version}\n")
+    done = process.run("dpkg-query", "-W", "-f", "${db:Status-Status} ${Package} ${Version}\n")
     rows = [line.split() for line in done.stdout.splitlines()]
     return {row[1]: row[2] for row in rows if len(row) == 3 and row[0] == "installed"}
 
@@ -52,18 +48,18 @@ def refresh() -> None:
     only = ["-o", f"Dir::Etc::SourceList={SOURCE}", "-o", "Dir::Etc::SourceParts=-"]
     strict = ["-o", "APT::Get::List-Cleanup=0", "-o", "APT::Update::Error-Mode=any"]
     apt("apt-get", "update", *only, *strict)
-    edge.run(*_command("apt-get", "update"), timeout=_PATIENCE_S)
+    process.run(*_command("apt-get", "update"), timeout=_PATIENCE_S)
 
 
 def versions(name: str, url: str = "") -> List[str]:
     """Versions of a package that the repository at `url`, or any, has; the newest first."""
-    done = edge.run(*_command("apt-cache", "madison", name))
+    done = process.run(*_command("apt-cache", "madison", name))
     rows = [[part.strip() for part in line.split("|")] for line in done.stdout.splitlines()]
     return [row[1] for row in rows if len(row) == 3 and row[2].startswith(url.rstrip("/"))]
 
 
 def simulate(*words: str) -> List[Step]:
-    """Tell what `apt-get install` of these would do. Raises AptError where it cannot be done."""
+    """Tell what `apt-get install` of these would do. Raises HostError where it cannot be done."""
     return _steps(apt("apt-get", "install", "--simulate", *ALLOWED, *words))
 
 
@@ -85,16 +81,16 @@ ALLOWED = (
 
 
 def apt(*words: str, folder: Optional[str] = None) -> str:
-    """Run an apt command to its end and return what it said. Raises AptError."""
+    """Run an apt command to its end and return what it said. Raises HostError."""
     here = os.getcwd()
     if folder:
         os.chdir(folder)
     try:
-        done = edge.run("env", *_ENVIRONMENT, *_command(*words), timeout=_PATIENCE_S)
+        done = process.run("env", *_ENVIRONMENT, *_command(*words), timeout=_PATIENCE_S)
     finally:
         os.chdir(here)
     if done.returncode:
-        raise AptError(_reason(done.stderr or done.stdout))
+        raise HostError(_reason(done.stderr or done.stdout))
     return done.stdout
 
 
@@ -124,22 +120,23 @@ def _reason(text: str) -> str:
 def transaction(*words: str) -> None:
     """Install in a unit of its own: a cut connection leaves no half-installed packages.
 
-    No service is started or stopped meanwhile: the old module still runs. Raises AptError.
+    No service is started or stopped meanwhile: the old module still runs. Raises HostError.
     """
     text = _NO_SERVICES.replace("\n", "\\n")
-    quiet = [] if edge.read_text(Path(_POLICY)) not in ("", _NO_SERVICES) else [
+    quiet = [] if read_text(_POLICY) not in ("", _NO_SERVICES) else [
         f"--property=ExecStartPre=/bin/sh -c 'printf \"{text}\" > {_POLICY}'",
         f"--property=ExecStartPre=/bin/chmod 0755 {_POLICY}",
         f"--property=ExecStopPost=/bin/rm -f {_POLICY}",
     ]  # fmt: skip
     settings = [f"--setenv={pair}" for pair in _ENVIRONMENT]
     started = time.time()
-    done = edge.run(
-        *("systemd-run", "--quiet", "--wait", "--collect", f"--unit={UNIT}", *quiet, *settings),
+    unit = f"--unit={unit_names.DRIVER}"
+    done = process.run(
+        *("systemd-run", "--quiet", "--wait", "--collect", unit, *quiet, *settings),
         *_command("apt-get", "install", *ALLOWED, *words),
         timeout=_PATIENCE_S,
     )
     if done.returncode:
         since = f"--since=@{int(started)}"
-        told = edge.run("journalctl", "--no-pager", "--output=cat", f"--unit={UNIT}", since)
-        raise AptError(_reason(told.stdout if not done.stderr else done.stderr))
+        told = process.run("journalctl", "--no-pager", "--output=cat", unit, since)
+        raise HostError(_reason(told.stdout if not done.stderr else done.stderr))

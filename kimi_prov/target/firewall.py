@@ -13,17 +13,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.target import units
-from kimi_prov.target.edge import (
-    FIREWALL_UNIT,
-    EdgeError,
-    Paths,
-    answer,
-    read_json,
-    read_text,
-    run,
-    write_atomic,
-)
+from kimi_prov.target import unit_names, units
+from kimi_prov.target.envelope import answer
+from kimi_prov.target.errors import HostError
+from kimi_prov.target.files import read_json, read_text, write_atomic
+from kimi_prov.target.layout import FIREWALL_TABLE, Paths
+from kimi_prov.target.process import run
 
 if TYPE_CHECKING:
     import subprocess
@@ -125,12 +120,12 @@ class Firewalld:
         for extra in (["--permanent"], []):
             done = run("firewall-cmd", *extra, "--zone=" + rule["zone"], option + rule["rule"])
             if done.returncode != 0 and not any(word in done.stderr for word in harmless):
-                raise EdgeError("firewalld refused a rule: " + done.stderr.strip())
+                raise HostError("firewalld refused a rule: " + done.stderr.strip())
 
 
 def _must(done: subprocess.CompletedProcess[str], what: str) -> None:
     if done.returncode != 0:
-        raise EdgeError(f"{what}: {(done.stderr or done.stdout).strip()}")
+        raise HostError(f"{what}: {(done.stderr or done.stdout).strip()}")
 
 
 def _ufw_knows_ipv6() -> bool:
@@ -206,15 +201,15 @@ def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[s
 
 def guard(paths: Paths, *, check: bool = False) -> bool:
     """Have the guard's unit run and its table loaded, also after somebody emptied the rule set."""
-    enabled = units.settle(FIREWALL_UNIT, check=check)
-    active = units.show(FIREWALL_UNIT).get(FIREWALL_UNIT, {}).get("state") == "active"
-    loaded = run("nft", "list", "table", "inet", "kimi").returncode == 0
+    enabled = units.converge(unit_names.FIREWALL, check=check)
+    active = units.show(unit_names.FIREWALL).get(unit_names.FIREWALL, {}).get("state") == "active"
+    loaded = run("nft", "list", "table", *FIREWALL_TABLE).returncode == 0
     if not check and not active:
-        units.control("start", FIREWALL_UNIT)
+        units.control("start", unit_names.FIREWALL)
     elif not check and not loaded:
-        units.control("reload", FIREWALL_UNIT)
-    if not check and run("nft", "list", "table", "inet", "kimi").returncode != 0:
-        raise EdgeError(f"{FIREWALL_UNIT} runs, but there is no table from {paths.firewall}")
+        units.control("reload", unit_names.FIREWALL)
+    if not check and run("nft", "list", "table", *FIREWALL_TABLE).returncode != 0:
+        raise HostError(f"{unit_names.FIREWALL} runs, but there is no table from {paths.firewall}")
     return enabled or not active or not loaded
 
 
@@ -302,7 +297,7 @@ def find_drops(ruleset: dict[str, Any], port: int, manager: str) -> list[str]:
 
 def _known(table: tuple[str, str], manager: str) -> bool:
     family, name = table
-    if (family, name) == ("inet", "kimi"):
+    if (family, name) == FIREWALL_TABLE:
         return True
     if manager == "ufw":
         return family in ("ip", "ip6") and name == "filter"
@@ -335,10 +330,4 @@ def _covers(right: object, port: int) -> bool:
 
 def main(argv: list[str]) -> int:
     """`firewall-ensure [--check] < WISH`: one JSON object in, one out."""
-    try:
-        return answer(
-            {"ok": True, **ensure(Paths(), json.load(sys.stdin), check="--check" in argv)}
-        )
-    except EdgeError as error:
-        answer({"ok": False, "error": str(error)})
-        return 1
+    return answer({"ok": True, **ensure(Paths(), json.load(sys.stdin), check="--check" in argv)})

@@ -14,11 +14,11 @@ import argparse
 import http.client
 import json
 import os
-import subprocess
 import time
 from typing import Dict, List, Optional
 
 from kimi_prov.target.layout import MODEL_VERIFIED
+from kimi_prov.target.process import run
 
 _PAUSE_S = 1.0
 _TIMEOUT_S = 120.0
@@ -105,18 +105,7 @@ def _holders() -> Dict[str, str]:
 
 
 def _smi(question: str) -> Optional[str]:
-    command = ["nvidia-smi", question, "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    done = run("nvidia-smi", question, "--format=csv,noheader,nounits", timeout=_TIMEOUT_S)
     return done.stdout if done.returncode == 0 else None
 
 

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kimi_prov.target import units
-from kimi_prov.target.edge import Paths, answer, read_json, read_text, serve_unit
+from kimi_prov.target import unit_names, units
+from kimi_prov.target.envelope import answer
+from kimi_prov.target.files import read_json, read_text
+from kimi_prov.target.layout import Paths
 
 PLACED = re.compile(r"\bN(\d+)=(\d+)")
 HUGE = re.compile(r"^(?:AnonHugePages|Private_Hugetlb|Shared_Hugetlb):\s+(\d+) kB", re.M)
@@ -112,10 +114,12 @@ def collect(paths: Paths) -> dict[str, Any]:
     """Return the plan as applied and, for each instance, its unit and its processes' placement."""
     plan = read_json(paths.plan)
     instances = plan.get("instances", [])
-    states = units.show(*[serve_unit(item["index"]) for item in instances]) if instances else {}
+    states = (
+        units.show(*[unit_names.serve(item["index"]) for item in instances]) if instances else {}
+    )
     found = []
     for item in instances:
-        unit = states.get(serve_unit(item["index"]), {})
+        unit = states.get(unit_names.serve(item["index"]), {})
         placed = processes(unit.get("cgroup", "")) if unit.get("main_pid") else []
         found.append({"index": item["index"], "unit": unit, "processes": placed})
     return {

@@ -2,7 +2,8 @@
 
 Reads {"files": {PATH: SHA256}, "units": [NAME], "weights": bool, "staged": bool, "converted": bool}
 from standard input. A role asks this first and does nothing more where the answer is yes: that is
-what makes a second apply quick.
+what makes a second apply quick. The subcommand keeps this name, for `apply --check` asks whatever
+version is installed.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from kimi_prov.target import convert, fetch, layout, stage, units
-from kimi_prov.target.faults import Permanent
+from kimi_prov.target.envelope import answer
+from kimi_prov.target.errors import HostError
 
 
 def main(argv: List[str]) -> int:
     """Print {"settled", "differs"}: the first thing that is not as it should be, or null."""
     del argv
     difference = differs(json.load(sys.stdin))
-    print(json.dumps({"settled": difference is None, "differs": difference}))
-    return 0
+    return answer({"settled": difference is None, "differs": difference})
 
 
 def differs(wanted: Dict[str, Any]) -> Optional[str]:
@@ -52,8 +53,8 @@ def _unprepared(wanted: Dict[str, Any]) -> Optional[str]:
             return "staged weights"
         if wanted.get("converted") and not convert.verified(convert.Config.load(layout.CONVERT)):
             return "converted weights"
-    except Permanent as fault:
-        return str(fault)
+    except HostError as error:
+        return error.message
     return None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.planner import architecture, graphics, throughput
 from kimi_prov.planner.findings import human
 from kimi_prov.planner.rules.case import Case, Hit, rule
+from kimi_prov.target import unit_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -350,7 +351,7 @@ def _nvfp4(case: Case) -> Iterator[Hit]:
 )
 def _held(case: Case) -> Iterator[Hit]:
     units = case.facts["kimi"].get("units") or {}
-    ours = any(name.startswith("kimi-serve@") and units[name] == "active" for name in units)
+    ours = any(unit_names.is_serve(name) and units[name] == "active" for name in units)
     full = [card for card in case.cards if (card.get("memory_used_bytes") or 0) > _HELD]
     if full and not ours:
         yield Hit(

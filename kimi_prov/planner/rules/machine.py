@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner.findings import human
 from kimi_prov.planner.rules.case import Case, Hit, rule
+from kimi_prov.target import unit_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,7 +44,7 @@ def _node_room(case: Case) -> Iterator[Hit]:
     """Only before a start: what runs already has taken its memory."""
     units = case.facts["kimi"].get("units") or {}
     stopped = ("inactive", "failed")
-    if any(n.startswith("kimi-serve@") and state not in stopped for n, state in units.items()):
+    if any(unit_names.is_serve(n) and state not in stopped for n, state in units.items()):
         return
     nodes = case.facts["numa"]["nodes"]
     shown = sum(row.get("memory_total_bytes") or 0 for row in nodes)

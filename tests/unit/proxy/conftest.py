@@ -18,7 +18,7 @@ import pytest
 from kimi_prov.bundle import root
 from kimi_prov.target import keys, tls
 from kimi_prov.target.api import Endpoint
-from kimi_prov.target.edge import Paths
+from kimi_prov.target.layout import Paths
 
 if TYPE_CHECKING:
     from pathlib import Path

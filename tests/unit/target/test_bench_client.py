@@ -10,7 +10,8 @@ import pytest
 
 from kimi_prov.hardware.bundle import build_zipapp
 from kimi_prov.target import bench, bench_client, layout
-from kimi_prov.target.edge import EdgeError, Paths
+from kimi_prov.target.errors import HostError
+from kimi_prov.target.layout import Paths
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +95,7 @@ def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine
 
 def test_a_client_that_fails_says_why(tmp_path, engine_of) -> None:
     plan = plan_of(tmp_path, BROKEN)
-    with pytest.raises(EdgeError, match="no such flag"):
+    with pytest.raises(HostError, match="no such flag"):
         bench.serve(plan, Paths(tmp_path), engine_of(plan), lambda _: None)
 
 
@@ -135,7 +136,7 @@ def test_lengths_are_the_predictions_where_time_allows() -> None:
 
 @pytest.mark.parametrize("text", ["", "{cut", '{"completed": 0}'])
 def test_a_result_without_an_answer_is_refused(text) -> None:
-    with pytest.raises(bench_client.ClientError):
+    with pytest.raises(HostError):
         bench_client.read(1, text)
 
 

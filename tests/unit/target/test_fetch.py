@@ -265,7 +265,7 @@ def test_wrong_bytes_from_the_source_are_never_given_a_name(
     message = machine.progress["message"]
     assert "model-1.safetensors" in message
     assert "sha256" in message
-    assert "kimi_weights_manifest" in message
+    assert "kimi_weights_manifest" in machine.progress["error"]["fix"]
     assert not (machine.dir / "model-1.safetensors").exists()
     assert not (machine.dir / ".kimi-verified").exists()
     assert server.behaviour.served["model-1.safetensors"] == 2 * 900_000  # one more try, no more
@@ -330,7 +330,8 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(
 @pytest.mark.parametrize("source", ["ftp://x/y", "/srv/weights", "hf://justaname@main"])
 def test_a_source_of_no_known_kind_is_refused(machine: Machine, source: str) -> None:
     assert machine.fetch(source=source) == 2
-    assert "expected" in machine.progress["message"]
+    assert "kimi_weights_source" in machine.progress["message"]
+    assert "hf://owner/repository@revision" in machine.progress["error"]["fix"]
 
 
 def test_a_directory_of_the_machine_is_a_source(
@@ -501,7 +502,7 @@ def test_a_hub_that_wants_a_token_says_which_variable(
 ) -> None:
     hub = Hub(serve, files, token="hf_canary")
     assert machine.fetch(**hub.wishes()) == 2
-    assert "kimi_hf_token_file" in machine.progress["message"]
+    assert "kimi_hf_token_file" in machine.progress["error"]["fix"]
 
 
 def test_a_revision_that_is_not_there_is_named(
@@ -532,7 +533,7 @@ def test_a_pinned_manifest_is_held_against_the_hub_before_a_byte_moves(
     pinned = manifest_of({**files, "model-1.safetensors": noise(5, 900_000)})
     assert machine.fetch(manifest=pinned, **hub.wishes()) == 2
     assert "model-1.safetensors" in machine.progress["message"]
-    assert "kimi_weights_source" in machine.progress["message"]
+    assert "kimi_weights_source" in machine.progress["error"]["fix"]
     assert hub.storage.behaviour.served == {}
 
 

@@ -23,7 +23,9 @@ def oldest() -> str | None:
     return str(kept[0]) if kept else found
 
 
-@pytest.mark.parametrize("path", sorted(TARGET.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(TARGET.rglob("*.py")), ids=lambda path: str(path.relative_to(TARGET))
+)
 def test_its_syntax_is_of_that_version(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 9))
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kimi_prov.target import proxy
-from kimi_prov.target.edge import Paths
+from kimi_prov.target.layout import Paths
 
 
 @pytest.mark.parametrize(

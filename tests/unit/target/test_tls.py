@@ -5,7 +5,8 @@ import stat
 import pytest
 
 from kimi_prov.target import tls
-from kimi_prov.target.edge import EdgeError, Paths
+from kimi_prov.target.errors import HostError
+from kimi_prov.target.layout import Paths
 
 NAMES = ["lab1", "10.0.0.1", "fd00::1"]
 
@@ -46,8 +47,8 @@ def test_given_files_are_taken_as_they_are_and_a_wrong_pair_is_refused(paths):
     wish = {"mode": "files", "names": [], "cert_pem": certificate, "key_pem": key}
     assert tls.ensure(paths, wish)["fingerprint"] == tls.fingerprint(pem)
     assert tls.ensure(paths, wish)["changed"] is False
-    with pytest.raises(EdgeError, match="kimi_tls_key_file"):
+    with pytest.raises(HostError, match="kimi_tls_key_file"):
         tls.ensure(paths, {**wish, "key_pem": foreign})
-    with pytest.raises(EdgeError, match="kimi_tls_cert_file"):
+    with pytest.raises(HostError, match="kimi_tls_cert_file"):
         tls.ensure(paths, {**wish, "cert_pem": "no certificate"})
     assert tls.fingerprint(paths.tls_pem.read_text()) == tls.fingerprint(pem)

@@ -32,8 +32,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             target(self, "engine-check", *(["--check"] if check else []), stdin=question)
         except RemoteError as error:
             if check:
-                return result | {"changed": False, "skipped": True, "msg": str(error)}
-            return result | _refused(plan["engine"], str(error))
+                return result | {"changed": False, "skipped": True, "msg": error.line}
+            return result | _refused(plan["engine"], error)
         return result | {"changed": False}
 
 
@@ -47,7 +47,8 @@ def _instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [*plan["instances"], *(replaced["instances"] if same else [])]
 
 
-def _refused(engine: dict[str, Any], reason: str) -> dict[str, Any]:
+def _refused(engine: dict[str, Any], error: RemoteError) -> dict[str, Any]:
+    reason, fix = error.message, error.fix or _FIX
     shown = f"{engine['name']} {engine['version']} ({engine['variant']})"
     finding = {
         "id": "engine.command_line",
@@ -55,8 +56,8 @@ def _refused(engine: dict[str, Any], reason: str) -> dict[str, Any]:
         "title": f"{shown} does not accept its command line",
         "observed": reason,
         "required": "flags of that version",
-        "fix": _FIX,
+        "fix": fix,
         "source": "the engine's own argument parser",
     }
-    refused = failure(f"{shown} does not accept its command line: {reason}", _FIX, "blockers")
-    return refused | {"kimi": {"code": "blockers", "findings": [finding]}}
+    message = f"{shown} does not accept its command line: {reason}"
+    return failure(message, fix, "blockers", [finding])

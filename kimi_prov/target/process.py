@@ -1,0 +1,62 @@
+"""Runs a program to its end, without a shell: what is missing or too slow is an exit status too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence
+
+if TYPE_CHECKING:
+    import pwd
+
+NOT_FOUND = 127
+NOT_RUNNABLE = 126
+TIMED_OUT = 124
+
+
+class Unfinished(subprocess.CompletedProcess[str]):
+    """Stands for a program that did not run to its end; standard error says why."""
+
+    def __init__(self, argv: Sequence[str], returncode: int, reason: str) -> None:
+        super().__init__(list(argv), returncode, "", f"{argv[0]}: {reason}")
+
+
+def run(
+    *argv: str,
+    stdin: Optional[str] = None,
+    timeout: Optional[float] = 60,
+    env: Optional[Mapping[str, str]] = None,
+    cwd: Optional[str] = None,
+    user: Optional[pwd.struct_passwd] = None,
+    capture_stderr: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command and return what it wrote; the exit status is the caller's to judge.
+
+    A program that is missing, cannot be run or takes more than `timeout` seconds gives 127, 126 or
+    124 (`Unfinished`). `env` replaces the environment, which otherwise is ours with LC_ALL=C.
+    `user` drops root's rights and groups.
+    """
+    identity: Dict[str, Any] = {}
+    if user is not None:
+        identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    try:
+        return subprocess.run(
+            list(argv),
+            input=stdin,
+            stdin=None if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if capture_stderr else None,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout,
+            cwd=cwd,
+            env={**os.environ, "LC_ALL": "C"} if env is None else dict(env),
+            check=False,
+            **identity,
+        )
+    except FileNotFoundError:
+        return Unfinished(argv, NOT_FOUND, "not found")
+    except OSError as error:
+        return Unfinished(argv, NOT_RUNNABLE, str(error.strerror))
+    except subprocess.TimeoutExpired:
+        return Unfinished(argv, TIMED_OUT, "timed out")
