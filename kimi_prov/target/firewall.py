@@ -34,14 +34,14 @@ def rich_rule(network: str, port: int) -> str:
     return f'rule family="{family}" {source} port port="{port}" protocol="tcp" accept'
 
 
-def wanted_rules(wish: dict[str, Any], zones: list[str]) -> list[Rule]:
-    """Return what ufw or firewalld has to hold for `wish` {"port", "ipv4", "ipv6", "manager"}."""
-    networks = [*wish["ipv4"], *wish["ipv6"]]
-    if wish["manager"] == "ufw":
-        return [{"manager": "ufw", "from": net, "port": str(wish["port"])} for net in networks]
-    if wish["manager"] == "firewalld":
+def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
+    """Return what ufw or firewalld has to hold; settings: {"port", "ipv4", "ipv6", "manager"}."""
+    networks = [*settings["ipv4"], *settings["ipv6"]]
+    if settings["manager"] == "ufw":
+        return [{"manager": "ufw", "from": net, "port": str(settings["port"])} for net in networks]
+    if settings["manager"] == "firewalld":
         return [
-            {"manager": "firewalld", "zone": zone, "rule": rich_rule(net, wish["port"])}
+            {"manager": "firewalld", "zone": zone, "rule": rich_rule(net, settings["port"])}
             for zone in zones
             for net in networks
         ]
@@ -158,17 +158,20 @@ def _manager(name: str) -> Ufw | Firewalld:
     return Ufw() if name == "ufw" else Firewalld()
 
 
-def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Open the port for the listed networks in ufw or firewalld, and for no others.
 
     Without either (manager "nftables") only leftovers are removed.
     """
     state = read_json(paths.firewall_state)
     ours: list[Rule] = state.get("rules", [])
-    zones = active_zones() if wish["manager"] == "firewalld" else []
-    if wish["manager"] == "ufw" and not _ufw_knows_ipv6():
-        wish = {**wish, "ipv6": []}  # with IPV6=no ufw neither filters nor takes such a rule
-    wanted = wanted_rules(wish, zones)
+    zones = active_zones() if settings["manager"] == "firewalld" else []
+    if settings["manager"] == "ufw" and not _ufw_knows_ipv6():
+        settings = {
+            **settings,
+            "ipv6": [],
+        }  # with IPV6=no ufw neither filters nor takes such a rule
+    wanted = wanted_rules(settings, zones)
     added, removed, kept = [], [], []
     for rule in wanted:
         held = _manager(rule["manager"]).holds(rule)
@@ -195,7 +198,7 @@ def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[s
         "changed": changed or guarded,
         "added": added,
         "removed": removed,
-        "drops_elsewhere": drops_elsewhere(wish),
+        "drops_elsewhere": drops_elsewhere(settings),
     }
 
 
@@ -254,12 +257,12 @@ def _words(path: Path) -> list[str]:
     return sorted(read_text(path).replace("><", "> <").split())
 
 
-def drops_elsewhere(wish: dict[str, Any]) -> list[str]:
+def drops_elsewhere(settings: dict[str, Any]) -> list[str]:
     """Chains of others that would drop what comes to the port, in sentences."""
     done = run("nft", "-j", "list", "ruleset")
-    if done.returncode != 0 or not [*wish["ipv4"], *wish["ipv6"]]:
+    if done.returncode != 0 or not [*settings["ipv4"], *settings["ipv6"]]:
         return []  # nobody else is let in, so nobody can be kept out by mistake
-    return find_drops(json.loads(done.stdout or "{}"), wish["port"], wish["manager"])
+    return find_drops(json.loads(done.stdout or "{}"), settings["port"], settings["manager"])
 
 
 def find_drops(ruleset: dict[str, Any], port: int, manager: str) -> list[str]:
@@ -329,5 +332,5 @@ def _covers(right: object, port: int) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """`firewall-ensure [--check] < WISH`: one JSON object in, one out."""
+    """`firewall-ensure [--check] < SETTINGS`: one JSON object in, one out."""
     return answer({"ok": True, **ensure(Paths(), json.load(sys.stdin), check="--check" in argv)})

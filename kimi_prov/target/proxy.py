@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 TAKE_OVER_S = 10.0
 
 
-def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
-    """Bring certificate and keys to `wish` {"tls": {...}, "api_keys": {name: sha256}}.
+def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+    """Bring certificate and keys to `settings` {"tls": {...}, "api_keys": {name: sha256}}.
 
     The running proxy takes new keys over at once; a new certificate waits for `converge`.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
-    certificate = tls.ensure(paths, wish["tls"], check=check)
-    known = keys.ensure(paths, wish["api_keys"], check=check)
+    certificate = tls.ensure(paths, settings["tls"], check=check)
+    known = keys.ensure(paths, settings["api_keys"], check=check)
     return {
         "changed": made or certificate["changed"] or known["changed"],
         "certificate": certificate,
@@ -106,7 +106,7 @@ def _wait(paths: Paths, wanted: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`proxy-ensure [--check] < WISH`, or `proxy-ensure run [--check]`; never prints a key."""
+    """`proxy-ensure [--check] < SETTINGS`, or `proxy-ensure run [--check]`; never prints a key."""
     check = "--check" in argv
     if argv[:1] == ["run"]:
         return answer({"ok": True, **converge(Paths(), check=check)})

@@ -77,7 +77,10 @@ class DirectorySource(Source):
         self.name = url
         self._root = urllib.parse.unquote(parts.path)
         if parts.netloc not in ("", "localhost") or not self._root.startswith("/"):
-            raise HostError(f"{url}: expected file:///an/absolute/directory of this machine")
+            raise HostError(
+                f"kimi_weights_source {url!r} names no directory of this machine",
+                "name file:///an/absolute/directory",
+            )
 
     def listing(self, _revision: Optional[str]) -> Manifest:
         """Read its manifest; without one take the files as they are, at first use."""
@@ -188,7 +191,10 @@ class HubSource(Source):
         self._revision = revision or "main"
         self.name = f"hf://{self._repo}@{self._revision}"
         if self._repo.count("/") != 1 or not all(self._repo.split("/")):
-            raise HostError(f"{self.name}: expected hf://owner/repository@revision")
+            raise HostError(
+                f"kimi_weights_source {self.name!r} names no repository of the hub",
+                "name hf://owner/repository@revision",
+            )
         if not python:
             raise HostError(f"{self.name}: hf_python is not set", "run `kimi-prov apply` again")
         self._python = python

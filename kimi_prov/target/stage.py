@@ -162,14 +162,16 @@ def run(config: Config, progress: Progress) -> Manifest:
     progress.say(f"{files(len(entries))}, {human(sum(e.size for e in entries))} from {source}")
     staging.run(entries, config.workers)
     if staging.wrong:
-        manifest = _mend(config, staging, manifest, progress)
+        manifest = _fetch_again(config, staging, manifest, progress)
     if target is not None:
         write_json(os.path.join(target, manifests.NAME), manifest.to_json(), durable=False)
         manifests.write_mark(target, manifest, staging.records)
     return manifest
 
 
-def _mend(config: Config, staging: Staging, manifest: Manifest, progress: Progress) -> Manifest:
+def _fetch_again(
+    config: Config, staging: Staging, manifest: Manifest, progress: Progress
+) -> Manifest:
     """Fetch again what was found wrong, and only that; then take it from the disk once more."""
     wrong = sorted(staging.wrong)
     progress.say(
@@ -178,7 +180,7 @@ def _mend(config: Config, staging: Staging, manifest: Manifest, progress: Progre
     )
     with Progress(config.weights.progress, "download") as fetching:
         manifest = fetch.run(config.weights, fetching, distrust=wrong)
-        fetching.done(f"{', '.join(wrong)}: mended")
+        fetching.done(f"{', '.join(wrong)}: repaired")
     staging.run([entry for entry in manifest.files if entry.path in wrong], config.workers)
     if staging.wrong:
         raise HostError(

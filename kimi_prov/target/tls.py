@@ -104,17 +104,17 @@ def given(certificate: str, key: str) -> str:
     return pem
 
 
-def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
-    """Bring the certificate to `wish` {mode, names, cert_pem, key_pem}; says whether it changed."""
+def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+    """Bring the certificate to {mode, names, cert_pem, key_pem}; says whether it changed."""
     old = read_text(paths.tls_pem)
-    if wish["mode"] == "files":
-        pem = given(wish["cert_pem"], wish["key_pem"])
-    elif still_good(old, wish["names"]):
+    if settings["mode"] == "files":
+        pem = given(settings["cert_pem"], settings["key_pem"])
+    elif still_good(old, settings["names"]):
         pem = old
     elif check:
         return {"changed": True, "fingerprint": fingerprint(old)}
     else:
-        pem = self_signed(wish["names"])
+        pem = self_signed(settings["names"])
     changed = pem != old or read_text(paths.tls_crt) != public_part(pem)
     if changed and not check:
         write_atomic(paths.tls_pem, pem, 0o640, PROXY_USER)

@@ -32,7 +32,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Check the wishes before the machine is asked: what is misspelt needs no connection."""
+        """Check the settings before the machine is asked: what is misspelt needs no connection."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         try:

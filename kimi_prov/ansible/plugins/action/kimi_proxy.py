@@ -22,7 +22,7 @@ def _pem(path: str | None, option: str) -> str:
         ) from error
 
 
-def wish(plan: dict[str, Any]) -> dict[str, Any]:
+def settings(plan: dict[str, Any]) -> dict[str, Any]:
     """Read the control files that the plan names; keys become hashes here."""
     tls = plan["proxy"]["tls"]
     wanted = {"mode": tls["mode"], "names": tls["names"]}
@@ -49,7 +49,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | self._converge(check=check)
         plan = self._task.args["plan"]
         try:
-            wanted = wish(plan)
+            wanted = settings(plan)
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
         try:
