@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from kimi_prov.target.errors import HostError
+from kimi_prov.contract.errors import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

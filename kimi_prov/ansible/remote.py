@@ -6,8 +6,8 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.target import layout
-from kimi_prov.target.errors import HostError
+from kimi_prov.contract import paths
+from kimi_prov.contract.errors import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ def target(
     *arguments: str,
     stdin: object = None,
     secret: bool = False,
-    zipapp: str = layout.ZIPAPP,
+    zipapp: str = paths.ZIPAPP,
 ) -> dict[str, Any]:
     """Return the JSON answer of a subcommand of the code on the machine; `stdin` is sent as JSON.
 

@@ -7,7 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure, target
-from kimi_prov.target import unit_names
+from kimi_prov.contract import unit_names
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]

@@ -10,8 +10,9 @@ from ansible.plugins.action import ActionBase
 from kimi_prov.acceptance import suite
 from kimi_prov.ansible.remote import RemoteError, failure, shell, target
 from kimi_prov.ansible.send import run_sent
-from kimi_prov.target import checks, layout
-from kimi_prov.target.tls import fingerprint
+from kimi_prov.contract import paths
+from kimi_prov.on_host.gateway import checks
+from kimi_prov.on_host.gateway.tls import fingerprint
 
 
 def source_address(address: str, port: int) -> str | None:
@@ -65,7 +66,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         seen = target(self, "runtime")
         plan = seen["plan"]
         if not plan:
-            raise RemoteError(f"there is no {layout.PLAN} on it", "run `kimi-prov apply` first")
+            raise RemoteError(f"there is no {paths.PLAN} on it", "run `kimi-prov apply` first")
         host = str(variables.get("ansible_host") or variables.get("inventory_hostname"))
         local = self._connection.transport == "local"
         port = plan["proxy"]["port"]
@@ -76,7 +77,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             networks=plan["proxy"]["allowed_networks"],
         )
         if seen_from == "control":
-            key = shell(self, f"cat {layout.VERIFY_KEY}", secret=True).strip()
+            key = shell(self, f"cat {paths.VERIFY_KEY}", secret=True).strip()
             address = "127.0.0.1" if local else host
             subject = checks.subject_of(plan, address, fingerprint(seen["certificate"]), key)
             found = checks.run(subject)

@@ -1,0 +1,88 @@
+"""`cuda-home DIR`: make one CUDA toolkit of the compiler and headers in an environment's wheels.
+
+The environment's own Python runs this. Engines that compile kernels look for one directory with
+`bin/nvcc`, `include`, `lib64/libcudart.so` and `lib64/stubs/libcuda.so`; the wheels have these in a
+directory a package, the libraries under another name, and no libcuda. At the end a kernel is
+compiled and linked, which needs no GPU, so that a compiler that does not work is found then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Dict, List
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system.process import run
+
+# The release that has nvcc in its wheels; their directory has its name.
+_RELEASE = "cu13"
+_LIBRARIES = ("libcudart.so.13", "libcudart_static.a", "libcudadevrt.a")
+_COMPILING_S = 120.0
+_KERNEL = """#include <cuda_bf16.h>
+#include <cublas_v2.h>
+#include <curand_kernel.h>
+#include <cusparse.h>
+__global__ void twice(float *x) { x[threadIdx.x] *= 2; }
+extern "C" int run(float *x) { twice<<<1, 32>>>(x); return cudaGetLastError(); }
+"""
+
+
+def main(argv: List[str]) -> int:
+    """Make DIR and compile with it; the sentence on failure says what is missing."""
+    if len(argv) != 1:
+        raise HostError("expected: cuda-home DIR")
+    home, wheels = Path(argv[0]), Path(sysconfig.get_paths()["purelib"]) / "nvidia"
+    if not (wheels / _RELEASE / "bin" / "nvcc").is_file():
+        raise HostError(f"expected CUDA's compiler at {wheels / _RELEASE}/bin/nvcc")
+    for path, target in links(wheels, _RELEASE).items():
+        place = home / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.is_symlink():
+            place.unlink()
+        place.symlink_to(os.path.relpath(target, place.parent))
+    _driver(home / "lib64" / "stubs")
+    _compile(home)
+    return 0
+
+
+def links(wheels: Path, release: str) -> Dict[str, Path]:
+    """Say what each name in the toolkit leads to. A header of the compiler's release goes first."""
+    own = wheels / release
+    found = {"bin": own / "bin", "nvvm": own / "nvvm"}
+    for folder in [own / "include", *sorted(wheels.glob("*/include"))]:
+        for header in sorted(folder.iterdir()):
+            found.setdefault(f"include/{header.name}", header)
+    for name in _LIBRARIES:
+        found[f"lib64/{name}"] = own / "lib" / name
+    found["lib64/libcudart.so"] = own / "lib" / _LIBRARIES[0]
+    return found
+
+
+def _driver(folder: Path) -> None:
+    """Write what linkers take for the driver's library: its name and no function."""
+    folder.mkdir(parents=True, exist_ok=True)
+    soname = ["-shared", "-Wl,-soname,libcuda.so.1"]
+    _run("g++", *soname, "-x", "c", "-o", str(folder / "libcuda.so"), os.devnull)
+
+
+def _compile(home: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.cu"
+        source.write_text(_KERNEL, encoding="utf-8")
+        where = [f"-I{home}/include", f"-L{home}/lib64", f"-L{home}/lib64/stubs"]
+        made = ["-shared", "-Xcompiler", "-fPIC", "-arch=sm_80", "-o", f"{folder}/kernel.so"]
+        _run(f"{home}/bin/nvcc", *made, *where, str(source), "-lcudart", "-lcuda")
+
+
+def _run(compiler: str, *arguments: str) -> None:
+    done = run(compiler, *arguments, timeout=_COMPILING_S)
+    if done.returncode:
+        name = os.path.basename(compiler)
+        print((done.stdout + done.stderr).strip()[-2000:], file=sys.stderr)
+        raise HostError(
+            f"{name} does not compile here: expected status 0, it ended with {done.returncode}"
+        )

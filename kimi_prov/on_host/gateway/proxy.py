@@ -1,0 +1,115 @@
+"""Puts in place what the proxy reads beside its configuration, and makes it run exactly that.
+
+What runs is asked of the running proxy itself, not concluded from what a play has just changed:
+a run that was killed between a file and its reload is made good by the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.envelope import answer
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import PROXY_USER, Paths
+from kimi_prov.on_host.gateway import haproxy, keys, tls
+from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TAKE_OVER_S = 10.0
+
+
+def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+    """Bring certificate and keys to `settings` {"tls": {...}, "api_keys": {name: sha256}}.
+
+    The running proxy takes new keys over at once; a new certificate waits for `converge`.
+    """
+    made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
+    certificate = tls.ensure(paths, settings["tls"], check=check)
+    known = keys.ensure(paths, settings["api_keys"], check=check)
+    return {
+        "changed": made or certificate["changed"] or known["changed"],
+        "certificate": certificate,
+        "keys": known,
+    }
+
+
+def _digest(*files: Path) -> str:
+    whole = hashlib.sha256()
+    for file in files:
+        whole.update(read_text(file).encode() + b"\0")
+    return whole.hexdigest()[:16]
+
+
+def stamp(paths: Paths) -> str:
+    """Name what should run: the unit's content, then that of configuration and certificate."""
+    unit = _digest(paths.units / unit_names.PROXY)
+    return f"{unit}-{_digest(paths.proxy_config, paths.tls_pem)}"
+
+
+def _running(paths: Paths) -> str:
+    try:
+        return haproxy.description(paths.socket)
+    except OSError:
+        return ""
+
+
+def action(running: str, wanted: str, *, active: bool) -> str:
+    """Decide how to get from what runs to what should: start, restart, reload or nothing."""
+    if not active:
+        return "start"
+    if running.partition("-")[0] != wanted.partition("-")[0]:
+        return "restart"
+    return "" if running == wanted else "reload"
+
+
+def converge(paths: Paths, *, check: bool = False) -> dict[str, Any]:
+    """Make the proxy run the configuration, certificate and keys that are in place."""
+    enabled = units.converge(unit_names.PROXY, check=check)
+    wanted = stamp(paths)
+    active = units.show(unit_names.PROXY).get(unit_names.PROXY, {}).get("state") == "active"
+    verb = action(_running(paths), wanted, active=active)
+    if verb and not check:
+        text = (
+            f"# What is loaded: the proxy tells it when asked.\nglobal\n    description {wanted}\n"
+        )
+        write_atomic(paths.proxy_stamp, text, 0o640, PROXY_USER)
+        units.control(verb, unit_names.PROXY)
+        _wait(paths, wanted)
+    elif not check and _map_differs(paths):
+        keys.publish(paths, keys.parse_map(read_text(paths.key_map)))
+        verb = "keys"
+    return {"changed": enabled or bool(verb), "did": verb or "nothing"}
+
+
+def _map_differs(paths: Paths) -> bool:
+    wanted = {value: name for name, value in keys.parse_map(read_text(paths.key_map)).items()}
+    return haproxy.loaded_map(paths.socket, str(paths.key_map)) != wanted
+
+
+def _wait(paths: Paths, wanted: str) -> None:
+    """Wait for the new worker: a reload returns before it has taken over."""
+    until = time.monotonic() + TAKE_OVER_S
+    while _running(paths) != wanted:
+        if time.monotonic() > until:
+            line = units.cause(units.journal(unit_names.PROXY, 40))
+            raise HostError(
+                f"{unit_names.PROXY} did not take its configuration over: {line}",
+                f"read its journal: journalctl -u {unit_names.PROXY}",
+            )
+        time.sleep(0.1)
+
+
+def main(argv: list[str]) -> int:
+    """`proxy-ensure [--check] < SETTINGS`, or `proxy-ensure run [--check]`; never prints a key."""
+    check = "--check" in argv
+    if argv[:1] == ["run"]:
+        return answer({"ok": True, **converge(Paths(), check=check)})
+    return answer({"ok": True, **ensure(Paths(), json.load(sys.stdin), check=check)})

@@ -1,0 +1,32 @@
+"""How a long job on the managed machine runs and ends: a unit of ours, followed by its progress."""
+
+from __future__ import annotations
+
+from typing import Callable, Optional, TypeVar
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system.progress import Progress
+
+Config = TypeVar("Config")
+
+
+def carry_out(
+    phase: str,
+    load: Callable[[], Config],
+    told: Callable[[Config], Optional[str]],
+    work: Callable[[Config, Progress], int],
+) -> int:
+    """Load the configuration and do the work; the exit status, also of a job that failed.
+
+    `told` names the progress file, None for a job that nobody follows. An error is
+    written to that file, and as one line to standard error.
+    """
+    progress = Progress(None, phase)
+    try:
+        config = load()
+        progress = Progress(told(config), phase)
+        return work(config, progress)
+    except (HostError, OSError) as error:
+        failed = HostError.of_system(error) if isinstance(error, OSError) else error
+        progress.fail(failed)
+        return failed.exit_status
