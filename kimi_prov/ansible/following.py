@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from kimi_prov.contract.errors import HostError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,10 +24,11 @@ RESULTS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether to wait on, and the sentence for either end."""
+    """Whether to wait on, the sentence for either end, and the fix where the job knows one."""
 
     state: Literal["running", "done", "failed"]
     message: str = ""
+    fix: str | None = None
 
 
 def judge(unit: str, answer: Mapping[str, Any]) -> Verdict:
@@ -36,13 +39,15 @@ def judge(unit: str, answer: Mapping[str, Any]) -> Verdict:
     shown: Mapping[str, str] = answer["unit"]
     progress: Mapping[str, Any] = answer.get("progress") or {}
     active = shown.get("ActiveState", "")
-    told = str(progress.get("message") or "") if progress.get("state") == "failed" else ""
+    failed = _error_of(progress)
     if shown.get("LoadState") == "not-found":
         return Verdict("failed", f"there is no {unit} on the machine")
     if active == "failed":
-        return Verdict("failed", told or _unsaid(unit, shown, answer.get("journal") or []))
-    if shown.get("SubState", "").startswith("auto-restart") and told:
-        return Verdict("failed", f"{told}; {unit} goes on trying by itself")
+        failed = failed or HostError(_unreported(unit, shown, answer.get("journal") or []))
+        return Verdict("failed", failed.message, failed.fix)
+    if shown.get("SubState", "").startswith("auto-restart") and failed:
+        message = f"{failed.message}; {unit} goes on trying by itself"
+        return Verdict("failed", message, failed.fix)
     if shown.get("Job", "0") not in ("", "0") or active in ("activating", "deactivating"):
         return Verdict("running")
     if active == "active":
@@ -50,7 +55,15 @@ def judge(unit: str, answer: Mapping[str, Any]) -> Verdict:
     return Verdict("failed", f"{unit} was stopped before it was done")
 
 
-def _unsaid(unit: str, shown: Mapping[str, str], journal: list[str]) -> str:
+def _error_of(progress: Mapping[str, Any]) -> HostError | None:
+    """Return why the job failed, None where it did not, or was ended before it could tell."""
+    if progress.get("state") != "failed":
+        return None
+    message = progress.get("message")
+    return HostError.read({"error": progress.get("error") or message}) if message else None
+
+
+def _unreported(unit: str, shown: Mapping[str, str], journal: list[str]) -> str:
     result = shown.get("Result", "")
     why = RESULTS.get(result, f"exit status {shown.get('ExecMainStatus', '?')}")
     last = journal[-1] if journal else "nothing in the journal"

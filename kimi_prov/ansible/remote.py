@@ -7,15 +7,26 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
+from kimi_prov.contract.errors import HostError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ansible.plugins.action import ActionBase
 
 PYTHON = "/usr/bin/python3"
 
 
-class RemoteError(Exception):
-    """The machine's code did not answer, or answered that it failed; the sentence says why."""
+class RemoteError(HostError):
+    """The machine's code answered with an error, or did not answer at all."""
+
+
+def answer_of(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a subcommand's own answer; raises RemoteError where it is an error instead."""
+    error = HostError.read(value)
+    if error is not None:
+        raise RemoteError(error.message, error.fix, retryable=error.retryable)
+    return dict(value)
 
 
 def shell(
@@ -50,8 +61,7 @@ def target(
 ) -> dict[str, Any]:
     """Return the JSON answer of a subcommand of the code on the machine; `stdin` is sent as JSON.
 
-    Raises RemoteError when there is no such code, or when the answer's `ok` is false and it
-    carries an `error`.
+    Raises RemoteError when there is no such code, or when it answers with an error.
     """
     command = " ".join(shlex.quote(word) for word in (PYTHON, zipapp, *arguments))
     # Its own failures come as JSON on standard output, whatever the exit status.
@@ -62,7 +72,7 @@ def target(
         secret=secret,
     ).strip()
     if text == "absent":
-        raise RemoteError(f"there is no {zipapp} on the machine: run `kimi-prov apply` first")
+        raise RemoteError(f"there is no {zipapp} on the machine", "run `kimi-prov apply` first")
     try:
         value = json.loads(text.splitlines()[-1]) if text else None
     except ValueError:
@@ -70,12 +80,21 @@ def target(
     if not isinstance(value, dict):
         said = "nothing" if secret or not text else text.splitlines()[-1][:300]
         raise RemoteError(f"`{arguments[0]}` on the machine answered {said} instead of JSON")
-    if "error" in value:
-        raise RemoteError(str(value["error"]))
-    return value
+    return answer_of(value)
 
 
-def failure(message: str, fix: str | None = None, code: str = "failed") -> dict[str, Any]:
-    """Return the result of a plugin that failed: one sentence, what mends it, and its class."""
+def failure(
+    error: HostError | str,
+    fix: str | None = None,
+    code: str = "failed",
+    findings: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Return the result of a plugin that failed: what went wrong, one fix, and its class.
+
+    The fix of an error goes before `fix`, which is the plugin's own for an error that has none.
+    """
+    message = error.message if isinstance(error, HostError) else error
+    fix = (error.fix if isinstance(error, HostError) else None) or fix
     text = f"{message}\n  fix: {fix}" if fix else message
-    return {"failed": True, "msg": text, "kimi": {"code": code, "findings": []}}
+    shown = {"code": code, "message": message, "fix": fix, "findings": list(findings)}
+    return {"failed": True, "msg": text, "kimi": shown}

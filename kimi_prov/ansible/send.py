@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
-from kimi_prov.ansible.remote import PYTHON, RemoteError
+from kimi_prov.ansible.remote import PYTHON, RemoteError, answer_of
 from kimi_prov.packaging.zipapp import zipapp_bytes
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ class NoRightsError(RemoteError):
 def run_sent(action: ActionBase, *arguments: str) -> dict[str, Any]:
     """Return the JSON answer of a subcommand, in one round trip.
 
-    `arguments` must hold no secret: they show in the process list. Raises RemoteError with a
-    sentence that says what failed and how to mend it.
+    `arguments` must hold no secret: they show in the process list. Raises RemoteError.
     """
     words = (PYTHON, "-c", _RECEIVER, *arguments)
     try:
@@ -48,11 +47,11 @@ def run_sent(action: ActionBase, *arguments: str) -> dict[str, Any]:
     start = text.find("{")
     try:
         # A banner of a login shell may stand before the answer.
-        value = json.loads(text[start:]) if start >= 0 and done["rc"] == 0 else None
+        value = json.loads(text[start:]) if start >= 0 else None
     except ValueError:
         value = None
     if isinstance(value, dict):
-        return value
+        return answer_of(value)
     raise _error(int(done["rc"]), f"{done['stderr']}\n{text}")
 
 
@@ -61,11 +60,11 @@ def _error(status: int, said: str) -> RemoteError:
     last = lines[-1] if lines else f"exit status {status}"
     if any("sudo" in line for line in lines):
         return NoRightsError(
-            f"no root rights on the machine: {last}\n  fix: log in as root, or give the user "
-            "passwordless sudo, or set ansible_become_password"
+            f"no root rights on the machine: {last}",
+            "log in as root, or give the user passwordless sudo, or set ansible_become_password",
         )
     if status == 127 or "No such file" in last:
         return RemoteError(
-            f"{PYTHON} cannot be run on the machine: {last}\n  fix: apt-get install python3"
+            f"{PYTHON} cannot be run on the machine: {last}", "apt-get install python3"
         )
     return RemoteError(f"the machine could not be described: {last}")

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from kimi_prov.contract.errors import Permanent, Transient
+from kimi_prov.contract.errors import HostError
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.sources import Web
@@ -56,9 +56,9 @@ def pin(
         commit = str(document["sha"])
         base = f"{hub}/{repository}/resolve/{commit}"
         entries = [_entry(row, web, base, headers) for row in document["siblings"] if _ours(row)]
-    except (Permanent, Transient) as error:
+    except HostError as error:
         raise UserError(
-            f"{address}: {error}",
+            f"{address}: {error.message}",
             fix="check the name and the revision; for a repository that needs a token, give "
             "--hf-token-file FILE; for another hub, set HF_ENDPOINT",
             exit_code=ExitCode.FAILED,
@@ -99,7 +99,7 @@ def _ours(row: Mapping[str, Any]) -> bool:
 def _entry(row: Mapping[str, Any], web: Web, base: str, headers: dict[str, str]) -> manifests.Entry:
     path = str(row["rfilename"])
     if not manifests.safe_path(path):
-        raise Permanent(f"{path!r} is not a plain relative path")
+        raise HostError(f"{path!r} is not a plain relative path")
     large = row.get("lfs")
     if large:
         return manifests.Entry(path, int(large["size"]), sha256=str(large["sha256"]))
@@ -108,7 +108,7 @@ def _entry(row: Mapping[str, Any], web: Web, base: str, headers: dict[str, str])
     body = _read(web, f"{base}/{quote(path)}", headers, min(told.size, _SMALL_BYTES))
     hasher.update(body)
     if len(body) != told.size or not hasher.matches():
-        raise Permanent(f"{path}: the bytes that came are not those that the hub names")
+        raise HostError(f"{path}: the bytes that came are not those that the hub names")
     return manifests.Entry(path, told.size, sha256=hasher.sha256())
 
 
@@ -121,9 +121,9 @@ def _read(web: Web, url: str, headers: dict[str, str], most: int) -> bytes:
             parts.append(part)
             left -= len(part)
     except OSError as error:
-        raise Transient(f"the answer was cut off: {error}") from None
+        raise HostError(f"the answer was cut off: {error}", retryable=True) from None
     finally:
         stream.close()
     if left <= 0:
-        raise Permanent(f"the answer is larger than the {most} bytes that were announced")
+        raise HostError(f"the answer is larger than the {most} bytes that were announced")
     return b"".join(parts)

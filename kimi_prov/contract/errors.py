@@ -1,21 +1,73 @@
-"""The two ways a job on the managed machine fails: for good, or for now.
+"""The one error of the code on the managed machine, and the JSON object it becomes on its way home.
 
-The sentence in either is what the person at the terminal reads, so it names the file, host or
-key and says what mends it.
+`{"error": {"message", "fix", "retryable"}}` is what a subcommand prints instead of its answer; the
+progress file of a long job carries the inner object. The control machine reads both with
+`HostError.read`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+# How a unit of ours ends: systemd starts it again after the first, and leaves it after the second.
 EXIT_TRANSIENT = 1
 EXIT_PERMANENT = 2
 
 
-class Permanent(Exception):  # noqa: N818  (a state of affairs, not only an error)
-    """Trying again cannot help: a person has to change something first."""
+class HostError(Exception):
+    """What went wrong on the machine, shown to the operator as it is.
 
+    `message` names the file, host or key; `fix` is what the operator can do about it, None where
+    nothing better is known than to read the log; `retryable` says that trying again may help.
+    """
 
-class Transient(Exception):  # noqa: N818
-    """Trying again may help: a network that is down, a server that is busy."""
+    def __init__(self, message: str, fix: str | None = None, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+        self.retryable = retryable
+
+    @property
+    def line(self) -> str:
+        """Message and fix in one line, for a journal and for documents with room for one text."""
+        return f"{self.message}; {self.fix}" if self.fix else self.message
+
+    @property
+    def exit_status(self) -> int:
+        """How a process ends that failed with this."""
+        return EXIT_TRANSIENT if self.retryable else EXIT_PERMANENT
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that goes into the envelope, or into a progress file."""
+        return {"message": self.message, "fix": self.fix, "retryable": self.retryable}
+
+    @classmethod
+    def of_system(cls, error: OSError) -> HostError:
+        """Return the error of a system call in these terms."""
+        text = plain(error)
+        return cls(f"{error.filename}: {text}" if error.filename else text)
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any]) -> HostError | None:
+        """Return the error that an answer carries, None where it carries none.
+
+        Understands what the versions before this envelope wrote: a sentence as `error`, or
+        `refused` beside `fix`. A machine has such a version until the next apply replaces it.
+        """
+        told = answer.get("error")
+        if isinstance(told, Mapping):
+            fix = told.get("fix")
+            return cls(
+                str(told.get("message") or "it gave no reason"),
+                str(fix) if fix else None,
+                retryable=bool(told.get("retryable")),
+            )
+        if told is not None:
+            return cls(str(told))
+        if "refused" in answer:
+            return cls(str(answer["refused"]), answer.get("fix"))
+        return None
 
 
 def plain(error: BaseException) -> str:
@@ -26,8 +78,3 @@ def plain(error: BaseException) -> str:
     strerror = getattr(error, "strerror", None)
     text = strerror if isinstance(strerror, str) and strerror else str(error)
     return " ".join(text.split()) or type(error).__name__
-
-
-def files(count: int) -> str:
-    """Write a number of files with the right word."""
-    return "1 file" if count == 1 else f"{count} files"

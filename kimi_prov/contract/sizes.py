@@ -18,3 +18,8 @@ def human(size: float | None) -> str:
         if abs(size) >= 1 << power:
             return f"{size / (1 << power):.1f} {unit}"
     return f"{size:.0f} B"
+
+
+def files(count: int) -> str:
+    """Write a number of files with the right word."""
+    return "1 file" if count == 1 else f"{count} files"

@@ -6,6 +6,9 @@ import sys
 from importlib import import_module
 from typing import List, Optional
 
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system.envelope import fail
+
 # Each module has `main(argv) -> exit status` and is imported only when it is asked for.
 COMMANDS = {
     "probe": "kimi_prov.on_host.probe.collect",
@@ -26,11 +29,11 @@ COMMANDS = {
     "proxy-state": "kimi_prov.on_host.gateway.haproxy",
     "keys": "kimi_prov.on_host.gateway.keys",
     "firewall-ensure": "kimi_prov.on_host.gateway.firewall",
-    "knock": "kimi_prov.on_host.gateway.smoke_test",
+    "smoke-test": "kimi_prov.on_host.gateway.smoke_test",
     "runtime": "kimi_prov.on_host.engine.runtime",
     "status": "kimi_prov.on_host.status",
     "driver": "kimi_prov.on_host.driver.steps",
-    "interceptors": "kimi_prov.on_host.engine.nccl_plugins",
+    "nccl-plugins": "kimi_prov.on_host.engine.nccl_plugins",
     "nccl-proof": "kimi_prov.on_host.engine.nccl_proof",
     "destroy": "kimi_prov.on_host.destroy",
     "bench": "kimi_prov.on_host.bench.run",
@@ -45,9 +48,13 @@ def main(argv: Optional[List[str]] = None) -> int:
         arguments.insert(0, "probe")
     name = arguments.pop(0)
     if name not in COMMANDS:
-        print(f"unknown subcommand {name!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
-    status: int = import_module(COMMANDS[name]).main(arguments)
+        return fail(HostError(f"unknown subcommand {name!r}; there are: {', '.join(COMMANDS)}"))
+    try:
+        status: int = import_module(COMMANDS[name]).main(arguments)
+    except HostError as error:
+        return fail(error)
+    except OSError as error:
+        return fail(HostError.of_system(error))
     return status
 
 

@@ -14,26 +14,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway import firewall
-from kimi_prov.on_host.system.process import (
-    FIREWALL_UNIT,
-    PROXY_USER,
-    EdgeError,
-    Paths,
-    answer,
-    read_json,
-    read_text,
-    run,
-)
+from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-UNIT_DIRECTORY = "etc/systemd/system"
-OUR_UNITS = ("kimi-*.service", "kimi-*.mount", "kimi-*.target", "kimi-*.path", "srv-kimi-ram.mount")
+UNIT_DIRECTORY = layout.UNITS[1:]
+OUR_UNITS = ("kimi-*.service", "kimi-*.mount", "kimi-*.target", "kimi-*.path", unit_names.RAM_MOUNT)
 DROPINS = (
-    "etc/systemd/system/nftables.service.d/kimi-firewall.conf",
-    "etc/systemd/system/nvidia-fabricmanager.service.d/kimi.conf",
+    f"{UNIT_DIRECTORY}/nftables.service.d/kimi-firewall.conf",
+    f"{UNIT_DIRECTORY}/{unit_names.FABRIC_MANAGER}.d/kimi.conf",
 )
 # Files of ours among the distribution's own directories.
 OUR_FILES = (
@@ -62,7 +59,7 @@ class Undo:
         self.removed: list[str] = []
         self.restored: list[str] = []
         self.kept: list[str] = []
-        self.troubles: list[str] = []
+        self.errors: list[str] = []
 
     def act(self, into: list[str], what: str, work: Callable[[], Any]) -> None:
         """Note `what` and do it; a failure is noted and does not stop the rest."""
@@ -71,8 +68,8 @@ class Undo:
             return
         try:
             work()
-        except (OSError, EdgeError) as error:
-            self.troubles.append(f"{what}: {error}")
+        except (OSError, HostError) as error:
+            self.errors.append(f"{what}: {error}")
 
     def _at(self, pattern: str) -> list[Path]:
         return sorted(self.paths.root.glob(pattern))
@@ -102,7 +99,7 @@ class Undo:
             *linked,
             *[path.name for path in files if path.suffix not in (".d", ".conf")],
         } - templates
-        for name in sorted(names, key=lambda unit: (unit == FIREWALL_UNIT, unit)):
+        for name in sorted(names, key=lambda unit: (unit == unit_names.FIREWALL, unit)):
             self.act(self.removed, "unit " + name, partial(_end_unit, name))
         for path in files:
             self.act(
@@ -114,18 +111,18 @@ class Undo:
             run("systemctl", "daemon-reload")
             for name in sorted(names):
                 run("systemctl", "reset-failed", name)
-            run("systemctl", "stop", "system-kimi\\x2dserve.slice")
+            run("systemctl", "stop", unit_names.SERVE_SLICE)
 
     def firewall(self) -> None:
         """Our table, and our rules in ufw or firewalld."""
         for rule in firewall.remove_all(self.paths, check=self.check):
             where = rule.get("from") or "{}: {}".format(rule.get("zone"), rule.get("rule"))
             self.removed.append("{} rule for {}".format(rule["manager"], where))
-        if run("nft", "list", "table", "inet", "kimi").returncode == 0:
+        if run("nft", "list", "table", *layout.FIREWALL_TABLE).returncode == 0:
             self.act(
                 self.removed,
-                "nftables table inet kimi",
-                lambda: run("nft", "delete", "table", "inet", "kimi"),
+                "nftables table " + " ".join(layout.FIREWALL_TABLE),
+                lambda: run("nft", "delete", "table", *layout.FIREWALL_TABLE),
             )
 
     def files(self) -> None:
@@ -138,7 +135,7 @@ class Undo:
                     partial(_delete, path),
                 )
         for name, kept in sorted((self.before.get("files") or {}).items()):
-            self._restore_file(self.paths.root / name.lstrip("/"), name, kept)
+            self._restore_file(self.paths.at(name), name, kept)
 
     def _restore_file(self, path: Path, name: str, kept: object) -> None:
         content = kept.get("content") if isinstance(kept, dict) else kept
@@ -190,12 +187,12 @@ class Undo:
                     self.act(
                         self.restored,
                         f"{name}: {verb}",
-                        partial(_systemctl, verb, name),
+                        partial(units.systemctl, verb, name),
                     )
 
     def directories(self) -> None:
         """/srv/kimi but for the weights (unless they shall go too), /etc/kimi."""
-        models = self.paths.root / layout.MODELS[1:]
+        models = self.paths.at(layout.MODELS)
         keep = not self.purge_weights and models.is_dir() and any(models.iterdir())
         if keep:
             self.kept.append(layout.MODELS)
@@ -213,7 +210,7 @@ class Undo:
                 self.act(self.removed, layout.ROOT, lambda: _delete(self.paths.srv))
             elif not self.check and os.geteuid() == 0:
                 os.chown(str(self.paths.srv), 0, 0)
-        for path in (self.paths.etc, self.paths.root / layout.RUN[1:]):
+        for path in (self.paths.etc, self.paths.at(layout.RUN)):
             if path.exists():
                 self.act(
                     self.removed,
@@ -222,18 +219,20 @@ class Undo:
                 )
 
     def driver(self) -> None:
-        """Take our holds off and bring back what was set aside; the driver itself stays."""
-        kept = read_json(self.paths.root / layout.DRIVER_STATE[1:])
+        """Take our holds off and bring back what was quarantined; the driver itself stays."""
+        kept = read_json(self.paths.at(layout.DRIVER_STATE))
         if kept.get("version"):
             self.kept.append(f"NVIDIA's driver {kept['version']}")
         held = set(kept.get("held") or []) & set(run("apt-mark", "showhold").stdout.split())
         if held:
             what = "packages may change again: " + ", ".join(sorted(held))
             self.act(self.restored, what, lambda: run("apt-mark", "unhold", *sorted(held)))
-        aside = self.paths.root / layout.SET_ASIDE[1:]
-        files = sorted(path for path in aside.rglob("*") if path.is_symlink() or path.is_file())
+        quarantine = self.paths.at(layout.QUARANTINE)
+        files = sorted(
+            path for path in quarantine.rglob("*") if path.is_symlink() or path.is_file()
+        )
         for path in files:
-            place = self.paths.root / path.relative_to(aside)
+            place = self.paths.root / path.relative_to(quarantine)
             self.act(self.restored, f"file {place}", partial(_bring_back, path, place))
         if files and not self.check:
             run("ldconfig")
@@ -247,7 +246,7 @@ class Undo:
 
     def record(self) -> None:
         """Return what was kept for this day; last, so that a run cut short can be repeated."""
-        if self.paths.home.exists() and not self.troubles:
+        if self.paths.home.exists() and not self.errors:
             self.act(self.removed, layout.HOME, lambda: _delete(self.paths.home))
 
 
@@ -256,26 +255,19 @@ def _value(setting: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _systemctl(verb: str, name: str) -> None:
-    done = run("systemctl", verb, name, timeout=120)
-    if done.returncode != 0:
-        raise EdgeError(done.stderr.strip())
-
-
 def _there(name: str) -> bool:
-    shown = run("systemctl", "show", "--property=LoadState", "--value", name)
-    return shown.stdout.strip() == "loaded"
+    return units.show(name).get(name, {}).get("load_state") == "loaded"
 
 
 def _end_unit(name: str) -> None:
     """Stop now: a model that is still loading ignores SIGTERM for a long time."""
-    if name.startswith("kimi-serve@"):
+    if unit_names.is_serve(name):
         run("systemctl", "kill", "--signal=SIGKILL", name)
     done = run("systemctl", "disable", "--now", name, timeout=180)
     if done.returncode != 0:
         stopped = run("systemctl", "stop", name, timeout=180)
         if stopped.returncode != 0 and _there(name):
-            raise EdgeError(stopped.stderr.strip() or done.stderr.strip())
+            raise HostError(stopped.stderr.strip() or done.stderr.strip())
 
 
 def _delete(path: Path) -> None:
@@ -319,12 +311,12 @@ def _remove_user(name: str) -> None:
     run("pkill", "-KILL", "-u", name)
     done = run("userdel", name)
     if done.returncode not in (0, 6):  # 6: there is no such user
-        raise EdgeError(done.stderr.strip())
+        raise HostError(done.stderr.strip())
     run("groupdel", name)
 
 
 def undo(paths: Paths, *, check: bool, purge_weights: bool) -> dict[str, Any]:
-    """Put the machine back; the result lists what was removed, restored and kept, and troubles."""
+    """Put the machine back; the result lists what was removed, restored and kept, and errors."""
     work = Undo(paths, check=check, purge_weights=purge_weights)
     for step in (
         work.units, work.firewall, work.files, work.tunables, work.directories, work.users,
@@ -332,12 +324,12 @@ def undo(paths: Paths, *, check: bool, purge_weights: bool) -> dict[str, Any]:
     ):  # fmt: skip
         step()
     return {
-        "ok": not work.troubles,
+        "ok": not work.errors,
         "changed": bool(work.removed or work.restored),
         "removed": work.removed,
         "restored": work.restored,
         "kept": work.kept,
-        "troubles": work.troubles,
+        "troubles": work.errors,
     }
 
 

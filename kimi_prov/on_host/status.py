@@ -8,27 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.engine import runtime
 from kimi_prov.on_host.gateway import haproxy, keys, tls
 from kimi_prov.on_host.system import units
-from kimi_prov.on_host.system.process import (
-    FIREWALL_UNIT,
-    PROXY_UNIT,
-    EdgeError,
-    Paths,
-    answer,
-    read_json,
-    read_text,
-    run,
-    serve_unit,
-)
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system.process import run
 
 SUPPORT = (
-    "kimi-fetch.service",
-    "srv-kimi-ram.mount",
-    "kimi-stage.service",
-    "kimi-warm.service",
-    "kimi-convert.service",
+    unit_names.FETCH,
+    unit_names.RAM_MOUNT,
+    unit_names.STAGE,
+    unit_names.WARM,
+    unit_names.CONVERT,
 )
 
 
@@ -82,13 +77,13 @@ def _port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
     port = plan["proxy"]["port"]
     try:
         behind: list[dict[str, str | int]] = haproxy.servers(paths.socket)
-    except (OSError, EdgeError):
+    except (OSError, HostError):
         behind = []
     return {
         "number": port,
         "listening": runtime.listening([port])[str(port)],
         "allowed_networks": plan["proxy"]["allowed_networks"],
-        "guarded": run("nft", "list", "table", "inet", "kimi").returncode == 0,
+        "guarded": run("nft", "list", "table", *layout.FIREWALL_TABLE).returncode == 0,
         "certificate_sha256": tls.fingerprint(read_text(paths.tls_crt)),
         "keys": sorted(keys.parse_map(read_text(paths.key_map))),
         "key_not_shown_yet": paths.operator_new.exists(),
@@ -104,7 +99,7 @@ def _memory(states: dict[str, dict[str, Any]], placed: list[dict[str, Any]]) -> 
         "engines": [
             {
                 "index": item["index"],
-                "cgroup_bytes": states.get(serve_unit(item["index"]), {}).get("memory_bytes"),
+                "cgroup_bytes": states.get(unit_names.serve(item["index"]), {}).get("memory_bytes"),
                 "resident_bytes": sum(one["resident_bytes"] for one in item["processes"]),
             }
             for item in placed
@@ -118,10 +113,10 @@ def collect(paths: Paths) -> dict[str, Any]:
     if not plan:
         return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
     model = plan["model"]
-    serving = [serve_unit(item["index"]) for item in plan["instances"]]
-    states = units.show(*serving, PROXY_UNIT, FIREWALL_UNIT, *SUPPORT)
+    serving = [unit_names.serve(item["index"]) for item in plan["instances"]]
+    states = units.show(*serving, unit_names.PROXY, unit_names.FIREWALL, *SUPPORT)
     shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
-    needed = [*serving, PROXY_UNIT, FIREWALL_UNIT]
+    needed = [*serving, unit_names.PROXY, unit_names.FIREWALL]
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     placed = runtime.collect(paths)["instances"]
     return {

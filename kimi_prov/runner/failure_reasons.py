@@ -166,14 +166,14 @@ def of_failed(ended: Ended, address: str) -> Failure:
             if found := _match(reasons, text, ended.host, address):
                 return Failure(ended.host, ended.phase, ended.task, *found, code)
     if isinstance(ours, Mapping):
-        cause, _, fix = str(result.get("msg") or "it failed").partition("\n  fix: ")
+        cause = str(ours.get("message") or result.get("msg") or "it failed").strip()
         rows = ours.get("findings")
         return Failure(
             ended.host,
             ended.phase,
             ended.task,
             cause.strip(),
-            fix.strip() or LOG,
+            str(ours.get("fix") or LOG),
             _CODES.get(str(ours.get("code")), ExitCode.FAILED),
             tuple(rows) if isinstance(rows, list | tuple) else (),
         )

@@ -6,6 +6,8 @@ import json
 import math
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from kimi_prov.contract.errors import HostError
+
 # Used where the plan predicts nothing: long enough to be a measurement, over in seconds.
 INPUT_TOKENS, OUTPUT_TOKENS = 256, 64
 _LEAST_INPUT, _LEAST_OUTPUT = 64, 32
@@ -13,10 +15,6 @@ _LEAST_INPUT, _LEAST_OUTPUT = 64, 32
 _REQUEST_S = 90.0
 # Between two numbers of requests at once, this factor.
 _STEP = 4
-
-
-class ClientError(Exception):
-    """The client's result is none; the sentence says why."""
 
 
 def levels(concurrency: int) -> List[int]:
@@ -109,16 +107,16 @@ def _common(plan: Mapping[str, Any], level: int, shape: Tuple[int, int]) -> List
 def read(level: int, text: str) -> Dict[str, Any]:
     """Read a result file of either client; seconds, and tokens a second.
 
-    Raises ClientError where it holds no answered request.
+    Raises HostError where it holds no answered request.
     """
     try:
         found = json.loads(text.strip().splitlines()[-1] if "\n{" in text.strip() else text)
     except ValueError:
-        raise ClientError("the bench client left no result") from None
+        raise HostError("the bench client left no result") from None
     done = int(found.get("completed") or 0)
     failed = requests(level) - done
     if not done:
-        raise ClientError(f"none of {failed} requests was answered")
+        raise HostError(f"none of {failed} requests was answered")
     ttft_s = _seconds_of(found, "median_ttft_ms")
     tpot_s = _seconds_of(found, "median_tpot_ms")
     prompt = float(found["total_input_tokens"]) / done

@@ -19,18 +19,20 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.bench import client
 from kimi_prov.on_host.bench import engine as bench_engine
 from kimi_prov.on_host.gateway import smoke_test
 from kimi_prov.on_host.probe import collect, measure
-from kimi_prov.on_host.system.files import read_json as read_document
-from kimi_prov.on_host.system.files import remove, write_json
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json, read_text, remove, write_json
 from kimi_prov.on_host.system.machine import Machine, parse_list
-from kimi_prov.on_host.system.process import EdgeError, Paths, answer, read_json, read_text, run
+from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.system.progress import Progress
 
-UNIT = "kimi-bench.service"
 PROGRESS = f"{layout.PROGRESS}/bench.json"
 RESULT = f"{layout.RUN}/bench.json"
 _LIMIT_S = 4 * 3600
@@ -50,15 +52,12 @@ def main(argv: List[str]) -> int:
     action = argv[0] if argv else ""
     if action == "run":
         return measure_all()
-    try:
-        if action == "start":
-            start()
-            return answer({"ok": True})
-        if action == "result":
-            return answer(result())
-    except EdgeError as error:
-        return answer({"ok": False, "error": str(error)})
-    return answer({"ok": False, "error": "usage: bench start|run|result"})
+    if action == "start":
+        start()
+        return answer({"ok": True})
+    if action == "result":
+        return answer(result())
+    raise HostError("usage: bench start|run|result")
 
 
 def start() -> None:
@@ -69,7 +68,7 @@ def start() -> None:
         "systemd-run",
         "--quiet",
         "--no-block",
-        f"--unit={UNIT}",
+        f"--unit={unit_names.BENCH}",
         "--description=Kimi: measuring",
         "--service-type=oneshot",
         "--remain-after-exit",
@@ -80,20 +79,24 @@ def start() -> None:
         "run",
     )
     if done.returncode != 0:
-        raise EdgeError(f"{UNIT} cannot be started: {done.stderr.strip()}")
+        raise HostError(f"{unit_names.BENCH} cannot be started: {done.stderr.strip()}")
 
 
 def result() -> Dict[str, Any]:
-    """Give what was measured; {"error"} where there is nothing."""
-    found = read_document(RESULT)
+    """Give what was measured."""
+    found = read_json(RESULT)
     _end()
     remove(RESULT)
-    return found if isinstance(found, dict) else {"error": "nothing was measured"}
+    if not found:
+        raise HostError(
+            "nothing was measured", f"read why: journalctl -u {unit_names.BENCH}", retryable=True
+        )
+    return found
 
 
 def _end() -> None:
-    run("systemctl", "stop", UNIT)
-    run("systemctl", "reset-failed", UNIT)
+    run("systemctl", "stop", unit_names.BENCH)
+    run("systemctl", "reset-failed", unit_names.BENCH)
 
 
 def measure_all() -> int:
@@ -101,8 +104,8 @@ def measure_all() -> int:
     with Progress(PROGRESS, "bench") as progress:
         try:
             document = _measured(Paths(), lambda line: progress.say(line, log=False))
-        except (EdgeError, client.ClientError) as error:
-            progress.fail(str(error))
+        except HostError as error:
+            progress.fail(error)
             return 1
         write_json(RESULT, document, durable=False, mode=0o600)
         progress.done("measured")
@@ -112,12 +115,12 @@ def measure_all() -> int:
 def _measured(paths: Paths, say: Say) -> Dict[str, Any]:
     plan = read_json(paths.plan)
     if not plan:
-        raise EdgeError(f"there is no {layout.PLAN}: run `kimi-prov apply` first")
+        raise HostError(f"there is no {layout.PLAN}", "run `kimi-prov apply` first")
     say("asking for one token through the port")
     refusal = smoke_test.try_once(paths, plan)
     if refusal:
-        raise EdgeError(
-            f"the model does not answer through the port ({refusal}): run `kimi-prov status`"
+        raise HostError(
+            f"the model does not answer through the port ({refusal})", "run `kimi-prov status`"
         )
     machine = Machine()
     facts = collect.collect(machine)
@@ -164,7 +167,7 @@ class Engine:
     ) -> Dict[str, Any]:
         """Run a part, hand each line that it says to `line`, and return its answer.
 
-        `before` stands before the command (numactl). Raises EdgeError with the last that it said.
+        `before` stands before the command (numactl). Raises HostError with the last that it said.
         """
         with (
             self.folder() as home,
@@ -192,7 +195,7 @@ class Engine:
                 line(text)
             os.close(heard)
             if process.wait() != 0:
-                raise EdgeError(f"{part}: {(last or f'exit status {process.returncode}')[:300]}")
+                raise HostError(f"{part}: {(last or f'exit status {process.returncode}')[:300]}")
             out.seek(0)
             said = out.read().decode(errors="replace").strip().splitlines()
         found = json.loads(said[-1]) if said else {}
@@ -229,7 +232,7 @@ def memory(machine: Machine, facts: Dict[str, Any], engine: Engine, say: Say) ->
     }
     try:
         speed = engine.run("memory", config, lambda _: None)["bytes_per_s"]
-    except EdgeError as error:
+    except HostError as error:
         return {**found, "by": None, "reason": f"{found['reason']}; by torch: {error}"}
     return {"bytes_per_s": speed, "by": "torch", "reason": None, "nodes": [], "seconds": None}
 
@@ -255,7 +258,7 @@ def layer(plan: Dict[str, Any], facts: Dict[str, Any], engine: Engine, say: Say)
             lambda _: None,
             before=tuple(plan["instances"][0]["numactl"]),
         )
-    except EdgeError as error:
+    except HostError as error:
         return {"available": False, "reason": str(error)}
     return {
         "available": True,

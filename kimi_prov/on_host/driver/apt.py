@@ -9,24 +9,20 @@ from __future__ import annotations
 import os
 import re
 import time
-from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional
 
-from kimi_prov.contract import paths
+from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import process
+from kimi_prov.on_host.system.files import read_text
 
 SOURCE = "/etc/apt/sources.list.d/kimi-nvidia.sources"
 _MIRROR_SETTINGS = f"{paths.ETC}/apt.conf"
 _POLICY = "/usr/sbin/policy-rc.d"
 # The name tells it from an administrator's own, where a power cut left it behind.
 _NO_SERVICES = "#!/bin/sh\n# kimi-driver.service\nexit 101\n"
-UNIT = "kimi-driver.service"
 _INST = re.compile(r"^(Inst|Remv) (\S+)(?: \[(\S+)\])?(?: \((\S+) )?")
 _PATIENCE_S = 1800.0
-
-
-class AptError(Exception):
-    """What apt refused, in its own words."""
 
 
 class Step(NamedTuple):
@@ -64,7 +60,7 @@ def versions(name: str, url: str = "") -> List[str]:
 
 
 def simulate(*words: str) -> List[Step]:
-    """Tell what `apt-get install` of these would do. Raises AptError where it cannot be done."""
+    """Tell what `apt-get install` of these would do. Raises HostError where it cannot be done."""
     return _steps(apt("apt-get", "install", "--simulate", *ALLOWED, *words))
 
 
@@ -86,7 +82,7 @@ ALLOWED = (
 
 
 def apt(*words: str, folder: Optional[str] = None) -> str:
-    """Run an apt command to its end and return what it said. Raises AptError."""
+    """Run an apt command to its end and return what it said. Raises HostError."""
     here = os.getcwd()
     if folder:
         os.chdir(folder)
@@ -95,7 +91,7 @@ def apt(*words: str, folder: Optional[str] = None) -> str:
     finally:
         os.chdir(here)
     if done.returncode:
-        raise AptError(_reason(done.stderr or done.stdout))
+        raise HostError(_reason(done.stderr or done.stdout))
     return done.stdout
 
 
@@ -125,22 +121,23 @@ def _reason(text: str) -> str:
 def transaction(*words: str) -> None:
     """Install in a unit of its own: a cut connection leaves no half-installed packages.
 
-    No service is started or stopped meanwhile: the old module still runs. Raises AptError.
+    No service is started or stopped meanwhile: the old module still runs. Raises HostError.
     """
     text = _NO_SERVICES.replace("\n", "\\n")
-    quiet = [] if process.read_text(Path(_POLICY)) not in ("", _NO_SERVICES) else [
+    quiet = [] if read_text(_POLICY) not in ("", _NO_SERVICES) else [
         f"--property=ExecStartPre=/bin/sh -c 'printf \"{text}\" > {_POLICY}'",
         f"--property=ExecStartPre=/bin/chmod 0755 {_POLICY}",
         f"--property=ExecStopPost=/bin/rm -f {_POLICY}",
     ]  # fmt: skip
     settings = [f"--setenv={pair}" for pair in _ENVIRONMENT]
     started = time.time()
+    unit = f"--unit={unit_names.DRIVER}"
     done = process.run(
-        *("systemd-run", "--quiet", "--wait", "--collect", f"--unit={UNIT}", *quiet, *settings),
+        *("systemd-run", "--quiet", "--wait", "--collect", unit, *quiet, *settings),
         *_command("apt-get", "install", *ALLOWED, *words),
         timeout=_PATIENCE_S,
     )
     if done.returncode:
         since = f"--since=@{int(started)}"
-        told = process.run("journalctl", "--no-pager", "--output=cat", f"--unit={UNIT}", since)
-        raise AptError(_reason(told.stdout if not done.stderr else done.stderr))
+        told = process.run("journalctl", "--no-pager", "--output=cat", unit, since)
+        raise HostError(_reason(told.stdout if not done.stderr else done.stderr))

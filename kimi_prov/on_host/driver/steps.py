@@ -1,7 +1,6 @@
-"""Carries out the plan's `driver`: key, packages, the way back, and whether the GPUs answer.
+"""Carries out the plan's `driver`: key, packages, the rollback, and whether the GPUs answer.
 
-`driver VERB [--check]` reads one JSON object from standard input and answers with one. What a
-person has to mend comes as {"refused": SENTENCE, "fix": SENTENCE}.
+`driver VERB [--check]` reads one JSON object from standard input and answers with one.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from kimi_prov.contract import paths
-from kimi_prov.contract.errors import Permanent, Transient, plain
+from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.on_host.driver import apt, openpgp
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system import files, process, units
+from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.machine import Machine, fields
 from kimi_prov.on_host.weights import sources
 
@@ -35,29 +35,13 @@ _STEP_S = 2.0
 Answer = Dict[str, Any]
 
 
-class Refused(Exception):  # noqa: N818  (a state of affairs, not only an error)
-    """What stands in the way, and what mends it."""
-
-    def __init__(self, why: str, fix: str) -> None:
-        super().__init__(why)
-        self.fix = fix
-
-
 def main(argv: List[str]) -> int:
     """`driver VERB [--check]`."""
     verb = _VERBS.get(argv[0] if argv else "")
     if verb is None:
-        print(f"usage: driver {' | '.join(_VERBS)}", file=sys.stderr)
-        return 2
+        raise HostError(f"usage: driver {' | '.join(_VERBS)}")
     asked = {"check": "--check" in argv, **json.load(sys.stdin)}
-    try:
-        answer = verb(asked)
-    except Refused as refused:
-        answer = {"refused": str(refused), "fix": refused.fix}
-    except (apt.AptError, process.EdgeError, OSError) as error:
-        answer = {"error": plain(error)}
-    print(json.dumps(answer))
-    return 0
+    return answer(verb(asked))
 
 
 def key(asked: Answer) -> Answer:
@@ -68,12 +52,12 @@ def key(asked: Answer) -> Answer:
     try:
         found = openpgp.fingerprints(content)
     except ValueError as error:
-        raise Refused(
+        raise HostError(
             f"{repository['key_url']} is no OpenPGP key: {error}",
             "set kimi_nvidia_repo_key_url to the repository's key",
         ) from None
     if set(found) != {pinned}:
-        raise Refused(
+        raise HostError(
             f"{repository['key_url']} holds the key {', '.join(found)}, pinned is {pinned}",
             "if the repository's owner confirms that key, set kimi_nvidia_repo_key_fingerprint",
         )
@@ -91,8 +75,8 @@ def _fetched(url: str, ca_bundle: Optional[str]) -> bytes:
     bundle = ca_bundle if ca_bundle and os.path.exists(ca_bundle) else None
     try:
         return sources.read_all(sources.Web(bundle, 30.0).open(url, {}, 0))
-    except (OSError, Permanent, Transient) as error:
-        raise Refused(
+    except (OSError, HostError) as error:
+        raise HostError(
             f"NVIDIA's repository cannot be reached from the machine: {url}: {plain(error)}; "
             "nothing was changed",
             "let the machine reach it, or set kimi_nvidia_repo_url to a mirror of it",
@@ -116,8 +100,8 @@ def prepare(asked: Answer) -> Answer:
     process.run("dpkg", "--configure", "-a", timeout=600)
     try:
         apt.refresh()
-    except apt.AptError as error:
-        raise Refused(
+    except HostError as error:
+        raise HostError(
             f"NVIDIA's repository does not answer as it should: {error}; nothing was changed",
             "look at kimi_nvidia_repo_url, and at the machine's network",
         ) from None
@@ -164,7 +148,7 @@ def _resolved(slot: str, version: str, url: str) -> Tuple[str, str]:
         if exact:
             return name, exact
     there = [v for name in names for v in apt.versions(name, url)]
-    raise Refused(
+    raise HostError(
         f"the repository has no {' or '.join(names)} of version {version}; "
         f"it has {', '.join(sorted(set(there))[-6:]) or 'none at all'}; nothing was changed",
         "set kimi_nvidia_driver_version to a version that it has",
@@ -182,7 +166,7 @@ def _headers() -> List[str]:
         return []
     name = f"linux-headers-{release}"
     if not apt.versions(name):
-        raise Refused(
+        raise HostError(
             f"the machine's package sources have no {name}, which the driver's module is built "
             "against; nothing was changed",
             "restart the machine into a kernel that they have: apt-get update; apt-get install "
@@ -207,7 +191,7 @@ def _sound(steps: List[apt.Step], version: str, url: str) -> None:
     new = {s.name: s.version for s in steps if s.version}
     mixed = {name: v for name, v in family(new).items() if _exact(name, version, url) != v}
     if mixed:
-        raise Refused(
+        raise HostError(
             f"apt would take {_listed(mixed)}, not {version} of {url}; nothing was changed",
             "look for a pin of another branch or origin: grep -r nvidia /etc/apt/preferences.d",
         )
@@ -215,7 +199,7 @@ def _sound(steps: List[apt.Step], version: str, url: str) -> None:
     gone = {s.name: have.get(s.name, "") for s in steps if not s.version}
     others = sorted(set(gone) - set(family(gone)))
     if others:
-        raise Refused(
+        raise HostError(
             f"apt would remove {', '.join(others)} with the old driver; nothing was changed",
             f"remove them yourself if they may go: apt-get remove {' '.join(others)}",
         )
@@ -226,7 +210,7 @@ def _listed(packages: Dict[str, str]) -> str:
 
 
 def _keep_present(version: str) -> Answer:
-    """Keep the packages that are installed now, for the way back."""
+    """Keep the packages that are installed now, for a rollback."""
     have = family(apt.installed())
     old = {name: v for name, v in have.items() if apt.upstream(v) != version}
     state = _state()
@@ -244,7 +228,7 @@ def _kept(name: str, exact: str) -> bool:
     """Whether the .deb of a package could be had: from the sources, else from apt's own cache."""
     try:
         apt.apt("apt-get", "download", f"{name}={exact}", folder=PREVIOUS)
-    except apt.AptError:
+    except HostError:
         pattern = f"/var/cache/apt/archives/{name}_{exact.replace(':', '%3a')}_*.deb"
         cached = Machine().glob(pattern)
         if not cached:
@@ -263,7 +247,7 @@ def install(asked: Answer) -> Answer:
     """Run the one transaction; then every package is held. Needs `prepare` before."""
     wanted = _wanted()
     if wanted.get("version") != asked["version"]:
-        raise Refused("the driver's packages were not prepared", "run `kimi-prov apply` again")
+        raise HostError("the driver's packages were not prepared", "run `kimi-prov apply` again")
     before = apt.installed()
     # DKMS builds when its package is configured, and passes in silence where there are no headers.
     if wanted["headers"]:
@@ -271,7 +255,7 @@ def install(asked: Answer) -> Answer:
     apt.transaction(*wanted["words"])
     built = _built()
     if built != asked["version"]:
-        raise Refused(
+        raise HostError(
             f"the packages of {asked['version']} are there, but no module of it for the running "
             f"kernel {os.uname().release} (modinfo nvidia: {built or 'none'})",
             "read /var/lib/dkms/nvidia/*/build/make.log on the machine",
@@ -283,8 +267,7 @@ def install(asked: Answer) -> Answer:
 
 def _wanted() -> Answer:
     """Read what `prepare` noted last."""
-    found = files.read_json(WANTED)
-    return found if isinstance(found, dict) else {}
+    return files.read_json(WANTED)
 
 
 def _built() -> Optional[str]:
@@ -299,8 +282,7 @@ def _hold(packages: Dict[str, str]) -> List[str]:
 
 
 def _state() -> Answer:
-    found = files.read_json(paths.DRIVER_STATE)
-    return found if isinstance(found, dict) else {}
+    return files.read_json(paths.DRIVER_STATE)
 
 
 def keep(asked: Answer) -> Answer:
@@ -319,8 +301,8 @@ def keep(asked: Answer) -> Answer:
             held = {*(kept.get("held") or []), *free}
             process.run("apt-mark", "hold", *free)
             files.write_json(paths.DRIVER_STATE, {**kept, "held": sorted(held)})
-    names = ["nvidia-persistenced.service"]
-    names += ["nvidia-fabricmanager.service"] if asked["fabric_manager"] else []
+    names = [unit_names.PERSISTENCED]
+    names += [unit_names.FABRIC_MANAGER] if asked["fabric_manager"] else []
     shown = units.show(*names)
     for name in names:
         unit = shown.get(name, {})
@@ -356,7 +338,7 @@ def _starts(name: str) -> bool:
     return process.run("systemctl", "is-enabled", name).stdout.strip() != "disabled"
 
 
-def answer(asked: Answer) -> Answer:
+def wait_for_gpus(asked: Answer) -> Answer:
     """Wait until nvidia-smi lists every GPU with the version that is wanted."""
     end = time.monotonic() + float(asked["timeout_s"])
     while True:
@@ -364,9 +346,11 @@ def answer(asked: Answer) -> Answer:
         if wrong is None or time.monotonic() > end:
             break
         time.sleep(_STEP_S)
-    if wrong is None:
-        return {"answers": True, "said": f"{asked['gpus']} GPU(s), driver {asked['version']}"}
-    return {"answers": False, "said": wrong}
+    if wrong is not None:
+        raise HostError(
+            wrong, "read the kernel's messages on the machine: dmesg | grep -iE 'nvrm|nvidia'"
+        )
+    return {"gpus": asked["gpus"], "version": asked["version"]}
 
 
 def _wrong(asked: Answer) -> Optional[str]:
@@ -377,7 +361,7 @@ def _wrong(asked: Answer) -> Optional[str]:
         said = " ".join((text or "").split()) or "nvidia-smi does not answer"
         return said[:300]
     if told["driver"] != asked["version"]:
-        return f"nvidia-smi says driver {told['driver']}"
+        return f"nvidia-smi reports driver {told['driver']}, not {asked['version']}"
     if len(told["gpus"]) < int(asked["gpus"]):
         return f"nvidia-smi lists {len(told['gpus'])} of {asked['gpus']} GPUs"
     states = {str(gpu["fabric_state"]) for gpu in told["gpus"] if gpu["fabric_state"]}
@@ -386,14 +370,14 @@ def _wrong(asked: Answer) -> Optional[str]:
     return None
 
 
-def back(asked: Answer) -> Answer:
+def rollback(asked: Answer) -> Answer:
     """Put the kept packages back; the version that failed is noted and not tried again."""
     kept = _state()
     previous = kept.get("previous") or {}
     # What was kept before another version is not what ran before this one.
     if not previous.get("whole") or _wanted().get("version") != asked["version"]:
-        raise Refused(
-            f"there is no way back from {asked['version']} ({asked['why']}): the packages of the "
+        raise HostError(
+            f"there is no rollback from {asked['version']} ({asked['why']}): the packages of the "
             "driver before it are not kept here",
             "look at the machine's console: dmesg | grep -i nvrm",
         )
@@ -415,6 +399,6 @@ _VERBS: Dict[str, Callable[[Answer], Answer]] = {
     "prepare": prepare,
     "install": install,
     "keep": keep,
-    "answer": answer,
-    "back": back,
+    "answer": wait_for_gpus,
+    "back": rollback,
 }

@@ -11,13 +11,15 @@ import hashlib
 import json
 import os
 import pwd
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 from kimi_prov.contract import paths
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import process
+from kimi_prov.on_host.system.envelope import answer
 
 MARKS = ".accepted"
 _ACCEPTED = "kimi-prov: accepted"
@@ -27,27 +29,24 @@ _TIMEOUT_S = 600
 def main(argv: List[str]) -> int:
     """Read {"env_dir", "instances": [{"argv", "env"}]} from standard input, answer in JSON.
 
-    The answer is {"ok", "changed", "error"?}: `changed` when a parser had to be asked. `--check`
-    asks none.
+    The answer is {"ok", "changed"}: `changed` when a parser had to be asked. `--check` asks none.
     """
     request = json.load(sys.stdin)
     env_dir = Path(request["env_dir"])
-    answer: Dict[str, Any] = {"ok": True, "changed": False}
+    changed = False
     for instance in request["instances"]:
         mark = env_dir / MARKS / _digest(instance["argv"])
         if mark.exists():
             continue
-        answer["changed"] = True
+        changed = True
         if "--check" in argv:
             continue
         refusal = ask(env_dir, instance["argv"], instance["env"])
         if refusal:
-            answer = {"ok": False, "changed": False, "error": refusal}
-            break
+            raise HostError(refusal)
         mark.parent.mkdir(exist_ok=True)
         mark.touch()
-    print(json.dumps(answer))
-    return 0
+    return answer({"ok": True, "changed": changed})
 
 
 def ask(env_dir: Path, argv: List[str], env: Dict[str, str]) -> Optional[str]:
@@ -62,25 +61,18 @@ def ask(env_dir: Path, argv: List[str], env: Dict[str, str]) -> Optional[str]:
         user = _service_user()
         if user is not None:
             os.chown(home, user.pw_uid, user.pw_gid)
-        try:
-            done = subprocess.run(
-                [str(env_dir / "bin/python"), "-c", _parse_source(), *argv[2:]],
-                env={"PATH": os.defpath, **env, "HOME": home, "XDG_CACHE_HOME": home},
-                cwd=home,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_TIMEOUT_S,
-                check=False,
-                user=user.pw_uid if user else None,
-                group=user.pw_gid if user else None,
-                extra_groups=[] if user else None,
-            )
-        except OSError as error:
-            return f"{env_dir}/bin/python does not run: {error.strerror}"
-        except subprocess.TimeoutExpired:
-            return f"the argument parser of {argv[2]} did not answer within {_TIMEOUT_S} s"
+        python = str(env_dir / "bin/python")
+        done = process.run(
+            *(python, "-c", _parse_source(), *argv[2:]),
+            env={"PATH": os.defpath, **env, "HOME": home, "XDG_CACHE_HOME": home},
+            cwd=home,
+            timeout=_TIMEOUT_S,
+            user=user,
+        )
+    if done.returncode == process.TIMED_OUT:
+        return f"the argument parser of {argv[2]} did not answer within {_TIMEOUT_S} s"
+    if isinstance(done, process.Unfinished):
+        return f"it does not run: {done.stderr}"
     if done.returncode == 0 and done.stdout.rstrip().endswith(_ACCEPTED):
         return None
     return _reason(done.stderr)

@@ -9,12 +9,14 @@ compiled and linked, which needs no GPU, so that a compiler that does not work i
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Dict, List
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system.process import run
 
 # The release that has nvcc in its wheels; their directory has its name.
 _RELEASE = "cu13"
@@ -32,10 +34,10 @@ extern "C" int run(float *x) { twice<<<1, 32>>>(x); return cudaGetLastError(); }
 def main(argv: List[str]) -> int:
     """Make DIR and compile with it; the sentence on failure says what is missing."""
     if len(argv) != 1:
-        raise SystemExit("expected: cuda-home DIR")
+        raise HostError("expected: cuda-home DIR")
     home, wheels = Path(argv[0]), Path(sysconfig.get_paths()["purelib"]) / "nvidia"
     if not (wheels / _RELEASE / "bin" / "nvcc").is_file():
-        raise SystemExit(f"expected CUDA's compiler at {wheels / _RELEASE}/bin/nvcc")
+        raise HostError(f"expected CUDA's compiler at {wheels / _RELEASE}/bin/nvcc")
     for path, target in links(wheels, _RELEASE).items():
         place = home / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -77,19 +79,10 @@ def _compile(home: Path) -> None:
 
 
 def _run(compiler: str, *arguments: str) -> None:
-    try:
-        done = subprocess.run(
-            [compiler, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_COMPILING_S,
-            check=False,
-        )
-        status, said = done.returncode, done.stdout.decode(errors="replace").strip()
-    except (OSError, subprocess.TimeoutExpired) as error:
-        status, said = -1, str(error)
-    if status:
+    done = run(compiler, *arguments, timeout=_COMPILING_S)
+    if done.returncode:
         name = os.path.basename(compiler)
-        print(said[-2000:], file=sys.stderr)
-        raise SystemExit(f"{name} does not compile here: expected status 0, it ended with {status}")
+        print((done.stdout + done.stderr).strip()[-2000:], file=sys.stderr)
+        raise HostError(
+            f"{name} does not compile here: expected status 0, it ended with {done.returncode}"
+        )

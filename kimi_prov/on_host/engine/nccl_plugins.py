@@ -1,30 +1,30 @@
-"""Takes what intercepts NCCL out of the way: Google's GIB, from disk and from the loader's cache.
+"""Quarantines NCCL plugins that fail on one machine: Google's GIB, on disk and in loader's cache.
 
-`interceptors [--check]`: what lies there is moved, not deleted, so that `destroy` can bring it
+`nccl-plugins [--check]`: what lies there is moved, not deleted, so that `destroy` can bring it
 back; renaming alone did not help those who tried, for the loader still knew the files.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from typing import Any, Dict, List, Optional
 
 from kimi_prov.contract import paths
+from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.probe import software
 from kimi_prov.on_host.system import process
+from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.machine import Machine
 
 
 def main(argv: List[str]) -> int:
-    """`interceptors [--check]`."""
-    print(json.dumps(remove(check="--check" in argv)))
-    return 0
+    """`nccl-plugins [--check]`."""
+    return answer(quarantine(check="--check" in argv))
 
 
-def remove(*, check: bool) -> Dict[str, Any]:
-    """Move the found files below `layout.SET_ASIDE` and let the loader forget them."""
+def quarantine(*, check: bool) -> Dict[str, Any]:
+    """Move the found files below `layout.QUARANTINE` and let the loader forget them."""
     found = _found()
     if not found or not found["present"]:
         return {"changed": False, "moved": []}
@@ -33,11 +33,14 @@ def remove(*, check: bool) -> Dict[str, Any]:
     places = [*found["directories"], *found["ld_conf"], *loose]
     if not check:
         for path in places:
-            _move(path, paths.SET_ASIDE + path)
+            _move(path, paths.QUARANTINE + path)
         process.run("ldconfig")
         left = _found()
         if left and left["present"]:
-            return {"error": f"still known to the loader: {', '.join(left['cached'])}"}
+            raise HostError(
+                f"still known to the loader: {', '.join(left['cached'])}",
+                "run ldconfig -v and look who names it",
+            )
     return {"changed": True, "moved": places}
 
 

@@ -15,9 +15,11 @@ import time
 from typing import Any, Dict, List
 
 from kimi_prov.contract import paths
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import write_json
 
-# The first collective of a machine sets its channels up; an interceptor hangs instead of failing.
+# The first collective of a machine sets its channels up; a plugin hangs instead of failing.
 PATIENCE_S = 180.0
 _MIB = 1 << 20
 # One rank: what every other has added to its ones has to come back.
@@ -40,11 +42,14 @@ def main(argv: List[str]) -> int:
     """`nccl-proof`."""
     del argv
     asked = json.load(sys.stdin)
-    answer = prove(asked)
-    if answer["proven"]:
-        write_json(paths.NCCL_STATE, asked["proof"])
-    print(json.dumps(answer))
-    return 0
+    found = prove(asked)
+    if not found["proven"]:
+        raise HostError(
+            f"the GPUs do not sum up over NCCL: {found['said']}",
+            "look for what NCCL loads: ldconfig -p | grep -i nccl; NCCL_DEBUG=INFO says more",
+        )
+    write_json(paths.NCCL_STATE, asked["proof"])
+    return answer(found)
 
 
 def prove(asked: Dict[str, Any], *, backend: str = "nccl") -> Dict[str, Any]:

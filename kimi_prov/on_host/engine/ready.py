@@ -14,11 +14,11 @@ import argparse
 import http.client
 import json
 import os
-import subprocess
 import time
 from typing import Dict, List, Optional
 
 from kimi_prov.contract.paths import MODEL_VERIFIED
+from kimi_prov.on_host.system.process import run
 
 _PAUSE_S = 1.0
 _TIMEOUT_S = 120.0
@@ -61,15 +61,15 @@ def wait_for_gpus(gpus: List[int], patience_s: float) -> int:
     started = time.monotonic()
     said = ""
     while True:
-        trouble = _held(gpus)
-        if trouble is None:
+        reason = _held(gpus)
+        if reason is None:
             return 0
-        if trouble != said:
-            print(f"waiting for the GPUs: {trouble}", flush=True)
-            said = trouble
+        if reason != said:
+            print(f"waiting for the GPUs: {reason}", flush=True)
+            said = reason
         if time.monotonic() - started > patience_s:
             print(
-                f"given up after {patience_s:.0f} s: {trouble}; end what holds the memory, or "
+                f"given up after {patience_s:.0f} s: {reason}; end what holds the memory, or "
                 "restart the machine where nvidia-smi lists nothing",
                 flush=True,
             )
@@ -105,18 +105,7 @@ def _holders() -> Dict[str, str]:
 
 
 def _smi(question: str) -> Optional[str]:
-    command = ["nvidia-smi", question, "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    done = run("nvidia-smi", question, "--format=csv,noheader,nounits", timeout=_TIMEOUT_S)
     return done.stdout if done.returncode == 0 else None
 
 
@@ -128,13 +117,13 @@ def wait_for_chat(port: int, model: str, pid: int) -> int:
         if not _alive(pid):
             print("the engine ended before it was ready; its own lines above say why", flush=True)
             return 1
-        trouble = _health(port) or _chat(port, model)
-        if trouble is None:
+        reason = _health(port) or _chat(port, model)
+        if reason is None:
             print(f"ready after {time.monotonic() - started:.0f} s", flush=True)
             return 0
-        if trouble != said:
-            print(f"not ready yet: {trouble}", flush=True)
-            said = trouble
+        if reason != said:
+            print(f"not ready yet: {reason}", flush=True)
+            said = reason
         time.sleep(_PAUSE_S)
 
 

@@ -6,8 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.system import units
-from kimi_prov.on_host.system.process import Paths, answer, read_json, read_text, serve_unit
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json, read_text
 
 PLACED = re.compile(r"\bN(\d+)=(\d+)")
 HUGE = re.compile(r"^(?:AnonHugePages|Private_Hugetlb|Shared_Hugetlb):\s+(\d+) kB", re.M)
@@ -112,10 +115,12 @@ def collect(paths: Paths) -> dict[str, Any]:
     """Return the plan as applied and, for each instance, its unit and its processes' placement."""
     plan = read_json(paths.plan)
     instances = plan.get("instances", [])
-    states = units.show(*[serve_unit(item["index"]) for item in instances]) if instances else {}
+    states = (
+        units.show(*[unit_names.serve(item["index"]) for item in instances]) if instances else {}
+    )
     found = []
     for item in instances:
-        unit = states.get(serve_unit(item["index"]), {})
+        unit = states.get(unit_names.serve(item["index"]), {})
         placed = processes(unit.get("cgroup", "")) if unit.get("main_pid") else []
         found.append({"index": item["index"], "unit": unit, "processes": placed})
     return {

@@ -14,12 +14,18 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List
 
-from kimi_prov.on_host.system.process import answer, run, serve_unit
+from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import units as systemd
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.process import run
 
 STAMP = "KIMI_STAMP"
-UNITS = Path("/etc/systemd/system")
-_DROP_IN = re.compile(r"kimi-serve@(\d+)\.service\.d")
-_PROPERTIES = "Id,ActiveState,SubState,Job,MainPID,ControlPID,UnitFileState,NeedDaemonReload"
+UNITS = Path(paths.UNITS)
+_DROP_IN = re.compile(re.escape(unit_names.SERVE_PREFIX) + r"(\d+)\.service\.d")
+_PROPERTIES = (
+    "ActiveState", "SubState", "Job", "MainPID", "ControlPID", "UnitFileState", "NeedDaemonReload",
+)  # fmt: skip
 
 
 def main(argv: List[str]) -> int:
@@ -27,7 +33,7 @@ def main(argv: List[str]) -> int:
 
     Starts do not wait for readiness. The answer is {"changed", "started", "restarted", "removed"}.
     """
-    wanted = {serve_unit(int(index)): stamp for index, stamp in json.load(sys.stdin).items()}
+    wanted = {unit_names.serve(int(index)): stamp for index, stamp in json.load(sys.stdin).items()}
     return answer(ensure(wanted, UNITS, check="--check" in argv))
 
 
@@ -76,17 +82,13 @@ def verdict(state: Dict[str, str], running: str, stamp: str) -> str:
 
 def installed(units: Path) -> List[str]:
     """List the instances that have a drop-in of ours."""
-    found = (_DROP_IN.fullmatch(path.name) for path in units.glob("kimi-serve@*.service.d"))
-    return sorted(serve_unit(int(match.group(1))) for match in found if match)
+    found = (_DROP_IN.fullmatch(path.name) for path in units.glob(f"{unit_names.ALL_SERVE}.d"))
+    return sorted(unit_names.serve(int(match.group(1))) for match in found if match)
 
 
 def show(units: List[str]) -> Dict[str, Dict[str, str]]:
     """Ask systemd for the state of each unit, by name."""
-    if not units:
-        return {}
-    text = run("systemctl", "show", f"--property={_PROPERTIES}", "--", *units).stdout
-    blocks = [dict(line.partition("=")[::2] for line in b.splitlines()) for b in text.split("\n\n")]
-    return {block["Id"]: block for block in blocks if block.get("Id")}
+    return systemd.properties(units, _PROPERTIES)
 
 
 def stamp_of(state: Dict[str, str]) -> str:
@@ -115,5 +117,4 @@ def _systemctl(verb: str, *arguments: str) -> None:
     arguments = (verb, *arguments)
     done = run("systemctl", *arguments, timeout=120)
     if done.returncode != 0:
-        answer({"error": f"systemctl {' '.join(arguments)}: {done.stderr.strip()}"})
-        sys.exit(1)
+        raise HostError(f"systemctl {' '.join(arguments)}: {done.stderr.strip()}")

@@ -13,17 +13,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import FIREWALL_TABLE, Paths
 from kimi_prov.on_host.system import units
-from kimi_prov.on_host.system.process import (
-    FIREWALL_UNIT,
-    EdgeError,
-    Paths,
-    answer,
-    read_json,
-    read_text,
-    run,
-    write_atomic,
-)
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json, read_text, write_atomic
+from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
     import subprocess
@@ -39,14 +35,14 @@ def rich_rule(network: str, port: int) -> str:
     return f'rule family="{family}" {source} port port="{port}" protocol="tcp" accept'
 
 
-def wanted_rules(wish: dict[str, Any], zones: list[str]) -> list[Rule]:
-    """Return what ufw or firewalld has to hold for `wish` {"port", "ipv4", "ipv6", "manager"}."""
-    networks = [*wish["ipv4"], *wish["ipv6"]]
-    if wish["manager"] == "ufw":
-        return [{"manager": "ufw", "from": net, "port": str(wish["port"])} for net in networks]
-    if wish["manager"] == "firewalld":
+def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
+    """Return what ufw or firewalld has to hold; settings: {"port", "ipv4", "ipv6", "manager"}."""
+    networks = [*settings["ipv4"], *settings["ipv6"]]
+    if settings["manager"] == "ufw":
+        return [{"manager": "ufw", "from": net, "port": str(settings["port"])} for net in networks]
+    if settings["manager"] == "firewalld":
         return [
-            {"manager": "firewalld", "zone": zone, "rule": rich_rule(net, wish["port"])}
+            {"manager": "firewalld", "zone": zone, "rule": rich_rule(net, settings["port"])}
             for zone in zones
             for net in networks
         ]
@@ -125,12 +121,12 @@ class Firewalld:
         for extra in (["--permanent"], []):
             done = run("firewall-cmd", *extra, "--zone=" + rule["zone"], option + rule["rule"])
             if done.returncode != 0 and not any(word in done.stderr for word in harmless):
-                raise EdgeError("firewalld refused a rule: " + done.stderr.strip())
+                raise HostError("firewalld refused a rule: " + done.stderr.strip())
 
 
 def _must(done: subprocess.CompletedProcess[str], what: str) -> None:
     if done.returncode != 0:
-        raise EdgeError(f"{what}: {(done.stderr or done.stdout).strip()}")
+        raise HostError(f"{what}: {(done.stderr or done.stdout).strip()}")
 
 
 def _ufw_knows_ipv6() -> bool:
@@ -163,17 +159,20 @@ def _manager(name: str) -> Ufw | Firewalld:
     return Ufw() if name == "ufw" else Firewalld()
 
 
-def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Open the port for the listed networks in ufw or firewalld, and for no others.
 
     Without either (manager "nftables") only leftovers are removed.
     """
     state = read_json(paths.firewall_state)
     ours: list[Rule] = state.get("rules", [])
-    zones = active_zones() if wish["manager"] == "firewalld" else []
-    if wish["manager"] == "ufw" and not _ufw_knows_ipv6():
-        wish = {**wish, "ipv6": []}  # with IPV6=no ufw neither filters nor takes such a rule
-    wanted = wanted_rules(wish, zones)
+    zones = active_zones() if settings["manager"] == "firewalld" else []
+    if settings["manager"] == "ufw" and not _ufw_knows_ipv6():
+        settings = {
+            **settings,
+            "ipv6": [],
+        }  # with IPV6=no ufw neither filters nor takes such a rule
+    wanted = wanted_rules(settings, zones)
     added, removed, kept = [], [], []
     for rule in wanted:
         held = _manager(rule["manager"]).holds(rule)
@@ -200,21 +199,21 @@ def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[s
         "changed": changed or guarded,
         "added": added,
         "removed": removed,
-        "drops_elsewhere": drops_elsewhere(wish),
+        "drops_elsewhere": drops_elsewhere(settings),
     }
 
 
 def guard(paths: Paths, *, check: bool = False) -> bool:
     """Have the guard's unit run and its table loaded, also after somebody emptied the rule set."""
-    enabled = units.settle(FIREWALL_UNIT, check=check)
-    active = units.show(FIREWALL_UNIT).get(FIREWALL_UNIT, {}).get("state") == "active"
-    loaded = run("nft", "list", "table", "inet", "kimi").returncode == 0
+    enabled = units.converge(unit_names.FIREWALL, check=check)
+    active = units.show(unit_names.FIREWALL).get(unit_names.FIREWALL, {}).get("state") == "active"
+    loaded = run("nft", "list", "table", *FIREWALL_TABLE).returncode == 0
     if not check and not active:
-        units.control("start", FIREWALL_UNIT)
+        units.control("start", unit_names.FIREWALL)
     elif not check and not loaded:
-        units.control("reload", FIREWALL_UNIT)
-    if not check and run("nft", "list", "table", "inet", "kimi").returncode != 0:
-        raise EdgeError(f"{FIREWALL_UNIT} runs, but there is no table from {paths.firewall}")
+        units.control("reload", unit_names.FIREWALL)
+    if not check and run("nft", "list", "table", *FIREWALL_TABLE).returncode != 0:
+        raise HostError(f"{unit_names.FIREWALL} runs, but there is no table from {paths.firewall}")
     return enabled or not active or not loaded
 
 
@@ -259,12 +258,12 @@ def _words(path: Path) -> list[str]:
     return sorted(read_text(path).replace("><", "> <").split())
 
 
-def drops_elsewhere(wish: dict[str, Any]) -> list[str]:
+def drops_elsewhere(settings: dict[str, Any]) -> list[str]:
     """Chains of others that would drop what comes to the port, in sentences."""
     done = run("nft", "-j", "list", "ruleset")
-    if done.returncode != 0 or not [*wish["ipv4"], *wish["ipv6"]]:
+    if done.returncode != 0 or not [*settings["ipv4"], *settings["ipv6"]]:
         return []  # nobody else is let in, so nobody can be kept out by mistake
-    return find_drops(json.loads(done.stdout or "{}"), wish["port"], wish["manager"])
+    return find_drops(json.loads(done.stdout or "{}"), settings["port"], settings["manager"])
 
 
 def find_drops(ruleset: dict[str, Any], port: int, manager: str) -> list[str]:
@@ -302,7 +301,7 @@ def find_drops(ruleset: dict[str, Any], port: int, manager: str) -> list[str]:
 
 def _known(table: tuple[str, str], manager: str) -> bool:
     family, name = table
-    if (family, name) == ("inet", "kimi"):
+    if (family, name) == FIREWALL_TABLE:
         return True
     if manager == "ufw":
         return family in ("ip", "ip6") and name == "filter"
@@ -334,11 +333,5 @@ def _covers(right: object, port: int) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """`firewall-ensure [--check] < WISH`: one JSON object in, one out."""
-    try:
-        return answer(
-            {"ok": True, **ensure(Paths(), json.load(sys.stdin), check="--check" in argv)}
-        )
-    except EdgeError as error:
-        answer({"ok": False, "error": str(error)})
-        return 1
+    """`firewall-ensure [--check] < SETTINGS`: one JSON object in, one out."""
+    return answer({"ok": True, **ensure(Paths(), json.load(sys.stdin), check="--check" in argv)})

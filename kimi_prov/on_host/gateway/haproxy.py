@@ -5,7 +5,10 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from kimi_prov.on_host.system.process import EdgeError, Paths, answer
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.system.envelope import answer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,14 +40,14 @@ def replace_map(path: Path, file: str, entries: dict[str, str]) -> None:
     reply = command(path, f"prepare map {file}")
     version = reply.rpartition(":")[2].strip()
     if not version.isdigit():
-        raise EdgeError(f"the proxy refused to prepare its key map: {reply}")
+        raise HostError(f"the proxy refused to prepare its key map: {reply}")
     for key, value in sorted(entries.items()):
         reply = command(path, f"add map @{version} {file} {key} {value}")
         if reply:
-            raise EdgeError(f"the proxy refused a key: {reply}")
+            raise HostError(f"the proxy refused a key: {reply}")
     reply = command(path, f"commit map @{version} {file}")
     if reply:
-        raise EdgeError(f"the proxy refused the new key map: {reply}")
+        raise HostError(f"the proxy refused the new key map: {reply}")
 
 
 def servers(path: Path) -> list[dict[str, str | int]]:
@@ -86,19 +89,20 @@ def set_state(path: Path, index: int, state: str) -> None:
     """Put engine `index` into `drain` (no new requests, those under way go on) or `ready`."""
     reply = command(path, f"set server {BACKEND}/engine{index} state {state}")
     if reply:
-        raise EdgeError(reply)
+        raise HostError(reply)
 
 
 def main(argv: list[str]) -> int:
     """`proxy-state [drain|undrain N]`: take an engine out of the balance or back, and show all."""
     paths = Paths()
     if argv and not (len(argv) == 2 and argv[0] in STATES and argv[1].isdigit()):
-        answer({"ok": False, "error": "usage: proxy-state [drain|undrain N]"})
-        return 2
+        raise HostError("usage: proxy-state [drain|undrain N]")
     try:
         if argv:
             set_state(paths.socket, int(argv[1]), STATES[argv[0]])
         return answer({"ok": True, "servers": servers(paths.socket)})
-    except (EdgeError, OSError) as error:
-        answer({"ok": False, "error": f"the proxy does not answer on its socket: {error}"})
-        return 1
+    except OSError as error:
+        raise HostError(
+            f"the proxy does not answer on its socket: {plain(error)}",
+            f"see whether it runs: systemctl status {unit_names.PROXY}",
+        ) from None

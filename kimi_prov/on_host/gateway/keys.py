@@ -13,18 +13,13 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway import haproxy
-from kimi_prov.on_host.system.process import (
-    PROXY_UNIT,
-    PROXY_USER,
-    EdgeError,
-    Paths,
-    answer,
-    make_directory,
-    read_text,
-    run,
-    write_atomic,
-)
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
+from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,12 +103,13 @@ def publish(paths: Paths, keys: dict[str, str]) -> str:
         return "file"
     try:
         haproxy.replace_map(paths.socket, str(paths.key_map), {v: k for k, v in keys.items()})
-    except (EdgeError, OSError):
-        done = run("systemctl", "reload", PROXY_UNIT)
+    except (HostError, OSError):
+        done = run("systemctl", "reload", unit_names.PROXY)
         if done.returncode != 0:
-            raise EdgeError(
+            raise HostError(
                 f"the new keys are written but the proxy did not take them over: "
-                f"{done.stderr.strip()}. Run: systemctl restart {PROXY_UNIT}"
+                f"{done.stderr.strip()}",
+                f"systemctl restart {unit_names.PROXY}",
             ) from None
         return "reload"
     return "runtime"
@@ -123,7 +119,7 @@ def rotate(paths: Paths) -> None:
     """Make a new key for the operator; the old one is refused from now on."""
     keys = parse_map(read_text(paths.key_map))
     if not keys:
-        raise EdgeError("there are no keys on this machine yet: run `kimi-prov apply` first")
+        raise HostError("there are no keys on this machine yet", "run `kimi-prov apply` first")
     fresh = new_key()
     write_atomic(paths.operator_new, fresh + "\n", 0o600)
     publish(paths, {**keys, OPERATOR: digest(fresh)})
@@ -153,19 +149,14 @@ def main(argv: list[str]) -> int:
     """`keys rotate|show|forget|list`; a key reaches standard output only for `show`."""
     paths = Paths()
     action = argv[0] if argv else ""
-    try:
-        if action == "rotate":
-            rotate(paths)
-            return answer({"ok": True})
-        if action == "show":
-            return answer({"ok": True, "key": show(paths)})
-        if action == "forget":
-            forget(paths)
-            return answer({"ok": True})
-        if action == "list":
-            return answer({"ok": True, "names": sorted(parse_map(read_text(paths.key_map)))})
-    except EdgeError as error:
-        answer({"ok": False, "error": str(error)})
-        return 1
-    answer({"ok": False, "error": "usage: keys rotate|show|forget|list"})
-    return 2
+    if action == "rotate":
+        rotate(paths)
+        return answer({"ok": True})
+    if action == "show":
+        return answer({"ok": True, "key": show(paths)})
+    if action == "forget":
+        forget(paths)
+        return answer({"ok": True})
+    if action == "list":
+        return answer({"ok": True, "names": sorted(parse_map(read_text(paths.key_map)))})
+    raise HostError("usage: keys rotate|show|forget|list")

@@ -12,18 +12,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway import haproxy, keys, tls
 from kimi_prov.on_host.system import units
-from kimi_prov.on_host.system.process import (
-    PROXY_UNIT,
-    PROXY_USER,
-    EdgeError,
-    Paths,
-    answer,
-    make_directory,
-    read_text,
-    write_atomic,
-)
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,14 +26,14 @@ if TYPE_CHECKING:
 TAKE_OVER_S = 10.0
 
 
-def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
-    """Bring certificate and keys to `wish` {"tls": {...}, "api_keys": {name: sha256}}.
+def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+    """Bring certificate and keys to `settings` {"tls": {...}, "api_keys": {name: sha256}}.
 
-    The running proxy takes new keys over at once; a new certificate waits for `settle`.
+    The running proxy takes new keys over at once; a new certificate waits for `converge`.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
-    certificate = tls.ensure(paths, wish["tls"], check=check)
-    known = keys.ensure(paths, wish["api_keys"], check=check)
+    certificate = tls.ensure(paths, settings["tls"], check=check)
+    known = keys.ensure(paths, settings["api_keys"], check=check)
     return {
         "changed": made or certificate["changed"] or known["changed"],
         "certificate": certificate,
@@ -55,7 +50,7 @@ def _digest(*files: Path) -> str:
 
 def stamp(paths: Paths) -> str:
     """Name what should run: the unit's content, then that of configuration and certificate."""
-    unit = _digest(paths.units / PROXY_UNIT)
+    unit = _digest(paths.units / unit_names.PROXY)
     return f"{unit}-{_digest(paths.proxy_config, paths.tls_pem)}"
 
 
@@ -75,18 +70,18 @@ def action(running: str, wanted: str, *, active: bool) -> str:
     return "" if running == wanted else "reload"
 
 
-def settle(paths: Paths, *, check: bool = False) -> dict[str, Any]:
+def converge(paths: Paths, *, check: bool = False) -> dict[str, Any]:
     """Make the proxy run the configuration, certificate and keys that are in place."""
-    enabled = units.settle(PROXY_UNIT, check=check)
+    enabled = units.converge(unit_names.PROXY, check=check)
     wanted = stamp(paths)
-    active = units.show(PROXY_UNIT).get(PROXY_UNIT, {}).get("state") == "active"
+    active = units.show(unit_names.PROXY).get(unit_names.PROXY, {}).get("state") == "active"
     verb = action(_running(paths), wanted, active=active)
     if verb and not check:
         text = (
             f"# What is loaded: the proxy tells it when asked.\nglobal\n    description {wanted}\n"
         )
         write_atomic(paths.proxy_stamp, text, 0o640, PROXY_USER)
-        units.control(verb, PROXY_UNIT)
+        units.control(verb, unit_names.PROXY)
         _wait(paths, wanted)
     elif not check and _map_differs(paths):
         keys.publish(paths, keys.parse_map(read_text(paths.key_map)))
@@ -104,18 +99,17 @@ def _wait(paths: Paths, wanted: str) -> None:
     until = time.monotonic() + TAKE_OVER_S
     while _running(paths) != wanted:
         if time.monotonic() > until:
-            line = units.cause(units.journal(PROXY_UNIT, 40))
-            raise EdgeError(f"{PROXY_UNIT} did not take its configuration over: {line}")
+            line = units.cause(units.journal(unit_names.PROXY, 40))
+            raise HostError(
+                f"{unit_names.PROXY} did not take its configuration over: {line}",
+                f"read its journal: journalctl -u {unit_names.PROXY}",
+            )
         time.sleep(0.1)
 
 
 def main(argv: list[str]) -> int:
-    """`proxy-ensure [--check] < WISH`, or `proxy-ensure run [--check]`; never prints a key."""
+    """`proxy-ensure [--check] < SETTINGS`, or `proxy-ensure run [--check]`; never prints a key."""
     check = "--check" in argv
-    try:
-        if argv[:1] == ["run"]:
-            return answer({"ok": True, **settle(Paths(), check=check)})
-        return answer({"ok": True, **ensure(Paths(), json.load(sys.stdin), check=check)})
-    except (EdgeError, OSError) as error:
-        answer({"ok": False, "error": str(error)})
-        return 1
+    if argv[:1] == ["run"]:
+        return answer({"ok": True, **converge(Paths(), check=check)})
+    return answer({"ok": True, **ensure(Paths(), json.load(sys.stdin), check=check)})

@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import api, checks, tls
 from kimi_prov.on_host.system import apply_lock, units
-from kimi_prov.on_host.system.process import (
-    PROXY_UNIT,
-    Paths,
-    answer,
-    read_json,
-    read_text,
-    serve_unit,
-)
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json, read_text
 
 # What a line in the engine's journal means, and what the operator can do about it.
 ADVICE = (
@@ -37,7 +34,8 @@ def advice(line: str) -> str:
     for words, remedy in ADVICE:
         if words.lower() in line.lower():
             return remedy
-    return "read the whole log with `journalctl -u 'kimi-serve@*'` and run `kimi-prov apply` again"
+    log = f"journalctl -u '{unit_names.ALL_SERVE}'"
+    return f"read the whole log with `{log}` and run `kimi-prov apply` again"
 
 
 def failed(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
@@ -73,18 +71,18 @@ def try_once(paths: Paths, plan: dict[str, Any]) -> str:
     return f"HTTP {reply.status}: {said}"
 
 
-def knock(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[str, Any]:
-    """Try for `wait_s` seconds; returns at once when it answers or a unit failed.
+def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[str, Any]:
+    """Try for `wait_s` seconds; returns at once when it answers, raises when a unit failed.
 
     `restarts` is the count of restarts by unit that the caller saw first; give {} at first.
     """
     plan = read_json(paths.plan)
     if not plan:
-        return {"ok": False, "error": f"there is no {paths.plan}: run `kimi-prov apply`"}
-    names = [serve_unit(item["index"]) for item in plan["instances"]]
+        raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
+    names = [unit_names.serve(item["index"]) for item in plan["instances"]]
     until = time.monotonic() + wait_s
     while True:
-        states = units.show(*names, PROXY_UNIT)
+        states = units.show(*names, unit_names.PROXY)
         restarts = restarts or {name: unit["restarts"] for name, unit in states.items()}
         refusal = try_once(paths, plan)
         broken = failed(states, restarts) if refusal else ""
@@ -93,13 +91,14 @@ def knock(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[str, An
             "answered": not refusal,
             "refusal": refusal,
             "restarts": restarts,
-            "failed_unit": broken,
         }
         if not refusal:
             return report
         if broken:
             line = units.cause(units.journal(broken, 200))
-            return {**report, "cause": line, "fix": advice(line)}
+            raise HostError(
+                f"{broken} failed: {line}", f"{advice(line)} (log: journalctl -u {broken})"
+            )
         if time.monotonic() >= until:
             recent = units.journal(names[0], 5)
             return {
@@ -119,9 +118,9 @@ def verify(paths: Paths) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
-    """`knock SECONDS [UNIT=RESTARTS ...]` waits for a token; `knock verify` runs the checks."""
+    """`smoke-test SECONDS [UNIT=RESTARTS ...]` waits for a token; `verify` runs the checks."""
     if argv[:1] == ["verify"]:
         return answer(verify(Paths()))
     apply_lock.renew()
     seen = {name: int(count) for name, _, count in (word.rpartition("=") for word in argv[1:])}
-    return answer(knock(Paths(), float(argv[0]) if argv else 0.0, seen))
+    return answer(smoke_test(Paths(), float(argv[0]) if argv else 0.0, seen))

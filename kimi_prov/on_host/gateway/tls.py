@@ -10,14 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kimi_prov.on_host.system.process import (
-    PROXY_USER,
-    EdgeError,
-    Paths,
-    read_text,
-    run,
-    write_atomic,
-)
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import PROXY_USER, Paths
+from kimi_prov.on_host.system.files import read_text, write_atomic
+from kimi_prov.on_host.system.process import run
 
 DAYS = 3650
 RENEW_SECONDS = 60 * 86400
@@ -55,7 +51,7 @@ def self_signed(names: list[str]) -> str:
             "-keyout", str(key), "-out", str(certificate),
         )  # fmt: skip
         if done.returncode != 0:
-            raise EdgeError("openssl could not make a certificate: " + done.stderr.strip()[-300:])
+            raise HostError("openssl could not make a certificate: " + done.stderr.strip()[-300:])
         return certificate.read_text() + key.read_text()
 
 
@@ -88,10 +84,10 @@ def _plain(name: str) -> str:
 def given(certificate: str, key: str) -> str:
     """Return the operator's certificate chain and key as one PEM text, if they match.
 
-    Raises EdgeError naming which of the two files is wrong.
+    Raises HostError naming which of the two files is wrong.
     """
     if not public_part(certificate):
-        raise EdgeError("kimi_tls_cert_file holds no certificate in PEM form")
+        raise HostError("kimi_tls_cert_file holds no certificate in PEM form")
     pem = public_part(certificate) + key.strip() + "\n"
     with tempfile.NamedTemporaryFile("w", prefix="kimi-tls-") as stream:
         os.chmod(stream.name, 0o600)
@@ -101,24 +97,24 @@ def given(certificate: str, key: str) -> str:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(stream.name, password="")
         except ssl.SSLError as error:
-            raise EdgeError(
+            raise HostError(
                 "kimi_tls_key_file does not belong to the certificate in kimi_tls_cert_file, "
                 "or is encrypted: %s" % (error.reason or error)
             ) from None
     return pem
 
 
-def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
-    """Bring the certificate to `wish` {mode, names, cert_pem, key_pem}; says whether it changed."""
+def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+    """Bring the certificate to {mode, names, cert_pem, key_pem}; says whether it changed."""
     old = read_text(paths.tls_pem)
-    if wish["mode"] == "files":
-        pem = given(wish["cert_pem"], wish["key_pem"])
-    elif still_good(old, wish["names"]):
+    if settings["mode"] == "files":
+        pem = given(settings["cert_pem"], settings["key_pem"])
+    elif still_good(old, settings["names"]):
         pem = old
     elif check:
         return {"changed": True, "fingerprint": fingerprint(old)}
     else:
-        pem = self_signed(wish["names"])
+        pem = self_signed(settings["names"])
     changed = pem != old or read_text(paths.tls_crt) != public_part(pem)
     if changed and not check:
         write_atomic(paths.tls_pem, pem, 0o640, PROXY_USER)

@@ -17,16 +17,16 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from kimi_prov.contract import paths
-from kimi_prov.contract.errors import EXIT_PERMANENT, EXIT_TRANSIENT, Permanent, Transient
+from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.kt.quantise import KERNELS, layer_bytes
 from kimi_prov.on_host.system.files import read_json, remove, sync_directory, write_json
 from kimi_prov.on_host.system.job import carry_out
+from kimi_prov.on_host.system.process import run as run_program
 from kimi_prov.on_host.weights import fetch, tensor_files
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.manifest import Entry, Manifest, Record
@@ -56,18 +56,18 @@ class Config:
 
     @classmethod
     def load(cls, path: str) -> Config:
-        """Read the file. Raises Permanent naming the key that is wrong."""
+        """Read the file. Raises HostError naming the key that is wrong."""
         document = read_json(path)
-        if not isinstance(document, dict):
-            raise Permanent(f"{path}: is missing or not JSON; run `kimi-prov apply` again")
+        if not document:
+            raise HostError(f"{path}: is missing or not JSON", "run `kimi-prov apply` again")
         for key in ("weights", "dir", "python"):
             if not isinstance(document.get(key), str) or not document[key]:
-                raise Permanent(f"{path}: {key} is missing; run `kimi-prov apply` again")
+                raise HostError(f"{path}: {key} is missing", "run `kimi-prov apply` again")
         if document.get("method") not in KERNELS:
-            raise Permanent(f"{path}: method: expected one of {', '.join(KERNELS)}")
+            raise HostError(f"{path}: method: expected one of {', '.join(KERNELS)}")
         nodes, threads = document.get("nodes"), document.get("threads")
         if not isinstance(nodes, list) or not nodes or not isinstance(threads, int):
-            raise Permanent(f"{path}: expected nodes, a list, and threads, a number")
+            raise HostError(f"{path}: expected nodes, a list, and threads, a number")
         return cls(
             weights=fetch.Config.load(document["weights"]),
             directory=document["dir"],
@@ -99,7 +99,7 @@ class Layers:
 
 
 def survey(directory: str, files: Sequence[str]) -> Layers:
-    """Find the experts in the files of a checkpoint. Raises Permanent for what kt cannot take."""
+    """Find the experts in the files of a checkpoint. Raises HostError for what kt cannot take."""
     shape = _dimensions(directory)
     places: Dict[int, Dict[str, List[Dict[str, Any]]]] = {}
     for name in files:
@@ -116,13 +116,13 @@ def survey(directory: str, files: Sequence[str]) -> Layers:
             every = places.setdefault(int(found[1]), {})
             rows = every.setdefault(found[3], empty)
             if int(found[2]) >= len(rows):
-                raise Permanent(f"{path}: {tensor}: config.json has {len(rows)} experts")
+                raise HostError(f"{path}: {tensor}: config.json has {len(rows)} experts")
             key = "weight" if found[4] == "weight" else "scale"
             rows[int(found[2])][key] = [path, tensor]
             if key == "weight":
                 rows[int(found[2])]["kind"] = row["dtype"]
     if not places:
-        raise Permanent(f"{directory}: has no routed experts; nothing can be converted")
+        raise HostError(f"{directory}: has no routed experts; nothing can be converted")
     for layer, matrices in places.items():
         _whole(directory, layer, matrices)
     return Layers(**shape, places=places)
@@ -131,7 +131,7 @@ def survey(directory: str, files: Sequence[str]) -> Layers:
 def _dimensions(directory: str) -> Dict[str, Any]:
     path = os.path.join(directory, "config.json")
     document = read_json(path)
-    shown = document.get("text_config", document) if isinstance(document, dict) else {}
+    shown = document.get("text_config", document)
     keys = {
         "experts": "n_routed_experts",
         "top_k": "num_experts_per_tok",
@@ -140,17 +140,18 @@ def _dimensions(directory: str) -> Dict[str, Any]:
     }
     for key in keys.values():
         if not isinstance(shown.get(key), int):
-            raise Permanent(f"{path}: {key}: expected a number")
-    quantised = shown.get("quantization_config") or (document or {}).get("quantization_config")  # type: ignore[attr-defined]
+            raise HostError(f"{path}: {key}: expected a number")
+    quantised = shown.get("quantization_config") or document.get("quantization_config")
     block = (quantised or {}).get("weight_block_size") or [128, 128]
     return {**{name: shown[key] for name, key in keys.items()}, "block": block}
 
 
-def _strange(path: str, tensor: str, kind: str) -> Permanent:
-    return Permanent(
+def _strange(path: str, tensor: str, kind: str) -> HostError:
+    return HostError(
         f"{path}: {tensor} ({kind}): only experts in bf16, fp16 or fp8 with block scales can be "
-        "converted; remove kimi_kt_method to serve these weights as they are, or name converted "
-        "ones in kimi_kt_weights_source"
+        "converted",
+        "remove kimi_kt_method to serve these weights as they are, or name converted "
+        "ones in kimi_kt_weights_source",
     )
 
 
@@ -158,9 +159,10 @@ def _whole(directory: str, layer: int, matrices: Dict[str, List[Dict[str, Any]]]
     for name in _MATRICES:
         for expert, row in enumerate(matrices.get(name, [{"weight": None}])):
             if row["weight"] is None or (row["kind"] == "F8_E4M3" and row["scale"] is None):
-                raise Permanent(
+                raise HostError(
                     f"{directory}: layer {layer}, expert {expert}: {name}_proj is missing or has "
-                    "no scale; see that kimi_weights_source is the whole checkpoint"
+                    "no scale",
+                    "let kimi_weights_source name the whole checkpoint",
                 )
 
 
@@ -176,15 +178,16 @@ def verified(config: Config) -> Optional[Manifest]:
 def run(config: Config, progress: Progress) -> Manifest:
     """Make the directory hold every layer, verified; return the manifest.
 
-    Raises Permanent or Transient, with every layer that is whole kept.
+    Raises HostError, with every layer that is whole kept.
     """
     manifest = verified(config)
     if manifest is not None:
         return manifest
     source = fetch.verified(config.weights)
     if source is None:
-        raise Transient(
-            f"{config.weights.directory}: is not verified; kimi-fetch.service has to be done first"
+        raise HostError(
+            f"{config.weights.directory}: is not verified; kimi-fetch.service has to be done first",
+            retryable=True,
         )
     shards = [e.path for e in source.files if e.path.endswith(".safetensors")]
     layers = survey(config.weights.directory, shards)
@@ -196,7 +199,7 @@ def run(config: Config, progress: Progress) -> Manifest:
         _convert(config, layers, records, progress, identity)
         return _finish(config.directory, records, identity)
     except BlockingIOError:
-        raise Permanent(f"{config.directory}: another conversion is at work here") from None
+        raise HostError(f"{config.directory}: another conversion is at work here") from None
     finally:
         os.close(descriptor)
 
@@ -217,7 +220,7 @@ def _resumed(directory: str, identity: str) -> Dict[str, Record]:
     kept: Dict[str, Record] = {}
     for path, key in ((_journal(directory), "identity"), (_mark(directory), None)):
         document = read_json(path)
-        if not isinstance(document, dict):
+        if not document:
             continue
         records = manifests.records_from(document)
         written = manifests.load(os.path.join(directory, manifests.NAME))
@@ -296,9 +299,10 @@ def require_room(directory: str, size: int, count: int) -> None:
     needed = size * (count + 1) + _MARGIN_BYTES if count else 0
     free = shutil.disk_usage(directory).free
     if free < needed:
-        raise Permanent(
+        raise HostError(
             f"{directory}: no room for the converted experts: {human(needed)} are still needed and "
-            f"{human(free)} are free; free {human(needed - free)} or mount a larger disk there"
+            f"{human(free)} are free",
+            f"free {human(needed - free)} or mount a larger disk there",
         )
 
 
@@ -317,26 +321,31 @@ def _quantise(config: Config, layers: Layers, layer: int) -> float:
         "scratch": _scratch(config.directory),
         "places": layers.places[layer],
     }
-    ended = subprocess.run(
-        [config.python, paths.ZIPAPP, "kt-quantise"],
-        input=json.dumps(job),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
+    ended = run_program(
+        config.python,
+        paths.ZIPAPP,
+        "kt-quantise",
+        stdin=json.dumps(job),
+        timeout=None,
+        env=os.environ,
+        capture_stderr=False,  # the journal of our own unit has it as it comes
     )
     told = _last(ended.stdout)
     if ended.returncode < 0:
-        raise Transient(
+        raise HostError(
             f"layer {layer}: kt-kernel was killed by signal {-ended.returncode}: 9 is for want of "
-            "memory, 4 for instructions that this CPU lacks (see `journalctl -k`)"
+            "memory, 4 for instructions that this CPU lacks",
+            "read the kernel's messages: journalctl -k",
+            retryable=True,
         )
     # What is no number is no smaller one either.
-    if ended.returncode != 0 or not told.get("error", 1.0) < 1.0:
-        raise Permanent(
+    if ended.returncode != 0 or not told.get("relative_error", 1.0) < 1.0:
+        raise HostError(
             f"layer {layer}: kt-kernel did not convert it (exit status {ended.returncode}, "
-            f"{told or 'nothing said'}); see `journalctl -u kimi-convert`"
+            f"{told or 'nothing said'})",
+            "read what it wrote: journalctl -u kimi-convert",
         )
-    return float(told["error"])
+    return float(told["relative_error"])
 
 
 def _last(text: str) -> Dict[str, Any]:
@@ -364,7 +373,7 @@ def _pack(config: Config, layers: Layers, layer: int) -> Record:
                 for piece, named, type_ in (("quant", "weight", "I8"), ("scale", "scale", "F32")):
                     name = found.get((matrix, str(expert), piece))
                     if name is None:
-                        raise Permanent(
+                        raise HostError(
                             f"{folder}: kt-kernel wrote no {piece} of {matrix} {expert}; this "
                             "version names its files otherwise"
                         )
@@ -390,7 +399,7 @@ def _finish(directory: str, records: Dict[str, Record], identity: str) -> Manife
 
 
 def made_for(directory: str, pools: int) -> None:
-    """Raise Permanent unless the files are sliced for so many pools.
+    """Raise HostError unless the files are sliced for so many pools.
 
     kt-kernel does not look itself, and reads past the end of what it was given.
     """
@@ -401,9 +410,10 @@ def made_for(directory: str, pools: int) -> None:
                 match = _SLICE.fullmatch(tensor)
                 found = max(found, int(match[1]) + 1) if match else found
     if found != pools:
-        raise Permanent(
+        raise HostError(
             f"{directory}: holds converted experts for {found} thread pool(s), and the plan has "
-            f"{pools}; name others in kimi_kt_weights_source, or set kt-threadpool-count"
+            f"{pools}",
+            "name others in kimi_kt_weights_source, or set kt-threadpool-count",
         )
 
 
@@ -445,6 +455,6 @@ def _made_for(parser: argparse.ArgumentParser, directory: Optional[str], pools: 
         parser.error("--made-for needs the directory of converted experts")
     try:
         made_for(directory, pools)
-    except Permanent as fault:
-        parser.exit(EXIT_PERMANENT, f"{fault}\n")
+    except HostError as error:
+        parser.exit(error.exit_status, f"{error.line}\n")
     return 0

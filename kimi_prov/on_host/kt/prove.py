@@ -16,6 +16,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, List, Tuple
 
+from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.kt import layer as kt_layer
 
 # RAWINT4 was measured at 0.0096 against its own dequantised weights.
@@ -30,7 +31,7 @@ def main(argv: List[str]) -> int:
     directory = assemble()
     variant, kernel, error = layer()
     if not error <= _BOUND:
-        raise SystemExit(
+        raise HostError(
             f"kt-kernel's {kernel} ({variant}) computes wrongly on this CPU: relative error "
             f"{error:.4f}, expected at most {_BOUND}"
         )
@@ -44,7 +45,7 @@ def refuse_strangers(names: set[str]) -> None:
     """Refuse a stock sglang: it has the same modules, and no kt-kernel in them."""
     if "sglang" in names or "sglang-kt" not in names:
         found = ", ".join(sorted(n for n in names if n.startswith("sglang"))) or "none"
-        raise SystemExit(f"expected the server of KTransformers, sglang-kt, alone; found: {found}")
+        raise HostError(f"expected the server of KTransformers, sglang-kt, alone; found: {found}")
 
 
 def assemble() -> str:
@@ -57,7 +58,7 @@ def assemble() -> str:
     package = types.ModuleType("sgl_kernel")
     spec = importlib.util.find_spec("sgl_kernel")
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("expected the package sgl_kernel, of sgl-kernel-kt; it is not installed")
+        raise HostError("expected the package sgl_kernel, of sgl-kernel-kt; it is not installed")
     package.__path__ = list(spec.submodule_search_locations)
     sys.modules["sgl_kernel"] = package
     first = next(iter(import_module("sgl_kernel._payload_manifest").FILES))

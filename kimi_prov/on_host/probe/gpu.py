@@ -6,6 +6,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
+from kimi_prov.contract import unit_names
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system.machine import Machine, fields
 
@@ -117,7 +118,7 @@ class Nvidia:
             "nvswitch_devices": len(self._switches),
             "held": packages.held(_DRIVER),
             "packages": packages.matching(_DRIVER),
-            "persistenced": _active(units, "nvidia-persistenced.service"),
+            "persistenced": _active(units, unit_names.PERSISTENCED),
             "module_key_enrolled": _enrolled(self._machine),
         }
 
@@ -173,7 +174,7 @@ def _fabric_manager(
     packages: Packages, units: Dict[str, Dict[str, str]]
 ) -> Optional[Dict[str, Any]]:
     version = packages.version(r"(cuda-drivers|nvidia)-fabricmanager(-\d+)?")
-    active = _active(units, "nvidia-fabricmanager.service")
+    active = _active(units, unit_names.FABRIC_MANAGER)
     if version is None and active is None:
         return None
     return {"package_version": version, "active": active}

@@ -7,46 +7,39 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from kimi_prov.contract import paths
+from kimi_prov.contract import paths, unit_names
+from kimi_prov.on_host.system import units as systemd
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
 
 # Services that a package of ours brings along; whether they ran before is kept for `destroy`.
-_SERVICES = ("haproxy.service",)
+_SERVICES = (unit_names.HAPROXY,)
 _UNITS = (
     *_SERVICES,
-    "firewalld.service",
-    "kimi-convert.service",
-    "kimi-fetch.service",
-    "kimi-firewall.service",
-    "kimi-proxy.service",
-    "kimi-serve@*.service",
-    "kimi-stage.service",
-    "kimi-warm.service",
-    "nvidia-fabricmanager.service",
-    "nvidia-persistenced.service",
-    "srv-kimi-ram.mount",
+    unit_names.FIREWALLD,
+    unit_names.CONVERT,
+    unit_names.FETCH,
+    unit_names.FIREWALL,
+    unit_names.PROXY,
+    unit_names.ALL_SERVE,
+    unit_names.STAGE,
+    unit_names.WARM,
+    unit_names.FABRIC_MANAGER,
+    unit_names.PERSISTENCED,
+    unit_names.RAM_MOUNT,
 )
+_PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState")
 
 
 def units(machine: Machine) -> Dict[str, Dict[str, str]]:
     """State of our units and of firewalld: name to the properties that systemd tells."""
-    text = machine.run(
-        [
-            "systemctl",
-            "show",
-            "--property=Id,LoadState,ActiveState,SubState,UnitFileState",
-            "--",
-            *_UNITS,
-        ]
-    )
-    found: Dict[str, Dict[str, str]] = {}
-    for block in (text or "").split("\n\n"):
-        row = dict(line.partition("=")[::2] for line in block.splitlines())
-        if row.get("Id") and row.get("LoadState") not in ("not-found", "masked", None):
-            found[row["Id"]] = row
-    return found
+    text = machine.run(systemd.question(_UNITS, _PROPERTIES))
+    return {
+        name: row
+        for name, row in systemd.parse(text or "").items()
+        if row.get("LoadState") not in ("not-found", "masked", None)
+    }
 
 
 def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
@@ -65,7 +58,7 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         ],
         "ram_disk_mounted": os.path.ismount(machine.path(paths.RAM)) if machine.live else None,
         "user": _has_user(machine),
-        "before": _kept(machine, f"{paths.STATE}/before.json"),
+        "before": _kept(machine, paths.BEFORE),
         "driver": _kept(machine, paths.DRIVER_STATE),
         "nccl": _kept(machine, paths.NCCL_STATE),
         "services": {

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from kimi_prov.contract import paths
 from kimi_prov.on_host.probe.memory_kernel import SOURCE
 from kimi_prov.on_host.system.machine import Machine, parse_list
+from kimi_prov.on_host.system.process import run as run_program
 
 # Processes that want to run, for each core, from which on a measurement tells of them instead.
 _BUSY = 0.5
@@ -120,19 +120,7 @@ def _compile(machine: Machine, folder: str) -> Tuple[Optional[str], str]:
     # What a compiler for another processor does not know of this one is left out.
     for options in (["-march=native"], []):
         argv = [compiler, "-O3", *options, "-o", program, source, "-lpthread"]
-        try:
-            done = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=_COMPILING_S,
-                cwd=folder,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        if done.returncode == 0:
+        if run_program(*argv, timeout=_COMPILING_S, cwd=folder).returncode == 0:
             return program, ""
     return None, f"{compiler} could not compile the program"
 
@@ -140,18 +128,7 @@ def _compile(machine: Machine, folder: str) -> Tuple[Optional[str], str]:
 def _run(program: str, cpus: List[int], size: int) -> Optional[int]:
     """Return the bytes a second that threads on these CPUs read of `size` bytes together."""
     argv = [program, str(_READING_S), str(size // len(cpus)), *map(str, cpus)]
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_PER_RUN_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    text = done.stdout.decode("ascii", "replace").strip()
+    text = run_program(*argv, timeout=_PER_RUN_S).stdout.strip()
     return round(float(text)) if re.fullmatch(r"\d+(\.\d+)?", text) and float(text) else None
 
 

@@ -10,11 +10,12 @@ import contextlib
 import fcntl
 import json
 import os
-import sys
 import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from kimi_prov.contract import paths
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, remove, write_json
 
 # Longer than any task of a play that does not ask the machine meanwhile: installing an engine.
@@ -74,7 +75,7 @@ def _alone(path: str) -> Iterator[None]:
 def _current(path: str) -> Tuple[Optional[Dict[str, Any]], float]:
     """Return the holder and the seconds since it was renewed; an unreadable lock is none."""
     found = read_json(path)
-    if not isinstance(found, dict):
+    if not found:
         return None, 0.0
     try:
         return found, max(0.0, time.time() - os.stat(path).st_mtime)
@@ -90,13 +91,11 @@ def _write(path: str, holder: Dict[str, Any]) -> None:
 def main(argv: List[str]) -> int:
     """`acquire HOLDER`, `take HOLDER RUN` or `release RUN`."""
     if argv[:1] == ["acquire"] and len(argv) == 2:
-        answer = acquire(json.loads(argv[1]))
+        found = acquire(json.loads(argv[1]))
     elif argv[:1] == ["take"] and len(argv) == 3:
-        answer = take(json.loads(argv[1]), argv[2])
+        found = take(json.loads(argv[1]), argv[2])
     elif argv[:1] == ["release"] and len(argv) == 2:
-        answer = release(argv[1])
+        found = release(argv[1])
     else:
-        print("usage: lock acquire HOLDER | take HOLDER RUN | release RUN", file=sys.stderr)
-        return 2
-    print(json.dumps(answer))
-    return 0
+        raise HostError("usage: lock acquire HOLDER | take HOLDER RUN | release RUN")
+    return answer(found)

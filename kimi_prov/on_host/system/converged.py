@@ -2,7 +2,8 @@
 
 Reads {"files": {PATH: SHA256}, "units": [NAME], "weights": bool, "staged": bool, "converted": bool}
 from standard input. A role asks this first and does nothing more where the answer is yes: that is
-what makes a second apply quick.
+what makes a second apply quick. The subcommand keeps this name, for `apply --check` asks whatever
+version is installed.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from kimi_prov.contract import paths
-from kimi_prov.contract.errors import Permanent
+from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.kt import convert
 from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.weights import fetch, stage
 
 
@@ -24,8 +26,7 @@ def main(argv: List[str]) -> int:
     """Print {"settled", "differs"}: the first thing that is not as it should be, or null."""
     del argv
     difference = differs(json.load(sys.stdin))
-    print(json.dumps({"settled": difference is None, "differs": difference}))
-    return 0
+    return answer({"settled": difference is None, "differs": difference})
 
 
 def differs(wanted: Dict[str, Any]) -> Optional[str]:
@@ -55,8 +56,8 @@ def _unprepared(wanted: Dict[str, Any]) -> Optional[str]:
             return "staged weights"
         if wanted.get("converted") and not convert.verified(convert.Config.load(paths.CONVERT)):
             return "converted weights"
-    except Permanent as fault:
-        return str(fault)
+    except HostError as error:
+        return error.message
     return None
 
 

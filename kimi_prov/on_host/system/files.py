@@ -1,10 +1,16 @@
-"""Small file operations that survive a power cut."""
+"""Small file operations: a reader sees the old content or the new one, also after a power cut."""
 
 from __future__ import annotations
 
 import contextlib
+import grp
 import json
 import os
+import pwd
+from pathlib import Path
+from typing import Any, Dict, Tuple, Union
+
+PathLike = Union[str, Path]
 
 
 def write_json(path: str, document: object, *, durable: bool = True, mode: int = 0o644) -> None:
@@ -27,13 +33,70 @@ def write_json(path: str, document: object, *, durable: bool = True, mode: int =
         sync_directory(os.path.dirname(path))
 
 
-def read_json(path: str) -> object:
-    """Return the document, or None where there is no file or it was cut short by a crash."""
+def write_atomic(path: Path, content: str, mode: int, group: str = "root") -> None:
+    """Replace `path` in one step; it never exists with a wider mode than `mode`."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        with open(path, encoding="utf-8") as stream:
-            return json.load(stream)
-    except (FileNotFoundError, ValueError):
-        return None
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+            if os.geteuid() == 0:
+                os.fchown(stream.fileno(), *owner_ids("root", group))
+            os.fchmod(stream.fileno(), mode)
+        os.replace(str(temporary), str(path))
+    except BaseException:
+        if temporary.exists():
+            temporary.unlink()
+        raise
+
+
+def make_directory(path: Path, mode: int, group: str = "root", *, check: bool = False) -> bool:
+    """Directory with this mode and group; True when something was (or would be) changed."""
+    wanted = owner_ids("root", group)
+    if path.is_dir():
+        state = path.stat()
+        same_owner = os.geteuid() != 0 or (state.st_uid, state.st_gid) == wanted
+        if state.st_mode & 0o7777 == mode and same_owner:
+            return False
+    if check:
+        return True
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(str(path), *wanted)
+    path.chmod(mode)
+    return True
+
+
+def owner_ids(user: str, group: str) -> Tuple[int, int]:
+    """User and group number; root where the name does not exist (yet)."""
+    try:
+        uid = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        uid = 0
+    try:
+        gid = grp.getgrnam(group).gr_gid
+    except KeyError:
+        gid = 0
+    return uid, gid
+
+
+def read_text(path: PathLike) -> str:
+    """Content of a file, empty where there is none."""
+    try:
+        return Path(path).read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def read_json(path: PathLike) -> Dict[str, Any]:
+    """Return a JSON object from a file; empty where there is none, or half of one."""
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def sync_directory(path: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import glob
 import os
 import re
-import subprocess
 from typing import Dict, List, Optional, Sequence
+
+from kimi_prov.contract.paths import under
+from kimi_prov.on_host.system import process
 
 # The last two are where the drivers of images for containers and AMD's packages put their tools.
 _PATH = (
@@ -29,7 +31,7 @@ class Machine:
 
     def path(self, name: str) -> str:
         """Return where an absolute path of the machine lies for us."""
-        return self.root + name
+        return under(self.root, name)
 
     def read(self, name: str) -> Optional[str]:
         """Return a small text file without its last line break, or None where it cannot be read."""
@@ -74,19 +76,8 @@ class Machine:
         if program is None:
             return None
         environment = {"PATH": _PATH, "LC_ALL": "C", "LANG": "C"}
-        try:
-            done = subprocess.run(
-                [program, *argv[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=timeout_s,
-                env=environment,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.decode("utf-8", "replace")
+        done = process.run(program, *argv[1:], timeout=timeout_s, env=environment)
+        return None if isinstance(done, process.Unfinished) else done.stdout
 
 
 def parse_list(text: Optional[str]) -> List[int]:

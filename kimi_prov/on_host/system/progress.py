@@ -7,9 +7,12 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, Deque, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Deque, Dict, Optional, Tuple
 
 from kimi_prov.on_host.system.files import write_json
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.errors import HostError
 
 _INTERVAL_S = 0.5
 _WINDOW_S = 10.0
@@ -81,11 +84,11 @@ class Progress:
         print(message, flush=True)
         self._write("done", message)
 
-    def fail(self, message: str, *, will_retry: bool = False) -> None:
-        """Write the sentence that says why the job ended."""
+    def fail(self, error: HostError) -> None:
+        """Write why the job ended."""
         self._stop.set()
-        print(message, file=sys.stderr, flush=True)
-        self._write("failed", message, will_retry=will_retry)
+        print(error.line, file=sys.stderr, flush=True)
+        self._write("failed", error.message, error)
 
     def _tick(self) -> None:
         while not self._stop.wait(_INTERVAL_S):
@@ -100,7 +103,7 @@ class Progress:
         since, moved = self._samples[0]
         return (self._moved - moved) / (now - since) if now > since else 0.0
 
-    def _write(self, state: str, message: Optional[str], *, will_retry: bool = False) -> None:
+    def _write(self, state: str, message: Optional[str], error: Optional[HostError] = None) -> None:
         if self._path is None:
             return
         with self._lock:
@@ -119,7 +122,8 @@ class Progress:
                 "eta_s": round(left / rate) if rate > 0 and state == "running" else None,
                 "started_at": self._started,
                 "updated_at": time.time(),
-                "will_retry": will_retry,
+                "will_retry": error is not None and error.retryable,
+                "error": error.to_json() if error else None,
                 "invocation": os.environ.get("INVOCATION_ID"),
             }
             write_json(self._path, document, durable=False)

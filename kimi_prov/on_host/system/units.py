@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kimi_prov.on_host.system.process import EdgeError, run
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SHOWN = (
-    "Id", "LoadState", "ActiveState", "SubState", "Result", "MainPID", "NRestarts",
+    "LoadState", "ActiveState", "SubState", "Result", "MainPID", "NRestarts",
     "UnitFileState", "ActiveEnterTimestampMonotonic", "MemoryCurrent", "ExecMainStatus",
     "ControlGroup", "NeedDaemonReload",
 )  # fmt: skip
+# Starting and stopping; a model that loads is not waited for here.
+CHANGE_TIMEOUT_S = 120.0
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 # The line that names the cause, as Python, systemd and the kernel write it.
 CAUSE = re.compile(
@@ -25,15 +31,30 @@ NOISE = re.compile(
 )
 
 
+def question(names: Iterable[str], properties: Iterable[str]) -> list[str]:
+    """Return the command that asks systemd for these properties; patterns may be names too."""
+    return ["systemctl", "show", "--property=" + ",".join(["Id", *properties]), "--", *names]
+
+
+def parse(text: str) -> dict[str, dict[str, str]]:
+    """Return the properties of each unit by its Id, as systemd writes them."""
+    found = {}
+    for block in text.strip().split("\n\n"):
+        pairs = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if pairs.get("Id"):
+            found[pairs["Id"]] = pairs
+    return found
+
+
+def properties(names: Iterable[str], wanted: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Ask systemd for properties of units; without names there is nothing to ask."""
+    names = list(names)
+    return parse(run(*question(names, wanted)).stdout) if names else {}
+
+
 def show(*names: str) -> dict[str, dict[str, Any]]:
     """State of each unit by name; one that does not exist has load_state `not-found`."""
-    done = run("systemctl", "show", "--property=" + ",".join(SHOWN), "--", *names)
-    found = {}
-    for block in done.stdout.strip().split("\n\n"):
-        pairs = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        if "Id" in pairs:
-            found[pairs["Id"]] = _typed(pairs)
-    return found
+    return {name: _typed(pairs) for name, pairs in properties(names, SHOWN).items()}
 
 
 def _typed(pairs: dict[str, str]) -> dict[str, Any]:
@@ -57,24 +78,33 @@ def _typed(pairs: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def settle(name: str, *, check: bool = False) -> bool:
+def converge(name: str, *, check: bool = False) -> bool:
     """Make systemd read the unit's file again where it changed, and enable it; True if it did."""
     unit = show(name).get(name, {})
     if unit.get("enabled") and not unit.get("stale"):
         return False
     if not check:
         run("systemctl", "daemon-reload")
-        done = run("systemctl", "enable", name)
-        if done.returncode != 0:
-            raise EdgeError(f"{name} cannot be enabled: {done.stderr.strip()}")
+        systemctl("enable", name)
     return not unit.get("enabled")
 
 
 def control(verb: str, name: str) -> None:
-    """Start, restart or reload a unit; raises EdgeError with the cause from its journal."""
-    done = run("systemctl", verb, name, timeout=120)
+    """Start, restart or reload a unit; raises HostError with the cause from its journal."""
+    done = run("systemctl", verb, name, timeout=CHANGE_TIMEOUT_S)
     if done.returncode != 0:
-        raise EdgeError(f"{name} did not {verb}: {cause(journal(name, 40))}")
+        raise HostError(
+            f"{name} did not {verb}: {cause(journal(name, 40))}",
+            f"read its journal: journalctl -u {name}",
+        )
+
+
+def systemctl(verb: str, *arguments: str) -> None:
+    """Run a verb of systemctl; raises HostError with what it said."""
+    done = run("systemctl", verb, *arguments, timeout=CHANGE_TIMEOUT_S)
+    if done.returncode != 0:
+        words = " ".join((verb, *arguments))
+        raise HostError(f"systemctl {words}: {done.stderr.strip()}")
 
 
 def journal(unit: str, lines: int = 60) -> list[str]:

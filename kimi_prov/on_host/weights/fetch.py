@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Tuple
 
 from kimi_prov.contract import paths
-from kimi_prov.contract.errors import EXIT_TRANSIENT, Permanent, files
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
+from kimi_prov.contract.sizes import files, human
 from kimi_prov.on_host.system.files import read_json, remove, size_of, write_json
 from kimi_prov.on_host.system.job import carry_out
 from kimi_prov.on_host.weights import manifest as manifests
@@ -60,10 +60,10 @@ class Config:
 
     @classmethod
     def load(cls, path: str) -> Config:
-        """Read the file. Raises Permanent naming the key that is wrong."""
+        """Read the file. Raises HostError naming the key that is wrong."""
         document = read_json(path)
-        if not isinstance(document, dict):
-            raise Permanent(f"{path}: is missing or not JSON; run `kimi-prov apply` again")
+        if not document:
+            raise HostError(f"{path}: is missing or not JSON", "run `kimi-prov apply` again")
         found = cls._read(document, path)
         beside = [
             cls._read({**document, **document[key]}, f"{path}: {key}")
@@ -76,7 +76,7 @@ class Config:
     def _read(cls, document: Dict[str, Any], path: str) -> Config:
         for key in ("source", "dir"):
             if not isinstance(document.get(key), str) or not document[key]:
-                raise Permanent(f"{path}: {key} is missing")
+                raise HostError(f"{path}: {key} is missing")
         pinned = document.get("manifest")
         patience = Patience(
             first_contact_s=float(document.get("first_contact_s", Patience.first_contact_s)),
@@ -101,7 +101,7 @@ class Config:
         return [self, *self.beside]
 
     def source_of(self) -> Source:
-        """Return the source that the address names. Raises Permanent where it names none."""
+        """Return the source that the address names. Raises HostError where it names none."""
         scheme = urllib.parse.urlsplit(self.source).scheme
         if scheme == "file":
             return DirectorySource(self.source)
@@ -116,9 +116,9 @@ class Config:
                 self.ca_bundle,
                 self.stall_s,
             )
-        raise Permanent(
-            f"kimi_weights_source {masked(self.source)!r}: expected file:///directory, "
-            "http(s)://host/path or hf://owner/repository@revision"
+        raise HostError(
+            f"kimi_weights_source {masked(self.source)!r} is no address of weights",
+            "name file:///directory, http(s)://host/path or hf://owner/repository@revision",
         )
 
 
@@ -127,8 +127,7 @@ class Journal:
 
     def __init__(self, root: str, source: str) -> None:
         self._path = os.path.join(root, manifests.PARTIAL, _JOURNAL)
-        document = read_json(self._path)
-        known = document if isinstance(document, dict) else {}
+        known = read_json(self._path)
         same = known.get("source") == source
         self.source = source
         self.revision: Optional[str] = known.get("revision") if same else None
@@ -167,7 +166,7 @@ def run(config: Config, progress: Progress, distrust: Collection[str] = ()) -> M
     """Make the directory hold the manifest's files, verified; return the manifest.
 
     `distrust` names files to hash again although nothing about them has changed. Raises
-    Permanent or Transient, with everything that has arrived kept.
+    HostError, with everything that has arrived kept.
     """
     manifest = verified(config)
     if manifest is not None and not distrust:
@@ -210,8 +209,9 @@ def _listed(config: Config, source: Source, transfer: Transfer, journal: Journal
         return config.manifest
     try:
         listed = transfer.listing(journal.revision)
-    except Permanent:
-        journal.revision = None
+    except HostError as error:
+        if not error.retryable:
+            journal.revision = None
         raise
     journal.revision = listed.revision
     if config.manifest is None:
@@ -219,12 +219,13 @@ def _listed(config: Config, source: Source, transfer: Transfer, journal: Journal
     for entry in config.manifest.files:
         there = next((e for e in listed.files if e.path == entry.path), None)
         if there is None:
-            raise Permanent(f"{source.name} has no file {entry.path}, which the manifest names")
+            raise HostError(f"{source.name} has no file {entry.path}, which the manifest names")
         if there.size != entry.size or (there.sha256 or entry.sha256) != entry.sha256:
-            raise Permanent(
+            raise HostError(
                 f"{source.name}: {entry.path} is not the file that the manifest names "
                 f"({there.size} bytes, sha256 {there.sha256}; pinned: {entry.size}, "
-                f"{entry.sha256}); correct the revision in kimi_weights_source"
+                f"{entry.sha256})",
+                "correct the revision in kimi_weights_source",
             )
     return Manifest(config.manifest.files, revision=listed.revision)
 
@@ -274,10 +275,10 @@ def require_room(root: str, manifest: Manifest, missing: List[Task]) -> None:
     needed += _MARGIN_BYTES + int(needed * _MARGIN_SHARE)
     free = shutil.disk_usage(root).free
     if free < needed:
-        raise Permanent(
+        raise HostError(
             f"{root}: no room for the weights: {human(needed)} are still needed (of "
-            f"{human(manifest.total_bytes)}) and {human(free)} are free; free "
-            f"{human(needed - free)} or mount a larger disk there"
+            f"{human(manifest.total_bytes)}) and {human(free)} are free",
+            f"free {human(needed - free)} or mount a larger disk there",
         )
 
 
@@ -313,7 +314,7 @@ def _locked(root: str) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise Permanent(f"{root}: another fetch is at work here; wait for it to end") from None
+        raise HostError(f"{root}: another fetch is at work here", "wait for it to end") from None
     finally:
         os.close(descriptor)
         if not os.listdir(root):

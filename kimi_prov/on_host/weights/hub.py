@@ -10,6 +10,7 @@ import json
 import sys
 from typing import Any, Dict, List, Optional
 
+from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.weights.manifest import NAME
 
 
@@ -21,7 +22,7 @@ def main(argv: List[str]) -> int:
             with open(argv[2], encoding="utf-8") as stream:
                 token = stream.read().strip() or None
     except OSError as error:
-        answer = _failed(f"the token file {argv[2]} cannot be read: {error.strerror}")
+        answer = _failed(HostError(f"the token file {argv[2]} cannot be read: {error.strerror}"))
     else:
         answer = _asked(argv[0], argv[1], token)
     json.dump(answer, sys.stdout)
@@ -65,35 +66,41 @@ def describe(repository: str, revision: str, token: Optional[str]) -> Dict[str, 
 
 
 def explain(error: Exception, revision: str) -> Dict[str, Any]:
-    """Turn the client's error into a sentence, and whether waiting may help."""
+    """Turn the client's error into ours."""
     from huggingface_hub import errors  # noqa: PLC0415
 
-    sentences = {
-        errors.GatedRepoError: (
-            "access to the repository has to be granted on the hub first; then set "
-            "kimi_hf_token_file to a token of that account"
+    known = {
+        errors.GatedRepoError: HostError(
+            "the hub gives this repository only to accounts that were granted access",
+            "ask for access on the hub, then set kimi_hf_token_file to a token of that account",
         ),
-        errors.RevisionNotFoundError: f"the repository has no revision {revision}",
-        errors.RepositoryNotFoundError: (
-            "the hub knows no such repository, or it is private: check the name in "
-            "kimi_weights_source, and kimi_hf_token_file if it needs a token"
+        errors.RevisionNotFoundError: HostError(
+            f"the repository has no revision {revision}",
+            "correct the revision in kimi_weights_source",
         ),
-        errors.HFValidationError: str(error),
+        errors.RepositoryNotFoundError: HostError(
+            "the hub knows no such repository, or it is private",
+            "check the name in kimi_weights_source, and kimi_hf_token_file if it needs a token",
+        ),
+        errors.HFValidationError: HostError(str(error)),
     }
-    for kind, sentence in sentences.items():
+    for kind, found in known.items():
         if isinstance(error, kind):
-            return _failed(sentence)
+            return _failed(found)
     if isinstance(error, errors.HfHubHTTPError):
         status = error.response.status_code if error.response is not None else 0
         if status in (401, 403):
-            return _failed(f"the hub refused the token ({status}): check kimi_hf_token_file")
-        waiting_helps = status in (0, 408, 429) or status >= 500
-        return _failed(f"the hub answered {status}", transient=waiting_helps)
-    return _failed(f"the hub cannot be reached: {type(error).__name__}: {error}", transient=True)
+            return _failed(
+                HostError(f"the hub refused the token ({status})", "check kimi_hf_token_file")
+            )
+        retryable = status in (0, 408, 429) or status >= 500
+        return _failed(HostError(f"the hub answered {status}", retryable=retryable))
+    reason = f"{type(error).__name__}: {error}"
+    return _failed(HostError(f"the hub cannot be reached: {reason}", retryable=True))
 
 
-def _failed(sentence: str, *, transient: bool = False) -> Dict[str, Any]:
-    return {"error": sentence, "transient": transient}
+def _failed(error: HostError) -> Dict[str, Any]:
+    return {"error": error.to_json()}
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterable, List, Optional, Union
 
-from kimi_prov.contract.errors import Permanent
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import read_json, write_json
 
 NAME = "kimi-manifest.json"
-MARK = ".kimi-verified"
+MARK = layout.MODEL_VERIFIED
 PARTIAL = ".kimi-partial"
 SCHEMA = "kimi-prov/manifest/v1"
 
@@ -135,22 +136,22 @@ def _entry_json(entry: Entry) -> Dict[str, Any]:
 def parse(document: object, where: str) -> Manifest:
     """Read a manifest, refusing what could write outside the directory or verify nothing.
 
-    `where` names the file or URL in the message. Raises Permanent.
+    `where` names the file or URL in the message. Raises HostError.
     """
     table = document if isinstance(document, dict) else {}
     files = table.get("files")
     if not isinstance(files, list) or not files:
-        raise Permanent(f'{where}: expected {{"files": [{{"path", "size", "sha256"}}, ...]}}')
+        raise HostError(f'{where}: expected {{"files": [{{"path", "size", "sha256"}}, ...]}}')
     entries = [_parse_entry(row, f"{where}: files[{number}]") for number, row in enumerate(files)]
     paths = [entry.path for entry in entries]
     twice = sorted({path for path in paths if paths.count(path) > 1})
     if twice:
-        raise Permanent(f"{where}: {twice[0]} is listed twice")
+        raise HostError(f"{where}: {twice[0]} is listed twice")
     for path in paths:
         parents = path.split("/")[:-1]
         for depth in range(1, len(parents) + 1):
             if "/".join(parents[:depth]) in paths:
-                raise Permanent(f"{where}: {path} lies below another file")
+                raise HostError(f"{where}: {path} lies below another file")
     return Manifest(
         files=sorted(entries, key=lambda e: e.path),
         source=_text(table.get("source")),
@@ -164,18 +165,18 @@ def _text(value: object) -> Optional[str]:
 
 def _parse_entry(row: object, where: str) -> Entry:
     if not isinstance(row, dict):
-        raise Permanent(f"{where}: expected an object with path, size and sha256")
+        raise HostError(f"{where}: expected an object with path, size and sha256")
     path, size = row.get("path"), row.get("size")
     if not isinstance(path, str) or not safe_path(path):
-        raise Permanent(f"{where}: path {path!r} is not a plain relative path")
+        raise HostError(f"{where}: path {path!r} is not a plain relative path")
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-        raise Permanent(f"{where} ({path}): size {size!r} is not a number of bytes")
+        raise HostError(f"{where} ({path}): size {size!r} is not a number of bytes")
     sha256, git_sha1 = row.get("sha256"), row.get("git_sha1")
     if isinstance(sha256, str) and _SHA256.fullmatch(sha256.lower()):
         return Entry(path, size, sha256.lower())
     if sha256 is None and isinstance(git_sha1, str) and _SHA1.fullmatch(git_sha1):
         return Entry(path, size, None, git_sha1)
-    raise Permanent(f"{where} ({path}): sha256 {sha256!r} is not 64 hexadecimal digits")
+    raise HostError(f"{where} ({path}): sha256 {sha256!r} is not 64 hexadecimal digits")
 
 
 def safe_path(path: str) -> bool:
@@ -191,7 +192,7 @@ def safe_path(path: str) -> bool:
 def load(path: str) -> Optional[Manifest]:
     """Read the manifest in a file, or None where there is none (or half of one)."""
     document = read_json(path)
-    return None if document is None else parse(document, path)
+    return parse(document, path) if document else None
 
 
 def of_directory(root: str) -> Iterable[Entry]:
@@ -258,7 +259,7 @@ def write_mark(root: str, manifest: Manifest, records: Dict[str, Record]) -> Non
 def mark_holds(root: str, manifest: Manifest) -> bool:
     """Whether the mark is for this manifest and no file was touched since."""
     document = read_json(os.path.join(root, MARK))
-    if not isinstance(document, dict) or document.get("manifest_sha256") != manifest.sha256:
+    if document.get("manifest_sha256") != manifest.sha256:
         return False
     records = records_from(document)
     return all(
@@ -272,8 +273,7 @@ def mark_holds(root: str, manifest: Manifest) -> bool:
 def main(argv: List[str]) -> int:
     """`manifest DIR`: print the manifest of a directory, to be pinned or laid beside it."""
     if len(argv) != 1 or not os.path.isdir(argv[0]):
-        print("usage: manifest DIRECTORY")
-        return 2
+        raise HostError("usage: manifest DIRECTORY")
     rows = []
     buffer = bytearray(1 << 20)
     for entry in of_directory(argv[0]):

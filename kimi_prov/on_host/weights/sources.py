@@ -10,15 +10,15 @@ import http.client
 import json
 import os
 import ssl
-import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Tuple
 
-from kimi_prov.contract.errors import Permanent, Transient, plain
+from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.sizes import human
+from kimi_prov.on_host.system import process
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.manifest import Entry, Manifest
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 USER_AGENT = "kimi-prov"
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_HUB_PATIENCE_S = 180.0
 _LISTING_LIMIT = 64 << 20
 
 
@@ -65,7 +66,7 @@ class Source:
         raise NotImplementedError
 
     def open(self, entry: Entry, offset: int) -> Stream:
-        """Open a file for reading from `offset`. Raises Permanent or Transient."""
+        """Open a file for reading from `offset`. Raises HostError."""
         raise NotImplementedError
 
 
@@ -77,7 +78,10 @@ class DirectorySource(Source):
         self.name = url
         self._root = urllib.parse.unquote(parts.path)
         if parts.netloc not in ("", "localhost") or not self._root.startswith("/"):
-            raise Permanent(f"{url}: expected file:///an/absolute/directory of this machine")
+            raise HostError(
+                f"kimi_weights_source {url!r} names no directory of this machine",
+                "name file:///an/absolute/directory",
+            )
 
     def listing(self, _revision: Optional[str]) -> Manifest:
         """Read its manifest; without one take the files as they are, at first use."""
@@ -87,7 +91,7 @@ class DirectorySource(Source):
             return written
         files = list(manifests.of_directory(self._root))
         if not files:
-            raise Permanent(f"{self.name}: the directory holds no files")
+            raise HostError(f"{self.name}: the directory holds no files")
         return Manifest(files)
 
     def open(self, entry: Entry, offset: int) -> Stream:
@@ -97,21 +101,21 @@ class DirectorySource(Source):
             stream = open(path, "rb", buffering=0)  # noqa: SIM115  (the stream is the result)
         except (FileNotFoundError, NotADirectoryError):
             self._require_directory()
-            raise Permanent(f"{path}: the manifest names this file and it is not there") from None
+            raise HostError(f"{path}: the manifest names this file and it is not there") from None
         except PermissionError as error:
-            raise Permanent(f"{path}: {plain(error)}") from None
+            raise HostError(f"{path}: {plain(error)}") from None
         size = os.fstat(stream.fileno()).st_size
         if size != entry.size:
             stream.close()
-            raise Permanent(_other_size(path, size, entry))
+            raise HostError(_other_size(path, size, entry))
         stream.seek(offset)
         return Stream(_Unbuffered(stream), offset)
 
     def _require_directory(self) -> None:
         if not os.path.isdir(self._root):
-            raise Permanent(
-                f"{self.name}: there is no directory {self._root} on this machine; "
-                "mount or copy the weights there, or set kimi_weights_source"
+            raise HostError(
+                f"{self.name}: there is no directory {self._root} on this machine",
+                "mount or copy the weights there, or set kimi_weights_source",
             )
 
 
@@ -135,12 +139,12 @@ class WebSource(Source):
         parts = urllib.parse.urlsplit(url)
         self.name = masked(url)
         if parts.username or parts.password:
-            raise Permanent(
-                f"{self.name}: a user or password in kimi_weights_source would be written to "
-                "logs; serve the weights without one on the site's own network"
+            raise HostError(
+                f"{self.name}: a user or password in kimi_weights_source would be written to logs",
+                "serve the weights without one on the site's own network",
             )
         if not parts.hostname:
-            raise Permanent(f"{self.name}: the address has no host")
+            raise HostError(f"{self.name}: the address has no host")
         self._base = url.rstrip("/") + "/"
         self._web = Web(ca_bundle, stall_s)
 
@@ -149,15 +153,16 @@ class WebSource(Source):
         url = self._base + manifests.NAME
         try:
             stream = self._web.open(url, {}, 0)
-        except Missing:
-            raise Permanent(
-                f"{masked(url)}: there is no such file; lay a {manifests.NAME} beside the weights "
-                "(`kimi-target.pyz manifest DIR` prints one) or set kimi_weights_manifest"
+        except MissingError:
+            raise HostError(
+                f"{masked(url)}: there is no such file",
+                f"lay a {manifests.NAME} beside the weights (`kimi-target.pyz manifest DIR` prints "
+                "one) or set kimi_weights_manifest",
             ) from None
         try:
             document = json.loads(read_all(stream))
         except ValueError:
-            raise Permanent(f"{masked(url)}: is not JSON") from None
+            raise HostError(f"{masked(url)}: is not JSON") from None
         return manifests.parse(document, masked(url))
 
     def open(self, entry: Entry, offset: int) -> Stream:
@@ -165,8 +170,8 @@ class WebSource(Source):
         url = self._base + urllib.parse.quote(entry.path)
         try:
             return self._web.open(url, {}, offset, entry)
-        except Missing as error:
-            raise Permanent(f"{error}; the manifest names this file") from None
+        except MissingError as error:
+            raise HostError(f"{error.message}; the manifest names this file") from None
 
 
 class HubSource(Source):
@@ -187,9 +192,12 @@ class HubSource(Source):
         self._revision = revision or "main"
         self.name = f"hf://{self._repo}@{self._revision}"
         if self._repo.count("/") != 1 or not all(self._repo.split("/")):
-            raise Permanent(f"{self.name}: expected hf://owner/repository@revision")
+            raise HostError(
+                f"kimi_weights_source {self.name!r} names no repository of the hub",
+                "name hf://owner/repository@revision",
+            )
         if not python:
-            raise Permanent(f"{self.name}: hf_python is not set; run `kimi-prov apply` again")
+            raise HostError(f"{self.name}: hf_python is not set", "run `kimi-prov apply` again")
         self._python = python
         self._token_file = token_file
         self._endpoint = endpoint
@@ -210,7 +218,7 @@ class HubSource(Source):
         """Open a file at the hub's address for it, which usually redirects elsewhere."""
         url = self._urls.get(entry.path)
         if url is None:
-            raise Permanent(f"{self.name} has no file {entry.path}, which the manifest names")
+            raise HostError(f"{self.name} has no file {entry.path}, which the manifest names")
         return self._web.open(url, self._headers, offset, entry)
 
     def _ask(self, revision: str) -> Dict[str, Any]:
@@ -233,33 +241,35 @@ class HubSource(Source):
         arguments = [self._python, "-m", "kimi_prov.on_host.weights.hub", self._repo, revision]
         if self._token_file:
             arguments.append(self._token_file)
-        try:
-            ended = subprocess.run(
-                arguments, env=environment, capture_output=True, text=True, timeout=180, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise Transient(f"{self.name}: the hub did not answer within 180 s") from None
-        except OSError as error:
-            raise Permanent(
-                f"{self._python}: {plain(error)}; run `kimi-prov apply` again"
-            ) from None
+        ended = process.run(*arguments, env=environment, timeout=_HUB_PATIENCE_S)
+        if isinstance(ended, process.Unfinished):
+            if ended.returncode == process.TIMED_OUT:
+                raise HostError(
+                    f"{self.name}: the hub did not answer within {_HUB_PATIENCE_S:.0f} s",
+                    retryable=True,
+                )
+            raise HostError(ended.stderr, "run `kimi-prov apply` again")
         try:
             answer: Dict[str, Any] = json.loads(ended.stdout)
         except ValueError:
             last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
-            raise Permanent(f"{self.name}: huggingface_hub failed to start: {last}") from None
-        if "error" in answer:
-            raise (Transient if answer["transient"] else Permanent)(
-                f"{self.name}: {answer['error']}"
+            raise HostError(f"{self.name}: huggingface_hub failed to start: {last}") from None
+        refused = HostError.read(answer)
+        if refused is not None:
+            raise HostError(
+                f"{self.name}: {refused.message}", refused.fix, retryable=refused.retryable
             )
         return answer
 
 
-class Busy(Transient):
+class BusyError(HostError):
     """The server is there and cannot serve just now."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=True)
 
-class Missing(Permanent):
+
+class MissingError(HostError):
     """The server answered, and has no such file."""
 
 
@@ -272,7 +282,7 @@ class Web:
             try:
                 context.load_verify_locations(ca_bundle)
             except (OSError, ssl.SSLError) as error:
-                raise Permanent(
+                raise HostError(
                     f"{ca_bundle}: cannot be read as CA bundle: {plain(error)}"
                 ) from None
         self._stall_s = stall_s
@@ -296,22 +306,25 @@ class Web:
             error.close()
             if error.code == 416 and offset and entry:
                 return self.open(url, headers, 0, entry)
-            raise _http_fault(error, url) from None
+            raise _http_error(error, url) from None
         except ssl.SSLCertVerificationError as error:
             raise _untrusted(url, error) from None
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
                 raise _untrusted(url, error.reason) from None
-            raise Transient(f"{_host(url)}: {plain(error)}") from None
+            raise HostError(f"{_host(url)}: {plain(error)}", retryable=True) from None
         except (OSError, http.client.HTTPException) as error:
-            raise Transient(f"{_host(url)}: {plain(error)}") from None
+            raise HostError(f"{_host(url)}: {plain(error)}", retryable=True) from None
         start, total = _extent(response)
         if start not in (0, offset):
             response.close()
-            raise Transient(f"{masked(url)}: asked from byte {offset}, was answered from {start}")
+            raise HostError(
+                f"{masked(url)}: asked from byte {offset}, was answered from {start}",
+                retryable=True,
+            )
         if entry is not None and total is not None and total != entry.size:
             response.close()
-            raise Permanent(_other_size(masked(url), total, entry))
+            raise HostError(_other_size(masked(url), total, entry))
         return Stream(response, start)
 
 
@@ -349,29 +362,32 @@ def masked(url: str) -> str:
     return urllib.parse.urlunsplit((parts.scheme, _host(url), parts.path, "", ""))
 
 
-def _http_fault(error: urllib.error.HTTPError, asked: str) -> Exception:
+def _http_error(error: urllib.error.HTTPError, asked: str) -> HostError:
     """Judge an HTTP status: wait, or tell a person."""
     where = masked(asked)
     answered = error.url or asked
     if error.code in _BUSY:
-        return Busy(f"{where}: the server answered {error.code}")
+        return BusyError(f"{where}: the server answered {error.code}")
     if error.code in (401, 403) and _origin(answered) != _origin(asked):
         # a signed address behind a redirect runs out in time; asking again gives a new one
-        return Transient(f"{where}: the redirect to {_host(answered)} was refused ({error.code})")
+        return HostError(
+            f"{where}: the redirect to {_host(answered)} was refused ({error.code})",
+            retryable=True,
+        )
     if error.code in (401, 403):
-        return Permanent(
-            f"{where}: the server refused access ({error.code}); set kimi_hf_token_file to a "
-            "token that may read it"
+        return HostError(
+            f"{where}: the server refused access ({error.code})",
+            "set kimi_hf_token_file to a token that may read it",
         )
     if error.code in (404, 410):
-        return Missing(f"{where}: the server has no such file ({error.code})")
-    return Permanent(f"{where}: the server answered {error.code}")
+        return MissingError(f"{where}: the server has no such file ({error.code})")
+    return HostError(f"{where}: the server answered {error.code}")
 
 
-def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> Permanent:
-    return Permanent(
-        f"{_host(url)}: its certificate is not trusted ({error.verify_message}); "
-        "set kimi_ca_bundle where the site has a certificate authority of its own"
+def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> HostError:
+    return HostError(
+        f"{_host(url)}: its certificate is not trusted ({error.verify_message})",
+        "set kimi_ca_bundle where the site has a certificate authority of its own",
     )
 
 
@@ -407,8 +423,8 @@ def read_all(stream: Stream) -> bytes:
             parts.append(part)
             size += len(part)
             if size > _LISTING_LIMIT:
-                raise Permanent(f"the listing is larger than {human(_LISTING_LIMIT)}")
+                raise HostError(f"the listing is larger than {human(_LISTING_LIMIT)}")
     except (OSError, http.client.HTTPException) as error:
-        raise Transient(f"the listing was cut off: {plain(error)}") from None
+        raise HostError(f"the listing was cut off: {plain(error)}", retryable=True) from None
     finally:
         stream.close()

@@ -17,9 +17,9 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Set
 
-from kimi_prov.contract import paths
-from kimi_prov.contract.errors import EXIT_TRANSIENT, Permanent, files
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
+from kimi_prov.contract.sizes import files, human
 from kimi_prov.on_host.system.files import read_json, remove, write_json
 from kimi_prov.on_host.system.job import carry_out
 from kimi_prov.on_host.system.progress import Progress
@@ -45,13 +45,15 @@ class Config:
 
     @classmethod
     def load(cls, path: str) -> Config:
-        """Read the file. Raises Permanent naming the key that is wrong."""
+        """Read the file. Raises HostError naming the key that is wrong."""
         document = read_json(path)
-        if not isinstance(document, dict) or not isinstance(document.get("weights"), str):
-            raise Permanent(f"{path}: is missing or names no weights; run `kimi-prov apply` again")
+        if not isinstance(document.get("weights"), str):
+            raise HostError(
+                f"{path}: is missing or names no weights", "run `kimi-prov apply` again"
+            )
         target, mount = document.get("target"), document.get("mount")
         if target is not None and (mount is None or not target.startswith(mount + "/")):
-            raise Permanent(f"{path}: target {target!r} is not below mount {mount!r}")
+            raise HostError(f"{path}: target {target!r} is not below mount {mount!r}")
         return cls(
             weights=fetch.Config.load(document["weights"]),
             target=target,
@@ -147,7 +149,7 @@ def _write_all(descriptor: int, view: memoryview) -> None:
 
 
 def run(config: Config, progress: Progress) -> Manifest:
-    """Stage (or warm) the verified weights; mend what the disk has lost. Raises the faults."""
+    """Stage (or warm) the verified weights; repair what the disk has lost. Raises HostError."""
     manifest = fetch.run(config.weights, Progress(config.weights.progress, "download"))
     progress.expect(manifest.total_bytes)
     source, target = config.weights.directory, config.target
@@ -161,14 +163,16 @@ def run(config: Config, progress: Progress) -> Manifest:
     progress.say(f"{files(len(entries))}, {human(sum(e.size for e in entries))} from {source}")
     staging.run(entries, config.workers)
     if staging.wrong:
-        manifest = _mend(config, staging, manifest, progress)
+        manifest = _fetch_again(config, staging, manifest, progress)
     if target is not None:
         write_json(os.path.join(target, manifests.NAME), manifest.to_json(), durable=False)
         manifests.write_mark(target, manifest, staging.records)
     return manifest
 
 
-def _mend(config: Config, staging: Staging, manifest: Manifest, progress: Progress) -> Manifest:
+def _fetch_again(
+    config: Config, staging: Staging, manifest: Manifest, progress: Progress
+) -> Manifest:
     """Fetch again what was found wrong, and only that; then take it from the disk once more."""
     wrong = sorted(staging.wrong)
     progress.say(
@@ -177,12 +181,13 @@ def _mend(config: Config, staging: Staging, manifest: Manifest, progress: Progre
     )
     with Progress(config.weights.progress, "download") as fetching:
         manifest = fetch.run(config.weights, fetching, distrust=wrong)
-        fetching.done(f"{', '.join(wrong)}: mended")
+        fetching.done(f"{', '.join(wrong)}: repaired")
     staging.run([entry for entry in manifest.files if entry.path in wrong], config.workers)
     if staging.wrong:
-        raise Permanent(
+        raise HostError(
             f"{staging.wrong[0]}: was verified and reads differently again: the disk or the memory "
-            "of this machine is failing; see `journalctl -k` and smartctl"
+            "of this machine is failing",
+            "read the kernel's messages and the disk's state: journalctl -k; smartctl -a",
         )
     return manifest
 
@@ -198,9 +203,9 @@ def _prepare(config: Config, target: str, manifest: Manifest) -> Dict[str, Recor
     """Clear the RAM disk of what is not these files; refuse where they would not fit."""
     mount = config.mount or target
     if not os.path.ismount(mount):
-        raise Permanent(
-            f"{mount}: the RAM disk is not mounted, and staging would fill the disk below it; "
-            "see `systemctl status srv-kimi-ram.mount`"
+        raise HostError(
+            f"{mount}: the RAM disk is not mounted, and staging would fill the disk below it",
+            f"see why: systemctl status {unit_names.RAM_MOUNT}",
         )
     known = manifests.records_from(read_json(os.path.join(target, manifests.MARK)))
     remove(os.path.join(target, manifests.MARK))
@@ -214,9 +219,9 @@ def _prepare(config: Config, target: str, manifest: Manifest) -> Dict[str, Recor
     needed = sum(e.size for e in manifest.files if e.path not in kept) + _MARGIN_BYTES
     free = shutil.disk_usage(mount).free
     if free < needed:
-        raise Permanent(
-            f"{mount}: the RAM disk has {human(free)} free and the weights need {human(needed)}; "
-            "run `kimi-prov apply` again so that it is sized for this model"
+        raise HostError(
+            f"{mount}: the RAM disk has {human(free)} free and the weights need {human(needed)}",
+            "run `kimi-prov apply` again so that it is sized for this model",
         )
     return kept
 

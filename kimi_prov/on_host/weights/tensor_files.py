@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Dict, List, Sequence, Tuple
 
-from kimi_prov.contract.errors import Permanent
+from kimi_prov.contract.errors import HostError
 
 # Data begins on a whole cache line, for kernels that copy from it.
 _ALIGNED = 64
@@ -35,15 +35,16 @@ class Part:
 
 
 def header(path: str) -> Dict[str, Dict[str, Any]]:
-    """Return each tensor's `dtype` and `shape` by name; Permanent for what is no such file."""
+    """Return each tensor's `dtype` and `shape` by name; HostError for what is no such file."""
     try:
         with open(path, "rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             document = json.loads(stream.read(min(length, _HEADER_AT_MOST)))
             return {name: dict(row) for name, row in document.items() if name != "__metadata__"}
     except (struct.error, ValueError, AttributeError, TypeError):
-        raise Permanent(
-            f"{path}: is no safetensors file; hash the weights again: set weights_reverify"
+        raise HostError(
+            f"{path}: is no safetensors file",
+            "hash the weights again: set weights_reverify",
         ) from None
 
 

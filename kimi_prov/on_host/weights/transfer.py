@@ -16,11 +16,11 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Iterable, Optional
 
-from kimi_prov.contract.errors import Permanent, Transient, plain
+from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system.files import remove, size_of, sync_directory
 from kimi_prov.on_host.weights.manifest import PARTIAL, Entry, Hasher, Manifest, Record
-from kimi_prov.on_host.weights.sources import Busy
+from kimi_prov.on_host.weights.sources import BusyError
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.progress import Progress
@@ -80,7 +80,8 @@ class Transfer:
     ) -> None:
         """Do all; `verified` is called for each file as soon as its digest was right.
 
-        Raises the first Permanent or Transient fault, after the other files have stopped.
+        Raises the first HostError after the other files have stopped; one that trying again cannot
+        help goes before one that may pass.
         """
         ordered = sorted(tasks, key=lambda task: -task.entry.size)
         lock = threading.Lock()
@@ -98,11 +99,11 @@ class Transfer:
             self._stop.set()
             for future in futures:
                 future.cancel()
-        faults = [f.exception() for f in futures if not f.cancelled() and f.exception()]
-        real = [fault for fault in faults if not isinstance(fault, Stopped)]
-        for fault in sorted(real, key=lambda fault: not isinstance(fault, Permanent)):
-            if fault is not None:
-                raise fault
+        errors = [f.exception() for f in futures if not f.cancelled() and f.exception()]
+        real = [error for error in errors if not isinstance(error, Stopped)]
+        for error in sorted(real, key=_may_pass):
+            if error is not None:
+                raise error
 
     def listing(self, revision: Optional[str]) -> Manifest:
         """Ask the source for its files, while patience lasts."""
@@ -110,9 +111,11 @@ class Transfer:
         while True:
             try:
                 answer = self._source.listing(revision)
-            except Transient as fault:
-                self.contacted = self.contacted or isinstance(fault, Busy)
-                trying.pause(fault, "")
+            except HostError as error:
+                if not error.retryable:
+                    raise
+                self.contacted = self.contacted or isinstance(error, BusyError)
+                trying.pause(error, "")
             else:
                 self.contacted = True
                 return answer
@@ -139,10 +142,11 @@ class Transfer:
             remove(part)
             self._progress.add(-entry.size)
             self._progress.say(f"{entry.path}: arrived with the wrong bytes")
-        raise Permanent(
+        raise HostError(
             f"{entry.path} from {self._source.name}: its sha256 is {hasher.sha256()} and the "
             f"manifest says {entry.sha256 or entry.git_sha1}: the source is corrupt or of another "
-            "revision; correct kimi_weights_source or kimi_weights_manifest"
+            "revision",
+            "correct kimi_weights_source or kimi_weights_manifest",
         )
 
     def _keep(self, entry: Entry, part: str, hasher: Hasher) -> Record:
@@ -167,7 +171,7 @@ class Transfer:
             os.fsync(descriptor)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise Permanent(_full(self._root, entry)) from None
+                raise _full(self._root, entry) from None
             raise
         finally:
             os.close(descriptor)
@@ -185,28 +189,30 @@ class Transfer:
                 if stream.offset != partial.offset:
                     partial.restart()
                 self._progress.say(f"{entry.path} of {human(entry.size)}", log=False)
-                fault = self._pump(stream, partial)
-            except Transient as error:
-                self.contacted = self.contacted or isinstance(error, Busy)
-                fault = error
+                cut = self._pump(stream, partial)
+            except HostError as error:
+                if not error.retryable:
+                    raise
+                self.contacted = self.contacted or isinstance(error, BusyError)
+                cut = error
             if partial.offset > furthest:
                 furthest = partial.offset
                 trying.again()
-            if fault is not None:
+            if cut is not None:
                 kept = f" ({human(partial.offset)} of {human(entry.size)} kept)"
-                trying.pause(fault, kept)
+                trying.pause(cut, kept)
 
-    def _pump(self, stream: Stream, partial: _Partial) -> Optional[Transient]:
-        """Read to the end of the file; the fault that cut it short otherwise."""
+    def _pump(self, stream: Stream, partial: _Partial) -> Optional[HostError]:
+        """Read to the end of the file; the error that cut it short otherwise."""
         try:
             while partial.offset < partial.entry.size:
                 self.check_stopped()
                 try:
                     data = stream.read(min(_CHUNK, partial.entry.size - partial.offset))
                 except (OSError, http.client.HTTPException) as error:
-                    return Transient(f"the transfer was cut: {plain(error)}")
+                    return HostError(f"the transfer was cut: {plain(error)}", retryable=True)
                 if not data:
-                    return Transient("the server closed the connection early")
+                    return HostError("the server closed the connection early", retryable=True)
                 partial.take(data)
         finally:
             stream.close()
@@ -258,12 +264,18 @@ class _Trying:
         self._since = time.monotonic()
         self._pause = 1.0
 
-    def pause(self, fault: Transient, kept: str) -> None:
-        """Wait before the next attempt, or give up with the fault's own sentence."""
+    def pause(self, error: HostError, kept: str) -> None:
+        """Wait before the next attempt, or give up with the error's own sentence."""
         waited = time.monotonic() - self._since
         if waited + self._pause > self._transfer.limit_s():
-            raise Transient(f"{self._what}: {fault}; gave up after {waited:.0f} s{kept}")
-        self._transfer.say(f"{self._what}: {fault}; trying again in {self._pause:.0f} s{kept}")
+            raise HostError(
+                f"{self._what}: {error.message}; gave up after {waited:.0f} s{kept}",
+                error.fix,
+                retryable=True,
+            )
+        self._transfer.say(
+            f"{self._what}: {error.message}; trying again in {self._pause:.0f} s{kept}"
+        )
         self._transfer.wait_or_stop(self._pause)
         self._pause = min(self._pause * 2, _LONGEST_PAUSE_S)
 
@@ -310,8 +322,13 @@ def present_bytes(root: str, entry: Entry) -> int:
     return size if size <= entry.size else 0
 
 
-def _full(root: str, entry: Entry) -> str:
-    return (
-        f"{root}: the disk is full in the middle of {entry.path} ({human(entry.size)}); free room "
-        "and run `kimi-prov apply` again: what has arrived is kept"
+def _may_pass(error: Optional[BaseException]) -> bool:
+    """Whether an error may pass by itself: what a person has to change goes before it."""
+    return not isinstance(error, HostError) or error.retryable
+
+
+def _full(root: str, entry: Entry) -> HostError:
+    return HostError(
+        f"{root}: the disk is full in the middle of {entry.path} ({human(entry.size)})",
+        "free room and run `kimi-prov apply` again: what has arrived is kept",
     )

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract import unit_names
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.engine.flag_names import VLLM
@@ -279,7 +280,7 @@ def _nvfp4(context: PlanContext) -> Iterator[RuleResult]:
 @rule("gpu.held")
 def _held(context: PlanContext) -> Iterator[RuleResult]:
     units = context.facts["kimi"].get("units") or {}
-    ours = any(name.startswith("kimi-serve@") and units[name] == "active" for name in units)
+    ours = any(unit_names.is_serve(name) and units[name] == "active" for name in units)
     full = [gpu for gpu in context.gpus if (gpu.get("memory_used_bytes") or 0) > _HELD]
     if full and not ours:
         yield RuleResult(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import unit_names
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
@@ -35,7 +36,7 @@ def _node_room(context: PlanContext) -> Iterator[RuleResult]:
     """Only before a start: what runs already has taken its memory."""
     units = context.facts["kimi"].get("units") or {}
     stopped = ("inactive", "failed")
-    if any(n.startswith("kimi-serve@") and state not in stopped for n, state in units.items()):
+    if any(unit_names.is_serve(n) and state not in stopped for n, state in units.items()):
         return
     nodes = context.facts["numa"]["nodes"]
     shown = sum(row.get("memory_total_bytes") or 0 for row in nodes)

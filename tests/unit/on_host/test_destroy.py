@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host import destroy
-from kimi_prov.on_host.system.process import Paths
 
 TUNED = {"tuning": {"sysctl": {"vm.swappiness": "1"}, "thp": "always", "governor": "performance"}}
 
@@ -56,7 +56,7 @@ def steps(paths, **options):
 def test_everything_but_the_weights_is_put_back(machine):
     work = steps(machine)
     root = machine.root
-    assert work.troubles == []
+    assert work.errors == []
     assert (root / "proc/sys/vm/swappiness").read_text() == "60"
     assert (root / "sys/kernel/mm/transparent_hugepage/enabled").read_text() == "madvise"
     # Another's change since then, to a setting that was never ours.
@@ -74,7 +74,7 @@ def test_everything_but_the_weights_is_put_back(machine):
 def test_a_second_run_finds_nothing_to_do(machine):
     steps(machine)
     again = steps(machine)
-    assert (again.removed, again.restored, again.troubles) == ([], [], [])
+    assert (again.removed, again.restored, again.errors) == ([], [], [])
 
 
 def test_check_mode_lists_and_changes_nothing(machine):
@@ -95,5 +95,5 @@ def test_a_step_that_fails_is_told_and_the_record_stays_for_another_run(machine)
 
     work.act(work.removed, "mount /srv/kimi/ram", refuse)
     work.record()
-    assert work.troubles == ["mount /srv/kimi/ram: busy"]
+    assert work.errors == ["mount /srv/kimi/ram: busy"]
     assert machine.before.exists()

@@ -13,8 +13,7 @@ import pytest
 from kimi_prov.on_host.__main__ import COMMANDS
 from kimi_prov.packaging.zipapp import build_zipapp
 
-PACKAGE = Path(__file__).parents[3] / "kimi_prov"
-TRAVELS = [p for room in ("contract", "on_host") for p in sorted((PACKAGE / room).rglob("*.py"))]
+TARGET = Path(__file__).parents[3] / "kimi_prov" / "target"
 
 
 def oldest() -> str | None:
@@ -24,7 +23,9 @@ def oldest() -> str | None:
     return str(kept[0]) if kept else found
 
 
-@pytest.mark.parametrize("path", TRAVELS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(TARGET.rglob("*.py")), ids=lambda path: str(path.relative_to(TARGET))
+)
 def test_its_syntax_is_of_that_version(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 9))
 

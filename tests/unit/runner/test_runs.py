@@ -72,11 +72,13 @@ def test_what_is_ignored_or_rescued_is_no_failure(play):
 VERDICT = """
 from ansible.plugins.action import ActionBase
 
+from kimi_prov.ansible.remote import failure
+
 
 class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         code = task_vars["inventory_hostname"]
-        return {"failed": True, "msg": f"{code} it is\\n  fix: mend it", "kimi": {"code": code}}
+        return failure(f"{code} it is", "mend it", code)
 """
 
 

@@ -29,7 +29,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return result
             measured = target(self, "bench", "result")
         except RemoteError as error:
-            return result | failure(str(error))
+            return result | failure(error)
         document = bench.document(measured, self._task.args["findings"], task_vars or {})
         result |= {"kimi_document": document}
         if not document["ok"]:

@@ -32,11 +32,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             done = run_sent(self, "destroy", *options)
         except RemoteError as error:
-            return result | failure(str(error))
+            return result | failure(error)
         result |= {"changed": done["changed"], "kimi_document": done}
         if not done["ok"]:
             result |= failure(
                 "not everything could be put back: " + "; ".join(done["troubles"]),
-                "mend that and run `kimi-prov destroy` again",
+                "remove the cause and run `kimi-prov destroy` again",
             )
         return result

@@ -24,7 +24,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Carry the step out; everything in `also` goes along with the plan's `driver`."""
+        """Run the step; everything in `also` goes along with the plan's `driver`."""
         result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
         variables = task_vars or {}
         arguments = self._task.args
@@ -38,17 +38,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             told = target(self, "driver", *words, stdin=question)
         except RemoteError as error:
             if self._task.check_mode:
-                return result | {"msg": str(error)}
-            return result | failure(f"{host}: {error}")
-        if "refused" in told:
-            return result | failure(f"{host}: {told['refused']}", told["fix"])
-        wrong = {}
-        if told.get("answers") is False:
-            wrong = failure(
-                f"{host}: driver {question['version']} does not answer: {told['said']}",
-                "read the kernel's messages on the machine: dmesg | grep -iE 'nvrm|nvidia'",
-            )
-        return result | {"changed": bool(told.get("changed"))} | told | wrong
+                return result | {"msg": error.line}
+            return result | failure(f"{host}: {error.message}", error.fix) | {"why": error.message}
+        return result | {"changed": bool(told.get("changed"))} | told
 
     def _consent(
         self, host: str, wanted: dict[str, Any], variables: dict[str, Any]
@@ -73,8 +65,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             fix=fix,
         )
         message = f"{host} has to restart for NVIDIA's driver {wanted['version']}: {why}"
-        refused = failure(message, fix, "blockers")
-        return refused | {"kimi": {"code": "blockers", "findings": [finding]}}
+        return failure(message, fix, "blockers", [finding])
 
     def _is_control(self, facts: dict[str, Any]) -> bool:
         """Whether the host is the control machine; containers of one image share the id alone."""

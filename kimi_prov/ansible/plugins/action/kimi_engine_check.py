@@ -7,7 +7,6 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure, target
-from kimi_prov.planner.findings import make
 
 _FIX = "change kimi_engine_args (or kimi_engine_version) in the inventory, then apply again"
 
@@ -33,8 +32,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             target(self, "engine-check", *(["--check"] if check else []), stdin=question)
         except RemoteError as error:
             if check:
-                return result | {"changed": False, "skipped": True, "msg": str(error)}
-            return result | _refused(plan["engine"], str(error))
+                return result | {"changed": False, "skipped": True, "msg": error.line}
+            return result | _refused(plan["engine"], error)
         return result | {"changed": False}
 
 
@@ -48,13 +47,17 @@ def _instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [*plan["instances"], *(replaced["instances"] if same else [])]
 
 
-def _refused(engine: dict[str, Any], reason: str) -> dict[str, Any]:
-    finding = make(
-        "engine.command_line",
-        names={key: engine[key] for key in ("name", "version", "variant")},
-        observed=reason,
-        required="flags of that version",
-        fix=_FIX,
-    )
-    refused = failure(f"{finding['title']}: {reason}", _FIX, "blockers")
-    return refused | {"kimi": {"code": "blockers", "findings": [finding]}}
+def _refused(engine: dict[str, Any], error: RemoteError) -> dict[str, Any]:
+    reason, fix = error.message, error.fix or _FIX
+    shown = f"{engine['name']} {engine['version']} ({engine['variant']})"
+    finding = {
+        "id": "engine.command_line",
+        "severity": "blocker",
+        "title": f"{shown} does not accept its command line",
+        "observed": reason,
+        "required": "flags of that version",
+        "fix": fix,
+        "source": "the engine's own argument parser",
+    }
+    message = f"{shown} does not accept its command line: {reason}"
+    return failure(message, fix, "blockers", [finding])

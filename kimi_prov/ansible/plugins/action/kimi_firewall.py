@@ -27,8 +27,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             done = target(self, "firewall-ensure", *(["--check"] if check else []), stdin=wanted)
         except RemoteError as error:
             if check:
-                return result | {"changed": wanted["manager"] != "nftables", "msg": str(error)}
-            return result | failure(str(error))
+                return result | {"changed": wanted["manager"] != "nftables", "msg": error.line}
+            return result | failure(error)
         result["warnings"] = [
             f"{found}: what is allowed to reach the port may still be kept out there"
             for found in done["drops_elsewhere"]

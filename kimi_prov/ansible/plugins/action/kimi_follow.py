@@ -37,7 +37,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             try:
                 answer = self._ask(unit)
             except RemoteError as error:
-                return result | failure(str(error))
+                return result | failure(error)
             verdict = judge(unit, answer)
             waited = round(time.monotonic() - started, 1)
             if verdict.state == "done":
@@ -47,7 +47,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                     result
                     | failure(
                         verdict.message,
-                        "mend what it names and run this again: what is done is kept "
+                        verdict.fix
+                        or "remove the cause and run this again: what is done is kept "
                         f"(log: journalctl -u {unit})",
                     )
                     | {"journal": answer.get("journal") or []}

@@ -1,4 +1,4 @@
-"""Action `kimi_interceptors`: set aside what intercepts NCCL."""
+"""Action `kimi_interceptors`: quarantine NCCL plugins that fail on one machine."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Move them, and say in `moved` what lay where."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            told = run_sent(self, "interceptors", *(["--check"] if self._task.check_mode else []))
+            found = run_sent(self, "nccl-plugins", *(["--check"] if self._task.check_mode else []))
         except RemoteError as error:
-            return result | failure(str(error))
-        if "error" in told:
-            return result | failure(str(told["error"]), "run ldconfig -v and look who names it")
-        return result | {"changed": told["changed"], "moved": told["moved"]}
+            return result | failure(error)
+        return result | {"changed": found["changed"], "moved": found["moved"]}

@@ -55,7 +55,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if key is not None:
                 target(self, "keys", "forget")
         except RemoteError as error:
-            return result | failure(str(error))
+            return result | failure(error)
         except OSError as error:
             return result | failure(f"{out} cannot be written: {error.strerror}", None, "bad_input")
         return result | {"changed": rotate, "shown": key is not None}

@@ -41,7 +41,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                     self, "lock", "take", json.dumps(holder), str(answer["holder"]["run"])
                 )
         except RemoteError as error:
-            return result | failure(str(error))
+            return result | failure(error)
         if answer["held"]:
             return result
         host = (task_vars or {}).get("inventory_hostname", "the machine")

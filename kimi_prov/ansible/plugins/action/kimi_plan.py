@@ -42,9 +42,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
         except NoRightsError as error:
-            return result | failure(str(error), code="bad_input")
+            return result | failure(error, code="bad_input")
         except RemoteError as error:
-            return result | failure(str(error))
+            return result | failure(error)
         document = {"plan": plan, "facts": facts}
         return result | {"changed": False, **document, "kimi_document": plan}
 

@@ -12,7 +12,7 @@ from kimi_prov.report import text
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """All blockers come in one message: mending them one run at a time wastes the reader's day."""
+    """All blockers come in one message: fixing them one run at a time wastes the reader's day."""
 
     TRANSFERS_FILES = False
     _supports_check_mode = True
@@ -27,8 +27,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         host = (task_vars or {}).get("inventory_hostname", "the machine")
         if found:
             message = f"{host} does not meet what the plan requires:\n{text.findings(found)}"
-            refusal = failure(message, code="blockers")
-            return result | refusal | {"kimi": {"code": "blockers", "findings": found}}
+            return result | failure(message, code="blockers", findings=found)
         warnings = [row for row in plan["findings"] if row["severity"] == "warning"]
         return result | {
             "msg": text.findings(warnings) if warnings else "nothing stands in the way"

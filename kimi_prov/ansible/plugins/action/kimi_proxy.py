@@ -22,7 +22,7 @@ def _pem(path: str | None, option: str) -> str:
         ) from error
 
 
-def wish(plan: dict[str, Any]) -> dict[str, Any]:
+def settings(plan: dict[str, Any]) -> dict[str, Any]:
     """Read the control files that the plan names; keys become hashes here."""
     tls = plan["proxy"]["tls"]
     wanted = {"mode": tls["mode"], "names": tls["names"]}
@@ -46,10 +46,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result: dict[str, Any] = super().run(tmp, task_vars)
         check = bool(self._task.check_mode)
         if self._task.args.get("state", "present") == "running":
-            return result | self._settle(check=check)
+            return result | self._converge(check=check)
         plan = self._task.args["plan"]
         try:
-            wanted = wish(plan)
+            wanted = settings(plan)
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
         try:
@@ -58,17 +58,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             )
         except RemoteError as error:
             if check:
-                return result | {"changed": True, "msg": f"would be made: {error}"}
-            return result | failure(str(error))
+                return result | {"changed": True, "msg": f"would be made: {error.line}"}
+            return result | failure(error)
         keys = done["keys"]
         if keys["created"] or keys["removed"]:
             result["msg"] = f"keys made: {keys['created']}, keys gone: {keys['removed']}"
         return result | {"changed": done["changed"], "key_names": keys["names"]}
 
-    def _settle(self, *, check: bool) -> dict[str, Any]:
+    def _converge(self, *, check: bool) -> dict[str, Any]:
         """Make the proxy run what is in place; `did` says how."""
         try:
             done = target(self, "proxy-ensure", "run", *(["--check"] if check else []))
         except RemoteError as error:
-            return {"changed": True, "msg": f"would run: {error}"} if check else failure(str(error))
+            return {"changed": True, "msg": f"would run: {error.line}"} if check else failure(error)
         return {"changed": done["changed"], "did": done["did"]}

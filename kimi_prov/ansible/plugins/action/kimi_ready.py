@@ -24,7 +24,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Knock until it answers, a unit fails, or `timeout` seconds are over."""
+        """Ask until it answers, a unit fails, or `timeout` seconds are over."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         if self._task.check_mode:
             return result | {"changed": False, "msg": "check mode: the port was not tried"}
@@ -34,17 +34,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         restarts: dict[str, int] = {}
         while True:
             try:
-                seen = self._knock(restarts)
+                seen = self._ask(restarts)
             except RemoteError as error:
-                return result | failure(str(error))
+                return result | failure(error)
             waited = round(time.monotonic() - started, 1)
             if seen["answered"]:
                 return result | {"changed": False, "waited_s": waited, "msg": "the model answers"}
-            if seen["failed_unit"]:
-                return result | failure(
-                    f"{seen['failed_unit']} failed: {seen['cause']}",
-                    f"{seen['fix']} (log: journalctl -u {seen['failed_unit']})",
-                )
             if waited > limit:
                 return result | failure(
                     f"no token within {waited:.0f} s ({seen['refusal']}); "
@@ -54,17 +49,16 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             restarts = seen["restarts"]
             progress.report(Display(), host, {"phase": "start", "line": seen["line"]})
 
-    def _knock(self, restarts: dict[str, int]) -> dict[str, Any]:
+    def _ask(self, restarts: dict[str, int]) -> dict[str, Any]:
         """Ask once; a cut connection is no answer yet, for the engine goes on loading."""
         counts = [f"{unit}={count}" for unit, count in restarts.items()]
         try:
-            return target(self, "knock", str(STEP_S), *counts)
+            return target(self, "smoke-test", str(STEP_S), *counts)
         except AnsibleConnectionFailure as error:
             time.sleep(STEP_S)
             line = "the connection is cut; trying again"
             return {
                 "answered": False,
-                "failed_unit": "",
                 "refusal": str(error).splitlines()[0],
                 "line": line,
                 "restarts": restarts,

@@ -7,6 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.contract import unit_names
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -26,6 +27,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             done = target(self, "serve-ensure", *(["--check"] if check else []), stdin=stamps)
         except RemoteError as error:
             if check:
-                return result | {"changed": True, "msg": str(error)}
-            return result | failure(str(error), "see `systemctl status 'kimi-serve@*'` there")
+                return result | {"changed": True, "msg": error.line}
+            return result | failure(error, f"see `systemctl status '{unit_names.ALL_SERVE}'` there")
         return result | done

@@ -30,5 +30,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             answer = target(self, "settled", stdin=wanted)
         except RemoteError as error:
             # No program of ours there, or an older one: then there is everything to do.
-            answer = {"settled": False, "differs": str(error)}
+            answer = {"settled": False, "differs": error.line}
         return result | {"changed": False, **answer}

@@ -24,7 +24,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             document = target(self, "status")
         except RemoteError as error:
-            document = {"ok": False, "provisioned": False, "detail": str(error)}
+            document = {"ok": False, "provisioned": False, "detail": error.line}
         said = document.pop("stand_in", None)
         plan = {
             "model": {"random_weights": document.pop("random_weights", False)},

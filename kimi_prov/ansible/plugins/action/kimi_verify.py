@@ -9,11 +9,10 @@ from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import suite
 from kimi_prov.ansible.remote import RemoteError, failure, shell, target
+from kimi_prov.ansible.send import run_sent
 from kimi_prov.contract import paths
 from kimi_prov.on_host.gateway import checks
 from kimi_prov.on_host.gateway.tls import fingerprint
-
-VERIFY_KEY = f"{paths.KEYS}/verify.key"
 
 
 def source_address(address: str, port: int) -> str | None:
@@ -45,7 +44,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             document = self._examine(variables, tries)
         except RemoteError as error:
-            why = {"name": "machine", "status": "fail", "detail": str(error), "seconds": 0.0}
+            why = {"name": "machine", "status": "fail", "detail": error.line, "seconds": 0.0}
             document = suite.document(
                 endpoint="",
                 seen_from="none",
@@ -67,7 +66,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         seen = target(self, "runtime")
         plan = seen["plan"]
         if not plan:
-            raise RemoteError(f"there is no {paths.PLAN} on it: run `kimi-prov apply` first")
+            raise RemoteError(f"there is no {paths.PLAN} on it", "run `kimi-prov apply` first")
         host = str(variables.get("ansible_host") or variables.get("inventory_hostname"))
         local = self._connection.transport == "local"
         port = plan["proxy"]["port"]
@@ -78,13 +77,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             networks=plan["proxy"]["allowed_networks"],
         )
         if seen_from == "control":
-            key = shell(self, f"cat {VERIFY_KEY}", secret=True).strip()
+            key = shell(self, f"cat {paths.VERIFY_KEY}", secret=True).strip()
             address = "127.0.0.1" if local else host
             subject = checks.subject_of(plan, address, fingerprint(seen["certificate"]), key)
             found = checks.run(subject)
             endpoint = subject.endpoint.url
         else:
-            found = target(self, "knock", "verify")["checks"]
+            found = run_sent(self, "smoke-test", "verify")["checks"]
             endpoint = f"https://{host}:{port}/v1"
         found += [
             suite.placement(plan, seen),

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kimi_prov.contract import paths as layout
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.bench import client as bench_client
 from kimi_prov.on_host.bench import run as bench
-from kimi_prov.on_host.system.process import EdgeError, Paths
 from kimi_prov.packaging.zipapp import build_zipapp
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine
 
 def test_a_client_that_fails_says_why(tmp_path, engine_of) -> None:
     plan = plan_of(tmp_path, BROKEN)
-    with pytest.raises(EdgeError, match="no such flag"):
+    with pytest.raises(HostError, match="no such flag"):
         bench.serve(plan, Paths(tmp_path), engine_of(plan), lambda _: None)
 
 
@@ -137,7 +138,7 @@ def test_lengths_are_the_predictions_where_time_allows() -> None:
 
 @pytest.mark.parametrize("text", ["", "{cut", '{"completed": 0}'])
 def test_a_result_without_an_answer_is_refused(text) -> None:
-    with pytest.raises(bench_client.ClientError):
+    with pytest.raises(HostError):
         bench_client.read(1, text)
 
 

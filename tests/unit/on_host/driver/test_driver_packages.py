@@ -8,12 +8,14 @@ import json
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from jinja2 import Template
 
 from kimi_prov.contract import paths
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.__main__ import main
 from kimi_prov.on_host.driver import apt, openpgp, steps
 from kimi_prov.packaging import resources
 
@@ -119,9 +121,9 @@ def test_a_key_that_cannot_be_fetched_is_said_before_anything_is_written(tmp_pat
         },
         "ca_bundle": str(tmp_path / "none.pem"),
     }
-    with pytest.raises(steps.Refused, match="cannot be reached") as refused:
+    with pytest.raises(HostError, match="cannot be reached") as raised:
         steps.key(asked)
-    assert "kimi_nvidia_repo_url" in refused.value.fix
+    assert "kimi_nvidia_repo_url" in str(raised.value.fix)
 
 
 @pytest.fixture
@@ -147,8 +149,15 @@ def asked(
 ) -> dict[str, object]:
     """Ask as the action plugin does; the answer is one JSON object."""
     patch.setattr("sys.stdin", io.StringIO(json.dumps(question)))
-    assert steps.main([verb, *more]) == 0
+    main(["driver", verb, *more])
     return dict(json.loads(capsys.readouterr().out))
+
+
+def refused(*arguments: Any) -> HostError:
+    """The error that comes instead of an answer."""
+    error = HostError.read(asked(*arguments))
+    assert error is not None
+    return error
 
 
 def test_a_kernel_whose_headers_are_not_to_be_had(
@@ -158,10 +167,10 @@ def test_a_kernel_whose_headers_are_not_to_be_had(
     release = os.uname()
     gone = os.uname_result((*release[:2], "6.1.0-99-gone", *release[3:]))
     monkeypatch.setattr(os, "uname", lambda: gone)
-    told = asked("prepare", {"version": "580.159.04"}, monkeypatch, capsys)
-    assert "no linux-headers-6.1.0-99-gone" in str(told["refused"])
-    assert "nothing was changed" in str(told["refused"])
-    assert "reboot" in str(told["fix"])
+    error = refused("prepare", {"version": "580.159.04"}, monkeypatch, capsys)
+    assert "no linux-headers-6.1.0-99-gone" in error.message
+    assert "nothing was changed" in error.message
+    assert "reboot" in str(error.fix)
     assert "install" not in calls.read_text()
 
 
@@ -188,7 +197,7 @@ def test_daemons_that_run_are_not_restarted(
     assert "restart" not in calls.read_text()
 
 
-def test_the_way_back_is_that_of_this_version_alone(
+def test_the_rollback_is_that_of_this_version_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """Packages kept before another upgrade are older than what ran before this one."""
@@ -199,8 +208,8 @@ def test_the_way_back_is_that_of_this_version_alone(
     monkeypatch.setattr(paths, "DRIVER_STATE", str(state))
     monkeypatch.setattr(steps, "WANTED", str(wanted))
     question = {"version": "580.159.04", "why": "nvidia-smi does not answer"}
-    told = asked("back", question, monkeypatch, capsys)
-    assert "no way back from 580.159.04 (nvidia-smi does not answer)" in str(told["refused"])
+    error = refused("back", question, monkeypatch, capsys)
+    assert "no rollback from 580.159.04 (nvidia-smi does not answer)" in error.message
 
 
 def rendered_pin(version: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kimi_prov.on_host.__main__ import main
 from kimi_prov.on_host.engine import command_check
 
 ENGINE = """
@@ -46,7 +47,7 @@ def ask(
     argv = ["/srv/kimi/engine/bin/python", "-m", "engine", *arguments]
     request = {"env_dir": str(env_dir), "instances": [{"argv": argv, "env": {}}]}
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(request)))
-    assert command_check.main(list(options)) == 0
+    main(["engine-check", *options])
     return dict(json.loads(capsys.readouterr().out))
 
 
@@ -83,8 +84,7 @@ def test_a_refusal_names_the_flag_and_leaves_no_mark(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     answer = ask(env_dir, *arguments, monkeypatch=monkeypatch, capsys=capsys)
-    assert not answer["ok"]
-    assert said in answer["error"]
+    assert said in answer["error"]["message"]
     assert not (env_dir / command_check.MARKS).exists()
 
 
@@ -93,7 +93,10 @@ def test_an_engine_that_cannot_be_imported_is_a_refusal(
 ) -> None:
     (env_dir / "engine.py").write_text("import not_installed_anywhere")
     answer = ask(env_dir, monkeypatch=monkeypatch, capsys=capsys)
-    assert answer["error"] == "ModuleNotFoundError: No module named 'not_installed_anywhere'"
+    assert (
+        answer["error"]["message"]
+        == "ModuleNotFoundError: No module named 'not_installed_anywhere'"
+    )
 
 
 def test_check_mode_asks_nothing(

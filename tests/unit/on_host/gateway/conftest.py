@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import jinja2
 import pytest
 
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import keys, tls
 from kimi_prov.on_host.gateway.api import Endpoint
-from kimi_prov.on_host.system.process import Paths
 from kimi_prov.packaging.resources import root
 
 if TYPE_CHECKING:

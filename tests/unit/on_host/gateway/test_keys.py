@@ -5,8 +5,9 @@ import stat
 
 import pytest
 
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import keys, proxy
-from kimi_prov.on_host.system.process import EdgeError, Paths
 
 
 @pytest.fixture
@@ -67,8 +68,9 @@ def test_a_run_killed_between_the_two_files_heals_itself(paths):
 
 
 def test_rotation_before_any_apply_says_what_to_do(paths):
-    with pytest.raises(EdgeError, match="kimi-prov apply"):
+    with pytest.raises(HostError) as raised:
         keys.rotate(paths)
+    assert "kimi-prov apply" in raised.value.fix
 
 
 def test_check_mode_writes_nothing(paths):

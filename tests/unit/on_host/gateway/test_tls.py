@@ -4,8 +4,9 @@ import stat
 
 import pytest
 
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import tls
-from kimi_prov.on_host.system.process import EdgeError, Paths
 
 NAMES = ["lab1", "10.0.0.1", "fd00::1"]
 
@@ -46,8 +47,8 @@ def test_given_files_are_taken_as_they_are_and_a_wrong_pair_is_refused(paths):
     wish = {"mode": "files", "names": [], "cert_pem": certificate, "key_pem": key}
     assert tls.ensure(paths, wish)["fingerprint"] == tls.fingerprint(pem)
     assert tls.ensure(paths, wish)["changed"] is False
-    with pytest.raises(EdgeError, match="kimi_tls_key_file"):
+    with pytest.raises(HostError, match="kimi_tls_key_file"):
         tls.ensure(paths, {**wish, "key_pem": foreign})
-    with pytest.raises(EdgeError, match="kimi_tls_cert_file"):
+    with pytest.raises(HostError, match="kimi_tls_cert_file"):
         tls.ensure(paths, {**wish, "cert_pem": "no certificate"})
     assert tls.fingerprint(paths.tls_pem.read_text()) == tls.fingerprint(pem)

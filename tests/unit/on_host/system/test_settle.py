@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import proxy
-from kimi_prov.on_host.system.process import Paths
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kimi_prov.contract.errors import Permanent
+from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.manifest import Entry, Manifest, Record
 
@@ -39,7 +39,7 @@ def row(path: Any = "model.safetensors", size: Any = 3, sha256: Any = SHA) -> di
     ],
 )
 def test_a_path_that_could_leave_the_directory_or_take_our_names_is_refused(path: Any) -> None:
-    with pytest.raises(Permanent, match=r"pinned\.json: files\[0\]: path"):
+    with pytest.raises(HostError, match=r"pinned\.json: files\[0\]: path"):
         manifests.parse({"files": [row(path)]}, "pinned.json")
 
 
@@ -55,20 +55,20 @@ def test_a_path_that_could_leave_the_directory_or_take_our_names_is_refused(path
     ],
 )
 def test_a_row_that_verifies_nothing_is_refused(bad: Any, words: str) -> None:
-    with pytest.raises(Permanent, match=words):
+    with pytest.raises(HostError, match=words):
         manifests.parse({"files": [bad]}, "pinned.json")
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"files": []}, {"files": {}}])
 def test_a_document_without_files_is_refused(document: Any) -> None:
-    with pytest.raises(Permanent, match="expected"):
+    with pytest.raises(HostError, match="expected"):
         manifests.parse(document, "pinned.json")
 
 
 def test_one_path_twice_and_a_file_as_directory_are_refused() -> None:
-    with pytest.raises(Permanent, match="twice"):
+    with pytest.raises(HostError, match="twice"):
         manifests.parse({"files": [row(), row()]}, "x")
-    with pytest.raises(Permanent, match="below another"):
+    with pytest.raises(HostError, match="below another"):
         manifests.parse({"files": [row("a"), row("a/b")]}, "x")
 
 

@@ -1,0 +1,24 @@
+"""What a subcommand prints: its own JSON object, or the error instead of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.errors import HostError
+
+
+def answer(document: dict[str, Any]) -> int:
+    """Print the one JSON object that a subcommand answers with; 0, its exit status."""
+    json.dump(document, sys.stdout, sort_keys=True)
+    sys.stdout.write("\n")
+    return 0
+
+
+def fail(error: HostError) -> int:
+    """Print the error for the control machine and for a log; the exit status."""
+    answer({"error": error.to_json()})
+    print(error.line, file=sys.stderr)
+    return error.exit_status
