@@ -1,4 +1,4 @@
-"""Figures of the product on this machine: time to serve, no-op apply, growth, staging, unit.
+"""Figures of the product on this machine: commands, time to serve, no-op apply, staging, unit.
 
     python tests/bench/run.py [--hosts 4] [--runs 3] [--pairs 50] [--output FILE]
 
@@ -23,6 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 
+import commands
 import unit_cost
 from machines import Lab, kimi_prov, make_lab, newest_run
 
@@ -94,6 +95,7 @@ def main() -> int:
         lab = make_lab(Path(folder) / "inv", NETWORK, names)
         lab.up()
         try:
+            keep("commands", commands.measured(lab))
             keep("time_to_serve_first_host", applied(lab, one))
             keep("no_op_one_host", no_op(lab, one, options.runs))
             keep("unit_cost", unit_cost.measured(lab.hosts[one], options.pairs))

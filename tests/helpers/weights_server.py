@@ -22,6 +22,8 @@ class Behaviour:
     cuts_left: int = 0
     stall_after: int | None = None  # bytes of a body, then silence
     stalls_left: int = 0
+    # Connections that the server holds open and says nothing on.
+    silent: int = 0
     statuses: list[int] = field(default_factory=list)  # answered first, one a request
     redirect_to: str | None = None
     rate: int | None = None  # bytes a second, for each connection
@@ -114,7 +116,11 @@ class Handler(BaseHTTPRequestHandler):
                     return
                 if stall is not None and sent >= stall:
                     self.close_connection = True
-                    self.server.closing.wait(30)
+                    with b.lock:
+                        b.silent += 1
+                    self.server.closing.wait(60)
+                    with b.lock:
+                        b.silent -= 1
                     return
                 self.wfile.write(part)
                 sent += len(part)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 KIMI_PROV = str(Path(sys.executable).parent / "kimi-prov")
 ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
+# Seconds that no command here takes, a first apply on a machine with much else to do among them.
+HANGS_S = 3600.0
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 # Every file with its size, owner and times, but what logging in writes.
@@ -31,7 +33,10 @@ LISTING = (
 
 
 def run(
-    *argv: str, cwd: Path | None = None, timeout: float = 900, env: Mapping[str, str] | None = None
+    *argv: str,
+    cwd: Path | None = None,
+    timeout: float = HANGS_S,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, its output captured apart."""
     return subprocess.run(

@@ -360,19 +360,20 @@ def _install(host: Host, url: str, *words: str) -> None:
 def machines(
     folder: Path,
     network: str,
-    nodes: list[str],
+    drivers: Mapping[str, str],
     *,
     control: tuple[str, str] | None = None,
     settings: Mapping[str, object] | None = None,
     **wishes: object,
 ) -> Iterator[tuple[Lab, Repository]]:
-    """Bring up machines with eight GPUs each and no driver, and a repository that has some.
+    """Bring up machines with eight GPUs each and old drivers, and a repository that has new ones.
 
-    `control`: where the repository is served, and the address that the machines know it by, where
-    that is not the gateway of their network. `settings`: as make_lab's.
+    `drivers`: the version that each machine has, OLD (NVIDIA's own) or DEBIAN. `control`: where
+    the repository is served, and the address that the machines know it by, where that is not the
+    gateway of their network. `settings`: as make_lab's.
     """
     given = {**WISHES, **wishes}
-    made = make_lab(folder / "inv", network, nodes, settings=settings, **given)
+    made = make_lab(folder / "inv", network, drivers, settings=settings, **given)
     with contextlib.ExitStack() as stack:
         stack.callback(made.down)
         made.up()
@@ -385,6 +386,14 @@ def machines(
             "kimi_nvidia_repo_key_fingerprint": repo.fingerprint,
         }
         file.write_text(yaml.safe_dump(variables))
+        for host in made.hosts.values():
+            version = drivers[host.name]
+            gpus(host, headers=version != DEBIAN)
+            if version == DEBIAN:
+                install_debian(host, repo)
+            else:
+                install(host, repo, version)
+            assert running(host) == version
         yield made, repo
 
 

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
-import sys
-import time
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from machines import KIMI_PROV, kill_tree_when, kimi_prov, newest_run, picture
+from machines import (
+    ANSIBLE_PLAYBOOK,
+    CHECKOUT,
+    KIMI_PROV,
+    kill_tree_when,
+    kimi_prov,
+    newest_run,
+    picture,
+)
+from waiting import HANGS_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from machines import Host
 
 pytestmark = pytest.mark.lab
@@ -82,44 +94,48 @@ def test_the_served_model_passes_verify(served_host: Host) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_two_applies_at_once_the_second_names_the_holder(served_host: Host) -> None:
-    first = subprocess.Popen(
-        [KIMI_PROV, "apply", str(served_host.inventory), "--limit", served_host.name],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-    )
-    try:
-        time.sleep(3)
-        second = served_host.apply()
-        assert second.returncode == 3, second.stdout + second.stderr
-        assert str(first.pid) in second.stderr
-    finally:
-        assert first.wait(timeout=120) == 0
-
-
-def test_an_apply_beside_a_plain_playbook_is_refused_by_the_machine(served_host: Host) -> None:
-    site = Path(__file__).resolve().parents[2] / "playbooks" / "site.yml"
-    first = subprocess.Popen(
-        [
-            str(Path(sys.executable).parent / "ansible-playbook"),
-            *("-i", str(served_host.inventory), str(site), "--limit", served_host.name),
-        ],
-        cwd=site.parents[1],
+@contextmanager
+def standing(argv: list[str], says: str, cwd: Path | None = None) -> Iterator[int]:
+    """Start a command, keep it where it `says` this for as long as the block lasts; its pid."""
+    with subprocess.Popen(
+        argv,
+        cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
-    )
-    assert first.stdout is not None
-    for line in first.stdout:
-        if "preflight" in line:
-            break
-    second = served_host.apply()
-    rest = first.communicate(timeout=120)[0]
-    assert first.returncode == 0, rest
+    ) as process:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if says in line:
+                break
+        assert says in said, said
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            yield process.pid
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+            said += process.communicate(timeout=HANGS_S)[0]
+    assert process.returncode == 0, said
+
+
+def test_two_applies_at_once_the_second_names_the_holder(served_host: Host) -> None:
+    argv = [KIMI_PROV, "apply", str(served_host.inventory), "--limit", served_host.name]
+    with standing(argv, "preflight") as first:
+        second = served_host.apply()
     assert second.returncode == 3, second.stdout + second.stderr
-    assert str(first.pid) in second.stderr
+    assert str(first) in second.stderr
+
+
+def test_an_apply_beside_a_plain_playbook_is_refused_by_the_machine(served_host: Host) -> None:
+    site = CHECKOUT / "playbooks" / "site.yml"
+    argv = [ANSIBLE_PLAYBOOK, "-i", str(served_host.inventory), str(site)]
+    with standing([*argv, "--limit", served_host.name], "preflight", CHECKOUT) as first:
+        second = served_host.apply()
+    assert second.returncode == 3, second.stdout + second.stderr
+    assert str(first) in second.stderr
 
 
 PHASES = ["host_base", "weights", "engine", "serve", "ready"]

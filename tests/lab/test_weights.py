@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from machines import CHECKOUT, make_lab, run
+from waiting import until
 from weights_server import HubHandler, Server
 
 from kimi_prov.commands import lab as commands
@@ -113,9 +114,7 @@ def test_a_network_cut_for_twenty_seconds_starts_nothing_over(
     total = sum(map(len, files.values()))
 
     def cut() -> None:
-        end = time.monotonic() + 300
-        while sum(server.behaviour.served.values()) < total // 4 and time.monotonic() < end:
-            time.sleep(0.1)
+        until(lambda: sum(server.behaviour.served.values()) >= total // 4, 300)
         commands.link(lab.inventory, "shelf", up=False)
         time.sleep(20)
         commands.link(lab.inventory, "shelf", up=True)
@@ -178,10 +177,8 @@ def test_a_reboot_fills_the_ram_disk_and_mends_what_the_disk_has_lost(
     flip(shelf, f"{folder}/{shard}")
     server.behaviour.served.clear()
     commands.reboot(lab.inventory, "shelf")
-    end = time.monotonic() + 60
-    while "inactive" in shelf.ssh("systemctl is-active kimi-stage.service || true"):
-        assert time.monotonic() < end
-        time.sleep(0.5)
+    state = "systemctl is-active kimi-stage.service || true"
+    assert until(lambda: "inactive" not in shelf.ssh(state))
     shelf.ssh("systemctl start kimi-stage.service")  # waits for the job that is under way
     assert shelf.ssh("stat -f -c %T /srv/kimi/ram").strip() == "tmpfs"
     assert fetched_again(shelf, folder, before) == {shard}

@@ -1,14 +1,19 @@
-"""Processors and NUMA nodes, from /proc/cpuinfo and /sys."""
+"""Processors and NUMA nodes: py-cpuinfo names the CPU, /proc and /sys give what it lacks."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from typing import Any, Dict, List, Optional, Tuple
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from kimi_prov.on_host.probe import amx
 from kimi_prov.on_host.system.machine import Machine, fields, format_list, parse_list
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 # What engines and weight formats ask for, by the kernel's own names.
 ISA = (
@@ -40,7 +45,7 @@ ISA = (
 )
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
-_GOVERNOR = f"{_CPU}/cpu0/cpufreq/scaling_governor"
+_FREQUENCY = f"{_CPU}/cpu0/cpufreq"
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "KiB": 1 << 10, "M": 1 << 20, "MiB": 1 << 20,
           "GiB": 1 << 30}  # fmt: skip
 # Below this share of the whole, nodes show what a virtual machine has touched so far.
@@ -67,25 +72,23 @@ _DESIGNS: Tuple[Tuple[str, int, int, int, str], ...] = (
 
 def cpu(machine: Machine) -> Dict[str, Any]:
     """Model, counts and instruction sets of the CPUs that a process here may run on."""
-    first = fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
-    flags = set((first.get("flags") or first.get("Features") or "").split())
+    named = {**by_kernel(machine), **by_cpuinfo(machine)}
+    flags = set(named["flags"])
     online = online_cpus(machine)
     topology = [_place(machine, number) for number in online]
     known = [place for place in topology if place is not None]
     complete = bool(known) and len(known) == len(online)
-    extra = _by_cpuinfo(machine)
     sockets = len({place["socket"] for place in known}) if complete else None
     cores = len({place["first"] for place in known}) if complete else None
     found_caches = caches(machine, len(online))
-    vendor = first.get("vendor_id") or extra.get("vendor_id_raw")
-    family, model = _number(first.get("cpu family")), _number(first.get("model"))
+    vendor, family, number = named["vendor"], named["family"], named["model_number"]
     return {
-        "model": first.get("model name") or extra.get("brand_raw"),
+        "model": named["model"],
         "vendor": vendor,
-        "microarchitecture": design(vendor, family, model),
+        "microarchitecture": design(vendor, family, number),
         "family": family,
-        "model_number": model,
-        "stepping": _number(first.get("stepping")),
+        "model_number": number,
+        "stepping": named["stepping"],
         "sockets": sockets,
         "cores": cores,
         "threads": len(online) or None,
@@ -97,13 +100,74 @@ def cpu(machine: Machine) -> Dict[str, Any]:
         else None,
         "amx_permission": amx.permission() if machine.live else None,
         "smt": _smt(machine, cores, len(online)),
-        "governor": machine.read(_GOVERNOR),
+        "governor": machine.read(f"{_FREQUENCY}/scaling_governor"),
         "caches": found_caches,
-        # What py-cpuinfo tells where it tells anything: plans were made from it.
-        "l3_bytes": extra.get("l3_cache_size") or (found_caches or {}).get("l3_bytes"),
-        **clusters(machine, vendor, sockets, first.get("flags", "")),
-        "frequency_hz": extra.get("hz_advertised"),
+        # Not py-cpuinfo's: on AMD it takes the L2 of one core for it.
+        "l3_bytes": (found_caches or {}).get("l3_bytes"),
+        **clusters(machine, vendor, sockets, flags),
+        # Not py-cpuinfo's: where the name advertises none, it gives the clock of the moment.
+        "frequency_hz": _frequency_hz(machine, named["model"]),
     }
+
+
+def by_kernel(machine: Machine) -> Dict[str, Any]:
+    """Return the names, numbers and flags of the first CPU in /proc/cpuinfo."""
+    first = fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
+    return {
+        "model": first.get("model name"),
+        "vendor": first.get("vendor_id"),
+        "family": _number(first.get("cpu family")),
+        "model_number": _number(first.get("model")),
+        "stepping": _number(first.get("stepping")),
+        "flags": (first.get("flags") or first.get("Features") or "").split(),
+    }
+
+
+def by_cpuinfo(machine: Machine) -> Dict[str, Any]:
+    """Return the same from py-cpuinfo, as far as it knows; it reads the live machine alone."""
+    if not machine.live:
+        return {}
+    try:
+        with _quick_cpuinfo() as cpuinfo:
+            read: Dict[str, Any] = cpuinfo.get_cpu_info()
+    except Exception:  # noqa: BLE001  (the kernel's own file has told what is needed)
+        return {}
+    found = {
+        "model": read.get("brand_raw"),
+        "vendor": read.get("vendor_id_raw"),
+        "family": read.get("family"),
+        "model_number": read.get("model"),
+        "stepping": read.get("stepping"),
+        "flags": read.get("flags"),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+@contextmanager
+def _quick_cpuinfo() -> Iterator[ModuleType]:
+    """Keep py-cpuinfo in this process and from timing the processor, which takes over a second.
+
+    It starts its own file anew unless `sys.frozen` says that the program is a bundle, in which no
+    such file exists: so is a zipapp.
+    """
+    from cpuinfo import cpuinfo  # noqa: PLC0415  (bundled in the zipapp; may be missing)
+
+    timed, cpuinfo.DataSource.can_cpuid = cpuinfo.DataSource.can_cpuid, False
+    vars(sys)["frozen"] = True
+    try:
+        yield cpuinfo
+    finally:
+        cpuinfo.DataSource.can_cpuid = timed
+        del vars(sys)["frozen"]
+
+
+def _frequency_hz(machine: Machine, model: Optional[str]) -> Optional[int]:
+    """Frequency in the CPU's name, in Hz; else the highest that the kernel's driver allows."""
+    named = re.search(r"@ (\d+(?:\.\d+)?)GHz", model or "")
+    if named:
+        return round(float(named.group(1)) * 1e9)
+    khz = machine.read_int(f"{_FREQUENCY}/cpuinfo_max_freq")
+    return khz * 1000 if khz else None
 
 
 def online_cpus(machine: Machine) -> List[int]:
@@ -162,7 +226,7 @@ def _grows(machine: Machine, nodes: List[Dict[str, Any]]) -> Optional[bool]:
 
 
 def clusters(
-    machine: Machine, vendor: Optional[str], sockets: Optional[int], flags: str
+    machine: Machine, vendor: Optional[str], sockets: Optional[int], flags: Set[str]
 ) -> Dict[str, Optional[int]]:
     """Nodes with CPUs for each socket, and what the firmware calls that: Intel's SNC, AMD's NPS.
 
@@ -171,7 +235,7 @@ def clusters(
     with_cpus = [p for p in machine.glob(f"{_NODE}/node[0-9]*") if machine.read(f"{p}/cpulist")]
     even = bool(sockets and with_cpus and len(with_cpus) % sockets == 0)
     each = len(with_cpus) // sockets if sockets and even else None
-    bare = "hypervisor" not in flags.split()
+    bare = "hypervisor" not in flags
     return {
         "nodes_per_socket": each,
         "snc": each if bare and vendor == "GenuineIntel" else None,
@@ -245,26 +309,6 @@ def _place(machine: Machine, number: int) -> Optional[Dict[str, int]]:
     if socket is None or not siblings:
         return None
     return {"socket": socket, "first": siblings[0]}
-
-
-def _by_cpuinfo(machine: Machine) -> Dict[str, Any]:
-    """Return what py-cpuinfo adds: the cache in bytes and the advertised frequency in Hz.
-
-    Its whole `get_cpu_info` takes over a second (it times the processor in child processes), so
-    only its readers of /proc/cpuinfo and lscpu are asked.
-    """
-    if not machine.live:
-        return {}
-    try:
-        from cpuinfo import cpuinfo  # noqa: PLC0415  (bundled in the zipapp; may be missing)
-
-        found: Dict[str, Any] = dict(cpuinfo._get_cpu_info_from_lscpu() or {})
-        found.update(cpuinfo._get_cpu_info_from_proc_cpuinfo() or {})
-    except Exception:  # noqa: BLE001  (it adds; the kernel's files have told what is needed)
-        return {}
-    advertised = found.get("hz_advertised")
-    found["hz_advertised"] = advertised[0] if isinstance(advertised, (tuple, list)) else None
-    return found
 
 
 def _number(text: Optional[str]) -> Optional[int]:

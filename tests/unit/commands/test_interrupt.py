@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import HANGS_S, until
 
 LONG = """
 - hosts: kimi
@@ -49,15 +50,6 @@ def privates(home):
     return found
 
 
-def until(condition, seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return False
-
-
 @pytest.fixture
 def long_run(installed, local):
     installed.playbook("site", LONG)
@@ -68,20 +60,19 @@ def long_run(installed, local):
     def sleeping():
         return sum(line[:1] == ["sleep"] for line in marked(installed.home).values())
 
-    assert until(lambda: sleeping() == 4, 60), "the tasks did not start"
+    assert until(lambda: sleeping() == 4), "the tasks did not start"
     process.private = next(iter(privates(installed.home)))
     yield process
     process.terminate()
     process.wait()
     process.stdout.close()
-    assert until(lambda: marked(installed.home) == {}, 10)
+    assert until(lambda: marked(installed.home) == {})
 
 
-def test_a_signal_ends_everything_within_seconds(installed, long_run):
-    started = time.monotonic()
+def test_a_signal_ends_everything(installed, long_run):
+    """What runs would take almost an hour; so long nobody waits."""
     long_run.send_signal(signal.SIGTERM)
-    assert long_run.wait(30) == 130
-    assert time.monotonic() - started < 10
+    assert long_run.wait(HANGS_S) == 130
     assert marked(installed.home) == {}
     said = long_run.stdout.read()
     assert "interrupted (SIGTERM)" in said
@@ -97,7 +88,7 @@ def test_a_second_apply_is_refused_and_more_signals_change_nothing(installed, lo
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGHUP):
         long_run.send_signal(number)
         time.sleep(0.2)
-    assert long_run.wait(30) == 130
+    assert long_run.wait(HANGS_S) == 130
     assert marked(installed.home) == {}
 
 

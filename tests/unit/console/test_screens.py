@@ -120,10 +120,16 @@ def test_with_many_hosts_the_live_screen_keeps_to_its_height(monkeypatch):
 
 def test_no_color_is_kept(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
+
+    def coloured():
+        out = Terminal()
+        drive(LiveScreen(out))
+        return bool(re.search(r"\x1b\[(?:\d+;)*(?:3[0-9]|9[0-9])m", out.getvalue()))
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert coloured()
     monkeypatch.setenv("NO_COLOR", "1")
-    out = Terminal()
-    drive(LiveScreen(out))
-    assert not re.search(r"\x1b\[(?:3[0-9]|9[0-9])m", out.getvalue())
+    assert not coloured()
 
 
 def test_without_a_terminal_the_plain_screen_is_taken(monkeypatch):

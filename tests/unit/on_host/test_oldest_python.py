@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import shutil
 import subprocess
@@ -13,21 +12,12 @@ import pytest
 from kimi_prov.on_host.__main__ import COMMANDS
 from kimi_prov.packaging.zipapp import build_zipapp
 
-TARGET = Path(__file__).parents[3] / "kimi_prov" / "target"
-
 
 def oldest() -> str | None:
     """A Python 3.9 of this computer."""
     found = shutil.which("python3.9")
     kept = sorted((Path.home() / ".pyenv" / "versions").glob("3.9.*/bin/python3.9"))
     return str(kept[0]) if kept else found
-
-
-@pytest.mark.parametrize(
-    "path", sorted(TARGET.rglob("*.py")), ids=lambda path: str(path.relative_to(TARGET))
-)
-def test_its_syntax_is_of_that_version(path: Path) -> None:
-    ast.parse(path.read_text(), feature_version=(3, 9))
 
 
 def test_every_subcommand_imports_and_weights_are_fetched_and_read(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from waiting import HANGS_S, until
 
 from kimi_prov.on_host.engine import ready
 
@@ -76,16 +76,28 @@ def test_a_process_that_ended_is_not_waited_for(
     assert engine.asked == []
 
 
+def started(capsys: pytest.CaptureFixture[str], says: str, *argv: str) -> threading.Thread:
+    """A `ready` that has said what it waits for."""
+    waiting = threading.Thread(target=ready.main, args=(list(argv),), daemon=True)
+    waiting.start()
+    said: list[str] = []
+
+    def has_said() -> bool:
+        said.append(capsys.readouterr().out)
+        return says in "".join(said)
+
+    assert until(has_said), said
+    return waiting
+
+
 def test_weights_are_waited_for_until_the_mark_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ready, "_PAUSE_S", 0.01)
-    waiting = threading.Thread(target=ready.main, args=(["--weights", str(tmp_path)],))
-    waiting.start()
-    time.sleep(0.1)
+    waiting = started(capsys, "waiting for verified weights", "--weights", str(tmp_path))
     assert waiting.is_alive()
     (tmp_path / ".kimi-verified").touch()
-    waiting.join(5)
+    waiting.join(HANGS_S)
     assert not waiting.is_alive()
 
 
@@ -113,15 +125,12 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_gpus_are_waited_for_until_their_memory_is_free(
     memory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    waiting = threading.Thread(target=ready.main, args=(["--gpus", "0,1"],))
-    waiting.start()
-    time.sleep(0.3)
+    held = "GPU 1: 131072 MiB in use by /srv/kimi/engine/bin/python (4711)"
+    waiting = started(capsys, held, "--gpus", "0,1")
     assert waiting.is_alive()
     memory.write_text("0, GPU-a, 4\n1, GPU-b, 17\n")
-    waiting.join(5)
+    waiting.join(HANGS_S)
     assert not waiting.is_alive()
-    said = capsys.readouterr().out
-    assert "GPU 1: 131072 MiB in use by /srv/kimi/engine/bin/python (4711)" in said
 
 
 def test_gpus_that_stay_held_are_given_up_with_their_holder(

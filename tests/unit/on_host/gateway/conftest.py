@@ -8,12 +8,12 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import jinja2
 import pytest
+from waiting import HANGS_S, until
 
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import keys, tls
@@ -34,18 +34,29 @@ def free_port() -> int:
 
 
 class Engine(http.server.ThreadingHTTPServer):
-    """Answers as an engine would, slowly where it streams, and remembers what reached it."""
+    """Answers as an engine would, a stream piece by piece, and remembers what reached it."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.seen: list[tuple[str, dict[str, str]]] = []
+        # A stream gives its pieces one at a time where a test holds it.
+        self.held = False
+        self.pieces = threading.Semaphore(0)
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
     def port(self) -> int:
         return int(self.server_address[1])
+
+    def hold_streams(self) -> None:
+        """From now on a piece comes when a test lets it."""
+        self.held = True
+
+    def let(self, pieces: int = 1) -> None:
+        """Let the next pieces of a stream come."""
+        self.pieces.release(pieces)
 
     def handle_error(self, request, client_address) -> None:
         """A health check hangs up as soon as it knows enough."""
@@ -88,10 +99,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         pieces = [json.dumps({"choices": [{"delta": {"content": str(n)}}]}) for n in range(5)]
         for piece in [*pieces, "[DONE]"]:
+            if self.server.held:
+                self.server.pieces.acquire(timeout=HANGS_S)
             data = f"data: {piece}\n\n".encode()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
             self.wfile.flush()
-            time.sleep(0.1)
         self.wfile.write(b"0\r\n\r\n")
 
 
@@ -153,11 +165,7 @@ class Proxy:
         log = self.config.with_name("log").open("w")
         self.process = subprocess.Popen(["haproxy", "-W", "-db", *files], stdout=log, stderr=log)
         log.close()
-        for _ in range(100):
-            if self.paths.socket.exists():
-                return
-            time.sleep(0.05)
-        raise AssertionError(self.config.with_name("log").read_text())
+        assert until(self.paths.socket.exists), self.log
 
     def stop(self) -> None:
         if self.process:

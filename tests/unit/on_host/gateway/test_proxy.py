@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import socket
-import threading
-import time
 
 import pytest
+from waiting import until
 
 from kimi_prov.on_host.gateway import api, checks, haproxy, keys
 
@@ -88,10 +87,15 @@ def test_the_running_proxy_tells_what_it_has_loaded(make_proxy):
 
 def test_rotation_does_not_cut_a_stream_that_is_under_way(make_proxy):
     proxy = make_proxy()
+    [engine] = proxy.engines
+    engine.hold_streams()
     old = keys.show(proxy.paths)
     pieces = api.stream(proxy.endpoint, old, BODY)
+    engine.let()
     first = next(pieces)
     keys.rotate(proxy.paths)
+    assert api.chat(proxy.endpoint, old, BODY).status == 401
+    engine.let(5)
     rest = list(pieces)
     assert first[1] is not None
     assert rest[-1][1] is None
@@ -99,22 +103,28 @@ def test_rotation_does_not_cut_a_stream_that_is_under_way(make_proxy):
 
 
 def test_a_stream_comes_piece_by_piece(make_proxy):
+    """The engine sends a piece when the one before has come: none may be kept back."""
     proxy = make_proxy()
-    times = [since for since, _ in api.stream(proxy.endpoint, proxy.key(), BODY)]
-    assert len(times) == 6
-    assert times[-1] - times[0] > 0.3
+    [engine] = proxy.engines
+    engine.hold_streams()
+    pieces = api.stream(proxy.endpoint, proxy.key(), BODY)
+    for _ in range(6):
+        engine.let()
+        next(pieces)
+    assert list(pieces) == []
 
 
 def test_requests_go_to_the_idle_engine_and_a_drained_one_gets_none(make_proxy):
     proxy = make_proxy(engines=2)
-    busy = threading.Thread(
-        target=lambda: list(api.stream(proxy.endpoint, proxy.key(), BODY)), daemon=True
-    )
-    busy.start()
-    time.sleep(0.2)
+    for engine in proxy.engines:
+        engine.hold_streams()
+        engine.let()
+    busy = api.stream(proxy.endpoint, proxy.key(), BODY)
+    next(busy)
     api.chat(proxy.endpoint, proxy.key(), BODY)
     assert [len(engine.seen) for engine in proxy.engines] == [1, 1]
-    busy.join()
+    proxy.engines[0].let(5)
+    list(busy)
     haproxy.set_state(proxy.paths.socket, 0, "drain")
     for _ in range(3):
         assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
@@ -133,11 +143,7 @@ def test_health_needs_no_key_and_tells_up_from_down(make_proxy):
     reply = api.chat(proxy.endpoint, proxy.key(), BODY)
     assert reply.status == 503
     assert reply.json()["error"]["code"] == "engine_unavailable"
-    for _ in range(150):
-        if api.call(proxy.endpoint, "GET", "/health", None).status == 503:
-            return
-        time.sleep(0.1)
-    pytest.fail("/health did not notice that the engine is gone")
+    assert until(lambda: api.call(proxy.endpoint, "GET", "/health", None).status == 503)
 
 
 def test_another_certificate_than_the_installed_one_is_not_trusted(make_proxy):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import time
+import sys
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -46,10 +46,10 @@ def test_all_is_measured_and_nothing_stays(short: Path) -> None:
     jsonschema.Draft202012Validator(schemas.load("facts")).validate(document)
     found = document["measured"]
     assert found["memory"]["reason"] is None
-    # From the slowest that still counts as memory to more than any machine has.
-    assert 1e8 < found["memory"]["bytes_per_s"] < 1e13
+    # Bytes, not another unit: far below and above what a machine does, however busy.
+    assert 1e6 < found["memory"]["bytes_per_s"] < 1e15
     assert found["memory"]["nodes"][0]["bytes_per_s"]
-    assert 1e7 < found["sha256"]["bytes_per_s"] < 1e11
+    assert 1e5 < found["sha256"]["bytes_per_s"] < 1e13
     assert list(short.iterdir()) == []
 
 
@@ -81,12 +81,11 @@ def test_a_compiler_that_fails_is_no_failure(tmp_path: Path, short: Path) -> Non
 
 def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "read"
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    # Were it waited for, it would give a figure.
+    program.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\nprint(1)\n")
     program.chmod(0o755)
     monkeypatch.setattr(measure, "_PER_RUN_S", 0.2)
-    started = time.monotonic()
     assert measure._run(str(program), [0], 1 << 20) is None
-    assert time.monotonic() - started < 10
 
 
 def test_a_file_is_read_once_from_end_to_end(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from cpuinfo import cpuinfo
 from machine_of_files import tree
 
 from kimi_prov.on_host.probe import collect, gpu, network, software, system
@@ -29,13 +31,82 @@ def test_cpus_are_what_psutil_says() -> None:
     assert cpu["threads"] == len(psutil.Process().cpu_affinity() or [])
 
 
+def test_the_kernel_and_py_cpuinfo_name_the_same_cpu() -> None:
+    kernel, library = probe_cpu.by_kernel(LIVE), probe_cpu.by_cpuinfo(LIVE)
+    assert {"model", "vendor", "flags"} <= library.keys()
+    assert sorted(library.pop("flags")) == sorted(kernel.pop("flags"))
+    assert library == {key: value for key, value in kernel.items() if value is not None}
+
+
+def test_py_cpuinfo_is_left_as_it_was() -> None:
+    timed = cpuinfo.DataSource.can_cpuid
+    probe_cpu.by_cpuinfo(LIVE)
+    assert cpuinfo.DataSource.can_cpuid == timed
+    assert not hasattr(sys, "frozen")
+
+
+EPYC = """processor\t: 0
+vendor_id\t: AuthenticAMD
+cpu family\t: 25
+model\t\t: 17
+model name\t: AMD EPYC 9654 96-Core Processor
+stepping\t: 1
+cpu MHz\t\t: 1497.112
+cache size\t: 1024 KB
+flags\t\t: avx2 avx512f
+
+"""
+
+
+def test_neither_the_cache_of_a_core_nor_the_clock_of_the_moment_is_taken_from_py_cpuinfo(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On AMD /proc/cpuinfo has the L2 as its cache, and the name tells no frequency."""
+    for name, answer in {
+        "has_proc_cpuinfo": lambda: True,
+        "cat_proc_cpuinfo": lambda: (0, EPYC),
+        "has_lscpu": lambda: False,
+    }.items():
+        monkeypatch.setattr(cpuinfo.DataSource, name, staticmethod(answer))
+    cpu = probe_cpu.cpu(LIVE)
+    assert cpu["model"] == "AMD EPYC 9654 96-Core Processor"
+    assert cpu["microarchitecture"] == "Zen 4"
+    assert cpu["l3_bytes"] == (cpu["caches"] or {}).get("l3_bytes")
+    highest = LIVE.read_int("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+    assert cpu["frequency_hz"] == (highest * 1000 if highest else None)
+
+
+def test_the_highest_clock_stands_where_the_name_tells_none(tmp_path: Path) -> None:
+    highest = {"/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3707812"}
+    assert probe_cpu.cpu(tree(tmp_path, highest))["frequency_hz"] == 3_707_812_000
+    named = {"/proc/cpuinfo": "model name\t: Intel(R) Xeon(R) Gold 6330 CPU @ 2.00GHz\n"}
+    assert probe_cpu.cpu(tree(tmp_path, highest | named))["frequency_hz"] == 2_000_000_000
+
+
 def test_disks_are_what_psutil_says() -> None:
-    rows = system.filesystems(LIVE)
-    assert rows
-    for row in rows:
-        usage = psutil.disk_usage(row["mount"])
-        assert row["total_bytes"] == usage.total
-        assert row["free_bytes"] == pytest.approx(usage.free, rel=0.1)
+    by_mount = {row["mount"]: row for row in system.filesystems(LIVE)}
+    assert by_mount
+    for mount, row in by_mount.items():
+        assert row["total_bytes"] == psutil.disk_usage(mount).total
+
+
+def test_room_on_a_disk_is_what_its_users_get(tmp_path: Path) -> None:
+    """Not what is kept for root. Asked until nobody wrote meanwhile."""
+
+    def free() -> set[tuple[str, int]]:
+        mounts = [row["mount"] for row in system.filesystems(LIVE)]
+        return {(mount, psutil.disk_usage(mount).free) for mount in mounts}
+
+    seen: set[tuple[str, int]] = set()
+    for _ in range(200):
+        before = free()
+        ours = {(row["mount"], row["free_bytes"]) for row in system.filesystems(LIVE)}
+        quiet = before & free()
+        assert quiet <= ours
+        seen |= quiet
+        if {mount for mount, _ in before} == {mount for mount, _ in seen}:
+            return
+    pytest.fail(f"something writes to every disk all the time: {seen}")
 
 
 def by_psutil() -> set[str]:

@@ -442,7 +442,7 @@ def test_clusters_of_a_socket(
     node = "/sys/devices/system/node/node"
     files = {f"{node}{n}/cpulist": str(n) for n in range(nodes)}
     files[f"{node}{nodes}/cpulist"] = ""  # memory alone, such as CXL
-    found = probe_cpu.clusters(tree(tmp_path, files), vendor, 2, flags)
+    found = probe_cpu.clusters(tree(tmp_path, files), vendor, 2, set(flags.split()))
     assert (found["nodes_per_socket"], found["snc"], found["nps"]) == wanted
 
 

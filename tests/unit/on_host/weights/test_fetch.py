@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 from weights_server import COMMIT, HubHandler, Server
 
 from kimi_prov.on_host.weights import fetch
@@ -72,7 +73,7 @@ class Machine:
             "workers": 2,
             "stall_s": 1,
             "first_contact_s": 1,
-            "patience_s": 10,
+            "patience_s": 60,
         }
 
     def write(self, **changes: Any) -> None:
@@ -163,10 +164,10 @@ def test_a_connection_that_falls_silent_is_left_after_the_limit(
 ) -> None:
     server = serve(files)
     server.behaviour.stall_after, server.behaviour.stalls_left = 100_000, 1
-    began = time.monotonic()
     assert machine.fetch(source=server.url, manifest=manifest_of(files)) == 0
-    assert 1 <= time.monotonic() - began < 8
     assert machine.holds(files)
+    assert server.behaviour.silent == 1, "the server would have gone on saying nothing"
+    assert any("Range" in headers for _, headers in server.behaviour.requests)
 
 
 def test_a_server_without_ranges_starts_over_and_still_ends_right(
@@ -199,10 +200,8 @@ def test_a_kill_in_the_middle_loses_next_to_nothing(
     machine.write(source=server.url, manifest=manifest_of(files))
     command = [sys.executable, "-m", "kimi_prov.on_host", "fetch", "--config"]
     child = subprocess.Popen([*command, str(machine.config_path)], cwd=ROOT)
-    deadline = time.monotonic() + 30
     # one file done and others half way: both kinds of state have to survive
-    while not list(machine.dir.glob("*.safetensors")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert until(lambda: list(machine.dir.glob("*.safetensors")))
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert not (machine.dir / ".kimi-verified").exists()
@@ -283,9 +282,10 @@ def test_a_refusal_is_told_at_once(
 ) -> None:
     server = serve(files)
     server.behaviour.statuses = [status] * 20
-    began = time.monotonic()
     assert machine.fetch(source=server.url, manifest=manifest_of(files), patience_s=600) == 2
-    assert time.monotonic() - began < 5
+    # Each file at most once: nothing was tried again.
+    asked = [path for path, _ in server.behaviour.requests]
+    assert len(asked) == len(set(asked))
     assert words in machine.progress["message"]
     assert machine.progress["state"] == "failed"
     assert not machine.progress["will_retry"]
@@ -378,9 +378,7 @@ def test_two_at_once_are_refused(machine: Machine, serve: Start, files: dict[str
     command = [sys.executable, "-m", "kimi_prov.on_host", "fetch", "--config"]
     child = subprocess.Popen([*command, str(machine.config_path)], cwd=ROOT)
     try:
-        deadline = time.monotonic() + 20
-        while not list(machine.dir.rglob("*.part")) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        assert until(lambda: list(machine.dir.rglob("*.part")))
         assert machine.fetch(progress=None) == 2
         server.behaviour.rate = None
         assert child.wait(30) == 0

@@ -1,0 +1,24 @@
+"""What any file gets, however odd: a document, or one sentence that names it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def read_or_refused(read: Callable[[Path], dict[str, Any]], path: Path) -> dict[str, Any] | None:
+    """The document, or None where it was refused; any other error is a failure."""
+    try:
+        return read(path)
+    except UserError as error:
+        refusal = error.message
+    assert str(path) in refusal
+    assert "\n" not in refusal
+    assert len(refusal) < 2000
+    refusal.encode()
+    return None

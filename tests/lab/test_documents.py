@@ -1,0 +1,87 @@
+"""The JSON that the commands give of a real machine, held against the schemas that are shipped."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+from machines import kimi_prov
+
+if TYPE_CHECKING:
+    from machines import Host
+
+pytestmark = pytest.mark.lab
+
+SCHEMAS = {
+    "facts": "hardware",
+    "plan": "hardware",
+    "check": "report",
+    "verify": "acceptance",
+    "status": "acceptance",
+}
+
+
+def fits(document: Any, name: str) -> None:
+    """Raise what is wrong with a document of this name."""
+    text = (files(f"kimi_prov.{SCHEMAS[name]}") / "schema" / f"{name}.json").read_text()
+    jsonschema.Draft202012Validator(json.loads(text)).validate(document)
+
+
+def given(host: Host, command: str, code: int, *words: str) -> dict[str, Any]:
+    """The document that a command prints of one host."""
+    limit = () if command == "check" else ("--limit", host.name)
+    done = kimi_prov(command, host.inventory, *limit, "--format", "json", *words)
+    assert done.returncode == code, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["schema"] == f"kimi-prov/{command}/v1"
+    return document
+
+
+def test_check_with_its_facts_and_plans(served_host: Host) -> None:
+    document = given(served_host, "check", 0)
+    fits(document, "check")
+    served = next(row for row in document["targets"] if row["name"] == served_host.name)
+    fits(served["facts"], "facts")
+    fits(served["plan"], "plan")
+    assert served["facts"]["kimi"]["models"], "the facts are of a machine that serves"
+
+
+def test_plan(served_host: Host) -> None:
+    plan = given(served_host, "plan", 0)["hosts"][served_host.name]
+    fits(plan, "plan")
+    assert plan["findings"]
+
+
+def test_facts_that_the_machine_itself_prints(served_host: Host) -> None:
+    facts = json.loads(served_host.ssh("python3 /srv/kimi/lib/kimi-target.pyz probe"))
+    fits(facts, "facts")
+    assert facts["host"]["root"] is True
+
+
+def test_verify_that_passes_and_that_fails(served_host: Host) -> None:
+    document = given(served_host, "verify", 0)
+    fits(document, "verify")
+    assert {row["status"] for row in document["hosts"][served_host.name]["checks"]} >= {"ok"}
+    served_host.ssh("systemctl stop kimi-proxy.service")
+    try:
+        failed = given(served_host, "verify", 1)
+    finally:
+        served_host.ssh("systemctl start kimi-proxy.service")
+    fits(failed, "verify")
+    assert failed["ok"] is False
+
+
+def test_status_of_a_machine_that_serves(served_host: Host) -> None:
+    document = given(served_host, "status", 0)
+    fits(document, "status")
+    assert document["hosts"][served_host.name]["provisioned"] is True
+
+
+def test_status_and_verify_of_a_machine_that_nothing_was_done_to(virgin_host: Host) -> None:
+    for command in ("status", "verify"):
+        document = given(virgin_host, command, 1)
+        fits(document, command)
+        assert document["ok"] is False
