@@ -18,7 +18,7 @@ Way = Literal["kt", "vllm"]
 # How the catalogue calls the form in which each way keeps the experts in memory.
 RESIDENT: dict[Way, str] = {"kt": "rawint4", "vllm": "vllm-cpu-int4"}
 _COST = "0.78 bytes a weight in memory, and 57 to 100 minutes of repacking at every start of Kimi"
-_PAGE = "docs/kt-experts.md"
+_PAGE = "docs/guides/kt-experts.md"
 # Tokens that kt-kernel takes in one call: its scratch memory is of that size.
 CHUNK = 1024
 # Fewer cores are shared with others: threads that give way to everybody would not get on.
@@ -87,7 +87,7 @@ def choose(
             observed="kt-kernel chosen: 0.625 bytes a weight, and a start in minutes",
             required=_COST,
             fix="set kimi_experts to vllm where that memory and start are no matter",
-            source="16 cores with AMX, whole layers of Kimi, 2026-11-21: docs/kt-experts.md",
+            source="16 cores with AMX, whole layers of Kimi, 2026-11-21: docs/guides/kt-experts.md",
         )
     if way == "kt" and host.isa is not None and "avx512bw" not in host.isa:
         findings.warning(
@@ -162,7 +162,7 @@ def environment(way: Way, place: Placement) -> dict[str, str]:
         "KIMI_KT_NODES": ",".join(map(str, place.pools)),
         "KIMI_KT_THREADS": str(place.pool_threads),
         # So long vLLM's threads stay awake from one operation to the next, and no longer, so that
-        # the pools get the shared cores: the best of ten ways measured (docs/kt-experts.md).
+        # the pools get the shared cores: the best of ten ways measured (docs/guides/kt-experts.md).
         "GOMP_SPINCOUNT": "5000",
     }
 

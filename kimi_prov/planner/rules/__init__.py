@@ -21,7 +21,7 @@ def judge(case: Case) -> list[Finding]:
 
 
 def table() -> str:
-    """Give the documentation of every rule as Markdown: `docs/rules.md`."""
+    """Give the documentation of every rule as Markdown: `docs/reference/findings.md`."""
     lines = [
         "# Rules",
         "",

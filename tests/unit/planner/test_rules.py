@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from plan_inputs import GIB, blocked_by, found, gpu_facts, lab_facts, metal_facts, plan
 
-from kimi_prov.planner.rules import table
 from kimi_prov.planner.rules.case import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "rules.md"
 HUGE = {"model": "kimi-k2.5", "weights_source": None}
 AVX512 = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "avx512vbmi"]
 
@@ -332,12 +329,6 @@ def test_a_rule_says_what_was_assumed(
 
 def test_every_rule_has_a_test() -> None:
     assert {row[0] for row in [*TABLE, *ALWAYS]} == set(RULES)
-
-
-def test_the_documentation_is_that_of_the_rules() -> None:
-    assert DOCS.read_text(encoding="utf-8") == table(), (
-        "run: python -m kimi_prov.planner.rules > docs/rules.md"
-    )
 
 
 def test_our_own_engine_may_hold_the_gpus() -> None:
