@@ -153,3 +153,11 @@ def test_a_circle_of_imports_is_not_drawn() -> None:
 
 def test_the_picture_leaves_out_what_a_longer_way_says() -> None:
     assert picture.reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()})["a"] == {"b"}
+
+
+def test_the_drawing_of_the_flow_names_units_that_the_roles_install() -> None:
+    drawn = set(re.findall(r"kimi-[a-z]+|srv-kimi-ram", (DOCS / "images/flow.svg").read_text()))
+    roles = "\n".join(
+        str(file) + file.read_text() for file in (ROOT / "roles").rglob("*") if file.is_file()
+    )
+    assert {name for name in drawn - {"kimi-prov"} if name not in roles} == set()
