@@ -58,4 +58,4 @@ bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging, wh
 docs: $(STAMP) ## make the reference pages and the picture from the definitions
 	python docs/generate.py
 score: $(STAMP) ## how well speeds are predicted, on sources left out (ROWS=FILE for other rows)
-	python -m kimi_prov.planner.speed.score $(ROWS)
+	python -m kimi_prov.planner.throughput.score $(ROWS)

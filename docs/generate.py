@@ -17,7 +17,7 @@ from picture import packages
 
 from kimi_prov.cli import cli
 from kimi_prov.planner import rules
-from kimi_prov.planner.variables import VARIABLES, Variable
+from kimi_prov.planner.settings.definitions import (VARIABLES, Variable)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

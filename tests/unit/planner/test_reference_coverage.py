@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import kimi_prov.planner
-from kimi_prov.ansible import wheels
-from kimi_prov.planner.rules.case import RULES
+from kimi_prov.packaging import lock_files
+from kimi_prov.planner.rules.context import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = yaml.safe_load((ROOT / "data" / "reference_coverage.yaml").read_text())["coverage"]
@@ -49,7 +49,7 @@ def test_what_is_called_proven_names_a_test() -> None:
 
 def test_each_cuda_lock_pins_torch_and_nccl() -> None:
     for lock in (SOURCES.parent / "catalog" / "locks").glob("*-cuda-*.txt"):
-        names = {pin.name for pin in wheels.pins(lock.read_text())}
+        names = {pin.name for pin in lock_files.pins(lock.read_text())}
         assert "torch" in names, lock.name
         assert {"nvidia-nccl-cu12", "nvidia-nccl-cu13"} & names, lock.name
 
