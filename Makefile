@@ -41,7 +41,7 @@ demo: $(STAMP) deps ## a lab host, a served model, a real chat
 demo-down: $(STAMP) ## take the demo's lab host away
 	kimi-prov lab down inventories/lab
 
-.PHONY: lint test-fast test test-slow bench score
+.PHONY: lint test-fast test test-slow bench docs score
 lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	ruff check .
 	ruff format --check .
@@ -49,11 +49,13 @@ lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	ansible-lint
 test-fast: lint ## lint, types and units
 	pytest tests/unit
-test: lint deps ## everything that must hold
+test: lint deps ## lint, types, units and the lab, without what is slow
 	pytest tests/unit tests/lab -m "not slow"
 test-slow: $(STAMP) deps-slow ## emulated machines and large installs
 	pytest tests -m slow
 bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging, what the unit costs
 	python tests/bench/run.py
+docs: $(STAMP) ## make the reference pages and the picture from the definitions
+	python docs/generate.py
 score: $(STAMP) ## how well speeds are predicted, on sources left out (ROWS=FILE for other rows)
 	python -m kimi_prov.planner.throughput.score $(ROWS)

@@ -211,7 +211,8 @@ def _processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Process
 
 
 def _unknown(path: tuple[str | int, ...], error: UserError) -> MisfitError:
-    return MisfitError(path, f"{error.message} (or add a row of your own: docs/catalogue.md)")
+    page = "docs/guides/catalogue.md"
+    return MisfitError(path, f"{error.message} (or add a row of your own: {page})")
 
 
 def _nodes(cpu: _Processors, memory_bytes: int) -> list[dict[str, Any]]:

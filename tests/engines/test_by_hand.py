@@ -1,4 +1,4 @@
-"""docs/kt-experts.md, "By hand": its commands, run as written against the lab's tiny INT4 model."""
+"""The commands of docs/guides/kt-experts.md, "By hand", run against the lab's tiny INT4 model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READY = "Application startup complete"
 
 def documented() -> list[str]:
     """The commands of the section, each on lines that a backslash joins."""
-    page = (ROOT / "docs" / "kt-experts.md").read_text()
+    page = (ROOT / "docs" / "guides" / "kt-experts.md").read_text()
     section = page.split("## By hand", 1)[1].split("\n## ", 1)[0]
     code = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
     return re.sub(r"\\\n\s*", "", code).splitlines()

@@ -148,7 +148,7 @@ def environment(way: ExpertBackend, place: Placement) -> dict[str, str]:
         "KIMI_KT_NODES": ",".join(map(str, place.pools)),
         "KIMI_KT_THREADS": str(place.pool_threads),
         # So long vLLM's threads stay awake from one operation to the next, and no longer, so that
-        # the pools get the shared cores: the best of ten ways measured (docs/kt-experts.md).
+        # the pools get the shared cores: the best of ten ways measured (docs/guides/kt-experts.md).
         "GOMP_SPINCOUNT": "5000",
     }
 

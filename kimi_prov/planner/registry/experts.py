@@ -8,7 +8,7 @@ _KT_MEASURED = (
     "kt-kernel 0.7.2, measured; RAWINT4 serves Kimi's own int4 files with 0.0096 "
     "and converts nothing"
 )
-_PAGE = "docs/kt-experts.md"
+_PAGE = "docs/guides/kt-experts.md"
 
 DEFINITIONS = (
     Definition(
@@ -79,7 +79,7 @@ DEFINITIONS = (
         "experts.faster",
         title="Once started, vLLM's own experts may answer faster: they read weights with AMX",
         severities=("info",),
-        source="16 cores with AMX, whole layers of Kimi, 2026-11-21: docs/kt-experts.md",
+        source="16 cores with AMX, whole layers of Kimi, 2026-11-21: docs/guides/kt-experts.md",
         remedy="setting",
     ),
     Definition(

@@ -176,9 +176,9 @@ def _unknown(name: str, where: str | None) -> UserError:
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return UserError(
         f"{where or 'the inventory'}: unknown variable {name}{hint}",
-        fix=f"rename it to {near[0]}, or remove it; docs/variables.md lists them all"
+        fix=f"rename it to {near[0]}, or remove it; docs/reference/variables.md lists them all"
         if near
-        else "remove it; docs/variables.md lists all variables",
+        else "remove it; docs/reference/variables.md lists all variables",
     )
 
 

@@ -1,4 +1,4 @@
-"""Each trouble and caveat of the reference documents, one by one: a rule, or a reason why not."""
+"""Each problem and caveat of the reference documents, one by one: a rule, or a reason why not."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+import kimi_prov.planner
+from kimi_prov.packaging import lock_files
 from kimi_prov.planner.registry import DEFINITIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +24,24 @@ def test_an_entry_is_covered(row: dict[str, Any]) -> None:
     assert set(row["rules"]) <= set(DEFINITIONS)
     assert row["rules"] or row["reason"]
     assert not (row["rules"] and row.get("reason"))
+    # An unquoted comma in the file would cut a sentence and make a key of its rest.
+    assert set(row) <= {"reference", "entry", "rules", "also", "reason", "proven"}
+    assert ("also" in row) == ("proven" in row)
+
+
+def test_what_is_called_proven_names_a_test() -> None:
+    for named in {row["proven"] for row in ROWS if "proven" in row} - {"nothing"}:
+        path, _, test = named.partition("::")
+        assert f"def {test or 'test_'}" in (ROOT.parent / path).read_text(), named
+
+
+def test_each_cuda_lock_pins_torch_and_nccl() -> None:
+    for lock in (Path(kimi_prov.planner.__file__).parents[1] / "catalog" / "locks").glob(
+        "*-cuda-*.txt"
+    ):
+        names = {pin.name for pin in lock_files.pins(lock.read_text())}
+        assert "torch" in names, lock.name
+        assert {"nvidia-nccl-cu12", "nvidia-nccl-cu13"} & names, lock.name
 
 
 @pytest.mark.parametrize("number", range(1, 13))

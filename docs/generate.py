@@ -1,0 +1,266 @@
+"""Makes the pages of docs/reference from the definitions in the code: `make docs`.
+
+`--check` writes nothing, names each page that is stale and exits 1. Nothing of the product imports
+this file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import yaml
+from picture import packages
+
+from kimi_prov.cli import cli
+from kimi_prov.planner.registry import DEFINITIONS, SUBJECTS
+from kimi_prov.planner.registry.definition import REMEDIES, SEVERITIES
+from kimi_prov.planner.settings.definitions import VARIABLES, Variable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kimi_prov.planner.registry.definition import Definition
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+REFERENCE = DOCS / "reference"
+# The role `plan` sets these; nobody writes them in an inventory.
+_INPUTS = {"kimi_plan", "kimi_facts"}
+
+
+def pages() -> dict[Path, str]:
+    """Return every generated page with its text."""
+    return {
+        REFERENCE / "variables.md": variables(),
+        REFERENCE / "role-options.md": role_options(),
+        REFERENCE / "findings.md": findings(),
+        REFERENCE / "commands.md": commands(),
+        REFERENCE / "json-documents.md": json_documents(),
+        DOCS / "images" / "packages.svg": packages(ROOT / "kimi_prov"),
+    }
+
+
+def variables() -> str:
+    """Return the page of the inventory variables, one table a group."""
+    lines = [
+        *_head("Variables"),
+        "Settings in an inventory. Every variable except `kimi_model` has a default. A value in",
+        "the inventory overrides the planner's choice; where the two contradict each other, the",
+        "plan has a [finding](findings.md). Paths on the control machine are relative to the",
+        "inventory's directory.",
+        "",
+        "The roles have options of their own: [role-options.md](role-options.md).",
+    ]
+    for group in dict.fromkeys(variable.group for variable in VARIABLES):
+        lines += ["", f"## {group}", ""]
+        lines += _table(
+            ("variable", "type", "default", "what it does", "example"),
+            (_variable(v) for v in VARIABLES if v.group == group),
+        )
+    return _text(lines)
+
+
+def _variable(variable: Variable) -> tuple[str, ...]:
+    kinds = [*(variable.choices or (variable.kind,)), *(["auto"] if variable.auto else [])]
+    default = "" if variable.default in (None, [], {}) else f"`{variable.default}`"
+    name, example = f"`{variable.name}`", f"`{variable.example}`"
+    return name, " | ".join(dict.fromkeys(kinds)), default, variable.help, example
+
+
+def findings() -> str:
+    """Return the page of every finding, by subject, from the registry."""
+    lines = [
+        *_head("Findings"),
+        "What `check`, `plan` and `apply` report of a machine, by subject. An id never changes:",
+        "scripts may compare it. Words in italics are filled in; slashes part the titles of one",
+        "finding. Where the remedy costs nothing but work, or has a price, the finding has",
+        "`cost_usd` and `cost_basis`.",
+        "",
+        *_table(("severity", "what it does"), SEVERITIES.items()),
+        "",
+        *_table(("remedy", "what it takes"), REMEDIES.items()),
+        "",
+        "Two marks stand beside a severity:",
+        "",
+        "- *blocks apply*: `check` and `plan` go on, and `apply` refuses the host all the same.",
+        "- *apply fixes it*: `apply` does not refuse the host for it. For what goes with the",
+        "  driver this holds where the plan installs it or restarts the machine for it.",
+    ]
+    ordered = sorted(DEFINITIONS.values(), key=lambda row: (_subject(row), row.id))
+    for subject, rows in groupby(ordered, key=_subject):
+        lines += ["", f"## {SUBJECTS[subject]}", ""]
+        head = ("id", "title", "severity", "remedy", "source")
+        lines += _table(head, (_finding(row) for row in rows))
+    return _text(lines)
+
+
+def _subject(definition: Definition) -> str:
+    return definition.id.partition(".")[0]
+
+
+def _finding(definition: Definition) -> tuple[str, ...]:
+    titles = [*definition.shown_titles()]
+    titles += ["the title of a row of the catalogue"] if definition.own_title else []
+    severity = ", ".join(definition.severities)
+    severity += "; *blocks apply*" if definition.blocks_apply else ""
+    severity += "; *apply fixes it*" if definition.fixed_by_apply else ""
+    shown = f"`{definition.id}`", " / ".join(titles), severity, definition.remedy
+    return *shown, definition.source
+
+
+def role_options() -> str:
+    """Return the page of every role: its entry points and the options that an inventory may set."""
+    lines = [
+        *_head("Role options"),
+        "Set these options in the inventory beside the `kimi_` variables. A role's name is its",
+        "tag too: `kimi-prov apply INVENTORY --tags serve`. Roles read the plan (`kimi_plan`) and",
+        "the facts (`kimi_facts`), which the role `plan` sets; do not set these two yourself.",
+    ]
+    for folder in sorted((ROOT / "roles").iterdir()):
+        lines += _role(folder)
+    return _text(lines)
+
+
+def _role(folder: Path) -> Iterator[str]:
+    spec = yaml.safe_load((folder / "meta" / "argument_specs.yml").read_text())["argument_specs"]
+    file = folder / "defaults" / "main.yml"
+    defaults = (yaml.safe_load(file.read_text()) if file.exists() else None) or {}
+    yield from ("", f"## {folder.name}", "")
+    options: dict[str, dict[str, Any]] = {}
+    for name, entry in spec.items():
+        yield f"- `{name}`: {entry['short_description']}."
+        options |= entry.get("options") or {}
+    rows = [
+        (f"`{name}`", option["type"], _default(defaults[name]), _line(option["description"]))
+        for name, option in options.items()
+        if name not in _INPUTS
+    ]
+    yield ""
+    if rows:
+        yield from _table(("option", "type", "default", "what it does"), rows)
+    else:
+        yield "No options."
+
+
+def _default(value: object) -> str:
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`" if value != "" else ""
+
+
+def commands() -> str:
+    """Return the page of every command with its arguments and options."""
+    lines = [
+        *_head("Commands"),
+        f"{cli.epilog} [exit-codes.md](exit-codes.md) explains each.",
+        "",
+        "`kimi-prov --version` prints the version; `-h` and `--help` work on every command.",
+        "",
+    ]
+    found = list(_commands(cli, "kimi-prov"))
+    lines += [f"- [`{name}`](#{anchor(name)}): {_first(command)}" for name, command in found]
+    for name, command in found:
+        lines += _command(name, command)
+    return _text(lines)
+
+
+def _commands(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]:
+    for name, command in sorted(group.commands.items()):
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{prefix} {name}")
+        else:
+            yield f"{prefix} {name}", command
+
+
+def _command(name: str, command: click.Command) -> Iterator[str]:
+    context = click.Context(command, info_name=name)
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield from ("", f"## {name}", "", f"    {name} {usage}", "")
+    for paragraph in (command.help or "").replace("\b", "").split("\n\n"):
+        yield from (_line(paragraph), "")
+    rows = []
+    for option in (p for p in command.params if isinstance(p, click.Option)):
+        record = option.get_help_record(context)
+        assert record is not None, option.name  # noqa: S101  (there is no hidden option)
+        rows.append((f"`{record[0]}`", _line(record[1])))
+    if rows:
+        yield from _table(("option", "what it does"), rows)
+    else:
+        yield "No options."
+
+
+def _first(command: click.Command) -> str:
+    return _line((command.help or "").split("\n\n")[0])
+
+
+def json_documents() -> str:
+    """Return the page of every JSON document: its schema's file and its keys."""
+    lines = [
+        *_head("JSON documents"),
+        "Every document begins with `schema`. Sizes are bytes and rates are per second, unless the",
+        "key names another unit. `null` means unknown, never none. The schemas (JSON Schema",
+        "2020-12) have every nested key. Within `v1` keys are added, never removed or renamed.",
+    ]
+    found = (ROOT / "kimi_prov" / "schemas").glob("*.json")
+    for name, file in sorted((_document(file), file) for file in found):
+        schema = json.loads(file.read_text(encoding="utf-8"))
+        said = [schema[key] for key in ("title", "description") if schema.get(key, name) != name]
+        lines += ["", f"## {name}", "", *[f"{_line(text).removesuffix('.')}." for text in said]]
+        lines += ["", f"Schema: `{file.relative_to(ROOT)}`. Keys, required ones in bold:", ""]
+        needed = schema.get("required", [])
+        keys = [f"**`{key}`**" if key in needed else f"`{key}`" for key in schema["properties"]]
+        lines += [", ".join(keys) + "."]
+    return _text(lines)
+
+
+def _document(file: Path) -> str:
+    schema = json.loads(file.read_text(encoding="utf-8"))
+    return str(schema["properties"]["schema"]["const"])
+
+
+def anchor(heading: str) -> str:
+    """Return a heading's anchor as GitHub makes it."""
+    kept = (c for c in heading.lower() if c.isalnum() or c in " -_")
+    return "".join(kept).replace(" ", "-")
+
+
+def _head(title: str) -> list[str]:
+    return [f"# {title}", "", "<!-- Made from the definitions by `make docs`; do not edit. -->", ""]
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "| " + " | ".join("---" for _ in head) + " |"
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _text(lines: Iterable[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str]) -> int:
+    """Write the pages that differ; with `--check`, only name them and return 1."""
+    check = argv == ["--check"]
+    stale = [
+        (path, text)
+        for path, text in pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    for path, text in stale:
+        sys.stdout.write(f"{'stale' if check else 'wrote'}: {path.relative_to(ROOT)}\n")
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,163 @@
+"""Docs hold: generated pages are current, links lead somewhere, what they name exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from kimi_prov.cli import cli
+from kimi_prov.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS))
+
+import picture  # noqa: E402  (it lies beside the pages)
+from generate import anchor  # noqa: E402
+
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+LINK = re.compile(r"(?<!`)!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+HOMES = ("kimi_prov/", "roles/", "playbooks/", "tests/", "inventories/", "docs/")
+
+
+def by_name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def prose(page: Path) -> str:
+    """The page without its indented and fenced code."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", prose(page), flags=re.MULTILINE)
+    return {anchor(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)) for heading in headings}
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Every command line of kimi-prov in a block of code."""
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        for line in re.findall(r"^    (?:# )?(kimi-prov .*)$", text, flags=re.MULTILINE):
+            for part in re.split(r"&&|\s\|\s", re.sub(r"\s+# .*", "", line)):
+                words = shlex.split(part)
+                if words[0] == "kimi-prov":
+                    yield f"{by_name(page)}: {part.strip()}", words[1:]
+
+
+def test_the_generated_pages_are_current() -> None:
+    script = [sys.executable, str(DOCS / "generate.py"), "--check"]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}run: make docs"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
+    for target in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, heading = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{by_name(page)}: {target}"
+        assert not heading or heading in anchors(file), f"{by_name(page)}: {target}"
+
+
+# The changelog names what was, too.
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=by_name)
+def test_paths_in_the_repository_exist(page: Path) -> None:
+    for word in CODE.findall(prose(page)):
+        path, _, test = word.partition("::")
+        if not path.startswith(HOMES) or " " in path:
+            continue
+        files = list(ROOT.glob(path.rstrip("/")))
+        assert files, f"{by_name(page)}: {word}"
+        assert not test or f"def {test}(" in files[0].read_text(), f"{by_name(page)}: {word}"
+
+
+def test_the_index_names_every_page() -> None:
+    index = DOCS / "README.md"
+    named = {(DOCS / target.partition("#")[0]).resolve() for target in LINK.findall(prose(index))}
+    assert {page for page in DOCS.rglob("*.md") if page not in named} == {index}
+
+
+def test_commands_in_code_blocks_have_the_options_that_they_use() -> None:
+    seen = 0
+    for where, words in commands():
+        command: click.Command = cli
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+            command = command.commands[words.pop(0)]
+        known = {name for option in command.params for name in option.opts} | {"--help"}
+        used = {word.partition("=")[0] for word in words if word.startswith("-")}
+        assert used <= known, where
+        seen += 1
+    assert seen > 40
+
+
+def test_the_page_of_exit_codes_has_each_of_them() -> None:
+    rows = re.findall(r"^\| (\d+) \|", (DOCS / "reference/exit-codes.md").read_text(), re.MULTILINE)
+    assert [int(row) for row in rows] == [int(code) for code in ExitCode]
+
+
+def test_troubleshooting_names_findings_and_messages_that_the_code_has() -> None:
+    files = [f for kind in ("py", "yaml") for f in (ROOT / "kimi_prov").rglob(f"*.{kind}")]
+    code = "\n".join(file.read_text() for file in files)
+    page = prose(DOCS / "troubleshooting.md")
+    ids = {word for word in CODE.findall(page) if re.fullmatch(r"[a-z_]+\.[a-z_]+", word)}
+    assert {name for name in ids if f'"{name}"' not in code} == set()
+    quoted = set(re.findall(r'"([^"\n`]+)"', page))
+    assert {words for words in quoted if words not in code} == set()
+
+
+def test_every_claim_names_a_run_of_the_table() -> None:
+    page = (DOCS / "evidence.md").read_text()
+    runs, claims = page.split("## On lab hosts")
+    names = set(re.findall(r"^\| ([^|]+?) \| (?:`|by hand)", runs, re.MULTILINE))
+    rows = re.findall(r"^\| [^-].* \| ([^|]+) \|$", claims, re.MULTILINE)
+    used = {run for cell in rows for run in cell.split(", ")} - {"last run"}
+    assert used <= names | {"by hand", "never"}
+
+
+def test_the_picture_is_the_same_whatever_the_order_of_a_set() -> None:
+    script = "import sys, pathlib; sys.path.insert(0, 'docs'); import picture; "
+    script += "print(picture.packages(pathlib.Path('kimi_prov')))"
+    drawn = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={"PYTHONHASHSEED": seed},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(drawn) == 1
+
+
+def test_a_circle_of_imports_is_not_drawn() -> None:
+    with pytest.raises(ValueError, match="a -> b -> a"):
+        picture.floors({"a": {"b"}, "b": {"a"}})
+
+
+def test_the_picture_leaves_out_what_a_longer_way_says() -> None:
+    assert picture.reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()})["a"] == {"b"}
+
+
+def test_the_drawing_of_the_flow_names_units_that_the_roles_install() -> None:
+    drawn = set(re.findall(r"kimi-[a-z]+|srv-kimi-ram", (DOCS / "images/flow.svg").read_text()))
+    roles = "\n".join(
+        str(file) + file.read_text() for file in (ROOT / "roles").rglob("*") if file.is_file()
+    )
+    assert {name for name in drawn - {"kimi-prov"} if name not in roles} == set()
