@@ -31,6 +31,8 @@ KEYS = f"{ETC}/keys"
 PROXY = f"{ETC}/proxy"
 FIREWALL = f"{ETC}/firewall.nft"
 
+SYSTEMD = "/etc/systemd/system"
+
 HOME = "/var/lib/kimi"
 STATE = f"{HOME}/state"
 # The version of the driver that this product installed, held, and can go back to.
@@ -49,6 +51,21 @@ APPLY_LOCK = "/run/kimi-apply.lock"
 ENV_COMPLETE = ".complete"
 # Written last into a model's directory.
 MODEL_VERIFIED = ".kimi-verified"
+
+
+# Files of the roles whose content, owner and mode are facts: a role writes only what differs.
+MANAGED = (
+    "/etc/apt/apt.conf.d/52kimi-nvidia",
+    "/etc/sysctl.d/80-kimi.conf",
+    f"{SYSTEMD}/kimi-firewall.service",
+    f"{SYSTEMD}/kimi-proxy.service",
+    f"{SYSTEMD}/nftables.service.d/kimi-firewall.conf",
+    "/etc/tmpfiles.d/kimi-tuning.conf",
+    "/etc/tmpfiles.d/kimi.conf",
+    CA_BUNDLE,
+    FIREWALL,
+    f"{PROXY}/haproxy.cfg",
+)
 
 
 def tuned(version: str) -> str:

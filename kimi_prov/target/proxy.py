@@ -33,7 +33,8 @@ TAKE_OVER_S = 10.0
 def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Bring certificate and keys to `wish` {"tls": {...}, "api_keys": {name: sha256}}.
 
-    The running proxy takes new keys over at once; a new certificate waits for `settle`.
+    The running proxy takes new keys over at once; a new certificate waits for `settle`. `settled`
+    says whether the proxy runs what is in place now, so that nobody has to ask again.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
     certificate = tls.ensure(paths, wish["tls"], check=check)
@@ -42,6 +43,7 @@ def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[s
         "changed": made or certificate["changed"] or known["changed"],
         "certificate": certificate,
         "keys": known,
+        "settled": settled(paths),
     }
 
 
@@ -72,6 +74,14 @@ def action(running: str, wanted: str, *, active: bool) -> str:
     if running.partition("-")[0] != wanted.partition("-")[0]:
         return "restart"
     return "" if running == wanted else "reload"
+
+
+def settled(paths: Paths) -> bool:
+    """Whether `settle` would find nothing to do."""
+    unit = units.show(PROXY_UNIT).get(PROXY_UNIT, {})
+    if not unit.get("enabled") or unit.get("stale") or unit.get("state") != "active":
+        return False
+    return _running(paths) == stamp(paths) and not _map_differs(paths)
 
 
 def settle(paths: Paths, *, check: bool = False) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kimi_prov import catalog
-from kimi_prov.ansible import systemd, wheels
+from kimi_prov.ansible import files, systemd, wheels
 from kimi_prov.catalog import plugins
 from kimi_prov.lab.state import cache_home
 
@@ -41,6 +41,7 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., object]]:
         """Map the names that templates use."""
         return {
+            "differing_files": files.differing,
             "systemd_quote": systemd.quote_argument,
             "systemd_assignment": systemd.quote_assignment,
             "lock_path": lock_path,
