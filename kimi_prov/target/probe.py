@@ -1,7 +1,7 @@
 """`probe`: the facts of this machine as JSON on standard output; nothing is changed.
 
-It needs no root: what only root can see is null. With `--lock HOLDER` the apply lock is taken first,
-and the answer to that stands in the facts as `lock`; where another holds it, it stands alone.
+It needs no root: what only root can see is null. With `--lock HOLDER` the apply lock is taken
+first, and the answer stands beside the facts as `lock`; alone where another holds it.
 """
 
 from __future__ import annotations
