@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from kimi_prov import bundle
 from kimi_prov.errors import UserError
+from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ def given(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """Return the options of roles that are among `names`, each with its specification."""
     words = {str(name) for name in names}
     found: dict[str, Mapping[str, Any]] = {}
-    for folder in sorted((bundle.root() / "roles").iterdir()):
+    for folder in sorted((resources.root() / "roles").iterdir()):
         named = {word for word in words if word.startswith(f"{folder.name}_")}
         if named:
             declared = _declared(folder)

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kimi_prov.catalog.loader import LOCKS, load
-from kimi_prov.hardware import recording
+from kimi_prov.facts import recording
 from kimi_prov.lab import settings
+from kimi_prov.on_host.engine import command_check
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.wishes import parse
-from kimi_prov.target import engine_check
+from kimi_prov.planner.settings.parsing import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +114,7 @@ def test_the_real_parser_accepts_the_command_line(
     argv, environment = command_line(units)
     if version == "0.32.0":
         argv += ["--numa-bind", "--numa-bind-nodes", *"00001111"]
-    assert engine_check.ask(parser_of(version), argv, environment) is None
+    assert command_check.ask(parser_of(version), argv, environment) is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -128,13 +128,13 @@ def test_the_real_parser_accepts_what_is_planned_for_it(
         row |= {"model": card[0], "compute_capability": card[1]}
     wishes = {"kimi_model": "kimi-k2.5", "kimi_engine_version": version}
     instance = make_plan(facts, parse(wishes, host="server"), load())["instances"][0]
-    assert engine_check.ask(parser_of(version), instance["argv"], instance["env"]) is None
+    assert command_check.ask(parser_of(version), instance["argv"], instance["env"]) is None
 
 
 def test_the_real_parser_refuses_what_is_dead(parser_of: Callable[[str], Path]) -> None:
     """The judge can say no."""
     argv, environment = command_line(GOLDEN[0])
-    refusal = engine_check.ask(parser_of("0.19.1"), [*argv, "--swap-space", "4"], environment)
+    refusal = command_check.ask(parser_of("0.19.1"), [*argv, "--swap-space", "4"], environment)
     assert refusal is not None
     assert "unrecognized arguments: --swap-space" in refusal
 

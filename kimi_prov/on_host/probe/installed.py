@@ -1,0 +1,163 @@
+"""What of ours is on the machine already."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+from kimi_prov.contract import paths
+from kimi_prov.on_host.system.process import PROXY_USER
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.machine import Machine
+
+# Services that a package of ours brings along; whether they ran before is kept for `destroy`.
+_SERVICES = ("haproxy.service",)
+_UNITS = (
+    *_SERVICES,
+    "firewalld.service",
+    "kimi-convert.service",
+    "kimi-fetch.service",
+    "kimi-firewall.service",
+    "kimi-proxy.service",
+    "kimi-serve@*.service",
+    "kimi-stage.service",
+    "kimi-warm.service",
+    "nvidia-fabricmanager.service",
+    "nvidia-persistenced.service",
+    "srv-kimi-ram.mount",
+)
+
+
+def units(machine: Machine) -> Dict[str, Dict[str, str]]:
+    """State of our units and of firewalld: name to the properties that systemd tells."""
+    text = machine.run(
+        [
+            "systemctl",
+            "show",
+            "--property=Id,LoadState,ActiveState,SubState,UnitFileState",
+            "--",
+            *_UNITS,
+        ]
+    )
+    found: Dict[str, Dict[str, str]] = {}
+    for block in (text or "").split("\n\n"):
+        row = dict(line.partition("=")[::2] for line in block.splitlines())
+        if row.get("Id") and row.get("LoadState") not in ("not-found", "masked", None):
+            found[row["Id"]] = row
+    return found
+
+
+def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
+    """Engines, models, plan and program of ours; null where we may not look."""
+    return {
+        "plan_sha256": _sha256(machine, paths.PLAN),
+        "target_sha256": _sha256(machine, paths.ZIPAPP),
+        "engine_envs": [
+            path.split("/")[-2] for path in machine.glob(f"{paths.ENGINES}/*/{paths.ENV_COMPLETE}")
+        ],
+        "engine_link": _link(machine, paths.ENGINE),
+        "models": _models(machine),
+        "models_verified": [
+            os.path.dirname(path)
+            for path in machine.glob(f"{paths.MODELS}/*/*/{paths.MODEL_VERIFIED}")
+        ],
+        "ram_disk_mounted": os.path.ismount(machine.path(paths.RAM)) if machine.live else None,
+        "files": {path: _file(machine, path) for path in paths.MANAGED},
+        "user": _has_user(machine, paths.USER),
+        "proxy_user": _has_user(machine, PROXY_USER),
+        "before": _kept(machine, f"{paths.STATE}/before.json"),
+        "driver": _kept(machine, paths.DRIVER_STATE),
+        "nccl": _kept(machine, paths.NCCL_STATE),
+        "services": {
+            name: {
+                "enabled": states[name].get("UnitFileState") == "enabled",
+                "active": states[name].get("ActiveState") == "active",
+            }
+            for name in _SERVICES
+            if name in states
+        },
+        "units": {
+            name: row.get("ActiveState") for name, row in sorted(states.items()) if "kimi" in name
+        },
+    }
+
+
+def _kept(machine: Machine, path: str) -> Optional[Dict[str, Any]]:
+    """Read what an apply kept of what it found or did; None where there is nothing."""
+    try:
+        found = json.loads(machine.read(path) or "null")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _models(machine: Machine) -> List[Dict[str, Any]]:
+    """Bytes that each model takes on the disk, unfinished downloads included."""
+    return [
+        {"dir": path, "disk_bytes": _disk_bytes(machine.path(path))}
+        for path in machine.glob(f"{paths.MODELS}/*/*")
+        if os.path.isdir(machine.path(path))
+    ]
+
+
+def _disk_bytes(path: str) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total
+
+
+def _link(machine: Machine, path: str) -> Optional[str]:
+    try:
+        return os.path.basename(os.readlink(machine.path(path)).rstrip("/"))
+    except OSError:
+        return None
+
+
+def _sha256(machine: Machine, path: str) -> Optional[str]:
+    try:
+        with open(machine.path(path), "rb") as stream:
+            return hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return None
+
+
+def _file(machine: Machine, path: str) -> Optional[Dict[str, str]]:
+    """Tell content, owner and mode of a regular file; None for anything else, or none at all."""
+    try:
+        descriptor = os.open(machine.path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as stream:
+            about = os.fstat(stream.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                return None
+            digest = hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return None
+    return {
+        "sha256": digest,
+        "owner": _name(machine, "/etc/passwd", about.st_uid),
+        "group": _name(machine, "/etc/group", about.st_gid),
+        "mode": f"{stat.S_IMODE(about.st_mode):04o}",
+    }
+
+
+def _name(machine: Machine, database: str, number: int) -> str:
+    """Name a user or group; one without a name keeps its number."""
+    for line in (machine.read(database) or "").splitlines():
+        fields = line.split(":")
+        if len(fields) > 2 and fields[2] == str(number):
+            return fields[0]
+    return str(number)
+
+
+def _has_user(machine: Machine, user: str) -> bool:
+    lines = (machine.read("/etc/passwd") or "").splitlines()
+    return any(line.startswith(f"{user}:") for line in lines)
