@@ -18,7 +18,7 @@ $(STAMP): tests/requirements.txt pyproject.toml
 	@tests/system-packages python3-venv
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --require-hashes -r <(sed -n '/^uv==/,/^[^ ]/p' tests/requirements.txt | sed '$$d')
-	uv pip install -q --python $(BIN)/python --require-hashes -r tests/requirements.txt
+	uv pip install -q --compile-bytecode --python $(BIN)/python --require-hashes -r tests/requirements.txt
 	uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -37,6 +37,8 @@ PROXY = f"{ETC}/proxy"
 FIREWALL = f"{ETC}/firewall.nft"
 UNITS = "/etc/systemd/system"
 
+SYSTEMD = "/etc/systemd/system"
+
 HOME = "/var/lib/kimi"
 STATE = f"{HOME}/state"
 # What the first apply found, for `destroy`.
@@ -62,6 +64,21 @@ ENV_COMPLETE = ".complete"
 MODEL_VERIFIED = ".kimi-verified"
 # The table of the firewall, as nft names it.
 FIREWALL_TABLE = ("inet", "kimi")
+
+
+# Files of the roles whose content, owner and mode are facts: a role writes only what differs.
+MANAGED = (
+    "/etc/apt/apt.conf.d/52kimi-nvidia",
+    "/etc/sysctl.d/80-kimi.conf",
+    f"{SYSTEMD}/kimi-firewall.service",
+    f"{SYSTEMD}/kimi-proxy.service",
+    f"{SYSTEMD}/nftables.service.d/kimi-firewall.conf",
+    "/etc/tmpfiles.d/kimi-tuning.conf",
+    "/etc/tmpfiles.d/kimi.conf",
+    CA_BUNDLE,
+    FIREWALL,
+    f"{PROXY}/haproxy.cfg",
+)
 
 
 def tuned(version: str) -> str:

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
+# What an apply of a converged host may cost. More is a task that looks for itself at what the facts
+# tell, or a module where none is needed.
+MOST_TASKS = 15
+MOST_ROUND_TRIPS = 20
+
 
 def apply_changed(host: Host, *args: str) -> int:
     """Number of tasks that an apply changed on a host."""
@@ -78,6 +83,46 @@ def test_check_mode_on_a_virgin_host_works_and_changes_nothing(virgin_host: Host
 
 
 def test_a_second_apply_changes_nothing(served_host: Host) -> None:
+    assert apply_changed(served_host) == 0
+
+
+def test_an_apply_with_nothing_to_do_asks_the_machine_little(
+    served_host: Host, tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked"
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\necho asked >>{asked}\nexec ssh "$@"\n')
+    ssh.chmod(0o755)
+    done = kimi_prov(
+        "apply",
+        *(served_host.inventory, "--limit", served_host.name),
+        env={"ANSIBLE_SSH_EXECUTABLE": str(ssh)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    kept = newest_run(served_host.inventory)
+    result = json.loads((kept / "result.json").read_text())
+    assert result["hosts"][served_host.name]["changed"] == 0
+    ran = sum(row["tasks"] for row in json.loads((kept / "timings.json").read_text())["phases"])
+    assert ran <= MOST_TASKS
+    assert len(asked.read_text().splitlines()) <= MOST_ROUND_TRIPS
+
+
+def test_what_was_changed_by_hand_is_restored(served_host: Host) -> None:
+    spoiled = {
+        "/etc/kimi/proxy/haproxy.cfg": "chmod 0600",
+        "/etc/systemd/system/kimi-proxy.service": "sed -i /Description/d",
+        "/etc/systemd/system/nftables.service.d/kimi-firewall.conf": "rm",
+        "/etc/kimi/firewall.nft": "chown kimi",
+        "/etc/tmpfiles.d/kimi.conf": "truncate -s 0",
+    }
+    listing = f"stat -c '%n %a %U %G' {' '.join(spoiled)} && sha256sum {' '.join(spoiled)}"
+    before = served_host.ssh(listing)
+    served_host.ssh("; ".join(f"{command} {path}" for path, command in spoiled.items()))
+    served_host.ssh("rmdir /etc/systemd/system/nftables.service.d")
+    assert apply_changed(served_host, "--check", "--diff") > 0
+    assert apply_changed(served_host, "--tags", "firewall") > 0
+    assert apply_changed(served_host) > 0
+    assert served_host.ssh(listing) == before
     assert apply_changed(served_host) == 0
 
 

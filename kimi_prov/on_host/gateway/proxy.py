@@ -29,7 +29,8 @@ TAKE_OVER_S = 10.0
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Bring certificate and keys to `settings` {"tls": {...}, "api_keys": {name: sha256}}.
 
-    The running proxy takes new keys over at once; a new certificate waits for `converge`.
+    The running proxy takes new keys over at once; a new certificate waits for `converge`. `converged`
+    says whether the proxy runs what is in place now, so that nobody has to ask again.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
     certificate = tls.ensure(paths, settings["tls"], check=check)
@@ -38,6 +39,7 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
         "changed": made or certificate["changed"] or known["changed"],
         "certificate": certificate,
         "keys": known,
+        "converged": converged(paths),
     }
 
 
@@ -68,6 +70,14 @@ def action(running: str, wanted: str, *, active: bool) -> str:
     if running.partition("-")[0] != wanted.partition("-")[0]:
         return "restart"
     return "" if running == wanted else "reload"
+
+
+def converged(paths: Paths) -> bool:
+    """Whether `converge` would find nothing to do."""
+    unit = units.show(unit_names.PROXY).get(unit_names.PROXY, {})
+    if not unit.get("enabled") or unit.get("stale") or unit.get("state") != "active":
+        return False
+    return _running(paths) == stamp(paths) and not _map_differs(paths)
 
 
 def converge(paths: Paths, *, check: bool = False) -> dict[str, Any]:

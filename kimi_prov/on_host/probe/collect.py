@@ -1,6 +1,7 @@
 """`probe`: the facts of this machine as JSON on standard output; nothing is changed.
 
-It needs no root: what only root can see is null.
+It needs no root: what only root can see is null. With `--lock HOLDER` the apply lock is taken
+first, and the answer stands beside the facts as `lock`; alone where another holds it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kimi_prov.on_host.probe import (
     system,
 )
 from kimi_prov.on_host.probe import gpu as probe_gpu
+from kimi_prov.on_host.system import apply_lock
 from kimi_prov.on_host.system.machine import Machine
 
 SCHEMA = "kimi-prov/facts/v1"
@@ -78,14 +80,20 @@ def described(machine: Machine, *, timed: bool) -> Dict[str, Any]:
 
 
 def main(argv: List[str]) -> int:
-    """`probe [--output FILE] [--measure]`."""
+    """`probe [--output FILE] [--measure] [--lock HOLDER]`."""
     parser = argparse.ArgumentParser(prog="probe", description=__doc__)
     parser.add_argument("--output", metavar="FILE", help="write there instead of standard output")
     parser.add_argument(
         "--measure", action="store_true", help="time memory, disk and hashing too (10 s or more)"
     )
+    parser.add_argument("--lock", metavar="HOLDER", type=json.loads, help="take the apply lock")
     options = parser.parse_args(argv)
-    text = json.dumps(described(Machine(), timed=options.measure), indent=1, sort_keys=True) + "\n"
+    held: Dict[str, Any] = {"lock": apply_lock.acquire(options.lock)} if options.lock else {}
+    if held and not held["lock"]["held"]:
+        print(json.dumps(held))
+        return 0
+    facts = described(Machine(), timed=options.measure)
+    text = json.dumps({**facts, **held}, indent=1, sort_keys=True) + "\n"
     if options.output:
         with open(options.output, "w", encoding="utf-8") as stream:
             stream.write(text)

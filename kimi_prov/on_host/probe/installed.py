@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.on_host.system import units as systemd
+from kimi_prov.on_host.system.process import PROXY_USER
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
@@ -57,7 +59,9 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
             for path in machine.glob(f"{paths.MODELS}/*/*/{paths.MODEL_VERIFIED}")
         ],
         "ram_disk_mounted": os.path.ismount(machine.path(paths.RAM)) if machine.live else None,
-        "user": _has_user(machine),
+        "files": {path: _file(machine, path) for path in paths.MANAGED},
+        "user": _has_user(machine, paths.USER),
+        "proxy_user": _has_user(machine, PROXY_USER),
         "before": _kept(machine, paths.BEFORE),
         "driver": _kept(machine, paths.DRIVER_STATE),
         "nccl": _kept(machine, paths.NCCL_STATE),
@@ -119,6 +123,34 @@ def _sha256(machine: Machine, path: str) -> Optional[str]:
         return None
 
 
-def _has_user(machine: Machine) -> bool:
+def _file(machine: Machine, path: str) -> Optional[Dict[str, str]]:
+    """Tell content, owner and mode of a regular file; None for anything else, or none at all."""
+    try:
+        descriptor = os.open(machine.path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as stream:
+            about = os.fstat(stream.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                return None
+            digest = hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return None
+    return {
+        "sha256": digest,
+        "owner": _name(machine, "/etc/passwd", about.st_uid),
+        "group": _name(machine, "/etc/group", about.st_gid),
+        "mode": f"{stat.S_IMODE(about.st_mode):04o}",
+    }
+
+
+def _name(machine: Machine, database: str, number: int) -> str:
+    """Name a user or group; one without a name keeps its number."""
+    for line in (machine.read(database) or "").splitlines():
+        fields = line.split(":")
+        if len(fields) > 2 and fields[2] == str(number):
+            return fields[0]
+    return str(number)
+
+
+def _has_user(machine: Machine, user: str) -> bool:
     lines = (machine.read("/etc/passwd") or "").splitlines()
-    return any(line.startswith(f"{paths.USER}:") for line in lines)
+    return any(line.startswith(f"{user}:") for line in lines)

@@ -6,6 +6,7 @@ The plays are the real ones. Roles and the lock are stand-ins that say what they
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ class ActionModule(ActionBase):
 STUBS = {
     "plan/tasks/main": """
 - ansible.builtin.set_fact:
-    plan_made: {plan: {driver: {action: "{{ action }}", repository: null}}, facts: {}}
+    kimi_plan: {driver: {action: "{{ action }}", repository: null}}
+    kimi_facts: {}
 - kimi_lock: {state: present}
 """,
     "nvidia_driver/tasks/consent": """
@@ -91,6 +93,7 @@ def run(folder: Path, *argv: str, **hosts: dict[str, Any]) -> Done:
     (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
     (folder / "ansible.cfg").write_text("")
     (folder / "site.yml").write_text(SITE.read_text())
+    shutil.copytree(SITE.parent / "tasks", folder / "tasks")
     settings = {
         "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
         "ANSIBLE_ROLES_PATH": str(roles),

@@ -1,7 +1,9 @@
-"""Action `kimi_plan`: describe the machine, and work out what it shall become. Changes nothing."""
+"""Action `kimi_plan`: describe the machine, and work out what it shall become."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
+from kimi_prov.ansible import apply_lock, role_options
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import NoRightsError, run_sent
 from kimi_prov.catalog import loader
@@ -20,11 +23,11 @@ from kimi_prov.planner.settings.definitions import INTERNAL
 from kimi_prov.planner.settings.locate import locator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Returns `plan` and `facts`; the play keeps them as `kimi_plan` and `kimi_facts`."""
+    """Returns `plan` and `facts`; the role plan keeps them as `kimi_plan` and `kimi_facts`."""
 
     TRANSFERS_FILES = False
     _supports_check_mode = True
@@ -32,23 +35,46 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Check the settings before the machine is asked: what is misspelt needs no connection."""
+        """Check the settings before the machine is asked: what is misspelt needs no connection.
+
+        With `lock` the machine's apply lock is taken before it is described, in the same round
+        trip, and released again where no plan can be made. Check mode takes no lock.
+        """
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
+        locking = bool(self._task.args.get("lock", False)) and not self._task.check_mode
+        locate = locator(_sources(variables), extra=_extra())
         try:
-            wanted = self._settings(variables)
-            facts = run_sent(self, "probe")
-            plan = make_plan(facts, wanted, loader.load())
+            wanted = self._settings(variables, locate)
+            facts = run_sent(self, "probe", *_lock_arguments(locking=locking))
+            answer = facts.pop("lock", None)
+            if answer is not None and not answer["held"]:
+                answer = apply_lock.taken_over(self, answer)
+                if not answer["held"]:
+                    host = str(variables.get("inventory_hostname", "the machine"))
+                    return result | apply_lock.refusal(host, answer)
+                facts = run_sent(self, "probe")
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
         except NoRightsError as error:
             return result | failure(error, code="bad_input")
         except RemoteError as error:
             return result | failure(error)
-        document = {"plan": plan, "facts": facts}
-        return result | {"changed": False, **document, "kimi_document": plan}
+        try:
+            plan = make_plan(facts, wanted, loader.load())
+            self._check_role_options(variables, {"kimi_plan": plan, "kimi_facts": facts}, locate)
+        except BaseException as error:
+            if locking:
+                with contextlib.suppress(RemoteError, AnsibleError):
+                    apply_lock.release(self)
+            if isinstance(error, UserError):
+                return result | failure(error.message, error.fix, "bad_input")
+            raise
+        return result | {"changed": False, "plan": plan, "facts": facts, "kimi_document": plan}
 
-    def _settings(self, variables: Mapping[str, Any]) -> parsing.Settings:
+    def _settings(
+        self, variables: Mapping[str, Any], locate: Callable[[str], str | None]
+    ) -> parsing.Settings:
         values = {}
         names = [n for n in variables if str(n).startswith("kimi_") and n not in INTERNAL]
         for name in [*names, "ansible_host"]:
@@ -59,8 +85,25 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             values,
             host=str(variables.get("inventory_hostname", "")),
             base=Path(str(folder)) if folder else None,
-            locate=locator(_sources(variables), extra=_extra()),
+            locate=locate,
         )
+
+    def _check_role_options(
+        self,
+        variables: Mapping[str, Any],
+        planned: Mapping[str, Any],
+        locate: Callable[[str], str | None],
+    ) -> None:
+        """Check what the inventory sets of the roles' options; a value may refer to the plan."""
+        options = role_options.given(variables)
+        if options:
+            templar = self._templar.copy_with_new_env(available_variables={**variables, **planned})
+            values = {}
+            for name in options:
+                # What refers to a role's own variables has no value before that role runs.
+                with contextlib.suppress(AnsibleError):
+                    values[name] = templar.template(variables[name])
+            role_options.check(values, options, locate)
 
     def _value(self, name: str, value: Any) -> Any:  # noqa: ANN401  (whatever YAML can hold)
         try:
@@ -70,6 +113,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 f"{name}: {str(error).splitlines()[0]}",
                 fix="define the variable that it refers to",
             ) from error
+
+
+def _lock_arguments(*, locking: bool) -> list[str]:
+    return ["--lock", json.dumps(apply_lock.holder())] if locking else []
 
 
 def _given() -> list[str]:

@@ -14,7 +14,7 @@ from kimi_prov.packaging.zipapp import build_zipapp, zipapp_sha256
 class ActionModule(ActionBase):  # type: ignore[misc]
     """Builds it here and leaves the copying to Ansible's own `copy`."""
 
-    TRANSFERS_FILES = True
+    TRANSFERS_FILES = False
     _supports_check_mode = True
 
     def run(

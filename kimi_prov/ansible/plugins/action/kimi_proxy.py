@@ -63,7 +63,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         keys = done["keys"]
         if keys["created"] or keys["removed"]:
             result["msg"] = f"keys made: {keys['created']}, keys gone: {keys['removed']}"
-        return result | {"changed": done["changed"], "key_names": keys["names"]}
+        return result | {
+            "changed": done["changed"],
+            "key_names": keys["names"],
+            "converged": done["converged"],
+        }
 
     def _converge(self, *, check: bool) -> dict[str, Any]:
         """Make the proxy run what is in place; `did` says how."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kimi_prov import catalog
+from kimi_prov.ansible import files
 from kimi_prov.contract import unit_files
 from kimi_prov.packaging import engine_plugins, lock_files
 from kimi_prov.user_dirs import cache_home
@@ -41,6 +42,7 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., object]]:
         """Map the names that templates use."""
         return {
+            "differing_files": files.differing,
             "systemd_quote": unit_files.quote_argument,
             "systemd_assignment": unit_files.quote_assignment,
             "lock_path": lock_path,

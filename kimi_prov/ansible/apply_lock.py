@@ -1,0 +1,95 @@
+"""The lock that keeps a second apply off a machine: who we are, and what its answers mean."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.send import run_sent
+from kimi_prov.contract import paths
+
+if TYPE_CHECKING:
+    from ansible.plugins.action import ActionBase
+
+
+def holder() -> dict[str, Any]:
+    """Say who we are: the ansible-playbook process, the parent of the worker we run in."""
+    pid = os.getppid()
+    machine = _machine()
+    start = _start(pid)
+    return {
+        "user": getpass.getuser(),
+        "control_host": socket.gethostname(),
+        "control_id": machine,
+        "pid": pid,
+        "pid_start": start,
+        "run": f"{machine[:12]}-{pid}-{start}",
+    }
+
+
+def taken_over(action: ActionBase, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to `acquire`, after taking the lock over from a holder that has ended.
+
+    Only a holder of this control machine can be seen to have ended. Raises RemoteError.
+    """
+    we = holder()
+    if answer["held"] or not _ended(answer["holder"], we):
+        return answer
+    return run_sent(action, "lock", "take", json.dumps(we), str(answer["holder"]["run"]))
+
+
+def release(action: ActionBase) -> None:
+    """Release our lock; another's stays. Raises RemoteError where the machine does not answer."""
+    words = ("lock", "release", str(holder()["run"]))
+    try:
+        target(action, *words)
+    except RemoteError:
+        # No program there yet, or one that cannot run: that must not leave the lock behind.
+        run_sent(action, *words)
+
+
+def refusal(host: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a plugin that found the lock held by another."""
+    other = answer["holder"]
+    who = (
+        f"{other.get('user')}@{other.get('control_host')}, process {other.get('pid')}, since "
+        f"{other.get('since')}"
+    )
+    return failure(
+        f"{host}: another apply is running there and holds the lock: {who} (last seen "
+        f"{answer['age_s']} s ago)",
+        f"wait until it ends; if it is gone for good:  ssh {host} rm {paths.APPLY_LOCK}",
+        "locked",
+    )
+
+
+def _machine() -> str:
+    """Tell control machines apart without telling the machine's id."""
+    try:
+        identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        identity = ""
+    # Containers made from one image share the id, and then the name differs.
+    return hashlib.sha256(f"{identity}:{socket.gethostname()}".encode()).hexdigest()
+
+
+def _start(pid: int) -> int:
+    """Start time of a process in clock ticks since boot; 0 where there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return int(text.rsplit(")", 1)[1].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _ended(other: dict[str, Any], we: dict[str, Any]) -> bool:
+    """Whether the holder ran on this very machine and is gone."""
+    same = other.get("control_id") == we["control_id"]
+    pid, start = other.get("pid"), other.get("pid_start")
+    return bool(same and isinstance(pid, int) and start and _start(pid) != start)

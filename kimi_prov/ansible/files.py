@@ -1,0 +1,33 @@
+"""Which of a role's files are not on the machine as they should be, by the facts of this run."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_USUAL = {"owner": "root", "group": "root", "mode": "0644"}
+
+
+def differing(
+    wanted: Iterable[Mapping[str, Any]], facts: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return those of `wanted` whose content, owner or mode differ from what the facts tell.
+
+    Each has `dest` and either `content` or `src`, a file of the control machine; owner and group
+    are root and the mode is 0644 where nothing else is given. What the facts do not tell differs.
+    """
+    found = facts["kimi"].get("files") or {}
+    whole = [{**_USUAL, **file} for file in wanted]
+    return [file for file in whole if found.get(file["dest"]) != _described(file)]
+
+
+def _described(file: Mapping[str, Any]) -> dict[str, str]:
+    content = Path(file["src"]).read_bytes() if "src" in file else str(file["content"]).encode()
+    return {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        **{key: str(file[key]) for key in _USUAL},
+    }

@@ -1,0 +1,74 @@
+"""What the probe tells of the files that roles write, and the lock that it takes on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kimi_prov.contract import paths
+from kimi_prov.on_host.probe import collect, installed
+from kimi_prov.on_host.system import apply_lock
+from kimi_prov.on_host.system.machine import Machine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def told(root: Path) -> dict[str, Any]:
+    """The facts about our own on a machine whose files lie under `root`."""
+    return installed.kimi(Machine(str(root)), {})
+
+
+def test_content_owner_and_mode_of_a_managed_file_are_facts(tmp_path: Path) -> None:
+    unit = tmp_path / paths.SYSTEMD[1:] / "kimi-proxy.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Unit]\n")
+    unit.chmod(0o640)
+    (tmp_path / "etc/passwd").write_text(f"me:x:{os.getuid()}:0::/:/bin/sh\nkimi-proxy:x:9:9::/:\n")
+    (tmp_path / "etc/group").write_text(f"us:x:{unit.stat().st_gid}:\n")
+    found = told(tmp_path)
+    assert found["files"][f"{paths.SYSTEMD}/kimi-proxy.service"] == {
+        "sha256": hashlib.sha256(b"[Unit]\n").hexdigest(),
+        "owner": "me",
+        "group": "us",
+        "mode": "0640",
+    }
+    assert found["files"][paths.FIREWALL] is None
+    assert found["proxy_user"] is True
+    assert found["user"] is False
+
+
+def test_a_link_in_the_place_of_a_file_is_not_that_file(tmp_path: Path) -> None:
+    path = tmp_path / paths.FIREWALL[1:]
+    path.parent.mkdir(parents=True)
+    (tmp_path / "other").write_text("a")
+    path.symlink_to(tmp_path / "other")
+    assert told(tmp_path)["files"][paths.FIREWALL] is None
+
+
+@pytest.fixture
+def lock_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The lock of this test; the probe itself takes the machine's."""
+    path = str(tmp_path / "lock")
+    taking = apply_lock.acquire
+    monkeypatch.setattr(apply_lock, "acquire", lambda holder: taking(holder, path))
+    return path
+
+
+def test_the_lock_is_taken_in_the_same_answer(
+    lock_path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert collect.main(["--lock", json.dumps({"run": "one"})]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["lock"]["held"] is True
+    assert facts["schema"] == collect.SCHEMA
+    assert apply_lock.release("two", lock_path) == {"held": False}
+    assert collect.main(["--lock", json.dumps({"run": "two"})]) == 0
+    refused = json.loads(capsys.readouterr().out)
+    assert list(refused) == ["lock"]
+    assert refused["lock"]["held"] is False
+    assert refused["lock"]["holder"]["run"] == "one"

@@ -1,0 +1,72 @@
+"""Which files a role writes, and which options of roles an inventory may not set."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kimi_prov.ansible import files, role_options
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATH = "/etc/x.conf"
+
+
+def facts(text: str, **other: str) -> dict[str, Any]:
+    """Facts of a machine that has a file with this text."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    there = {"sha256": digest, "owner": "root", "group": "root", "mode": "0644"}
+    return {"kimi": {"files": {PATH: {**there, **other}}}}
+
+
+def test_a_file_that_is_in_place_is_not_written_again() -> None:
+    assert files.differing([{"dest": PATH, "content": "a"}], facts("a")) == []
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        facts("b"),
+        facts("a", mode="0600"),
+        facts("a", owner="daemon"),
+        facts("a", group="daemon"),
+        {"kimi": {"files": {PATH: None}}},
+        {"kimi": {"files": {}}},
+        {"kimi": {}},
+    ],
+    ids=["content", "mode", "owner", "group", "absent", "unknown", "old facts"],
+)
+def test_a_file_that_differs_in_anything_is_written_whole(found: dict[str, Any]) -> None:
+    [file] = files.differing([{"dest": PATH, "content": "a"}], found)
+    assert file == {
+        "dest": PATH,
+        "content": "a",
+        "owner": "root",
+        "group": "root",
+        "mode": "0644",
+    }
+
+
+def test_a_file_of_the_control_machine_is_compared_by_its_bytes(tmp_path: Path) -> None:
+    source = tmp_path / "ca.pem"
+    source.write_bytes(b"\xff\n")
+    wanted = [{"dest": PATH, "src": str(source)}]
+    digest = hashlib.sha256(b"\xff\n").hexdigest()
+    assert files.differing(wanted, facts("", sha256=digest)) == []
+    assert [file["dest"] for file in files.differing(wanted, facts(""))] == [PATH]
+
+
+def test_an_option_of_a_role_is_refused_with_its_line() -> None:
+    options = role_options.given(["serve_stop_timeout_s", "kimi_model", "serve_unknown"])
+    assert list(options) == ["serve_stop_timeout_s"]
+    role_options.check({"serve_stop_timeout_s": 30}, options, {}.get)
+    places = {"serve_stop_timeout_s": "all.yml:7"}
+    with pytest.raises(UserError) as raised:
+        role_options.check({"serve_stop_timeout_s": "soon"}, options, places.get)
+    assert "all.yml:7" in str(raised.value)
+    assert "serve_stop_timeout_s" in str(raised.value)
+    assert "soon" in str(raised.value)
