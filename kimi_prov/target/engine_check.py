@@ -40,7 +40,7 @@ def main(argv: List[str]) -> int:
         answer["changed"] = True
         if "--check" in argv:
             continue
-        refusal = ask(env_dir, instance["argv"], instance["env"])
+        refusal = ask(instance["argv"], instance["env"])
         if refusal:
             answer = {"ok": False, "changed": False, "error": refusal}
             break
@@ -50,11 +50,10 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def ask(env_dir: Path, argv: List[str], env: Dict[str, str]) -> Optional[str]:
-    """Let the engine in `env_dir` parse a command line; the reason when it refuses, else None.
+def ask(argv: List[str], env: Dict[str, str]) -> Optional[str]:
+    """Let an engine parse a command line; the reason when it refuses, else None.
 
-    `argv` is the whole of it, `PYTHON -m MODULE ARGUMENT...`; its python is replaced by that of
-    `env_dir`, for the link to the engine in use may still point elsewhere.
+    `argv` is the whole of it: `PYTHON -m MODULE ARGUMENT...`.
     """
     if len(argv) < 3 or argv[1] != "-m":
         return f"expected PYTHON -m MODULE ARGUMENT..., got {' '.join(argv[:3])}"
@@ -64,7 +63,7 @@ def ask(env_dir: Path, argv: List[str], env: Dict[str, str]) -> Optional[str]:
             os.chown(home, user.pw_uid, user.pw_gid)
         try:
             done = subprocess.run(
-                [str(env_dir / "bin/python"), "-c", _parse_source(), *argv[2:]],
+                [argv[0], "-c", _parse_source(), *argv[2:]],
                 env={"PATH": os.defpath, **env, "HOME": home, "XDG_CACHE_HOME": home},
                 cwd=home,
                 stdin=subprocess.DEVNULL,
@@ -78,7 +77,7 @@ def ask(env_dir: Path, argv: List[str], env: Dict[str, str]) -> Optional[str]:
                 extra_groups=[] if user else None,
             )
         except OSError as error:
-            return f"{env_dir}/bin/python does not run: {error.strerror}"
+            return f"{argv[0]} does not run: {error.strerror}"
         except subprocess.TimeoutExpired:
             return f"the argument parser of {argv[2]} did not answer within {_TIMEOUT_S} s"
     if done.returncode == 0 and done.stdout.rstrip().endswith(_ACCEPTED):
