@@ -14,12 +14,13 @@ from kimi_prov.hardware.bundle import zipapp_bytes
 if TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
 
-# The zipapp comes by standard input into memory without a name and is imported from there.
+# The zipapp comes by standard input into memory without a name and is imported from there; what
+# follows it is the subcommand's own input.
 _RECEIVER = """\
 import os, sys
 name = os.memfd_create("kimi-target")
 with open(name, "wb", closefd=False) as file:
-    file.write(sys.stdin.buffer.read())
+    file.write(sys.stdin.buffer.read(int(sys.argv.pop(1))))
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/proc/self/fd/%d" % name)
 from kimi_prov.target.__main__ import main
@@ -31,15 +32,17 @@ class NoRightsError(RemoteError):
     """The inventory's user may not become root."""
 
 
-def run_sent(action: ActionBase, *arguments: str) -> dict[str, Any]:
-    """Return the JSON answer of a subcommand, in one round trip.
+def run_sent(action: ActionBase, *arguments: str, stdin: object = None) -> dict[str, Any]:
+    """Return the JSON answer of a subcommand, in one round trip; `stdin` is sent as JSON.
 
     `arguments` must hold no secret: they show in the process list. Raises RemoteError with a
     sentence that says what failed and how to mend it.
     """
-    words = (PYTHON, "-c", _RECEIVER, *arguments)
+    program = zipapp_bytes()
+    words = (PYTHON, "-c", _RECEIVER, str(len(program)), *arguments)
+    data = program if stdin is None else program + json.dumps(stdin).encode()
     try:
-        done = action._low_level_execute_command(shlex.join(words), in_data=zipapp_bytes())
+        done = action._low_level_execute_command(shlex.join(words), in_data=data)
     except AnsibleConnectionFailure:
         raise
     except AnsibleError as error:

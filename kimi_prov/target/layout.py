@@ -31,6 +31,8 @@ KEYS = f"{ETC}/keys"
 PROXY = f"{ETC}/proxy"
 FIREWALL = f"{ETC}/firewall.nft"
 
+UNITS = "/etc/systemd/system"
+
 HOME = "/var/lib/kimi"
 STATE = f"{HOME}/state"
 # The version of the driver that this product installed, held, and can go back to.
@@ -38,6 +40,8 @@ DRIVER_STATE = f"{STATE}/driver.json"
 DRIVER = f"{HOME}/driver"
 # With which engine and driver the GPUs were seen to sum up over NCCL.
 NCCL_STATE = f"{STATE}/nccl.json"
+# The units that the running engines were started with, by stamp.
+STARTED = f"{STATE}/serve"
 # What was in the engine's way, by its own path, until `destroy` brings it back.
 SET_ASIDE = f"{HOME}/set-aside"
 

@@ -7,7 +7,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from kimi_prov.target import layout
+from kimi_prov.target import layout, started
+from kimi_prov.target.unit_form import form
 
 if TYPE_CHECKING:
     from kimi_prov.target.machine import Machine
@@ -36,7 +37,7 @@ def units(machine: Machine) -> Dict[str, Dict[str, str]]:
         [
             "systemctl",
             "show",
-            "--property=Id,LoadState,ActiveState,SubState,UnitFileState",
+            "--property=Id,LoadState,ActiveState,SubState,UnitFileState,MainPID,ControlPID",
             "--",
             *_UNITS,
         ]
@@ -80,7 +81,24 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "units": {
             name: row.get("ActiveState") for name, row in sorted(states.items()) if "kimi" in name
         },
+        "serving": _serving(machine, states),
     }
+
+
+def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
+    """Tell what each running engine depends on; null where that is not known any more.
+
+    An engine whose process we may not look at is left out.
+    """
+    places = started.Places(machine.root or "/")
+    found: Dict[str, Any] = {}
+    for unit, row in sorted(states.items()):
+        if unit.startswith("kimi-serve@") and started.pid_of(row) != "0":
+            stamp = started.running_stamp(started.pid_of(row), places)
+            if stamp is not None:
+                text = started.unit_of(stamp, unit, places)
+                found[unit] = {"stamp": stamp, "form": None if text is None else form(text)}
+    return found
 
 
 def _kept(machine: Machine, path: str) -> Optional[Dict[str, Any]]:

@@ -10,17 +10,21 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
+from kimi_prov.ansible import serve_units
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import NoRightsError, run_sent
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
 from kimi_prov.planner import wishes
+from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.locate import locator
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.variables import INTERNAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.planner.findings import Finding
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -39,6 +43,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             wanted = self._wishes(variables)
             facts = run_sent(self, "probe")
             plan = make_plan(facts, wanted, loader.load())
+            plan["findings"] = _with_restarts(plan, facts)
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
         except NoRightsError as error:
@@ -70,6 +75,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 f"{name}: {str(error).splitlines()[0]}",
                 fix="define the variable that it refers to",
             ) from error
+
+
+def _with_restarts(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Finding]:
+    findings = Findings()
+    findings.extend(plan["findings"])
+    serve_units.restarts(plan, facts, findings)
+    return findings.rows()
 
 
 def _given() -> list[str]:
