@@ -46,7 +46,7 @@ def run_sent(action: ActionBase, *arguments: str, stdin: object = None) -> dict[
     except AnsibleConnectionFailure:
         raise
     except AnsibleError as error:
-        raise _error(1, str(error)) from error
+        raise _error(1, str(error), arguments[0]) from error
     text = str(done["stdout"])
     start = text.find("{")
     try:
@@ -56,10 +56,10 @@ def run_sent(action: ActionBase, *arguments: str, stdin: object = None) -> dict[
         value = None
     if isinstance(value, dict):
         return value
-    raise _error(int(done["rc"]), f"{done['stderr']}\n{text}")
+    raise _error(int(done["rc"]), f"{done['stderr']}\n{text}", arguments[0])
 
 
-def _error(status: int, said: str) -> RemoteError:
+def _error(status: int, said: str, subcommand: str) -> RemoteError:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = lines[-1] if lines else f"exit status {status}"
     if any("sudo" in line for line in lines):
@@ -71,4 +71,4 @@ def _error(status: int, said: str) -> RemoteError:
         return RemoteError(
             f"{PYTHON} cannot be run on the machine: {last}\n  fix: apt-get install python3"
         )
-    return RemoteError(f"the machine could not be described: {last}")
+    return RemoteError(f"`{subcommand}` did not end well on the machine: {last}")
