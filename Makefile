@@ -56,4 +56,4 @@ test-slow: $(STAMP) deps-slow ## emulated machines and large installs
 bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging, what the unit costs
 	python tests/bench/run.py
 score: $(STAMP) ## how well speeds are predicted, on sources left out (ROWS=FILE for other rows)
-	python -m kimi_prov.planner.speed.score $(ROWS)
+	python -m kimi_prov.planner.throughput.score $(ROWS)

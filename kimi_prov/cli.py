@@ -15,8 +15,8 @@ import click
 from kimi_prov import __version__
 
 if TYPE_CHECKING:
+    from kimi_prov.console.output import Output
     from kimi_prov.errors import ExitCode
-    from kimi_prov.provision.output import Output
 
 PATH = click.Path(path_type=Path)
 INVENTORY = click.argument("inventory", type=PATH)
@@ -53,7 +53,7 @@ CATALOG = click.option(
 
 
 def _output(form: str, file: Path | None) -> Output:
-    from kimi_prov.provision.output import Output
+    from kimi_prov.console.output import Output
 
     return Output("json" if form == "json" else "text", file)
 
@@ -79,11 +79,11 @@ def plan(
     inventory: Path, limit: str | None, extra: tuple[str, ...], form: str, output: Path | None
 ) -> ExitCode:
     """Print what would be done and why; changes nothing. Exits 3 where that is blocked."""
-    from kimi_prov.provision import commands
+    from kimi_prov.commands import playbooks
     from kimi_prov.report import text
 
-    passed = commands.Passed(limit=limit, extra=extra)
-    return commands.plan(inventory, passed, _output(form, output), text.plan)
+    passed = playbooks.Passed(limit=limit, extra=extra)
+    return playbooks.plan(inventory, passed, _output(form, output), text.plan)
 
 
 @cli.command()
@@ -120,7 +120,7 @@ def check(targets: tuple[Path, ...], form: str, output: Path | None, **asked: An
     probed and not changed. Exits 3 where any of them is blocked.
     """
     from kimi_prov import report
-    from kimi_prov.provision import check as checking
+    from kimi_prov.commands import check as checking
 
     wished = checking.asked(**asked)
     return checking.run(targets, wished, _output(form, output), report.renderer(form))
@@ -138,9 +138,8 @@ def check(targets: tuple[Path, ...], form: str, output: Path | None, **asked: An
 def apply(inventory: Path, extra: tuple[str, ...], **passed: Any) -> ExitCode:  # noqa: ANN401
     """Bring the machines to a served model; the same command again changes nothing."""
     from kimi_prov.acceptance import suite
-    from kimi_prov.provision import commands
 
-    return commands.apply(inventory, commands.Passed(extra=extra, **passed), suite.stand_ins)
+    return playbooks.apply(inventory, playbooks.Passed(extra=extra, **passed), suite.stand_ins)
 
 
 @cli.command()
@@ -150,10 +149,9 @@ def apply(inventory: Path, extra: tuple[str, ...], **passed: Any) -> ExitCode:  
 @OUTPUT
 def verify(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
     """Have the served model, and its port, prove themselves."""
-    from kimi_prov.acceptance import render
-    from kimi_prov.provision import commands
+    from kimi_prov.console import documents
 
-    return commands.verify(inventory, limit, _output(form, output), render.verify)
+    return playbooks.verify(inventory, limit, _output(form, output), documents.verify)
 
 
 @cli.command()
@@ -163,10 +161,7 @@ def verify(inventory: Path, limit: str | None, form: str, output: Path | None) -
 @OUTPUT
 def status(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
     """Say what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve."""
-    from kimi_prov.acceptance import render
-    from kimi_prov.provision import commands
-
-    return commands.status(inventory, limit, _output(form, output), render.status)
+    return playbooks.status(inventory, limit, _output(form, output), documents.status)
 
 
 @cli.command()
@@ -177,11 +172,9 @@ def status(inventory: Path, limit: str | None, form: str, output: Path | None) -
 def bench(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
     """Measure memory, the kernel and the served model, and say whether that is normal here."""
     from kimi_prov.acceptance import bench as judging
-    from kimi_prov.acceptance import render
-    from kimi_prov.provision import commands
 
     wished = _output(form, output)
-    return commands.bench(inventory, limit, wished, render.bench, judging.changes)
+    return playbooks.bench(inventory, limit, wished, documents.bench, judging.changes)
 
 
 @cli.command()
@@ -190,9 +183,7 @@ def bench(inventory: Path, limit: str | None, form: str, output: Path | None) ->
 @click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted.")
 def key(inventory: Path, limit: str | None, *, rotate: bool) -> ExitCode:
     """Print `HOST KEY` for the API key that nobody has seen yet. It is shown once."""
-    from kimi_prov.provision import commands
-
-    return commands.key(inventory, limit, rotate=rotate)
+    return playbooks.key(inventory, limit, rotate=rotate)
 
 
 @cli.command()
@@ -202,12 +193,11 @@ def key(inventory: Path, limit: str | None, *, rotate: bool) -> ExitCode:
 @click.option("--purge-weights", is_flag=True, help="Remove the weights too.")
 def destroy(inventory: Path, limit: str | None, *, yes: bool, purge_weights: bool) -> ExitCode:
     """Put the machines back as they were; the weights stay unless told otherwise."""
-    from kimi_prov.provision import commands
 
     def ask(question: str) -> bool:
         return click.confirm(question, err=True)
 
-    return commands.destroy(inventory, limit, confirmed=yes, purge=purge_weights, ask=ask)
+    return playbooks.destroy(inventory, limit, confirmed=yes, purge=purge_weights, ask=ask)
 
 
 @cli.command()
@@ -215,8 +205,8 @@ def destroy(inventory: Path, limit: str | None, *, yes: bool, purge_weights: boo
 @click.option("--profile", required=True, metavar="NAME", help="lab, localhost, ...")
 def init(directory: Path, profile: str) -> None:
     """Write an inventory to start from, with its variables explained."""
-    from kimi_prov.provision import starter
-    from kimi_prov.provision.output import say
+    from kimi_prov.commands import init as starter
+    from kimi_prov.console.output import say
 
     for file in starter.write(directory, profile):
         sys.stdout.write(f"{file}\n")
@@ -230,14 +220,12 @@ def init(directory: Path, profile: str) -> None:
 @click.option("--measure", is_flag=True, help="Time memory, disk and hashing too.")
 def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
     """Describe this machine as JSON; needs no root and changes nothing."""
-    from kimi_prov.hardware import commands
-
     if bundle is not None:
-        sys.stdout.write(f"{commands.bundle(bundle)}\n")
+        sys.stdout.write(f"{playbooks.bundle(bundle)}\n")
         return
     wished = _output("json", output)
     wished.check()
-    wished.write(commands.probe(measure=measure), str)
+    wished.write(playbooks.probe(measure=measure), str)
 
 
 @cli.command()
@@ -261,9 +249,8 @@ def catalog(
     `catalog pin hf://OWNER/NAME@REVISION` writes a manifest for kimi_weights_manifest instead: size
     and SHA-256 of each file, from the hub (or from the one that HF_ENDPOINT names).
     """
-    from kimi_prov.catalog import commands
     from kimi_prov.catalog.loader import load
-    from kimi_prov.provision import pin
+    from kimi_prov.commands import pin
 
     wished = _output(form, output)
     wished.check()
@@ -271,8 +258,8 @@ def catalog(
         made = pin.pin(name or "", token_file=hf_token_file, ca_bundle=ca_bundle)
         wished.write(made, lambda: pin.text(made))
         return
-    document = commands.show(load(), kind, name)
-    wished.write(document, lambda: commands.text(document))
+    document = playbooks.show(load(), kind, name)
+    wished.write(document, lambda: playbooks.text(document))
 
 
 @cli.group()
@@ -284,18 +271,14 @@ def lab() -> None:
 @INVENTORY
 def lab_up(inventory: Path) -> None:
     """Bring the inventory's lab hosts up; those that are up stay as they are."""
-    from kimi_prov.lab import commands
-
-    commands.up(inventory)
+    playbooks.up(inventory)
 
 
 @lab.command("down")
 @INVENTORY
 def lab_down(inventory: Path) -> None:
     """Take the inventory's lab away, with all that it made."""
-    from kimi_prov.lab import commands
-
-    commands.down(inventory)
+    playbooks.down(inventory)
 
 
 @lab.command("list")
@@ -304,11 +287,9 @@ def lab_down(inventory: Path) -> None:
 @OUTPUT
 def lab_list(inventory: Path, form: str, output: Path | None) -> None:
     """Say which lab hosts the inventory has, where they answer, and whether they are up."""
-    from kimi_prov.lab import commands
-
     wished = _output(form, output)
     wished.check()
-    hosts = [asdict(host) for host in commands.list_hosts(inventory)]
+    hosts = [asdict(host) for host in playbooks.list_hosts(inventory)]
 
     def text() -> str:
         return "\n".join(
@@ -324,14 +305,12 @@ def lab_list(inventory: Path, form: str, output: Path | None) -> None:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def lab_ssh(inventory: Path, host: str, command: tuple[str, ...]) -> NoReturn:
     """Open a session on a lab host, or run COMMAND there."""
-    from kimi_prov.lab import commands
-
-    commands.ssh(inventory, host, command)
+    playbooks.ssh(inventory, host, command)
 
 
 def main() -> NoReturn:
     """Run the command line; every end has its documented exit code and none a traceback."""
-    from kimi_prov.ending import guarded
+    from kimi_prov.console.exit_handling import guarded
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(guarded(partial(cli.main, standalone_mode=False)))

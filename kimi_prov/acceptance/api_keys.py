@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kimi_prov.errors import UserError
-from kimi_prov.target.keys import RESERVED, digest
+from kimi_prov.on_host.gateway.keys import RESERVED, digest
 
 if TYPE_CHECKING:
     from pathlib import Path

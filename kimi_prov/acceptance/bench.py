@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.acceptance import suite
-from kimi_prov.planner.speed import plugin
+from kimi_prov.planner.throughput import plugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

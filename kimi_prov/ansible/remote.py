@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.target import layout
+from kimi_prov.contract import paths
 
 if TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
@@ -46,7 +46,7 @@ def target(
     *arguments: str,
     stdin: object = None,
     secret: bool = False,
-    zipapp: str = layout.ZIPAPP,
+    zipapp: str = paths.ZIPAPP,
 ) -> dict[str, Any]:
     """Return the JSON answer of a subcommand of the code on the machine; `stdin` is sent as JSON.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from kimi_prov.ansible.remote import PYTHON, RemoteError
-from kimi_prov.hardware.bundle import zipapp_bytes
+from kimi_prov.packaging.zipapp import zipapp_bytes
 
 if TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
@@ -23,7 +23,7 @@ with open(name, "wb", closefd=False) as file:
     file.write(sys.stdin.buffer.read(int(sys.argv.pop(1))))
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/proc/self/fd/%d" % name)
-from kimi_prov.target.__main__ import main
+from kimi_prov.on_host.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from kimi_prov import bundle
-from kimi_prov.ansible import systemd
-from kimi_prov.target.edge import serve_unit
-from kimi_prov.target.started import joined
-from kimi_prov.target.unit_form import Form, form, stamp, why
+from kimi_prov.contract import unit_files
+from kimi_prov.contract.unit_form import Form, form, stamp, why
+from kimi_prov.on_host.engine.started import joined
+from kimi_prov.on_host.system.process import serve_unit
+from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,14 +59,14 @@ class Units:
 def render(plan: Mapping[str, Any], options: Options) -> Units:
     """Fill the templates in for every instance of a plan."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(bundle.root() / "roles" / "serve" / "templates"),
+        loader=jinja2.FileSystemLoader(resources.root() / "roles" / "serve" / "templates"),
         trim_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # noqa: S701 - units, not HTML
     )
-    environment.filters["systemd_quote"] = systemd.quote_argument
-    environment.filters["systemd_assignment"] = systemd.quote_assignment
+    environment.filters["systemd_quote"] = unit_files.quote_argument
+    environment.filters["systemd_assignment"] = unit_files.quote_assignment
     template = environment.get_template(_TEMPLATE).render(
         kimi_plan=plan,
         options=options,
@@ -77,7 +77,7 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
 
     def of(instance: Mapping[str, Any]) -> str:
         words = [*instance["numactl"], *instance["argv"]]
-        start = " ".join(systemd.quote_argument(word) for word in words)
+        start = " ".join(unit_files.quote_argument(word) for word in words)
         values = {"kimi_plan": plan, "instance": instance, "exec_start": start}
         mark = stamp(form(joined(template, drop_in.render(**values, stamp=""))))
         return drop_in.render(**values, stamp=mark)

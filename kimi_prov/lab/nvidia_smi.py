@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from kimi_prov.errors import UserError
-from kimi_prov.target.read_nvidia import query, table
+from kimi_prov.on_host.probe.nvidia_smi import query, table
 
 if TYPE_CHECKING:
     from pathlib import Path

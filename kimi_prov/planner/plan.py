@@ -4,37 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner import (
-    architecture,
-    cards,
+from kimi_prov.contract import paths
+from kimi_prov.facts import gpu_names
+from kimi_prov.facts import host as hosts
+from kimi_prov.planner import driver as drivers
+from kimi_prov.planner import remediation, rules, stand_in, system
+from kimi_prov.planner.engine import (
     command,
-    conversion,
-    drivers,
-    engine,
-    experts,
-    flags,
-    graphics,
-    memory,
-    mending,
+    expert_backend,
+    flag_migration,
     moe_tuning,
-    placement,
-    rules,
+    selection,
     speculative,
-    stand_in,
-    storage,
-    system,
-    throughput,
 )
-from kimi_prov.planner import host as hosts
 from kimi_prov.planner.findings import Findings, human
-from kimi_prov.planner.rules.case import Case
-from kimi_prov.target import layout
+from kimi_prov.planner.memory import architecture, cpu, numa
+from kimi_prov.planner.memory import gpu as graphics
+from kimi_prov.planner.rules.context import Case
+from kimi_prov.planner.storage import conversion
+from kimi_prov.planner.storage import weights as storage
+from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Catalogue, Model
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.settings.parsing import Wishes
 
 SCHEMA = "kimi-prov/plan/v1"
 # Seconds before the engine answers: starting itself, then reading weights at this rate.
@@ -60,15 +55,15 @@ def make_plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) ->
 
 def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dict[str, Any]:
     findings = Findings()
-    host = hosts.read(cards.recognised(facts, catalogue), catalogue)
+    host = hosts.read(gpu_names.recognised(facts, catalogue), catalogue)
     model = catalogue.model(wishes.model)
     system.judge(host, catalogue, findings)
-    choice = engine.choose(host, wishes, catalogue, model, findings)
+    choice = selection.choose(host, wishes, catalogue, model, findings)
     wishes = _modern(host, wishes, model, choice, catalogue, findings)
     draft = speculative.document(wishes, catalogue, model, choice.engine, findings)
     driver = drivers.driver(host, wishes, choice.engine, catalogue, choice.weights_format, findings)
     budget = _budget(host, wishes, model, choice, catalogue, findings)
-    memory.judge(host, wishes, model, budget, findings)
+    cpu.judge(host, wishes, model, budget, findings)
     weights = storage.weights(wishes, model, choice.weights_format, findings)
     places = _places(host, model, choice, budget, catalogue, findings)
     where = places[0]
@@ -78,7 +73,7 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
     chosen = command.merged(proposed, wishes, findings)
     converted = conversion.wanted(wishes, model, choice, weights, chosen, findings)
     ram_disk = storage.ram_disk(host, wishes, weights, bound, findings, converted=converted)
-    files_dir = weights.directory.replace(layout.MODELS, layout.RAM, 1)
+    files_dir = weights.directory.replace(paths.MODELS, paths.RAM, 1)
     served = command.Served(
         files_dir if ram_disk.enabled else weights.directory,
         list(wishes.served_names) or [model.name],
@@ -103,18 +98,18 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
         "memory": budget.document(host, ram_disk.size_bytes),
         "parallel": _parallel(budget, chosen),
         "hybrid": _hybrid(choice, budget, where),
-        "experts": experts.document(choice.experts, where),
+        "experts": expert_backend.document(choice.experts, where),
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
-        "throughput": throughput.document(
+        "throughput": prediction.document(
             host, wishes, model, choice, budget, where, in_memory=ram_disk.enabled
         ),
         "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
-        "power": throughput.power(host, catalogue),
+        "power": prediction.power(host, catalogue),
         "ram_disk": {
             "enabled": ram_disk.enabled,
             "size_bytes": ram_disk.size_bytes,
             "reason": ram_disk.reason,
-            "path": layout.RAM,
+            "path": paths.RAM,
             "options": ram_disk.options,
             "workers": max(1, min(8, len(host.primary))),
             "files_dir": files_dir,
@@ -152,14 +147,14 @@ def _plan(facts: Mapping[str, Any], wishes: Wishes, catalogue: Catalogue) -> dic
             "hf_token_file": wishes.hf_token_file,
         },
         "timeouts": {"start_s": _start_s(wishes, weights)},
-        "paths": layout.paths(),
+        "paths": paths.paths(),
     }
     _judge_door(wishes, findings)
     case = Case(
         host, wishes, catalogue, model, choice, budget, where, bound, proposed, chosen, plan
     )
     findings.extend(rules.judge(case))
-    return {**plan, "findings": mending.priced(findings.rows(), case)}
+    return {**plan, "findings": remediation.priced(findings.rows(), case)}
 
 
 def blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -186,23 +181,23 @@ def _budget(
     host: hosts.Host,
     wishes: Wishes,
     model: Model,
-    choice: engine.Choice,
+    choice: selection.Choice,
     catalogue: Catalogue,
     findings: Findings,
-) -> memory.Budget:
+) -> cpu.Budget:
     work = (choice.engine, choice.weights_format)
     if not host.gpu_bytes or choice.engine.variant == "cpu":
-        routed = experts.resident_bytes(catalogue, choice.experts, model)
-        resident = memory.cpu_resident_bytes(model, work[1], routed)
+        routed = expert_backend.resident_bytes(catalogue, choice.experts, model)
+        resident = cpu.cpu_resident_bytes(model, work[1], routed)
         checkpoint = architecture.checkpoint_bytes(model.architecture, work[1])
-        slices = experts.slices(host, catalogue, choice.experts, model)
-        least = resident + choice.engine.overhead_bytes + memory.GIB
+        slices = expert_backend.slices(host, catalogue, choice.experts, model)
+        least = resident + choice.engine.overhead_bytes + cpu.GIB
         if choice.experts == "kt":
-            count = experts.instances(wishes, findings)
+            count = expert_backend.instances(wishes, findings)
         else:
-            count = placement.copies(host, wishes, least, findings)
+            count = numa.copies(host, wishes, least, findings)
         sizes = (resident, checkpoint)
-        return memory.on_cpu(host, wishes, model, choice.engine, sizes, slices, count)
+        return cpu.on_cpu(host, wishes, model, choice.engine, sizes, slices, count)
     if choice.hybrid:
         return graphics.hybrid(host, wishes, model, catalogue, work)
     return graphics.on_gpus(host, wishes, model, catalogue, work)
@@ -211,31 +206,31 @@ def _budget(
 def _places(
     host: hosts.Host,
     model: Model,
-    choice: engine.Choice,
-    budget: memory.Budget,
+    choice: selection.Choice,
+    budget: cpu.Budget,
     catalogue: Catalogue,
     findings: Findings,
-) -> tuple[placement.Placement, ...]:
+) -> tuple[numa.Placement, ...]:
     """Place each instance."""
     count, card = budget.instances, budget.graphics
     if choice.experts == "kt":
-        routed = experts.resident_bytes(catalogue, choice.experts, model) or 0
-        return (placement.experts(host, routed, model.architecture.expert_width, findings),)
+        routed = expert_backend.resident_bytes(catalogue, choice.experts, model) or 0
+        return (numa.experts(host, routed, model.architecture.expert_width, findings),)
     if choice.hybrid and card is not None:
         width = model.architecture.expert_width
-        where = placement.pools(host, _experts(budget), width, len(host.gpu_bytes), findings)
+        where = numa.pools(host, _experts(budget), width, len(host.gpu_bytes), findings)
         return (where,) * count
     resident = budget.host_required - host.reserve_bytes
     if card is not None:
         can_bind = choice.engine.numa_bind_flags
-        return (placement.beside(host, card.gpus * count, resident, can_bind=can_bind),) * count
+        return (numa.beside(host, card.gpus * count, resident, can_bind=can_bind),) * count
     if count > 1:
-        return placement.one_each(host, count)
-    return (placement.place(host, resident, findings),)
+        return numa.one_each(host, count)
+    return (numa.place(host, resident, findings),)
 
 
 def _bound(
-    host: hosts.Host, budget: memory.Budget, places: tuple[placement.Placement, ...]
+    host: hosts.Host, budget: cpu.Budget, places: tuple[numa.Placement, ...]
 ) -> storage.Bound:
     """Say what of host memory is bound strictly, and to which nodes: pools, or whole engines."""
     if places[0].pools:
@@ -249,24 +244,24 @@ def _modern(
     host: hosts.Host,
     wishes: Wishes,
     model: Model,
-    choice: engine.Choice,
+    choice: selection.Choice,
     catalogue: Catalogue,
     findings: Findings,
 ) -> Wishes:
     ranks = graphics.ranks(host, model, catalogue, choice.engine, wishes) if host.gpu_bytes else 1
     about = (model, choice.weights_format, ranks, host.capability)
-    return flags.modern(wishes, choice.engine, catalogue, about, findings)
+    return flag_migration.modern(wishes, choice.engine, catalogue, about, findings)
 
 
-def _experts(budget: memory.Budget) -> int:
+def _experts(budget: cpu.Budget) -> int:
     return sum(part.size_bytes for part in budget.parts if part.kind == "weights")
 
 
 def _instance(
     host: hosts.Host,
-    choice: engine.Choice,
-    budget: memory.Budget,
-    where: placement.Placement,
+    choice: selection.Choice,
+    budget: cpu.Budget,
+    where: numa.Placement,
     chosen: Mapping[str, Any],
     backend: Mapping[str, int],
     served: command.Served,
@@ -289,7 +284,7 @@ def _instance(
     }
 
 
-def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _parallel(budget: cpu.Budget, chosen: Mapping[str, Any]) -> dict[str, Any]:
     card = budget.graphics
     return {
         "tensor": card.ranks if card else 1,
@@ -301,7 +296,7 @@ def _parallel(budget: memory.Budget, chosen: Mapping[str, Any]) -> dict[str, Any
 
 
 def _hybrid(
-    choice: engine.Choice, budget: memory.Budget, where: placement.Placement
+    choice: selection.Choice, budget: cpu.Budget, where: numa.Placement
 ) -> dict[str, Any] | None:
     if not where.pools or budget.graphics is None:
         return None
@@ -314,7 +309,7 @@ def _hybrid(
     }
 
 
-def _engine(choice: engine.Choice) -> dict[str, Any]:
+def _engine(choice: selection.Choice) -> dict[str, Any]:
     return {
         "name": choice.engine.name,
         "variant": choice.engine.variant,
@@ -325,7 +320,7 @@ def _engine(choice: engine.Choice) -> dict[str, Any]:
         "torch": choice.engine.torch,
         "cuda": choice.engine.cuda,
         "env_name": choice.env_name,
-        "env_dir": engine.env_dir(choice),
+        "env_dir": selection.env_dir(choice),
         "provisioned": choice.provisioned,
         "python": choice.python.path,
         "python_version": choice.python.version,
@@ -337,8 +332,8 @@ def _engine(choice: engine.Choice) -> dict[str, Any]:
 def _model(
     model: Model,
     weights: storage.Weights,
-    choice: engine.Choice,
-    budget: memory.Budget,
+    choice: selection.Choice,
+    budget: cpu.Budget,
     served: command.Served,
 ) -> dict[str, Any]:
     return {
@@ -368,9 +363,9 @@ def _weights(
         "dir": weights.directory,
         "bytes": weights.size_bytes,
         "workers": int(wishes.weights_workers),
-        "token_file": layout.HUB_TOKEN if wishes.hf_token_file else None,
+        "token_file": paths.HUB_TOKEN if wishes.hf_token_file else None,
         "hf_endpoint": wishes.hf_endpoint,
-        "ca_bundle": layout.CA_BUNDLE if wishes.ca_bundle else None,
+        "ca_bundle": paths.CA_BUNDLE if wishes.ca_bundle else None,
     }
 
 

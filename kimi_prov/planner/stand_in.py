@@ -13,7 +13,7 @@ from kimi_prov.planner.findings import Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.settings.parsing import Wishes
 
 MODEL = "kimi-k2-lab"
 # Findings of the real plan that are as true of the machine that stands in.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.host import Host
-    from kimi_prov.planner.wishes import Wishes
+    from kimi_prov.planner.settings.parsing import Wishes
 
 # Setting, value, whether a higher one is as good.
 _SYSCTLS = (

@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kimi_prov.target.manifest import Entry
-from kimi_prov.target.progress import Progress
-from kimi_prov.target.stage import Staging
+from kimi_prov.on_host.system.progress import Progress
+from kimi_prov.on_host.weights.manifest import Entry
+from kimi_prov.on_host.weights.stage import Staging
 
 SHARDS = 8
 

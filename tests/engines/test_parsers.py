@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kimi_prov.catalog.loader import LOCKS, load
-from kimi_prov.hardware import recording
+from kimi_prov.facts import recording
 from kimi_prov.lab import settings
+from kimi_prov.on_host.engine import command_check
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.wishes import parse
-from kimi_prov.target import engine_check
+from kimi_prov.planner.settings.parsing import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +107,7 @@ def command_line(units: Path) -> tuple[list[str], dict[str, str]]:
 
 def refusal(home: Path, argv: list[str], environment: dict[str, str]) -> str | None:
     """What the parser of an environment made here says to a line that was planned for another."""
-    return engine_check.ask([f"{home}/bin/python", *argv[1:]], environment)
+    return command_check.ask([f"{home}/bin/python", *argv[1:]], environment)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

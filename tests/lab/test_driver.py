@@ -14,7 +14,7 @@ import yaml
 from machines import KIMI_PROV, kill_tree_when, kimi_prov
 from nvidia import installed, running, versions
 
-from kimi_prov.target import layout
+from kimi_prov.contract import paths
 
 if TYPE_CHECKING:
     import subprocess
@@ -39,7 +39,7 @@ def told(path: Path, **variables: object) -> tuple[str, str]:
 
 
 def lock_free(host: Host) -> bool:
-    return host.ssh(f"ls {layout.APPLY_LOCK}", check=False) == ""
+    return host.ssh(f"ls {paths.APPLY_LOCK}", check=False) == ""
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kimi_prov.ansible import systemd
+from kimi_prov.contract import unit_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,8 +69,8 @@ def test_arguments_reach_a_process_as_they_were(served_host: Host) -> None:
     command = ["/usr/bin/python3", "-c", script, *words]
     unit = (
         "[Service]\nType=oneshot\nStandardOutput=file:/run/kimi-quote.json\n"
-        f"Environment={systemd.quote_assignment(''.join(words), 'ODD')}\n"
-        f"ExecStart={' '.join(systemd.quote_argument(word) for word in command)}\n"
+        f"Environment={unit_files.quote_assignment(''.join(words), 'ODD')}\n"
+        f"ExecStart={' '.join(unit_files.quote_argument(word) for word in command)}\n"
     )
     served_host.ssh(
         f"cat > /run/systemd/system/quote-test.service <<'END'\n{unit}END\n"

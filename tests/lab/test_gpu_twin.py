@@ -16,9 +16,9 @@ import yaml
 from machines import CHECKOUT, Host, kimi_prov, make_lab, newest_run
 
 from kimi_prov.catalog.loader import load
-from kimi_prov.hardware import recording
+from kimi_prov.facts import recording
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.wishes import parse
+from kimi_prov.planner.settings.parsing import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import jinja2
 import pytest
 
-from kimi_prov.bundle import root
-from kimi_prov.target import firewall
+from kimi_prov.on_host.gateway import firewall
+from kimi_prov.packaging.resources import root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

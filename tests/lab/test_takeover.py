@@ -35,7 +35,7 @@ exec /usr/bin/systemctl "$@"
 """
 PROGRAM = """
 import sys
-import kimi_prov.hardware.bundle as bundle
+import kimi_prov.packaging.zipapp as bundle
 print(bundle.__file__, bundle.zipapp_sha256())
 """
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from machines import CHECKOUT, make_lab, run
 
-from kimi_prov.lab import commands
+from kimi_prov.commands import lab as commands
 from kimi_prov.lab import model as lab_model
 
 sys.path.append(str(CHECKOUT / "tests" / "unit" / "target"))

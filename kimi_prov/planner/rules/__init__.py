@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.rules import cpu, engines, gpu, machine, software
-from kimi_prov.planner.rules.case import RULES, finding
+from kimi_prov.planner.rules.context import RULES, finding
 
 if TYPE_CHECKING:
     from kimi_prov.planner.findings import Finding
-    from kimi_prov.planner.rules.case import Case
+    from kimi_prov.planner.rules.context import Case
 
 # Imported for the rules that they enter.
 _MODULES = (cpu, engines, gpu, machine, software)

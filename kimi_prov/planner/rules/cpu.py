@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner import graphics
-from kimi_prov.planner.rules.case import Case, Hit, rule
+from kimi_prov.planner.memory import gpu
+from kimi_prov.planner.rules.context import Case, Hit, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ _AMX = ("amx_tile", "amx_int8", "amx_bf16")
     "kt-kernel 0.7.2: variants by CPU, kimi_prov/catalog/formats.yaml",
 )
 def _format_isa(case: Case) -> Iterator[Hit]:
-    form = graphics.resident_format(case.catalogue, case.choice.engine, case.choice.weights_format)
+    form = gpu.resident_format(case.catalogue, case.choice.engine, case.choice.weights_format)
     if not case.choice.hybrid or form is None or not form.isa or case.host.isa is None:
         return
     if not any(set(need) <= case.host.isa for need in form.isa):

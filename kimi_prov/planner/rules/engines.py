@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import Combination
-from kimi_prov.planner import engine, throughput
-from kimi_prov.planner.rules.case import Case, Hit, rule
+from kimi_prov.planner.engine import selection
+from kimi_prov.planner.rules.context import Case, Hit, rule
+from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +95,7 @@ def _broken(case: Case) -> Iterator[Hit]:
 def _alternative(case: Case) -> Iterator[Hit]:
     if case.host.gpu_bytes or not case.model.gguf or not case.host.memory_bytes:
         return
-    found = throughput.alternative(case.host, case.model)
+    found = prediction.alternative(case.host, case.model)
     if found is not None:
         yield Hit(
             "info",
@@ -226,7 +227,7 @@ def _speculative(case: Case) -> Iterator[Hit]:
     "the inventory wins over the planner",
 )
 def _override(case: Case) -> Iterator[Hit]:
-    best, reason = engine.preferred(
+    best, reason = selection.preferred(
         case.host, case.wishes, case.catalogue, case.model, case.choice.weights_format
     )
     if not case.wishes.auto("engine") and case.wishes.engine != best:

@@ -6,9 +6,10 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner import architecture, graphics, throughput
 from kimi_prov.planner.findings import human
-from kimi_prov.planner.rules.case import Case, Hit, rule
+from kimi_prov.planner.memory import architecture, gpu
+from kimi_prov.planner.rules.context import Case, Hit, rule
+from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -298,7 +299,7 @@ def _instances(case: Case) -> Iterator[Hit]:
 )
 def _data(case: Case) -> Iterator[Hit]:
     card, budget = case.budget.graphics, case.budget
-    wanted = int(case.wishes.concurrency) * min(budget.context, throughput.TYPICAL_TOKENS)
+    wanted = int(case.wishes.concurrency) * min(budget.context, prediction.TYPICAL_TOKENS)
     short = budget.kv_tokens * budget.instances < wanted
     if card is None or card.data * card.decode_context > 1 or card.ranks < 2 or not short:
         return
@@ -306,7 +307,7 @@ def _data(case: Case) -> Iterator[Hit]:
         return
     ways = {"tensor-parallel-size": 1, "data-parallel-size": card.ranks}
     ways["enable-expert-parallel"] = True
-    other = graphics.on_gpus(
+    other = gpu.on_gpus(
         case.host,
         replace(case.wishes, values={**case.wishes.values, "kimi_engine_args": ways}),
         case.model,

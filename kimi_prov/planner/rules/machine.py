@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner.findings import human
-from kimi_prov.planner.rules.case import Case, Hit, rule
+from kimi_prov.planner.rules.context import Case, Hit, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

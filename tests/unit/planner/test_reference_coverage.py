@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import kimi_prov.planner
-from kimi_prov.planner.rules.case import RULES
+from kimi_prov.planner.rules.context import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = yaml.safe_load((ROOT / "data" / "reference_coverage.yaml").read_text())["coverage"]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from plan_inputs import gpu_facts, lab_facts, metal_facts, plan
 from test_rules import hybrid_facts
 
-from kimi_prov.hardware import recording
-from kimi_prov.hardware.facts import schema
+from kimi_prov.facts import recording
+from kimi_prov.facts.document import schema
 
 VALIDATOR = jsonschema.Draft202012Validator(schema("facts"))
 

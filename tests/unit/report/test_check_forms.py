@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from check_inputs import GIB, document, eight_h200, facts, no_gpu, speeds, target, two_h100
 
-from kimi_prov.hardware.facts import schema as other_schema
+from kimi_prov.facts.document import schema as other_schema
 from kimi_prov.report import check, renderer, view
 
 

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from kimi_prov.catalog.loader import load
-from kimi_prov.hardware import spec
+from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.wishes import parse
+from kimi_prov.planner.settings.parsing import parse
 from kimi_prov.report import text
 
 SHEETS = Path(__file__).resolve().parents[3] / "inventories" / "specs"

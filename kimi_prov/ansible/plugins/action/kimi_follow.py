@@ -11,7 +11,7 @@ from ansible.utils.display import Display
 
 from kimi_prov.ansible.following import judge, report_of
 from kimi_prov.ansible.remote import RemoteError, failure, target
-from kimi_prov.provision import progress
+from kimi_prov.runner import progress
 
 INTERVAL_S = 1.0
 

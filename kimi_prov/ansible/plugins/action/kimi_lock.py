@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import run_sent
-from kimi_prov.target import layout
+from kimi_prov.contract import paths
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -98,6 +98,6 @@ def _refusal(host: str, answer: dict[str, Any]) -> dict[str, Any]:
     return failure(
         f"{host}: another apply is running there and holds the lock: {who} (last seen "
         f"{answer['age_s']} s ago)",
-        f"wait until it ends; if it is gone for good:  ssh {host} rm {layout.APPLY_LOCK}",
+        f"wait until it ends; if it is gone for good:  ssh {host} rm {paths.APPLY_LOCK}",
         "locked",
     )

@@ -15,11 +15,11 @@ from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import NoRightsError, run_sent
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
-from kimi_prov.planner import wishes
 from kimi_prov.planner.findings import Findings
-from kimi_prov.planner.locate import locator
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.variables import INTERNAL
+from kimi_prov.planner.settings import parsing
+from kimi_prov.planner.settings.definitions import INTERNAL
+from kimi_prov.planner.settings.locate import locator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,14 +53,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         document = {"plan": plan, "facts": facts}
         return result | {"changed": False, **document, "kimi_document": plan}
 
-    def _wishes(self, variables: Mapping[str, Any]) -> wishes.Wishes:
+    def _wishes(self, variables: Mapping[str, Any]) -> parsing.Wishes:
         values = {}
         names = [n for n in variables if str(n).startswith("kimi_") and n not in INTERNAL]
         for name in [*names, "ansible_host"]:
             if name in variables:
                 values[str(name)] = self._value(name, variables[name])
         folder = variables.get("inventory_dir")
-        return wishes.parse(
+        return parsing.parse(
             values,
             host=str(variables.get("inventory_hostname", "")),
             base=Path(str(folder)) if folder else None,

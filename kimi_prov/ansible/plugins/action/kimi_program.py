@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.hardware.bundle import build_zipapp, zipapp_sha256
+from kimi_prov.packaging.zipapp import build_zipapp, zipapp_sha256
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]

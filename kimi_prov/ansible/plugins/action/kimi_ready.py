@@ -10,7 +10,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.ansible.remote import RemoteError, failure, target
-from kimi_prov.provision import progress
+from kimi_prov.runner import progress
 
 STEP_S = 5
 

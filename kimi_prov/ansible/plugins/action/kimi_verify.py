@@ -9,10 +9,11 @@ from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import suite
 from kimi_prov.ansible.remote import RemoteError, failure, shell, target
-from kimi_prov.target import checks, layout
-from kimi_prov.target.tls import fingerprint
+from kimi_prov.contract import paths
+from kimi_prov.on_host.gateway import checks
+from kimi_prov.on_host.gateway.tls import fingerprint
 
-VERIFY_KEY = f"{layout.KEYS}/verify.key"
+VERIFY_KEY = f"{paths.KEYS}/verify.key"
 
 
 def source_address(address: str, port: int) -> str | None:
@@ -66,7 +67,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         seen = target(self, "runtime")
         plan = seen["plan"]
         if not plan:
-            raise RemoteError(f"there is no {layout.PLAN} on it: run `kimi-prov apply` first")
+            raise RemoteError(f"there is no {paths.PLAN} on it: run `kimi-prov apply` first")
         host = str(variables.get("ansible_host") or variables.get("inventory_hostname"))
         local = self._connection.transport == "local"
         port = plan["proxy"]["port"]

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kimi_prov import catalog
-from kimi_prov.ansible import systemd, wheels
-from kimi_prov.catalog import plugins
+from kimi_prov.contract import unit_files
 from kimi_prov.lab.state import cache_home
+from kimi_prov.packaging import engine_plugins, lock_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,15 +24,15 @@ def lock_wheels(name: str, directory: str | None) -> list[str]:
 
     Those in a directory of its own, and the plugin's, which is made here.
     """
-    found = wheels.wanted(Path(lock_path(name)), directory)
-    plugin = plugins.of_lock(name)
-    return [*found, str(plugins.write(plugin, cache_home() / "wheels"))] if plugin else found
+    found = lock_files.wanted(Path(lock_path(name)), directory)
+    plugin = engine_plugins.of_lock(name)
+    return [*found, str(engine_plugins.write(plugin, cache_home() / "wheels"))] if plugin else found
 
 
 def lock_version(name: str, package: str) -> str:
     """Give the version that a lock pins a package at."""
     text = Path(lock_path(name)).read_text(encoding="utf-8")
-    return next(pin.version for pin in wheels.pins(text) if pin.name == package)
+    return next(pin.version for pin in lock_files.pins(text) if pin.name == package)
 
 
 class FilterModule:
@@ -41,8 +41,8 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., object]]:
         """Map the names that templates use."""
         return {
-            "systemd_quote": systemd.quote_argument,
-            "systemd_assignment": systemd.quote_assignment,
+            "systemd_quote": unit_files.quote_argument,
+            "systemd_assignment": unit_files.quote_assignment,
             "lock_path": lock_path,
             "lock_wheels": lock_wheels,
             "lock_version": lock_version,

@@ -1,0 +1,129 @@
+"""`catalog pin`: a manifest of a repository of the hub, made from what the hub itself says.
+
+Large files come with size and SHA-256; of small ones the hub tells git's blob id alone, so those
+are read, held against it, and hashed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from kimi_prov.contract.errors import Permanent, Transient
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.on_host.weights import manifest as manifests
+from kimi_prov.on_host.weights.sources import Web
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_HUB = "https://huggingface.co"
+_ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+# A file that the hub keeps outside of its large storage is small.
+_SMALL_BYTES = 64 << 20
+_PART = 1 << 20
+
+
+def pin(
+    address: str,
+    *,
+    token_file: Path | None = None,
+    ca_bundle: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> dict[str, Any]:
+    """Return the manifest of `hf://OWNER/NAME@REVISION` at the commit that the revision is now.
+
+    HF_ENDPOINT names another hub. The token goes into a header, and to the hub alone. Raises
+    UserError: exit 2 for an address or file that is wrong, 1 where the hub does not do its part.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        raise UserError(
+            f"{address}: expected hf://OWNER/NAME@REVISION",
+            fix="write for example  kimi-prov catalog pin hf://moonshotai/Kimi-K2.5@main",
+        )
+    repository, revision = match[1], match[2] or "main"
+    hub = (environment.get("HF_ENDPOINT") or _HUB).rstrip("/")
+    headers = _headers(token_file)
+    try:
+        web = Web(str(ca_bundle) if ca_bundle else environment.get("SSL_CERT_FILE"), 60.0)
+        url = f"{hub}/api/models/{repository}/revision/{quote(revision, safe='')}?blobs=true"
+        document = json.loads(_read(web, url, headers, _SMALL_BYTES))
+        commit = str(document["sha"])
+        base = f"{hub}/{repository}/resolve/{commit}"
+        entries = [_entry(row, web, base, headers) for row in document["siblings"] if _ours(row)]
+    except (Permanent, Transient) as error:
+        raise UserError(
+            f"{address}: {error}",
+            fix="check the name and the revision; for a repository that needs a token, give "
+            "--hf-token-file FILE; for another hub, set HF_ENDPOINT",
+            exit_code=ExitCode.FAILED,
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{address}: {hub} answered something that is not a repository",
+            fix="check HF_ENDPOINT",
+            exit_code=ExitCode.FAILED,
+        ) from None
+    return manifests.Manifest(entries, source=f"hf://{repository}", revision=commit).to_json()
+
+
+def text(document: Mapping[str, Any]) -> str:
+    """Write the manifest as it is kept."""
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _headers(token_file: Path | None) -> dict[str, str]:
+    if token_file is None:
+        return {}
+    try:
+        token = token_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise UserError(
+            f"{token_file}: cannot be read: {reason}", fix="name the file that holds the token"
+        ) from None
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _ours(row: Mapping[str, Any]) -> bool:
+    """Whether it is the model's: .gitattributes and the like are the repository's."""
+    name = str(row["rfilename"])
+    return not name.rpartition("/")[2].startswith(".") and name != manifests.NAME
+
+
+def _entry(row: Mapping[str, Any], web: Web, base: str, headers: dict[str, str]) -> manifests.Entry:
+    path = str(row["rfilename"])
+    if not manifests.safe_path(path):
+        raise Permanent(f"{path!r} is not a plain relative path")
+    large = row.get("lfs")
+    if large:
+        return manifests.Entry(path, int(large["size"]), sha256=str(large["sha256"]))
+    told = manifests.Entry(path, int(row["size"]), git_sha1=str(row["blobId"]))
+    hasher = told.hasher()
+    body = _read(web, f"{base}/{quote(path)}", headers, min(told.size, _SMALL_BYTES))
+    hasher.update(body)
+    if len(body) != told.size or not hasher.matches():
+        raise Permanent(f"{path}: the bytes that came are not those that the hub names")
+    return manifests.Entry(path, told.size, sha256=hasher.sha256())
+
+
+def _read(web: Web, url: str, headers: dict[str, str], most: int) -> bytes:
+    stream = web.open(url, headers, 0)
+    try:
+        parts = []
+        left = most + 1
+        while left > 0 and (part := stream.read(min(_PART, left))):
+            parts.append(part)
+            left -= len(part)
+    except OSError as error:
+        raise Transient(f"the answer was cut off: {error}") from None
+    finally:
+        stream.close()
+    if left <= 0:
+        raise Permanent(f"the answer is larger than the {most} bytes that were announced")
+    return b"".join(parts)

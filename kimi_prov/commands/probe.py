@@ -1,0 +1,25 @@
+"""What `kimi-prov probe` does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.on_host.probe import collect as target_probe
+from kimi_prov.on_host.system.machine import Machine
+from kimi_prov.packaging.zipapp import build_zipapp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def probe(*, measure: bool = False) -> dict[str, Any]:
+    """Return the facts of the machine we stand on. Changes nothing and needs no root.
+
+    `measure` times memory, disk and hashing as well, which takes some ten seconds.
+    """
+    return target_probe.described(Machine(), timed=measure)
+
+
+def bundle(dest: Path) -> Path:
+    """Write the one file that a vendor runs: `python3 FILE > facts.json`. Returns its path."""
+    return build_zipapp(dest)

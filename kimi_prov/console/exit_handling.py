@@ -1,0 +1,54 @@
+"""How a command ends: messages to standard error, the documented exit code, no traceback."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kimi_prov.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def guarded(run: Callable[[], Any]) -> int:
+    """Run a command and return its exit code; what it raises becomes one message."""
+    try:
+        result = run()
+    except UserError as error:
+        return _say(str(error), error.exit_code)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return _say("interrupted", ExitCode.INTERRUPTED)
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        return ExitCode.BAD_INPUT
+    except BrokenPipeError:
+        # The reader of our output went away; what is left of it is for nobody.
+        sys.stderr.close()
+        return ExitCode.FAILED
+    except Exception as error:  # noqa: BLE001 - a bug goes to a file, not to the screen
+        return _bug(error)
+    return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def _say(message: str, code: ExitCode) -> ExitCode:
+    prefix = "" if code is ExitCode.INTERRUPTED else "error: "
+    sys.stderr.write(f"{prefix}{message}\n")
+    return code
+
+
+def _bug(error: Exception) -> ExitCode:
+    from kimi_prov.runner.redaction import Masker  # noqa: PLC0415
+    from kimi_prov.runner.run_folder import state_home  # noqa: PLC0415
+
+    summary = Masker().mask(f"{type(error).__name__}: {error}")
+    try:
+        path = state_home() / "crash.log"
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.write_text(Masker().mask("".join(traceback.format_exception(error))))
+    except OSError:
+        return _say(f"unexpected: {summary}", ExitCode.FAILED)
+    return _say(f"unexpected: {summary}\n  fix: report it with {path}", ExitCode.FAILED)

@@ -1,0 +1,156 @@
+"""The live screen: ended phases scroll up, and below them each host shows what it does now."""
+
+from __future__ import annotations
+
+import sys
+import termios
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from kimi_prov.console.screens import Stretch, Tracker
+from kimi_prov.runner import progress
+from kimi_prov.runner.events import Diff
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from kimi_prov.runner.events import Event
+    from kimi_prov.runner.progress import Update
+
+_BAR = 20
+_MARKS = {"done": ("✓", "green"), "failed": ("✗", "red"), "stopped": ("-", "yellow")}
+_LOCAL_FLAGS = 3
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+class LiveScreen:
+    """Needs a terminal; keeps to its width, and to its height with many hosts."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = Console(file=stream, highlight=False, soft_wrap=False)
+        self._tracker = Tracker()
+        self._live: Live | None = None
+        self._terminal: list[Any] | None = None
+        self._width = 4
+
+    def start(self, title: str) -> None:
+        """Open the live region."""
+        self._console.print(Text(title, style="bold"), overflow="ellipsis", no_wrap=True)
+        self._unsay_control_c()
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+
+    def event(self, event: Event) -> None:
+        """Let an ended phase scroll up."""
+        ended = self._tracker.take(event)
+        self._width = max([self._width, *(len(host) for host in self._tracker.current)])
+        if ended:
+            self._print_end(*ended)
+        if isinstance(event, Diff):
+            self.say(f"{event.host}:\n{event.text}")
+
+    def progress(self, update: Update) -> None:
+        """Remember the bar."""
+        self._tracker.progress(update)
+
+    def tick(self) -> None:
+        """Draw the region again."""
+        if self._live:
+            self._live.update(self._region(), refresh=True)
+
+    def say(self, line: str) -> None:
+        """Print a line above the region."""
+        self._console.print(Text(line))
+
+    def stop(self) -> None:
+        """Close the region, and print what was still open."""
+        if self._live:
+            self._live.update(Text(""))
+            self._live.stop()
+            self._live = None
+        if self._terminal is not None:
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, self._terminal)
+            self._terminal = None
+        for host, stretch in self._tracker.finish():
+            self._print_end(host, stretch)
+
+    def _unsay_control_c(self) -> None:
+        """Keep the terminal from writing ^C into the region, which would move it by a line."""
+        try:
+            self._terminal = termios.tcgetattr(sys.stdin.fileno())
+            quiet = termios.tcgetattr(sys.stdin.fileno())
+            quiet[_LOCAL_FLAGS] &= ~termios.ECHOCTL
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, quiet)
+        except (OSError, ValueError, termios.error):
+            self._terminal = None
+
+    def _print_end(self, host: str, stretch: Stretch) -> None:
+        mark, style = _MARKS[stretch.verdict]
+        line = Text(f"{mark} ", style=style)
+        line.append(f"{host:<{min(self._width, 24)}}  ", style="default")
+        line.append(f"{stretch.phase:<12} ", style="default")
+        line.append(f"{progress.duration(stretch.seconds):>8}", style="default")
+        if stretch.verdict == "stopped":
+            line.append("  stopped", style="yellow")
+        elif stretch.changed:
+            line.append(f"  {stretch.changed} changed", style="yellow")
+        self._console.print(line, overflow="ellipsis", no_wrap=True)
+
+    def _region(self) -> RenderableType:
+        """Draw each host in one line, and a bar under it where bytes are counted."""
+        rows: list[RenderableType] = []
+        room = max(2, self._console.height - 4)
+        hosts = list(self._tracker.current.items())
+        for number, (host, stretch) in enumerate(hosts):
+            lines = self._host(host, stretch)
+            if len(rows) + len(lines) > room - 1 and number < len(hosts) - 1:
+                rows.append(Text(f"  and {len(hosts) - number} more hosts", style="dim"))
+                break
+            rows += lines
+        return Group(*rows)
+
+    def _host(self, host: str, stretch: Stretch) -> list[RenderableType]:
+        frame = _FRAMES[int(time.monotonic() * 8) % len(_FRAMES)]
+        update = stretch.update
+        now = (update.line if update and update.line else "") or stretch.task
+        grid = Table.grid(padding=(0, 1), expand=True)
+        grid.add_column(no_wrap=True, width=1)
+        grid.add_column(no_wrap=True, overflow="ellipsis", max_width=24, width=min(self._width, 24))
+        grid.add_column(no_wrap=True, overflow="ellipsis", width=11)
+        grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        grid.add_column(no_wrap=True, justify="right")
+        grid.add_row(
+            Text(frame, style="cyan"),
+            host,
+            Text(stretch.phase, style="cyan"),
+            Text(now),
+            Text(progress.duration(stretch.seconds), style="dim"),
+        )
+        if update is None or not update.total_bytes:
+            return [grid]
+        return [grid, self._bar(update)]
+
+    def _bar(self, update: Update) -> RenderableType:
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(width=1)
+        grid.add_column(width=_BAR)
+        grid.add_column(no_wrap=True, overflow="ellipsis")
+        bar = ProgressBar(
+            total=float(update.total_bytes or 1),
+            completed=float(update.done_bytes or 0),
+            width=_BAR,
+        )
+        grid.add_row("", bar, Text(f"{update.phase}: {progress.amounts(update)}"))
+        return grid

@@ -1,0 +1,117 @@
+"""The end of a run in words: failures without Ansible noise, and where the time went."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.errors import ExitCode
+from kimi_prov.runner import progress
+from kimi_prov.runner.failure_reasons import LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from kimi_prov.runner.failure_reasons import Failure
+    from kimi_prov.runner.outcome import Outcome, Phase
+
+_KIND = {
+    ExitCode.BLOCKED: "blocked",
+    ExitCode.UNREACHABLE: "unreachable",
+    ExitCode.BAD_INPUT: "bad input",
+}
+_BLOCKER = "blocker"
+
+
+def failures(found: Sequence[Failure], log: Path) -> str:
+    """Write each failure: where, why, what to do; and once where the whole log is."""
+    blocks = [_failure(failure) for failure in _merged(found)]
+    return "\n".join([*blocks, f"  log: {log}"]) if blocks else ""
+
+
+def _merged(found: Sequence[Failure]) -> list[Failure]:
+    """Keep one failure for each reason of a host, however many tasks met it."""
+    kept: dict[tuple[str, str], Failure] = {}
+    for failure in found:
+        kept.setdefault((failure.host, failure.cause), failure)
+    return list(kept.values())
+
+
+def _failure(failure: Failure) -> str:
+    kind = _KIND.get(failure.exit_code, "failed")
+    where = f"{failure.phase}: {failure.task}" if failure.task else failure.phase
+    head = f"{kind}: " + ", ".join(part for part in (failure.host, where) if part)
+    lines = [head.rstrip(" ,:")]
+    rows = [row for row in failure.findings if row.get("severity") == _BLOCKER]
+    if rows:
+        lines += [line for row in rows for line in _finding(row)]
+    else:
+        lines.append(f"  why: {failure.cause}")
+        if failure.fix != LOG:
+            lines.append(f"  fix: {failure.fix}")
+    return "\n".join(lines)
+
+
+def _finding(row: Mapping[str, Any]) -> list[str]:
+    lines = [f"  why: {row.get('title')} ({row.get('id')})"]
+    for key, label in (("observed", "found"), ("required", "needs"), ("fix", "fix")):
+        if row.get(key):
+            lines.append(
+                f"  {label + ':':<6} {row[key]}" if label != "fix" else f"  fix: {row[key]}"
+            )
+    return lines
+
+
+def times(outcome: Outcome) -> str:
+    """Write a small table: for each host what each phase took, longest runs of phases in order."""
+    hosts = list(dict.fromkeys(phase.host for phase in outcome.phases.values()))
+    by_host = {host: [p for p in outcome.phases.values() if p.host == host] for host in hosts}
+    lines: list[str] = []
+    for host in hosts:
+        lines.append(f"  {host}")
+        spent = [phase for phase in by_host[host] if phase.seconds >= 0.05]
+        lines += [_time(phase, outcome.wall_seconds) for phase in spent]
+        rest = outcome.wall_seconds - sum(phase.seconds for phase in spent)
+        if rest >= 0.05:
+            lines.append(f"    {'waiting, Ansible itself':<24} {progress.duration(rest):>8}")
+    lines.append(f"  {'in all':<26} {progress.duration(outcome.wall_seconds):>8}")
+    return "\n".join(lines)
+
+
+def _time(phase: Phase, wall: float) -> str:
+    bar = "#" * (round(phase.seconds * 30 / wall) if wall else 0)
+    changed = f" ({phase.changed} changed)" if phase.changed else ""
+    took = progress.duration(phase.seconds)
+    return f"    {phase.phase:<24} {took:>8} {bar}{changed}".rstrip()
+
+
+def endpoint(plan: Mapping[str, Any], address: str) -> str:
+    """Return the URL at which clients find the API."""
+    shown = f"[{address}]" if ":" in address else address
+    return f"https://{shown}:{plan['proxy']['port']}/v1"
+
+
+def served(plan: Mapping[str, Any], host: str, address: str, said: Sequence[str]) -> str:
+    """Write what a host serves now, and what in that is a stand-in."""
+    engine, model = plan["engine"], plan["model"]
+    about = f"{model['name']}, {progress.size(model['bytes'])}, context {model['context']}"
+    lines = [
+        f"  {host}",
+        f"    endpoint  {endpoint(plan, address)}",
+        f"    model     {', '.join(model['served_names'])} ({about})",
+        f"    engine    {engine['name']} {engine['version']} ({engine['variant']})",
+    ]
+    notes = [
+        textwrap.fill(f"note      {text}", 80, initial_indent=" " * 4, subsequent_indent=" " * 14)
+        for text in said
+    ]
+    return "\n".join(lines + notes)
+
+
+def counts(outcome: Outcome) -> str:
+    """Write how many tasks changed something, by host."""
+    hosts = sorted(outcome.stats.ok) if outcome.stats else []
+    total = sum(outcome.changed.get(host, 0) for host in hosts)
+    each = ", ".join(f"{host} {outcome.changed.get(host, 0)}" for host in hosts)
+    return f"changed={total}" + (f" ({each})" if len(hosts) > 1 else "")

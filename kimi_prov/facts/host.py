@@ -1,0 +1,199 @@
+"""A machine's facts as the planner sees them: typed, and with what moves by itself taken out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.on_host.system.machine import parse_list
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.loader import Catalogue, Cpu, Gpu
+
+# Total memory differs by some MiB between two boots of a machine; a plan must not.
+_STEP = 1 << 28
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Node:
+    """A NUMA node: its CPUs, one thread of each of its cores, and bytes of memory."""
+
+    id: int
+    cpus: tuple[int, ...]
+    primary: tuple[int, ...]
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Python:
+    """An interpreter; `version` such as "3.11"."""
+
+    path: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Host:
+    """What decisions are made from. None is unknown."""
+
+    facts: Mapping[str, Any]
+    memory_bytes: int
+    nodes: tuple[Node, ...]
+    cpus: tuple[int, ...]
+    primary: tuple[int, ...]
+    pythons: tuple[Python, ...]
+    isa: frozenset[str] | None
+    kernel: tuple[int, int]
+    virtual: bool
+    gpu_bytes: tuple[int, ...]
+    gpu: Gpu | None = None
+    processor: Cpu | None = None
+
+    @property
+    def swap_bytes(self) -> int:
+        """Bytes of swap; unknown counts as none."""
+        return self.facts["memory"].get("swap_total_bytes") or 0
+
+    @property
+    def sockets(self) -> int:
+        """Processors in the machine; unknown counts as one."""
+        return int(self.facts["cpu"].get("sockets") or 1)
+
+    @property
+    def capability(self) -> str | None:
+        """CUDA compute capability of its GPUs, such as "9.0"."""
+        found = [g.get("compute_capability") for g in self.facts["gpus"]]
+        if found and found[0]:
+            return str(found[0])
+        return self.gpu.compute_capability if self.gpu else None
+
+    @property
+    def amd(self) -> bool:
+        """Whether its GPUs are AMD's."""
+        return any(g.get("vendor") == "amd" for g in self.facts["gpus"])
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Memory left to the system: 1 GiB, on large machines 2 % of all."""
+        return max(_GIB, self.memory_bytes // 50)
+
+
+def read(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> Host:
+    """Take a facts document apart. It has to satisfy the facts schema; nulls are allowed.
+
+    The catalogue fills in what a spec sheet leaves out: memory of a card, instructions.
+    """
+    cpu = facts["cpu"]
+    rows = facts["numa"]["nodes"]
+    cpus = tuple(parse_list(cpu.get("online"))) or tuple(range(cpu.get("threads") or 0))
+    primary = tuple(parse_list(cpu.get("primary"))) or cpus[: cpu.get("cores") or len(cpus)]
+    virtual = bool(facts["host"].get("virtualization") or facts["host"].get("container"))
+    memory = _memory(facts["memory"])
+    processor = _processor(cpu, catalogue)
+    isa = cpu.get("isa")
+    if isa is None and processor is not None:
+        isa = processor.isa
+    card, gpu_bytes = _cards(facts["gpus"], catalogue)
+    return Host(
+        facts=facts,
+        memory_bytes=memory,
+        nodes=_nodes(rows, (cpus, primary), memory, virtual=virtual),
+        cpus=cpus,
+        primary=primary,
+        pythons=_pythons(facts["python"]),
+        isa=frozenset(isa) if isa is not None else None,
+        kernel=_kernel(facts["host"].get("kernel")),
+        virtual=virtual,
+        gpu_bytes=gpu_bytes,
+        gpu=card,
+        processor=processor,
+    )
+
+
+def _processor(cpu: Mapping[str, Any], catalogue: Catalogue | None) -> Cpu | None:
+    names = [cpu.get("catalogue_name"), cpu.get("model")]
+    found = [catalogue.find_cpu(str(name)) for name in names if name] if catalogue else []
+    return next((row for row in found if row is not None), None)
+
+
+def _cards(
+    rows: list[Mapping[str, Any]], catalogue: Catalogue | None
+) -> tuple[Gpu | None, tuple[int, ...]]:
+    """Give the catalogue's row of the first card, and every card's memory in bytes."""
+    card = None
+    sizes = []
+    for row in rows:
+        size = int(row.get("memory_bytes") or row.get("memory_total_bytes") or 0)
+        names = [row.get("model"), row.get("name_raw")]
+        known = [catalogue.find_gpu(str(n), size or None) for n in names if n] if catalogue else []
+        found = next((gpu for gpu in known if gpu is not None), None)
+        card = card or found
+        sizes.append(size or (found.memory_bytes if found else 0))
+    return card, tuple(sizes)
+
+
+def _memory(memory: Mapping[str, Any]) -> int:
+    total = int(memory.get("total_bytes") or 0)
+    limit = memory.get("cgroup_limit_bytes")
+    usable = min(total, limit) if limit else total
+    return int(usable // _STEP * _STEP)
+
+
+def _nodes(
+    rows: list[Mapping[str, Any]],
+    threads: tuple[tuple[int, ...], tuple[int, ...]],
+    memory: int,
+    *,
+    virtual: bool,
+) -> tuple[Node, ...]:
+    """Nodes that have CPUs we may use and memory.
+
+    A virtual machine gets its memory as it touches it and shows small nodes until then: there a
+    node counts as at least its share of the whole. `threads`: all CPUs, and one of each core; a
+    spec sheet does not number them, so they are dealt out evenly.
+    """
+    every, primary = threads
+    share = memory // max(1, len(rows))
+    nodes = []
+    for place, row in enumerate(rows):
+        cpus = tuple(parse_list(row.get("cpus")))
+        if row.get("cpus") is None:
+            cpus = _deal(every, place, len(rows))
+            primary_here = _deal(primary, place, len(rows))
+        else:
+            primary_here = tuple(cpu for cpu in primary if cpu in set(cpus))
+        size = int(row.get("memory_total_bytes") or 0)
+        if virtual or not size:
+            size = max(size, share)
+        if cpus and size:
+            own = primary_here or cpus
+            nodes.append(Node(int(row["id"]), cpus, own, int(size // _STEP * _STEP)))
+    return tuple(sorted(nodes, key=lambda node: node.id))
+
+
+def _deal(cpus: tuple[int, ...], place: int, parts: int) -> tuple[int, ...]:
+    return cpus[len(cpus) * place // parts : len(cpus) * (place + 1) // parts]
+
+
+def _pythons(python: Mapping[str, Any]) -> tuple[Python, ...]:
+    """Put the system's own first: an interpreter elsewhere may go away with its environment."""
+    found = [
+        Python(str(row["path"]), str(row["version"]))
+        for row in python.get("others") or []
+        if row.get("path") and row.get("version")
+    ]
+    match = re.match(r"\d+\.\d+", python.get("version") or "")
+    path = python.get("path")
+    if match and path:
+        own = Python(str(path), match.group())
+        found.insert(0 if str(path).startswith("/usr/bin/") else len(found), own)
+    return tuple(found)
+
+
+def _kernel(text: str | None) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", text or "")
+    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)

@@ -1,0 +1,275 @@
+"""A folder of what a machine's own commands and files said, read as the probe would read them.
+
+The names of the files are those of `FILES` and `ANSWERS`; whatever is missing is unknown. Any of
+them may be compressed (`.gz`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import re
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.errors import UserError
+from kimi_prov.on_host.probe import collect, nvidia_smi
+from kimi_prov.on_host.system.machine import Machine, format_list, parse_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+FILES = {
+    "cpuinfo.txt": "/proc/cpuinfo",
+    "meminfo.txt": "/proc/meminfo",
+    "nvidia-version.txt": "/proc/driver/nvidia/version",
+    "thp.txt": "/sys/kernel/mm/transparent_hugepage/enabled",
+    "os-release.txt": "/etc/os-release",
+    "kernel.txt": "/proc/sys/kernel/osrelease",
+}
+ANSWERS = {
+    "lscpu.json": ("lscpu", "-J"),
+    "nvidia-smi-q.xml": ("nvidia-smi", "-q", "-x"),
+    "nvidia-smi-topo-m.txt": ("nvidia-smi", "topo", "-m"),
+    "nvidia-smi-nvlink-s.txt": ("nvidia-smi", "nvlink", "-s"),
+    "modinfo.txt": ("modinfo", "nvidia"),
+    "dmidecode.txt": ("dmidecode", "-t", "17"),
+}
+_OTHERS = ("gpus.csv", "lscpu_e.txt", "numa.txt", "numactl-hardware.txt", "pci.txt")
+_CPU = "/sys/devices/system/cpu"
+_NODE = "/sys/devices/system/node"
+_PCI = "/sys/bus/pci/devices"
+_LARGEST_BYTES = 64 << 20
+_MOST_CPUS = 8192
+_FIX = f"a recorded folder holds some of: {', '.join([*FILES, *ANSWERS, *_OTHERS])}"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the facts that a recorded folder tells; null is what it does not.
+
+    Raises UserError naming the folder, or the file of it, that cannot be read.
+    """
+    texts = _texts(path)
+    found = collect.collect(Recording(texts))
+    found["origin"] = {
+        "kind": "recording",
+        "name": path.resolve().name,
+        "detail": f"recorded: {', '.join(sorted(texts))}",
+    }
+    found["collected_at"] = _when(texts.get("nvidia-smi-q.xml", ""))
+    found["host"]["hostname"] = None
+    # Nobody recorded these, and an empty answer would say that there are none.
+    found["kimi"] = {}
+    found["firewall"] = {"nft": None, "ufw": None, "firewalld": None}
+    found["network"] = {"addresses": [], "default_ipv6": None, "listening": []}
+    return found
+
+
+def _texts(path: Path) -> dict[str, str]:
+    texts = {}
+    for name in (*FILES, *ANSWERS, *_OTHERS):
+        for file in (path / name, path / f"{name}.gz"):
+            if file.is_file():
+                texts[name] = _text(file)
+                break
+    if not texts:
+        raise UserError(f"{path}: nothing recorded lies there", fix=_FIX)
+    return texts
+
+
+def _text(file: Path) -> str:
+    try:
+        opened = gzip.open if file.suffix == ".gz" else Path.open
+        with opened(file, "rb") as stream:
+            content: bytes = stream.read(_LARGEST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{file}: cannot be read: {reason}", fix="record it again") from None
+    if len(content) > _LARGEST_BYTES:
+        raise UserError(f"{file}: larger than such a file can be", fix="record it again")
+    return content.decode("utf-8", "replace")
+
+
+def _when(xml: str) -> str:
+    """Return the time that nvidia-smi wrote into its answer; it is local time there."""
+    match = re.search(r"<timestamp>([^<]{1,40})</timestamp>", xml)
+    return match.group(1) if match else "unknown"
+
+
+class Recording(Machine):
+    """A machine of which only some files and answers are known."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        super().__init__("/nonexistent/recording")
+        self._files = {
+            place: texts[name].rstrip("\n") for name, place in FILES.items() if name in texts
+        }
+        self._answers = {words: texts[name] for name, words in ANSWERS.items() if name in texts}
+        if "gpus.csv" in texts:
+            self._answers[("nvidia-smi", "--query-gpu")] = _table(texts["gpus.csv"])
+        if "nvidia-smi-q.xml" in texts:
+            self._files["/proc/driver/nvidia/gpus"] = ""  # nvidia-smi answered: there is a driver
+        places = list(_places(texts))
+        self._files.update(_topology(places))
+        self._files.update(_nodes(texts, places))
+        self._files.update(_bus(texts.get("pci.txt", "")))
+        self._folders = {
+            place.rsplit("/", cut)[0] for place in self._files for cut in range(1, place.count("/"))
+        }
+
+    @property
+    def live(self) -> bool:
+        """Never: no system call may tell about the machine that reads the recording."""
+        return False
+
+    def read(self, name: str) -> str | None:
+        """Return what was recorded of a file."""
+        return self._files.get(name)
+
+    def exists(self, name: str) -> bool:
+        """Whether anything was recorded there."""
+        return name in self._files or name in self._folders
+
+    def glob(self, pattern: str) -> list[str]:
+        """Return the recorded files and folders that match; no wildcard crosses a slash."""
+        parts = pattern.split("/")
+        return sorted(
+            place
+            for place in {*self._files, *self._folders}
+            if place.count("/") == len(parts) - 1
+            and all(map(fnmatch.fnmatchcase, place.split("/"), parts))
+        )
+
+    def which(self, command: str) -> str | None:  # noqa: ARG002
+        """Nothing is known of the commands that were there."""
+        return None
+
+    def run(self, argv: Sequence[str], timeout_s: float = 10.0) -> str | None:  # noqa: ARG002
+        """Return what the command answered when it was recorded."""
+        words = tuple(argv)
+        if len(words) > 1 and words[1].startswith("--query-gpu"):
+            words = (words[0], "--query-gpu")
+        return self._answers.get(words)
+
+
+def _table(text: str) -> str:
+    """Put the recorded columns into the order in which the probe asks for them."""
+    rows = nvidia_smi.table(text)
+    return "\n".join(
+        ", ".join(row.get(name, "").removesuffix(" MiB") for name in nvidia_smi.COLUMNS)
+        for row in rows
+    )
+
+
+def _places(texts: dict[str, str]) -> Iterator[dict[str, int]]:
+    """Tell cpu, node, socket and core of each CPU, by `lscpu -e`, else by /proc/cpuinfo."""
+    rows = [line.split() for line in texts.get("lscpu_e.txt", "").splitlines()]
+    head = rows[0] if rows else []
+    if {"CPU", "SOCKET", "CORE"} <= set(head):
+        for row in rows[1 : _MOST_CPUS + 1]:
+            known = dict(zip(head, row, strict=False))
+            if known.get("ONLINE", "yes") == "yes" and known["CPU"].isdigit():
+                yield {
+                    name.lower(): _number(known.get(name))
+                    for name in ("CPU", "NODE", "SOCKET", "CORE")
+                }
+        return
+    for block in texts.get("cpuinfo.txt", "").split("\n\n")[:_MOST_CPUS]:
+        known = {
+            key.strip(): value.strip()
+            for key, _, value in (line.partition(":") for line in block.splitlines())
+        }
+        if known.get("processor", "").isdigit():
+            yield {
+                "cpu": int(known["processor"]),
+                "node": -1,
+                "socket": _number(known.get("physical id")),
+                "core": _number(known.get("core id"), int(known["processor"])),
+            }
+
+
+def _topology(places: list[dict[str, int]]) -> dict[str, str]:
+    if not places:
+        return {}
+    cores: dict[tuple[int, int], list[int]] = {}
+    for place in places:
+        cores.setdefault((place["socket"], place["core"]), []).append(place["cpu"])
+    files = {f"{_CPU}/online": format_list([place["cpu"] for place in places])}
+    for place in places:
+        base = f"{_CPU}/cpu{place['cpu']}/topology"
+        files[f"{base}/physical_package_id"] = str(place["socket"])
+        siblings = cores[place["socket"], place["core"]]
+        files[f"{base}/thread_siblings_list"] = format_list(siblings)
+    return files
+
+
+def _nodes(texts: dict[str, str], places: list[dict[str, int]]) -> dict[str, str]:
+    """Tell the nodes by the kernel's own files, else by numactl, else by the CPUs' places."""
+    found = _nodes_of_kernel(texts.get("numa.txt", ""))
+    if not found:
+        found = _nodes_of_numactl(texts.get("numactl-hardware.txt", ""))
+    if found:
+        return found
+    members: dict[int, list[int]] = {}
+    for place in places:
+        if place["node"] >= 0:
+            members.setdefault(place["node"], []).append(place["cpu"])
+    return {f"{_NODE}/node{n}/cpulist": format_list(cpus) for n, cpus in members.items()}
+
+
+def _nodes_of_kernel(text: str) -> dict[str, str]:
+    """Read blocks of: the node's folder, its CPUs, its distances, its meminfo."""
+    files: dict[str, str] = {}
+    folder = ""
+    for line in text.splitlines():
+        if re.fullmatch(rf"{_NODE}/node\d{{1,4}}", line.strip()):
+            folder = line.strip()
+            files[folder] = ""
+        elif folder and line.startswith("Node "):
+            before = files.get(f"{folder}/meminfo")
+            files[f"{folder}/meminfo"] = f"{before}\n{line}" if before else line
+        elif folder and f"{folder}/cpulist" not in files:
+            files[f"{folder}/cpulist"] = format_list(_cpus(line))
+        elif folder and f"{folder}/distance" not in files:
+            files[f"{folder}/distance"] = line
+    return {place: text for place, text in files.items() if place.count("/") > _NODE.count("/") + 1}
+
+
+def _nodes_of_numactl(text: str) -> dict[str, str]:
+    files: dict[str, str] = {}
+    for match in re.finditer(r"^node (\d{1,4}) cpus:(.*)$", text, re.MULTILINE):
+        cpus = [int(word) for word in match.group(2).split() if word.isdigit()]
+        files[f"{_NODE}/node{match.group(1)}/cpulist"] = format_list(cpus)
+    for name, key in (("size", "MemTotal"), ("free", "MemFree")):
+        for match in re.finditer(rf"^node (\d{{1,4}}) {name}: (\d+) MB$", text, re.MULTILINE):
+            place = f"{_NODE}/node{match.group(1)}/meminfo"
+            line = f"Node {match.group(1)} {key}: {int(match.group(2)) * 1024} kB"
+            files[place] = f"{files[place]}\n{line}" if place in files else line
+    for match in re.finditer(r"^ *(\d{1,4}): +([\d ]+)$", text, re.MULTILINE):
+        files[f"{_NODE}/node{match.group(1)}/distance"] = match.group(2).strip()
+    return files
+
+
+def _cpus(text: str) -> list[int]:
+    """Read `0-127`, unless it names more CPUs than a machine can have."""
+    if any(int(number) >= _MOST_CPUS for number in re.findall(r"\d+", text)[:_MOST_CPUS]):
+        return []
+    return parse_list(text)
+
+
+def _bus(text: str) -> dict[str, str]:
+    """Read lines of: address, maker, device, class, node."""
+    files = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 4 and re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d", words[0]):
+            for name, value in zip(
+                ("vendor", "device", "class", "numa_node"), words[1:], strict=False
+            ):
+                files[f"{_PCI}/{words[0]}/{name}"] = value
+    return files
+
+
+def _number(text: str | None, default: int = 0) -> int:
+    return int(text) if text is not None and text.isdigit() else default

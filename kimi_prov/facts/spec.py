@@ -1,0 +1,467 @@
+"""Spec sheets: a quote becomes a facts document, and says where each value came from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.catalog.reading import FAULTS, line_of, not_yaml, parse, spelled
+from kimi_prov.errors import UserError
+from kimi_prov.facts.form import MisfitError, fit
+from kimi_prov.on_host.system.machine import format_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kimi_prov.catalog.loader import Catalogue, Cpu, Gpu
+
+SCHEMA = "kimi-prov/spec/v1"
+_FACTS = "kimi-prov/facts/v1"
+_FORM = Path(__file__).resolve().parent / "schema" / "spec.json"
+_EXAMPLES = "see inventories/specs for sheets that are whole"
+_LARGEST_BYTES = 1 << 20
+_MOST_THREADS = 8192
+_GIB = 1 << 30
+_GB = 10**9
+_MT_BYTES = 8 * 10**6  # bytes a second of a channel for each MT/s
+Sheet = dict[str, Any]
+Origins = dict[str, str]
+
+
+def read(path: Path, catalogue: Catalogue) -> dict[str, Any]:
+    """Return the facts that a spec sheet tells; null is what it does not.
+
+    Raises UserError naming file, line and key for a sheet that is not whole or names a part that
+    the catalogue does not know.
+    """
+    text = _text(path)
+    try:
+        sheet = parse(text)
+    except FAULTS as error:
+        raise not_yaml(path, error, _EXAMPLES) from None
+    try:
+        return facts(sheet, catalogue, str(path))
+    except MisfitError as misfit:
+        line = line_of(text, misfit.path)
+        where = f"{path}:{line}" if line else str(path)
+        key = spelled(misfit.path) or "the document"
+        raise UserError(f"{where}: {key}: {misfit.problem}", fix=_EXAMPLES) from None
+
+
+def facts(sheet: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # noqa: ANN401
+    """Return the facts of a parsed sheet. Raises MisfitError. `detail` says where it came from."""
+    fit(sheet, schema())
+    sheet = _whole(sheet)
+    origins: Origins = {}
+    cpu = _processor(sheet["cpu"], catalogue, origins)
+    software = sheet.get("software") or {}
+    system = _system(software, catalogue, origins)
+    system["host"]["arch"] = "aarch64" if cpu.row.vendor == "ARM" else "x86_64"
+    origins["host.arch"] = f"catalogue: {cpu.row.name}"
+    groups = list(_groups(sheet.get("gpus"), catalogue))
+    return {
+        "schema": _FACTS,
+        "origin": {"kind": "spec", "name": sheet["name"], "detail": detail},
+        "origins": origins,
+        "note": sheet.get("note"),
+        "host": system["host"],
+        "python": system["python"],
+        "cpu": cpu.facts(),
+        "numa": {"nodes": _nodes(cpu, _memory_bytes(sheet["memory"]))},
+        "memory": _memory(sheet["memory"], cpu, origins),
+        "filesystems": [],
+        "disks": [row for disk in sheet.get("disks") or [] for row in _disks(disk)],
+        "nics": [
+            {
+                "name": None,
+                "kind": None,
+                "up": None,
+                "speed_bits_per_s": round(nic["speed_gbit_s"] * _GB),
+            }
+            for nic in sheet.get("nics") or []
+            for _ in range(nic.get("count", 1))
+        ],
+        "gpus": _gpus(groups, origins),
+        "nvidia": _nvidia(groups, software, origins),
+        "tunables": {"sysctl": {}, "thp": None, "governor": None, "nofile_max": None},
+        "network": {"addresses": [], "default_ipv6": None, "listening": []},
+        "firewall": {"nft": None, "ufw": None, "firewalld": None},
+        "packages": {"installed": None, "held": None, "unattended_upgrades": None},
+        "kimi": {},
+        "amd": None,
+        "cgroup": {"memory_bytes": None, "cpus": None},
+        "ld_conf": None,
+        "gib": None,
+        "measured": None,
+        "price": _price(sheet.get("price")),
+    }
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a spec sheet."""
+    document: dict[str, Any] = json.loads(_FORM.read_text(encoding="utf-8"))
+    return document
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise UserError(f"{path}: larger than a spec sheet can be", fix=_EXAMPLES)
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}", fix=_EXAMPLES) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text", fix=_EXAMPLES) from None
+
+
+def _whole(value: Any) -> Any:  # noqa: ANN401
+    """Write 8.0 as 8: YAML and JSON do not tell them apart where a whole number is wanted."""
+    if isinstance(value, dict):
+        return {key: _whole(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_whole(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@dataclass(frozen=True)
+class _Processors:
+    """All sockets: the catalogue's row, with what the sheet gives laid over it."""
+
+    row: Cpu
+    sockets: int
+    nodes: int
+    cores: int
+    threads_per_core: int
+    isa: tuple[str, ...]
+    channels: int | None
+    mt_s: int | None
+    fastest_mt_s: int | None
+    bandwidth_gb_s: float
+    bandwidth_given: bool
+    tdp_w: float | None
+
+    @property
+    def total_cores(self) -> int:
+        return self.cores * self.sockets
+
+    def threads(self, first: int, past: int) -> list[int]:
+        """Numbers of these cores' threads: Linux counts one of every core, then the second ones."""
+        cores = range(first, past)
+        return [core + n * self.total_cores for n in range(self.threads_per_core) for core in cores]
+
+    def facts(self) -> dict[str, Any]:
+        threads = self.total_cores * self.threads_per_core
+        per_socket = self.nodes // self.sockets if self.nodes % self.sockets == 0 else None
+        return {
+            "model": self.row.name,
+            "catalogue_name": self.row.name,
+            "vendor": self.row.vendor,
+            "family": None,
+            "model_number": None,
+            "stepping": None,
+            "sockets": self.sockets,
+            "cores": self.total_cores,
+            "threads": threads,
+            "isa": list(self.isa),
+            "amx_permission": None,
+            "online": f"0-{threads - 1}" if threads > 1 else "0",
+            "primary": format_list(range(self.total_cores)),
+            "smt": self.threads_per_core > 1,
+            "microarchitecture": self.row.microarchitecture,
+            "nodes_per_socket": per_socket,
+            "snc": per_socket if self.row.vendor == "GenuineIntel" else None,
+            "nps": per_socket if self.row.vendor == "AuthenticAMD" else None,
+            "governor": None,
+            "caches": None,
+            "l3_bytes": None,
+            "frequency_hz": None,
+            "tdp_w": self.tdp_w,
+        }
+
+
+def _processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Processors:
+    row = catalogue.find_cpu(sheet["model"])
+    if row is None:
+        raise _unknown(("cpu", "model"), catalogue.unknown_cpu(sheet["model"]))
+    sockets = sheet.get("sockets", 1)
+    if sockets > row.max_sockets:
+        problem = f"{row.name} goes into machines of at most {row.max_sockets}, found {sockets}"
+        raise MisfitError(("cpu", "sockets"), problem)
+    for key in ("cores", "threads_per_core", "isa", "bandwidth_gb_s", "tdp_w"):
+        origins[f"cpu.{key}"] = "sheet" if key in sheet else f"catalogue: {row.name}"
+    per_core = sheet.get("threads_per_core", row.threads_per_core)
+    cores = sheet.get("cores", row.cores)
+    if cores * sockets * per_core > _MOST_THREADS:
+        raise MisfitError(("cpu",), f"more than {_MOST_THREADS} threads: no Linux has so many")
+    nodes = sheet.get("numa_nodes", row.nodes_per_socket * sockets)
+    origins["numa.nodes"] = "sheet" if "numa_nodes" in sheet else f"catalogue: {row.name}"
+    if nodes > cores * sockets:
+        raise MisfitError(("cpu", "numa_nodes"), f"wanted at most one for each core, found {nodes}")
+    given = sheet.get("memory_mt_s")
+    return _Processors(
+        row=row,
+        sockets=sockets,
+        nodes=nodes,
+        cores=cores,
+        threads_per_core=per_core,
+        isa=tuple(sheet.get("isa", row.isa)),
+        channels=sheet.get("memory_channels", row.memory_channels),
+        mt_s=given or row.memory_mt_s,
+        fastest_mt_s=given or row.memory_mt_s_max or row.memory_mt_s,
+        bandwidth_gb_s=sheet.get("bandwidth_gb_s", row.bandwidth_gb_s),
+        bandwidth_given="bandwidth_gb_s" in sheet,
+        tdp_w=sheet.get("tdp_w", row.tdp_w),
+    )
+
+
+def _unknown(path: tuple[str | int, ...], error: UserError) -> MisfitError:
+    return MisfitError(path, f"{error.message} (or add a row of your own: docs/catalogue.md)")
+
+
+def _nodes(cpu: _Processors, memory_bytes: int) -> list[dict[str, Any]]:
+    """Cores and memory in equal parts, in order."""
+    bounds = [n * cpu.total_cores // cpu.nodes for n in range(cpu.nodes + 1)]
+    return [
+        {
+            "id": number,
+            "cpus": format_list(cpu.threads(first, past)),
+            "memory_total_bytes": memory_bytes // cpu.nodes,
+            "memory_free_bytes": None,
+            "distances": [],
+        }
+        for number, (first, past) in enumerate(pairwise(bounds))
+    ]
+
+
+def _memory_bytes(sheet: Sheet) -> int:
+    """Modules are sold in GiB, whatever the paper says."""
+    modules, size = sheet.get("dimms"), sheet.get("dimm_gb")
+    gib: int = modules * size if modules and size else sheet["total_gb"]
+    return gib * _GIB
+
+
+def _memory(sheet: Sheet, cpu: _Processors, origins: Origins) -> dict[str, Any]:
+    dimms = sheet["dimms"] if "dimms" in sheet and "dimm_gb" in sheet else None
+    speed = int(sheet.get("speed_mt_s") or cpu.mt_s or 0) or None
+    configured = sheet.get("configured_mt_s") or _configured(speed, cpu)
+    origins["memory.speed_mt_s"] = (
+        "sheet" if "speed_mt_s" in sheet else f"catalogue: {cpu.row.name}"
+    )
+    total = cpu.channels * cpu.sockets if cpu.channels else None
+    populated = _populated(dimms, cpu) if total else None
+    measured = sheet.get("measured_gb_s")
+    module = {
+        "size_bytes": sheet["dimm_gb"] * _GIB if dimms else None,
+        "speed_mt_s": speed,
+        "configured_mt_s": configured,
+        "locator": None,
+    }
+    origins["memory.bandwidth_bytes_per_s.theoretical"] = (
+        "populated channels x MT/s x 8 bytes" if populated else f"catalogue: {cpu.row.name}"
+    )
+    return {
+        "total_bytes": _memory_bytes(sheet),
+        "available_bytes": None,
+        "swap_total_bytes": None,
+        "hugepages_total": None,
+        "hugepage_bytes": None,
+        "shm_size_bytes": None,
+        "cgroup_limit_bytes": None,
+        "dimms": [dict(module) for _ in range(dimms)] if dimms else None,
+        "channels_populated": populated,
+        "channels_total": total,
+        "bandwidth_bytes_per_s": {
+            "measured": round(measured * _GB) if measured else None,
+            "theoretical": _theoretical(cpu, populated, configured),
+        },
+    }
+
+
+def _configured(speed: int | None, cpu: _Processors) -> int | None:
+    """Memory runs no faster than the processor takes it."""
+    if speed is None or cpu.fastest_mt_s is None:
+        return speed
+    return min(speed, cpu.fastest_mt_s)
+
+
+def _populated(dimms: int | None, cpu: _Processors) -> int | None:
+    """Channels with a module: one for each channel first, sockets in turn."""
+    if dimms is None or cpu.channels is None:
+        return None
+    shares = [dimms // cpu.sockets + (n < dimms % cpu.sockets) for n in range(cpu.sockets)]
+    return sum(min(cpu.channels, share) for share in shares)
+
+
+def _theoretical(cpu: _Processors, populated: int | None, mt_s: int | None) -> int:
+    """Bytes a second of the channels that have modules; of all of them where that is not told."""
+    full = cpu.bandwidth_gb_s * cpu.sockets * _GB
+    if populated is None or cpu.channels is None:
+        return round(full)
+    if cpu.bandwidth_given or mt_s is None:
+        return round(full * populated / (cpu.channels * cpu.sockets))
+    return populated * mt_s * _MT_BYTES
+
+
+def _disks(sheet: Sheet) -> list[dict[str, Any]]:
+    speed = sheet.get("read_gb_s")
+    row = {
+        "name": None,
+        "kind": sheet.get("kind"),
+        "model": None,
+        "size_bytes": round(sheet["size_gb"] * _GB),
+        "read_bytes_per_s": round(speed * _GB) if speed else None,
+    }
+    return [dict(row) for _ in range(sheet.get("count", 1))]
+
+
+def _groups(sheet: Any, catalogue: Catalogue) -> Iterable[tuple[Gpu, Sheet]]:  # noqa: ANN401
+    """Return each kind of card with its row of the catalogue."""
+    many = isinstance(sheet, list)
+    for number, group in enumerate(sheet if many else [sheet] if sheet else []):
+        size = group.get("memory_gb")
+        row = catalogue.find_gpu(group["model"], round(size * _GIB) if size else None)
+        if row is None:
+            path = ("gpus", number, "model") if many else ("gpus", "model")
+            raise _unknown(path, catalogue.unknown_gpu(group["model"]))
+        yield row, group
+
+
+def _gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for row, group in groups:
+        given = group.get("memory_gb")
+        size = round(given * _GIB) if given else row.memory_bytes
+        for _ in range(group.get("count", 1)):
+            rows.append(
+                {
+                    "index": len(rows),
+                    "vendor": row.vendor,
+                    "model": row.name,
+                    "name_raw": group["model"],
+                    "memory_total_bytes": size,
+                    "memory_bytes": size,
+                    "uuid": None,
+                    "pci": None,
+                    "compute_capability": group.get("compute_capability", row.compute_capability),
+                    "pcie": {
+                        "gen": group.get("pcie_gen", row.pcie_gen),
+                        "gen_max": group.get("pcie_gen", row.pcie_gen),
+                        "gen_card": row.pcie_gen,
+                        "width": group.get("pcie_width", 16),
+                        "width_max": 16,
+                    },
+                    "power_limit_w": group.get("power_limit_w", row.tdp_w),
+                    "mig": group.get("mig"),
+                    "ecc": group.get("ecc"),
+                    "persistence": None,
+                    "numa_node": None,
+                    "fabric_state": None,
+                    "fabric_status": None,
+                    "passthrough": None,
+                }
+            )
+            origin = "sheet" if given else f"catalogue: {row.name}"
+            origins[f"gpus[{len(rows) - 1}].memory_bytes"] = origin
+    return rows
+
+
+def _nvidia(
+    groups: list[tuple[Gpu, Sheet]], software: Mapping[str, Any], origins: Origins
+) -> dict[str, Any] | None:
+    cards = [
+        (row, group.get("nvlink"))
+        for row, group in groups
+        if row.vendor == "nvidia"
+        for _ in range(group.get("count", 1))
+    ]
+    if not cards:
+        return None
+    driver = software.get("nvidia_driver")
+    matrix = _links(cards)
+    given = any(wish for _, wish in cards)
+    origins["nvidia.nvlink"] = "sheet" if given else f"catalogue: {cards[0][0].name}"
+    return {
+        "pci_devices": len(cards),
+        "driver_installed": driver,
+        "driver_loaded": driver,
+        "cuda": None,
+        "open_module": software.get("open_module"),
+        "fabric_manager": None,
+        "nscq": None,
+        "nvlink": None
+        if matrix is None
+        else {
+            "matrix": matrix,
+            "paths": None,
+            "links_per_gpu": [max(line, default=0) for line in matrix],
+            "link_bytes_per_s": None,
+        },
+        "nvswitch": len(cards) > 1 and all(row.nvswitch for row, _ in cards),
+        "held": None,
+        "libs": None,
+    }
+
+
+def _links(cards: list[tuple[Gpu, str | None]]) -> list[list[int]] | None:
+    """Return links between each two cards, or None where neither sheet nor catalogue tells."""
+    row, wish = cards[0]
+    if any(other != cards[0] for other in cards):
+        return None
+    if wish is None:
+        wish = "none" if not row.nvlink_gb_s else "full" if row.nvswitch else None
+    if wish is None and len(cards) > 1:
+        return None
+
+    def links(a: int, b: int) -> int:
+        joined = wish == "full" or (wish == "pairs" and a // 2 == b // 2)
+        return row.nvlink_links if joined and a != b else 0
+
+    return [[links(a, b) for b in range(len(cards))] for a in range(len(cards))]
+
+
+def _system(software: Mapping[str, Any], catalogue: Catalogue, origins: Origins) -> dict[str, Any]:
+    name, _, version = str(software.get("os") or "").partition("-")
+    row = catalogue.system(name, version) if name else None
+    kernel, python = software.get("kernel"), software.get("python")
+    if row is not None:
+        given = {"host.glibc": None, "host.kernel": kernel, "python.version": python}
+        for key, value in given.items():
+            origins[key] = "sheet" if value else f"catalogue: {name} {version}"
+        kernel, python = kernel or row.kernel, python or row.python
+    return {
+        "host": {
+            "hostname": None,
+            "os": {
+                "id": name or None,
+                "version_id": version or None,
+                "codename": None,
+                "pretty": f"{name} {version}" if name else None,
+            },
+            "kernel": kernel,
+            "arch": None,
+            "glibc": row.glibc if row else None,
+            "virtualization": software.get("virtualization"),
+            "container": None,
+            "systemd_version": None,
+            "systemd_running": None,
+            "machine_id_hash": None,
+            "root": None,
+        },
+        "python": {
+            "path": "/usr/bin/python3" if python else None,
+            "version": python,
+            "has_venv": None,
+            "others": [],
+        },
+    }
+
+
+def _price(sheet: Sheet | None) -> dict[str, Any] | None:
+    if not sheet:
+        return None
+    return {key: sheet.get(key) for key in ("purchase_usd", "hourly_usd")}

@@ -1,0 +1,55 @@
+"""`python3 kimi-target.pyz SUBCOMMAND ...`: the one door into the code on the managed machine."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import List, Optional
+
+# Each module has `main(argv) -> exit status` and is imported only when it is asked for.
+COMMANDS = {
+    "probe": "kimi_prov.on_host.probe.collect",
+    "lock": "kimi_prov.on_host.system.apply_lock",
+    "engine-check": "kimi_prov.on_host.engine.command_check",
+    "cuda-home": "kimi_prov.on_host.engine.cuda_home",
+    "kt-prove": "kimi_prov.on_host.kt.prove",
+    "kt-quantise": "kimi_prov.on_host.kt.quantise",
+    "convert": "kimi_prov.on_host.kt.convert",
+    "manifest": "kimi_prov.on_host.weights.manifest",
+    "ready": "kimi_prov.on_host.engine.ready",
+    "serve-ensure": "kimi_prov.on_host.engine.serve",
+    "fetch": "kimi_prov.on_host.weights.fetch",
+    "stage": "kimi_prov.on_host.weights.stage",
+    "follow": "kimi_prov.on_host.system.follow",
+    "settled": "kimi_prov.on_host.system.converged",
+    "proxy-ensure": "kimi_prov.on_host.gateway.proxy",
+    "proxy-state": "kimi_prov.on_host.gateway.haproxy",
+    "keys": "kimi_prov.on_host.gateway.keys",
+    "firewall-ensure": "kimi_prov.on_host.gateway.firewall",
+    "knock": "kimi_prov.on_host.gateway.smoke_test",
+    "runtime": "kimi_prov.on_host.engine.runtime",
+    "status": "kimi_prov.on_host.status",
+    "driver": "kimi_prov.on_host.driver.steps",
+    "interceptors": "kimi_prov.on_host.engine.nccl_plugins",
+    "nccl-proof": "kimi_prov.on_host.engine.nccl_proof",
+    "destroy": "kimi_prov.on_host.destroy",
+    "bench": "kimi_prov.on_host.bench.run",
+    "bench-engine": "kimi_prov.on_host.bench.engine",
+}
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run the subcommand named first; without one, describe this machine."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0].startswith("-"):
+        arguments.insert(0, "probe")
+    name = arguments.pop(0)
+    if name not in COMMANDS:
+        print(f"unknown subcommand {name!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    status: int = import_module(COMMANDS[name]).main(arguments)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

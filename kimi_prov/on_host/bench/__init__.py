@@ -1,0 +1,1 @@
+"""Measure a machine and its served model."""

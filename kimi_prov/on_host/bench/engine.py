@@ -1,0 +1,137 @@
+"""`bench-engine memory|layer|client`: the parts of a bench that run in the engine's environment.
+
+The engine's own Python runs this, so torch, kt-kernel and the bench clients are imported by name
+when they are needed; nothing of them is needed to read this module. A JSON object comes by standard
+input, another goes out as the last line of standard output; progress goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import statistics
+import sys
+import time
+from importlib import import_module
+from typing import Any, Callable, Dict, List, Tuple
+
+from kimi_prov.on_host.kt import layer as kt_layer
+
+# What follows says at which number of requests at once the client is.
+LEVEL = "kimi-bench: level "
+_SECONDS = 1.0
+_WARM_UP, _REPEATS = 3, 15
+# Experts whose weights are really made; the kernel copies, so that the others may share them.
+_DISTINCT = 4
+
+
+def memory(config: Dict[str, Any]) -> Dict[str, Any]:
+    """Read `bytes` of memory with `threads` threads over and over; bytes a second."""
+    torch = import_module("torch")
+    torch.set_num_threads(config["threads"])
+    data = torch.ones(config["bytes"] // 4, dtype=torch.float32)
+    data.sum()
+    started = time.monotonic()
+    count = 0
+    while time.monotonic() - started < _SECONDS:
+        data.sum()
+        count += 1
+    seconds = time.monotonic() - started
+    return {"bytes_per_s": round(count * data.numel() * 4 / seconds)}
+
+
+def layer(config: Dict[str, Any]) -> Dict[str, Any]:
+    """Run one layer of routed experts by kt-kernel, on INT4 weights in groups of 32.
+
+    Random weights: the time does not depend on them. Milliseconds are medians.
+    """
+    torch = import_module("torch")
+    kt_kernel = import_module("kt_kernel")
+    shape = kt_layer.Shape(
+        config["experts"],
+        config["top_k"],
+        config["hidden"],
+        config["intermediate"],
+        max(config["batches"]),
+    )
+    pool = kt_layer.start_pool(kt_kernel.kt_kernel_ext, config["nodes"], config["threads"])
+    weights = {}
+    for name, size in shape.matrices().items():
+        made = [_random(torch, *size) for _ in range(_DISTINCT)]
+        weights[name] = [made[number % _DISTINCT] for number in range(shape.experts)]
+    began = time.monotonic()
+    kernel = kt_layer.load(kt_kernel, torch, pool, shape, weights)
+    loaded = time.monotonic() - began
+    rows = [_timed(torch, pool, kernel, config, batch) for batch in config["batches"]]
+    return {
+        "kernel": type(kernel).__name__,
+        "variant": kt_kernel.__cpu_variant__,
+        "load_s": round(loaded, 2),
+        "rows": rows,
+    }
+
+
+def _random(torch: Any, rows: int, columns: int) -> Tuple[Any, Any]:  # noqa: ANN401
+    packed = torch.randint(0, 256, (rows, columns // 2), dtype=torch.uint8)
+    return packed, torch.full((rows, columns // kt_layer.GROUP), 0.01, dtype=torch.bfloat16)
+
+
+def _timed(
+    torch: Any,  # noqa: ANN401
+    pool: Any,  # noqa: ANN401
+    kernel: Any,  # noqa: ANN401
+    config: Dict[str, Any],
+    batch: int,
+) -> Dict[str, Any]:
+    """Time one decode step of `batch` tokens, each routed to experts of its own."""
+    experts, top_k, hidden = config["experts"], config["top_k"], config["hidden"]
+    tokens = torch.randn(batch, hidden).to(torch.bfloat16)
+    shares = torch.full((batch, top_k), 1.0 / top_k, dtype=torch.float32)
+    taken, distinct = [], []
+    for turn in range(_WARM_UP + _REPEATS):
+        torch.manual_seed(turn)
+        chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(batch)])
+        began = time.perf_counter()
+        kt_layer.forward(torch, pool, kernel, tokens, chosen, shares)
+        taken.append(time.perf_counter() - began)
+        distinct.append(len(set(chosen.flatten().tolist())))
+    seconds = statistics.median(taken[_WARM_UP:])
+    read = statistics.median(distinct[_WARM_UP:]) * config["bytes_per_expert"]
+    return {
+        "batch": batch,
+        "seconds": round(seconds, 6),
+        "bytes_per_s": round(read / seconds),
+    }
+
+
+def client(config: Dict[str, Any]) -> Dict[str, Any]:
+    """Run the engine's bench client once for each of `runs`, in one process that imports once."""
+    for run in config["runs"]:
+        # On a line of its own, also after a bar that was cut.
+        print(f"\n{LEVEL}{run['level']}", file=sys.stderr, flush=True)
+        sys.argv = [run["module"], *run["argv"]]
+        with contextlib.redirect_stdout(sys.stderr):
+            try:
+                runpy.run_module(run["module"], run_name="__main__", alter_sys=True)
+            except SystemExit as ended:
+                if ended.code not in (None, 0):
+                    raise
+    return {}
+
+
+_PARTS: Dict[str, Callable[[Dict[str, Any]], Dict[str, Any]]] = {
+    "memory": memory,
+    "layer": layer,
+    "client": client,
+}
+
+
+def main(argv: List[str]) -> int:
+    """Do the part that is named; what it measured is the last line of standard output."""
+    found = _PARTS[argv[0]](json.load(sys.stdin))
+    print(json.dumps(found), flush=True)
+    sys.stderr.flush()
+    # Threads of a kernel's pool may not let the interpreter end.
+    os._exit(0)

@@ -1,0 +1,374 @@
+"""`bench start|run|result`: how fast this machine is, and the model that it serves.
+
+`start` runs the measuring as the transient unit kimi-bench.service, so that a cut connection does
+not lose it; `run` is what that unit does; `result` gives what was measured and lets the unit go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.on_host.bench import client
+from kimi_prov.on_host.bench import engine as bench_engine
+from kimi_prov.on_host.gateway import smoke_test
+from kimi_prov.on_host.probe import collect, measure
+from kimi_prov.on_host.system.files import read_json as read_document
+from kimi_prov.on_host.system.files import remove, write_json
+from kimi_prov.on_host.system.machine import Machine, parse_list
+from kimi_prov.on_host.system.process import EdgeError, Paths, answer, read_json, read_text, run
+from kimi_prov.on_host.system.progress import Progress
+
+UNIT = "kimi-bench.service"
+PROGRESS = f"{layout.PROGRESS}/bench.json"
+RESULT = f"{layout.RUN}/bench.json"
+_LIMIT_S = 4 * 3600
+_BAR = re.compile(r"(\d+)/(\d+) \[")
+_BATCHES = (1, 4, 64)
+# kt-kernel keeps 4 bits and a scale of 4 bytes for each 32 weights.
+_RESIDENT_BYTES_PER_WEIGHT = 0.625
+_SHARE_OF_FREE = 0.6
+# Reading through torch: large beside any cache, small beside memory.
+_READ_BYTES, _READ_SHARE = 4 << 30, 8
+
+Say = Callable[[str], None]
+
+
+def main(argv: List[str]) -> int:
+    """Do what is named first."""
+    action = argv[0] if argv else ""
+    if action == "run":
+        return measure_all()
+    try:
+        if action == "start":
+            start()
+            return answer({"ok": True})
+        if action == "result":
+            return answer(result())
+    except EdgeError as error:
+        return answer({"ok": False, "error": str(error)})
+    return answer({"ok": False, "error": "usage: bench start|run|result"})
+
+
+def start() -> None:
+    """Start the unit; one that somebody left behind is ended first."""
+    _end()
+    remove(RESULT)
+    done = run(
+        "systemd-run",
+        "--quiet",
+        "--no-block",
+        f"--unit={UNIT}",
+        "--description=Kimi: measuring",
+        "--service-type=oneshot",
+        "--remain-after-exit",
+        f"--property=TimeoutStartSec={_LIMIT_S}",
+        sys.executable,
+        layout.ZIPAPP,
+        "bench",
+        "run",
+    )
+    if done.returncode != 0:
+        raise EdgeError(f"{UNIT} cannot be started: {done.stderr.strip()}")
+
+
+def result() -> Dict[str, Any]:
+    """Give what was measured; {"error"} where there is nothing."""
+    found = read_document(RESULT)
+    _end()
+    remove(RESULT)
+    return found if isinstance(found, dict) else {"error": "nothing was measured"}
+
+
+def _end() -> None:
+    run("systemctl", "stop", UNIT)
+    run("systemctl", "reset-failed", UNIT)
+
+
+def measure_all() -> int:
+    """Measure memory, kernel and service, and write the result; 1 where the service fails."""
+    with Progress(PROGRESS, "bench") as progress:
+        try:
+            document = _measured(Paths(), lambda line: progress.say(line, log=False))
+        except (EdgeError, client.ClientError) as error:
+            progress.fail(str(error))
+            return 1
+        write_json(RESULT, document, durable=False, mode=0o600)
+        progress.done("measured")
+    return 0
+
+
+def _measured(paths: Paths, say: Say) -> Dict[str, Any]:
+    plan = read_json(paths.plan)
+    if not plan:
+        raise EdgeError(f"there is no {layout.PLAN}: run `kimi-prov apply` first")
+    say("asking for one token through the port")
+    refusal = smoke_test.try_once(paths, plan)
+    if refusal:
+        raise EdgeError(
+            f"the model does not answer through the port ({refusal}): run `kimi-prov status`"
+        )
+    machine = Machine()
+    facts = collect.collect(machine)
+    load = os.getloadavg()[0]
+    engine = Engine(plan)
+    return {
+        "plan": {name: plan.get(name) for name in ("engine", "model", "throughput", "stand_in")},
+        "load": round(load, 2),
+        "busy": measure.is_busy(load, facts),
+        "facts": facts,
+        "memory": memory(machine, facts, engine, say),
+        "layer": layer(plan, facts, engine, say),
+        "serve": serve(plan, paths, engine, say),
+    }
+
+
+class Engine:
+    """The engine's environment: runs parts of `bench_engine` there, as the service's user."""
+
+    def __init__(self, plan: Dict[str, Any]) -> None:
+        self._python = f"{plan['engine']['env_dir']}/bin/python"
+        self._env = plan["instances"][0]["env"]
+        try:
+            self._user: Optional[pwd.struct_passwd] = pwd.getpwnam(layout.USER)
+        except KeyError:
+            self._user = None
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[str]:
+        """Give a folder that the part may write to; it is removed at the end."""
+        with tempfile.TemporaryDirectory(prefix="kimi-bench-") as path:
+            if self._user is not None:
+                os.chown(path, self._user.pw_uid, self._user.pw_gid)
+            yield path
+
+    def run(
+        self,
+        part: str,
+        config: Dict[str, Any],
+        line: Say,
+        *,
+        env: Optional[Dict[str, str]] = None,
+        before: Tuple[str, ...] = (),
+    ) -> Dict[str, Any]:
+        """Run a part, hand each line that it says to `line`, and return its answer.
+
+        `before` stands before the command (numactl). Raises EdgeError with the last that it said.
+        """
+        with (
+            self.folder() as home,
+            tempfile.TemporaryFile() as given,
+            tempfile.TemporaryFile() as out,
+        ):
+            given.write(json.dumps(config).encode())
+            given.seek(0)
+            heard, spoken = os.pipe()
+            process = subprocess.Popen(
+                [*before, self._python, layout.ZIPAPP, "bench-engine", part],
+                stdin=given,
+                stdout=out,
+                stderr=spoken,
+                cwd=home,
+                env={"PATH": os.defpath, **self._env, "HOME": home, **(env or {})},
+                user=self._user.pw_uid if self._user else None,
+                group=self._user.pw_gid if self._user else None,
+                extra_groups=[] if self._user else None,
+            )
+            os.close(spoken)
+            last = ""
+            for text in _lines(heard):
+                last = text
+                line(text)
+            os.close(heard)
+            if process.wait() != 0:
+                raise EdgeError(f"{part}: {(last or f'exit status {process.returncode}')[:300]}")
+            out.seek(0)
+            said = out.read().decode(errors="replace").strip().splitlines()
+        found = json.loads(said[-1]) if said else {}
+        return found if isinstance(found, dict) else {}
+
+
+def _lines(descriptor: int) -> Iterator[str]:
+    """Yield what is said, line by line; a bar that is drawn over itself is a line each time."""
+    rest = b""
+    while True:
+        data = os.read(descriptor, 65536)
+        parts = re.split(rb"[\r\n]", rest + data)
+        rest = parts.pop()
+        if not data:
+            parts.append(rest)
+        for part in parts:
+            text = part.decode(errors="replace").strip()
+            if text:
+                yield text
+        if not data:
+            return
+
+
+def memory(machine: Machine, facts: Dict[str, Any], engine: Engine, say: Say) -> Dict[str, Any]:
+    """Read memory as `probe --measure` does, else by the engine's torch; `by` tells which."""
+    say("memory bandwidth")
+    found = measure.memory(machine, facts)
+    if found["bytes_per_s"]:
+        return {**found, "by": "probe"}
+    free = facts["memory"]["available_bytes"] or 8 * _READ_BYTES
+    config = {
+        "threads": facts["cpu"]["cores"] or facts["cpu"]["threads"] or 1,
+        "bytes": min(_READ_BYTES, free // _READ_SHARE),
+    }
+    try:
+        speed = engine.run("memory", config, lambda _: None)["bytes_per_s"]
+    except EdgeError as error:
+        return {**found, "by": None, "reason": f"{found['reason']}; by torch: {error}"}
+    return {"bytes_per_s": speed, "by": "torch", "reason": None, "nodes": [], "seconds": None}
+
+
+def layer(plan: Dict[str, Any], facts: Dict[str, Any], engine: Engine, say: Say) -> Dict[str, Any]:
+    """Run one MoE layer of the model's own shape by the installed kernel, where there is one."""
+    shape, reason = layer_shape(plan, read_text)
+    if shape is None:
+        return {"available": False, "reason": reason}
+    free = int((facts["memory"]["available_bytes"] or 0) * _SHARE_OF_FREE)
+    fitting = free // shape["bytes_per_expert"]
+    whole = shape["experts"]
+    if fitting < 4 * shape["top_k"]:
+        reason = f"{free / 1e9:.1f} GB of memory hold too few experts of a layer"
+        return {"available": False, "reason": reason}
+    shape["experts"] = min(whole, fitting)
+    size = shape["experts"] * shape["bytes_per_expert"]
+    say(f"one MoE layer: {shape['experts']} of {whole} experts, {size / 1e9:.1f} GB")
+    try:
+        found = engine.run(
+            "layer",
+            {**shape, "batches": list(_BATCHES)},
+            lambda _: None,
+            before=tuple(plan["instances"][0]["numactl"]),
+        )
+    except EdgeError as error:
+        return {"available": False, "reason": str(error)}
+    return {
+        "available": True,
+        "reason": None if shape["experts"] == whole else "memory is short for all experts",
+        "method": "RAWINT4",
+        "experts": shape["experts"],
+        "experts_of_model": whole,
+        "layers_of_model": shape["layers"],
+        "threads": shape["threads"],
+        "bytes": size,
+        **found,
+    }
+
+
+def layer_shape(
+    plan: Dict[str, Any], read: Callable[[Path], str]
+) -> Tuple[Optional[Dict[str, Any]], str]:
+    """Read the shape of a layer of experts and how the engine runs it, or the reason for none."""
+    ran = kernel_of(plan)
+    if isinstance(ran, str):
+        return None, ran
+    threads, nodes = ran
+    config = json.loads(read(_config(plan)))
+    text = config.get("text_config") or config
+    hidden, inner = int(text["hidden_size"]), int(text["moe_intermediate_size"])
+    return {
+        "experts": int(text["n_routed_experts"]),
+        "top_k": int(text["num_experts_per_tok"]),
+        "hidden": hidden,
+        "intermediate": inner,
+        "layers": int(text["num_hidden_layers"]) - int(text.get("first_k_dense_replace") or 0),
+        "bytes_per_expert": int(3 * hidden * inner * _RESIDENT_BYTES_PER_WEIGHT),
+        "threads": threads,
+        "nodes": nodes,
+    }, ""
+
+
+def kernel_of(plan: Dict[str, Any]) -> Union[Tuple[int, List[int]], str]:
+    """Return the threads and NUMA nodes that kt-kernel has in this plan, or why it has none.
+
+    Its own server has them on the command line; vLLM's plugin for experts reads its environment.
+    """
+    engine, instance = plan["engine"]["name"], plan["instances"][0]
+    env = instance["env"]
+    if engine == "vllm" and env.get("KIMI_EXPERTS") == "kt":
+        return int(env["KIMI_KT_THREADS"]), parse_list(env["KIMI_KT_NODES"])
+    if engine != "ktransformers":
+        return f"the engine {engine} has no kt-kernel"
+    argv = instance["argv"]
+    method = _flag(argv, "--kt-method")[:1]
+    if method != ["RAWINT4"]:
+        return f"only RAWINT4 is measured, the engine runs {''.join(method) or 'another'}"
+    pools = int((_flag(argv, "--kt-threadpool-count") or ["1"])[0])
+    nodes = [int(word) for word in _flag(argv, "--kt-numa-nodes")] or list(range(pools))
+    return int((_flag(argv, "--kt-cpuinfer") or ["1"])[0]), nodes
+
+
+def _config(plan: Dict[str, Any]) -> Path:
+    return Path(plan["model"]["serve_dir"]) / "config.json"
+
+
+def _flag(argv: List[str], name: str) -> List[str]:
+    """Return the values that follow a flag, none where it is not given."""
+    if name not in argv:
+        return []
+    found = []
+    for word in argv[argv.index(name) + 1 :]:
+        if word.startswith("--"):
+            break
+        found.append(word)
+    return found
+
+
+def serve(plan: Dict[str, Any], paths: Paths, engine: Engine, say: Say) -> Dict[str, Any]:
+    """Have the engine's own bench client ask through the opened port, at several concurrencies."""
+    shape = client.lengths(plan["throughput"], int(plan["model"]["context"]))
+    say("starting the engine's bench client")
+    key = read_text(paths.verify_key).strip()
+    with engine.folder() as folder:
+        # sglang's client has no --insecure and trusts what these name; the proxy's own folder is
+        # closed to the user that it runs as.
+        certificate = Path(folder, "tls.crt")
+        certificate.write_text(read_text(paths.tls_crt))
+        trusted = dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(certificate))
+        runs = client.runs(plan, shape, folder, int(time.time()) % 1_000_000)
+        engine.run(
+            "client",
+            {"runs": runs},
+            _Teller(say),
+            env={"OPENAI_API_KEY": key, **trusted},
+        )
+        levels = [client.read(run["level"], _text(run["result"])) for run in runs]
+    return {"input_tokens": shape[0], "output_tokens": shape[1], "levels": levels}
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+class _Teller:
+    """Turns what the client says into the one line that is shown: level, and requests done."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._level = ""
+
+    def __call__(self, text: str) -> None:
+        if text.startswith(bench_engine.LEVEL):
+            self._level = text[len(bench_engine.LEVEL) :]
+            self._say(f"{self._level} at once: preparing")
+        bar = _BAR.search(text)
+        if bar and self._level:
+            self._say(f"{self._level} at once: {bar.group(1)} of {bar.group(2)} requests")

@@ -1,0 +1,347 @@
+"""Puts the machine back as it was before the first apply, from what was recorded then.
+
+Every step looks first whether there is anything to do, so a half-done apply is undone as well as
+a whole one, and a second run finds nothing. The record is removed last.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.on_host.gateway import firewall
+from kimi_prov.on_host.system.process import (
+    FIREWALL_UNIT,
+    PROXY_USER,
+    EdgeError,
+    Paths,
+    answer,
+    read_json,
+    read_text,
+    run,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UNIT_DIRECTORY = "etc/systemd/system"
+OUR_UNITS = ("kimi-*.service", "kimi-*.mount", "kimi-*.target", "kimi-*.path", "srv-kimi-ram.mount")
+DROPINS = (
+    "etc/systemd/system/nftables.service.d/kimi-firewall.conf",
+    "etc/systemd/system/nvidia-fabricmanager.service.d/kimi.conf",
+)
+# Files of ours among the distribution's own directories.
+OUR_FILES = (
+    "etc/sysctl.d/80-kimi.conf",
+    "etc/tmpfiles.d/kimi*.conf",
+    "etc/modules-load.d/kimi*.conf",
+    "etc/security/limits.d/*kimi*.conf",
+    "etc/apt/sources.list.d/kimi*",
+    "etc/apt/apt.conf.d/*kimi*",
+    "etc/apt/preferences.d/kimi*",
+    "etc/apt/keyrings/kimi*",
+    "usr/local/share/ca-certificates/kimi*.crt",
+)
+THP = "sys/kernel/mm/transparent_hugepage/enabled"
+GOVERNORS = "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
+
+
+class Undo:
+    """Does or, in check mode, only lists the steps; keeps what was done for the report."""
+
+    def __init__(self, paths: Paths, *, check: bool, purge_weights: bool) -> None:
+        self.paths = paths
+        self.check = check
+        self.purge_weights = purge_weights
+        self.before = read_json(paths.before)
+        self.removed: list[str] = []
+        self.restored: list[str] = []
+        self.kept: list[str] = []
+        self.troubles: list[str] = []
+
+    def act(self, into: list[str], what: str, work: Callable[[], Any]) -> None:
+        """Note `what` and do it; a failure is noted and does not stop the rest."""
+        into.append(what)
+        if self.check:
+            return
+        try:
+            work()
+        except (OSError, EdgeError) as error:
+            self.troubles.append(f"{what}: {error}")
+
+    def _at(self, pattern: str) -> list[Path]:
+        return sorted(self.paths.root.glob(pattern))
+
+    def unit_files(self) -> list[Path]:
+        """Our unit files, drop-in directories included."""
+        found: list[Path] = []
+        for pattern in OUR_UNITS:
+            found += self._at(f"{UNIT_DIRECTORY}/{pattern}")
+            found += self._at(f"{UNIT_DIRECTORY}/{pattern}.d")
+        for name in DROPINS:
+            found += self._at(name)
+        return sorted(set(found))
+
+    def units(self) -> None:
+        """Stop, disable and remove every unit of ours, the guard of the port last."""
+        listed = run(
+            "systemctl", "list-units", "--all", "--plain", "--no-legend", "kimi-*", "srv-kimi-*"
+        )
+        rows = [line.split() for line in listed.stdout.splitlines() if line.split()]
+        loaded = [row[0] for row in rows if row[1] != "not-found" or row[2] == "active"]
+        linked = [link.name for link in self._at(UNIT_DIRECTORY + "/*.wants/*kimi*")]
+        files = self.unit_files()
+        templates = {path.name for path in files if "@." in path.name}
+        names = {
+            *loaded,
+            *linked,
+            *[path.name for path in files if path.suffix not in (".d", ".conf")],
+        } - templates
+        for name in sorted(names, key=lambda unit: (unit == FIREWALL_UNIT, unit)):
+            self.act(self.removed, "unit " + name, partial(_end_unit, name))
+        for path in files:
+            self.act(
+                self.removed,
+                "file /" + str(path.relative_to(self.paths.root)),
+                partial(_delete, path),
+            )
+        if (names or files) and not self.check:
+            run("systemctl", "daemon-reload")
+            for name in sorted(names):
+                run("systemctl", "reset-failed", name)
+            run("systemctl", "stop", "system-kimi\\x2dserve.slice")
+
+    def firewall(self) -> None:
+        """Our table, and our rules in ufw or firewalld."""
+        for rule in firewall.remove_all(self.paths, check=self.check):
+            where = rule.get("from") or "{}: {}".format(rule.get("zone"), rule.get("rule"))
+            self.removed.append("{} rule for {}".format(rule["manager"], where))
+        if run("nft", "list", "table", "inet", "kimi").returncode == 0:
+            self.act(
+                self.removed,
+                "nftables table inet kimi",
+                lambda: run("nft", "delete", "table", "inet", "kimi"),
+            )
+
+    def files(self) -> None:
+        """Files of ours among the distribution's, and its own that were replaced."""
+        for pattern in OUR_FILES:
+            for path in self._at(pattern):
+                self.act(
+                    self.removed,
+                    "file /" + str(path.relative_to(self.paths.root)),
+                    partial(_delete, path),
+                )
+        for name, kept in sorted((self.before.get("files") or {}).items()):
+            self._restore_file(self.paths.root / name.lstrip("/"), name, kept)
+
+    def _restore_file(self, path: Path, name: str, kept: object) -> None:
+        content = kept.get("content") if isinstance(kept, dict) else kept
+        mode = int(str(kept.get("mode", "0644")), 8) if isinstance(kept, dict) else 0o644
+        if content is None:
+            if path.exists() or path.is_symlink():
+                self.act(self.removed, "file " + name, lambda: _delete(path))
+        elif read_text(path) != content:
+            self.act(self.restored, "file " + name, partial(_put, path, str(content), mode))
+
+    def tunables(self) -> None:
+        """Kernel settings that the plan changed, back to their values from before."""
+        ours = read_json(self.paths.plan).get("tuning") or {}
+        recorded = self.before.get("tunables") or {}
+        for name in sorted(ours.get("sysctl") or {}):
+            value = _value((recorded.get("sysctl") or {}).get(name))
+            path = self.paths.root / "proc/sys" / name.replace(".", "/")
+            self._set(f"sysctl {name} = {value}", path, value)
+        if ours.get("thp"):
+            thp = _value(recorded.get("thp"))
+            self._set(f"transparent huge pages: {thp}", self.paths.root / THP, thp)
+        if ours.get("governor"):
+            governor = _value(recorded.get("governor"))
+            for path in self._at(GOVERNORS):
+                self._set(f"governor {governor} of {path.parts[-3]}", path, governor)
+
+    def _set(self, what: str, path: Path, value: object) -> None:
+        if value is None or not path.exists():
+            return
+        now = " ".join(read_text(path).split())
+        current = now.partition("[")[2].partition("]")[0] or now
+        if current != " ".join(str(value).split()):
+            self.act(self.restored, what, partial(path.write_text, str(value)))
+
+    def services(self) -> None:
+        """Services of the distribution that were switched off or on for us."""
+        for name, was in sorted((self.before.get("services") or {}).items()):
+            if not was:
+                continue
+            for key, on, off, ask in (
+                ("enabled", "enable", "disable", "is-enabled"),
+                ("active", "start", "stop", "is-active"),
+            ):
+                if was.get(key) is None or _there(name) is False:
+                    continue
+                is_on = run("systemctl", ask, name).stdout.strip() in ("enabled", "active")
+                if is_on != bool(was[key]):
+                    verb = on if was[key] else off
+                    self.act(
+                        self.restored,
+                        f"{name}: {verb}",
+                        partial(_systemctl, verb, name),
+                    )
+
+    def directories(self) -> None:
+        """/srv/kimi but for the weights (unless they shall go too), /etc/kimi."""
+        models = self.paths.root / layout.MODELS[1:]
+        keep = not self.purge_weights and models.is_dir() and any(models.iterdir())
+        if keep:
+            self.kept.append(layout.MODELS)
+            if not self.check:
+                _give_to_root(models)
+        if self.paths.srv.is_dir():
+            for path in sorted(self.paths.srv.iterdir()):
+                if not (keep and path == models):
+                    self.act(
+                        self.removed,
+                        "/" + str(path.relative_to(self.paths.root)),
+                        partial(_delete, path),
+                    )
+            if not keep:
+                self.act(self.removed, layout.ROOT, lambda: _delete(self.paths.srv))
+            elif not self.check and os.geteuid() == 0:
+                os.chown(str(self.paths.srv), 0, 0)
+        for path in (self.paths.etc, self.paths.root / layout.RUN[1:]):
+            if path.exists():
+                self.act(
+                    self.removed,
+                    "/" + str(path.relative_to(self.paths.root)),
+                    partial(_delete, path),
+                )
+
+    def driver(self) -> None:
+        """Take our holds off and bring back what was set aside; the driver itself stays."""
+        kept = read_json(self.paths.root / layout.DRIVER_STATE[1:])
+        if kept.get("version"):
+            self.kept.append(f"NVIDIA's driver {kept['version']}")
+        held = set(kept.get("held") or []) & set(run("apt-mark", "showhold").stdout.split())
+        if held:
+            what = "packages may change again: " + ", ".join(sorted(held))
+            self.act(self.restored, what, lambda: run("apt-mark", "unhold", *sorted(held)))
+        aside = self.paths.root / layout.SET_ASIDE[1:]
+        files = sorted(path for path in aside.rglob("*") if path.is_symlink() or path.is_file())
+        for path in files:
+            place = self.paths.root / path.relative_to(aside)
+            self.act(self.restored, f"file {place}", partial(_bring_back, path, place))
+        if files and not self.check:
+            run("ldconfig")
+
+    def users(self) -> None:
+        """Our users, unless they were there before."""
+        names = [PROXY_USER] if self.before.get("user_existed") else [PROXY_USER, layout.USER]
+        for name in names:
+            if _is_user(name):
+                self.act(self.removed, "user " + name, partial(_remove_user, name))
+
+    def record(self) -> None:
+        """Return what was kept for this day; last, so that a run cut short can be repeated."""
+        if self.paths.home.exists() and not self.troubles:
+            self.act(self.removed, layout.HOME, lambda: _delete(self.paths.home))
+
+
+def _value(setting: object) -> str | None:
+    value = setting.get("value") if isinstance(setting, dict) else setting
+    return None if value is None else str(value)
+
+
+def _systemctl(verb: str, name: str) -> None:
+    done = run("systemctl", verb, name, timeout=120)
+    if done.returncode != 0:
+        raise EdgeError(done.stderr.strip())
+
+
+def _there(name: str) -> bool:
+    shown = run("systemctl", "show", "--property=LoadState", "--value", name)
+    return shown.stdout.strip() == "loaded"
+
+
+def _end_unit(name: str) -> None:
+    """Stop now: a model that is still loading ignores SIGTERM for a long time."""
+    if name.startswith("kimi-serve@"):
+        run("systemctl", "kill", "--signal=SIGKILL", name)
+    done = run("systemctl", "disable", "--now", name, timeout=180)
+    if done.returncode != 0:
+        stopped = run("systemctl", "stop", name, timeout=180)
+        if stopped.returncode != 0 and _there(name):
+            raise EdgeError(stopped.stderr.strip() or done.stderr.strip())
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(str(path))
+    elif path.exists() or path.is_symlink():
+        path.unlink()
+    if path.parent.suffix == ".d" and path.parent.name.endswith(".service.d"):
+        with suppress(OSError):  # others may have drop-ins there
+            path.parent.rmdir()
+
+
+def _bring_back(path: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(str(path), str(place))
+
+
+def _put(path: Path, content: str, mode: int) -> None:
+    path.write_text(content)
+    path.chmod(mode)
+
+
+def _give_to_root(directory: Path) -> None:
+    if os.geteuid() != 0:
+        return
+    os.chown(str(directory), 0, 0)
+    for base, directories, files in os.walk(str(directory)):
+        for name in [*directories, *files]:
+            os.lchown(os.path.join(base, name), 0, 0)
+
+
+def _is_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _remove_user(name: str) -> None:
+    run("pkill", "-KILL", "-u", name)
+    done = run("userdel", name)
+    if done.returncode not in (0, 6):  # 6: there is no such user
+        raise EdgeError(done.stderr.strip())
+    run("groupdel", name)
+
+
+def undo(paths: Paths, *, check: bool, purge_weights: bool) -> dict[str, Any]:
+    """Put the machine back; the result lists what was removed, restored and kept, and troubles."""
+    work = Undo(paths, check=check, purge_weights=purge_weights)
+    for step in (
+        work.units, work.firewall, work.files, work.tunables, work.directories, work.users,
+        work.services, work.driver, work.record,
+    ):  # fmt: skip
+        step()
+    return {
+        "ok": not work.troubles,
+        "changed": bool(work.removed or work.restored),
+        "removed": work.removed,
+        "restored": work.restored,
+        "kept": work.kept,
+        "troubles": work.troubles,
+    }
+
+
+def main(argv: list[str]) -> int:
+    """`destroy [--check] [--purge-weights]`: one JSON object about what was put back."""
+    report = undo(Paths(), check="--check" in argv, purge_weights="--purge-weights" in argv)
+    return answer(report)

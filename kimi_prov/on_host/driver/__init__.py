@@ -1,0 +1,1 @@
+"""Change the NVIDIA driver."""

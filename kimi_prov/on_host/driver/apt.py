@@ -1,0 +1,146 @@
+"""Asking apt: what there is, what a transaction would do; one door for its commands.
+
+Where the site has a mirror of the distribution, the machine's own sources may lead nowhere: then
+apt reads that mirror and the driver's repository alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional
+
+from kimi_prov.contract import paths
+from kimi_prov.on_host.system import process
+
+SOURCE = "/etc/apt/sources.list.d/kimi-nvidia.sources"
+_MIRROR_SETTINGS = f"{paths.ETC}/apt.conf"
+_POLICY = "/usr/sbin/policy-rc.d"
+# The name tells it from an administrator's own, where a power cut left it behind.
+_NO_SERVICES = "#!/bin/sh\n# kimi-driver.service\nexit 101\n"
+UNIT = "kimi-driver.service"
+_INST = re.compile(r"^(Inst|Remv) (\S+)(?: \[(\S+)\])?(?: \((\S+) )?")
+_PATIENCE_S = 1800.0
+
+
+class AptError(Exception):
+    """What apt refused, in its own words."""
+
+
+class Step(NamedTuple):
+    """One package of a transaction; `version` is None where it is removed."""
+
+    name: str
+    version: Optional[str]
+
+
+def upstream(version: str) -> str:
+    """`580.159.04` of `580.159.04-1` or `1:580.159.04-0ubuntu1`."""
+    return re.sub(r"^\d+:|-[^-]*$", "", version)
+
+
+def installed() -> Dict[str, str]:
+    """Every installed package with its version."""
+    done = process.run("dpkg-query", "-W", "-f", "${db:Status-Status} ${Package} ${Version}\n")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    return {row[1]: row[2] for row in rows if len(row) == 3 and row[0] == "installed"}
+
+
+def refresh() -> None:
+    """Read the driver's repository anew, and the distribution's lists as far as they answer."""
+    only = ["-o", f"Dir::Etc::SourceList={SOURCE}", "-o", "Dir::Etc::SourceParts=-"]
+    strict = ["-o", "APT::Get::List-Cleanup=0", "-o", "APT::Update::Error-Mode=any"]
+    apt("apt-get", "update", *only, *strict)
+    process.run(*_command("apt-get", "update"), timeout=_PATIENCE_S)
+
+
+def versions(name: str, url: str = "") -> List[str]:
+    """Versions of a package that the repository at `url`, or any, has; the newest first."""
+    done = process.run(*_command("apt-cache", "madison", name))
+    rows = [[part.strip() for part in line.split("|")] for line in done.stdout.splitlines()]
+    return [row[1] for row in rows if len(row) == 3 and row[2].startswith(url.rstrip("/"))]
+
+
+def simulate(*words: str) -> List[Step]:
+    """Tell what `apt-get install` of these would do. Raises AptError where it cannot be done."""
+    return _steps(apt("apt-get", "install", "--simulate", *ALLOWED, *words))
+
+
+def _steps(text: str) -> List[Step]:
+    found = [_INST.match(line) for line in text.splitlines()]
+    return [Step(m[2].partition(":")[0], m[4] if m[1] == "Inst" else None) for m in found if m]
+
+
+# Exact versions are asked for, so going down and over a hold is meant.
+ALLOWED = (
+    "--yes",
+    "--quiet",
+    "--no-install-recommends",
+    "--allow-downgrades",
+    "--allow-change-held-packages",
+    *("-o", "Dpkg::Options::=--force-confold"),
+    *("-o", "DPkg::Lock::Timeout=300"),
+)
+
+
+def apt(*words: str, folder: Optional[str] = None) -> str:
+    """Run an apt command to its end and return what it said. Raises AptError."""
+    here = os.getcwd()
+    if folder:
+        os.chdir(folder)
+    try:
+        done = process.run("env", *_ENVIRONMENT, *_command(*words), timeout=_PATIENCE_S)
+    finally:
+        os.chdir(here)
+    if done.returncode:
+        raise AptError(_reason(done.stderr or done.stdout))
+    return done.stdout
+
+
+_ENVIRONMENT = ("DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1")
+
+
+def _command(*words: str) -> List[str]:
+    if not os.path.exists(_MIRROR_SETTINGS):
+        return list(words)
+    # Its own settings name no folder of sources: only ours is added.
+    parts = f"{paths.DRIVER}/sources.d"
+    os.makedirs(parts, exist_ok=True)
+    link = f"{parts}/{os.path.basename(SOURCE)}"
+    if not os.path.lexists(link):
+        os.symlink(SOURCE, link)
+    settings = ["-o", f"Dir::Etc::SourceParts={parts}"]
+    return ["env", f"APT_CONFIG={_MIRROR_SETTINGS}", words[0], *settings, *words[1:]]
+
+
+def _reason(text: str) -> str:
+    """Apt's errors in one line; what it only warns of is left out where there are errors."""
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    errors = [line[3:] for line in lines if line.startswith("E: ")]
+    return "; ".join(dict.fromkeys(errors or lines[-3:]))[:600] or "it gave no reason"
+
+
+def transaction(*words: str) -> None:
+    """Install in a unit of its own: a cut connection leaves no half-installed packages.
+
+    No service is started or stopped meanwhile: the old module still runs. Raises AptError.
+    """
+    text = _NO_SERVICES.replace("\n", "\\n")
+    quiet = [] if process.read_text(Path(_POLICY)) not in ("", _NO_SERVICES) else [
+        f"--property=ExecStartPre=/bin/sh -c 'printf \"{text}\" > {_POLICY}'",
+        f"--property=ExecStartPre=/bin/chmod 0755 {_POLICY}",
+        f"--property=ExecStopPost=/bin/rm -f {_POLICY}",
+    ]  # fmt: skip
+    settings = [f"--setenv={pair}" for pair in _ENVIRONMENT]
+    started = time.time()
+    done = process.run(
+        *("systemd-run", "--quiet", "--wait", "--collect", f"--unit={UNIT}", *quiet, *settings),
+        *_command("apt-get", "install", *ALLOWED, *words),
+        timeout=_PATIENCE_S,
+    )
+    if done.returncode:
+        since = f"--since=@{int(started)}"
+        told = process.run("journalctl", "--no-pager", "--output=cat", f"--unit={UNIT}", since)
+        raise AptError(_reason(told.stdout if not done.stderr else done.stderr))

@@ -1,0 +1,402 @@
+"""Carries out the plan's `driver`: key, packages, the way back, and whether the GPUs answer.
+
+`driver VERB [--check]` reads one JSON object from standard input and answers with one. What a
+person has to mend comes as {"refused": SENTENCE, "fix": SENTENCE}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from kimi_prov.contract import paths
+from kimi_prov.contract.errors import Permanent, Transient, plain
+from kimi_prov.on_host.driver import apt, openpgp
+from kimi_prov.on_host.probe import nvidia_smi
+from kimi_prov.on_host.system import files, process, units
+from kimi_prov.on_host.system.machine import Machine, fields
+from kimi_prov.on_host.weights import sources
+
+KEYRING = "/etc/apt/keyrings/kimi-nvidia"
+PREVIOUS = f"{paths.DRIVER}/previous"
+WANTED = f"{paths.DRIVER}/wanted.json"
+# Versions of the driver look like this; those of tools and toolkits beside it do not.
+_DRIVER_VERSION = re.compile(r"\d{3}\.\d{2,3}(\.\d{2})?")
+_NAME = re.compile(r".*nvidia.*|cuda-drivers.*|lib(cuda1|cudadebugger1|nvcuvid1|nvoptix1|xnvctrl0)")
+_FOREIGN = re.compile(r".*nvidia-(container|docker).*")
+_STEP_S = 2.0
+Answer = Dict[str, Any]
+
+
+class Refused(Exception):  # noqa: N818  (a state of affairs, not only an error)
+    """What stands in the way, and what mends it."""
+
+    def __init__(self, why: str, fix: str) -> None:
+        super().__init__(why)
+        self.fix = fix
+
+
+def main(argv: List[str]) -> int:
+    """`driver VERB [--check]`."""
+    verb = _VERBS.get(argv[0] if argv else "")
+    if verb is None:
+        print(f"usage: driver {' | '.join(_VERBS)}", file=sys.stderr)
+        return 2
+    asked = {"check": "--check" in argv, **json.load(sys.stdin)}
+    try:
+        answer = verb(asked)
+    except Refused as refused:
+        answer = {"refused": str(refused), "fix": refused.fix}
+    except (apt.AptError, process.EdgeError, OSError) as error:
+        answer = {"error": plain(error)}
+    print(json.dumps(answer))
+    return 0
+
+
+def key(asked: Answer) -> Answer:
+    """Bring the repository's key, once it is seen to be the one that is pinned."""
+    repository = asked["repository"]
+    content = _fetched(repository["key_url"], asked.get("ca_bundle"))
+    pinned = repository["fingerprint"]
+    try:
+        found = openpgp.fingerprints(content)
+    except ValueError as error:
+        raise Refused(
+            f"{repository['key_url']} is no OpenPGP key: {error}",
+            "set kimi_nvidia_repo_key_url to the repository's key",
+        ) from None
+    if set(found) != {pinned}:
+        raise Refused(
+            f"{repository['key_url']} holds the key {', '.join(found)}, pinned is {pinned}",
+            "if the repository's owner confirms that key, set kimi_nvidia_repo_key_fingerprint",
+        )
+    path = KEYRING + (".asc" if content.lstrip().startswith(b"-----") else ".gpg")
+    changed = _content(path) != content
+    if changed and not asked["check"]:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        with open(path, "wb") as stream:
+            stream.write(content)
+        os.chmod(path, 0o644)
+    return {"changed": changed, "path": path}
+
+
+def _fetched(url: str, ca_bundle: Optional[str]) -> bytes:
+    bundle = ca_bundle if ca_bundle and os.path.exists(ca_bundle) else None
+    try:
+        return sources.read_all(sources.Web(bundle, 30.0).open(url, {}, 0))
+    except (OSError, Permanent, Transient) as error:
+        raise Refused(
+            f"NVIDIA's repository cannot be reached from the machine: {url}: {plain(error)}; "
+            "nothing was changed",
+            "let the machine reach it, or set kimi_nvidia_repo_url to a mirror of it",
+        ) from None
+
+
+def _content(path: str) -> Optional[bytes]:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return None
+
+
+def prepare(asked: Answer) -> Answer:
+    """Find the packages, try the transaction, keep the present ones, fetch the new ones.
+
+    Nothing is installed yet, and from here on no network is needed.
+    """
+    # A run that was cut in the middle of dpkg left it to be finished.
+    process.run("dpkg", "--configure", "-a", timeout=600)
+    try:
+        apt.refresh()
+    except apt.AptError as error:
+        raise Refused(
+            f"NVIDIA's repository does not answer as it should: {error}; nothing was changed",
+            "look at kimi_nvidia_repo_url, and at the machine's network",
+        ) from None
+    headers = _headers()
+    words = _transaction(asked)
+    steps = apt.simulate(*headers, *words)
+    _sound(steps, asked["version"], asked["repository"]["url"])
+    kept = _keep_present(asked["version"])
+    apt.apt("apt-get", "install", "--download-only", *apt.ALLOWED, *headers, *words)
+    files.write_json(WANTED, {"version": asked["version"], "headers": headers, "words": words})
+    return {
+        "changed": bool(steps),
+        "installs": [f"{s.name} {s.version}" for s in steps if s.version],
+        "removes": [s.name for s in steps if not s.version],
+        **kept,
+    }
+
+
+def _transaction(asked: Answer) -> List[str]:
+    """Give the words for one `apt-get install`; what has to go ends with `-`."""
+    version, url = asked["version"], asked["repository"]["url"]
+    have = family(apt.installed())
+    chosen = dict(_resolved(slot, version, url) for slot in asked["packages"])
+    going = []
+    for name in have:
+        if name in chosen:
+            continue
+        exact = None if name in asked["replaced"] else _exact(name, version, url)
+        if exact:
+            chosen[name] = exact
+        else:
+            going.append(name)
+    return [
+        *(f"{name}={exact}" for name, exact in sorted(chosen.items())),
+        *(f"{name}-" for name in sorted(going)),
+    ]
+
+
+def _resolved(slot: str, version: str, url: str) -> Tuple[str, str]:
+    """Find the first of the names `a|b` that is there in this version, and the exact one."""
+    names = slot.split("|")
+    for name in names:
+        exact = _exact(name, version, url)
+        if exact:
+            return name, exact
+    there = [v for name in names for v in apt.versions(name, url)]
+    raise Refused(
+        f"the repository has no {' or '.join(names)} of version {version}; "
+        f"it has {', '.join(sorted(set(there))[-6:]) or 'none at all'}; nothing was changed",
+        "set kimi_nvidia_driver_version to a version that it has",
+    )
+
+
+def _exact(name: str, version: str, url: str) -> Optional[str]:
+    return next((v for v in apt.versions(name, url) if apt.upstream(v) == version), None)
+
+
+def _headers() -> List[str]:
+    """Name the package that the module is built against, where it is not there yet."""
+    release = os.uname().release
+    if os.path.exists(f"/lib/modules/{release}/build"):
+        return []
+    name = f"linux-headers-{release}"
+    if not apt.versions(name):
+        raise Refused(
+            f"the machine's package sources have no {name}, which the driver's module is built "
+            "against; nothing was changed",
+            "restart the machine into a kernel that they have: apt-get update; apt-get install "
+            "linux-image-amd64 linux-headers-amd64; reboot",
+        )
+    return [name]
+
+
+def family(packages: Dict[str, str]) -> Dict[str, str]:
+    """Pick the packages of a driver: by their name, and a version like a driver's."""
+    return {
+        name: version
+        for name, version in packages.items()
+        if _NAME.fullmatch(name)
+        and not _FOREIGN.fullmatch(name)
+        and _DRIVER_VERSION.fullmatch(apt.upstream(version))
+    }
+
+
+def _sound(steps: List[apt.Step], version: str, url: str) -> None:
+    """Refuse a transaction that mixes versions, or that takes away what is not the driver's."""
+    new = {s.name: s.version for s in steps if s.version}
+    mixed = {name: v for name, v in family(new).items() if _exact(name, version, url) != v}
+    if mixed:
+        raise Refused(
+            f"apt would take {_listed(mixed)}, not {version} of {url}; nothing was changed",
+            "look for a pin of another branch or origin: grep -r nvidia /etc/apt/preferences.d",
+        )
+    have = apt.installed()
+    gone = {s.name: have.get(s.name, "") for s in steps if not s.version}
+    others = sorted(set(gone) - set(family(gone)))
+    if others:
+        raise Refused(
+            f"apt would remove {', '.join(others)} with the old driver; nothing was changed",
+            f"remove them yourself if they may go: apt-get remove {' '.join(others)}",
+        )
+
+
+def _listed(packages: Dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
+
+
+def _keep_present(version: str) -> Answer:
+    """Keep the packages that are installed now, for the way back."""
+    have = family(apt.installed())
+    old = {name: v for name, v in have.items() if apt.upstream(v) != version}
+    state = _state()
+    if not old or (state.get("previous") or {}).get("packages") == old:
+        return {"kept": len(old), "not_kept": []}
+    shutil.rmtree(PREVIOUS, ignore_errors=True)
+    os.makedirs(PREVIOUS)
+    missing = [name for name, exact in sorted(old.items()) if not _kept(name, exact)]
+    previous = {"packages": old, "version": _main_version(old), "whole": not missing}
+    files.write_json(paths.DRIVER_STATE, {**state, "previous": previous})
+    return {"kept": len(old) - len(missing), "not_kept": missing}
+
+
+def _kept(name: str, exact: str) -> bool:
+    """Whether the .deb of a package could be had: from the sources, else from apt's own cache."""
+    try:
+        apt.apt("apt-get", "download", f"{name}={exact}", folder=PREVIOUS)
+    except apt.AptError:
+        pattern = f"/var/cache/apt/archives/{name}_{exact.replace(':', '%3a')}_*.deb"
+        cached = Machine().glob(pattern)
+        if not cached:
+            return False
+        shutil.copy(cached[0], PREVIOUS)
+    return True
+
+
+def _main_version(packages: Dict[str, str]) -> str:
+    """Give the version that most of the packages have."""
+    found = [apt.upstream(version) for version in packages.values()]
+    return max(sorted(set(found)), key=found.count)
+
+
+def install(asked: Answer) -> Answer:
+    """Run the one transaction; then every package is held. Needs `prepare` before."""
+    wanted = _wanted()
+    if wanted.get("version") != asked["version"]:
+        raise Refused("the driver's packages were not prepared", "run `kimi-prov apply` again")
+    before = apt.installed()
+    # DKMS builds when its package is configured, and passes in silence where there are no headers.
+    if wanted["headers"]:
+        apt.transaction(*wanted["headers"])
+    apt.transaction(*wanted["words"])
+    built = _built()
+    if built != asked["version"]:
+        raise Refused(
+            f"the packages of {asked['version']} are there, but no module of it for the running "
+            f"kernel {os.uname().release} (modinfo nvidia: {built or 'none'})",
+            "read /var/lib/dkms/nvidia/*/build/make.log on the machine",
+        )
+    held = _hold(family(apt.installed()))
+    files.write_json(paths.DRIVER_STATE, {**_state(), "version": asked["version"], "held": held})
+    return {"changed": apt.installed() != before}
+
+
+def _wanted() -> Answer:
+    """Read what `prepare` noted last."""
+    found = files.read_json(WANTED)
+    return found if isinstance(found, dict) else {}
+
+
+def _built() -> Optional[str]:
+    """Version of the module that the next boot would load."""
+    return fields(Machine().run(["modinfo", "nvidia"]), ":").get("version")
+
+
+def _hold(packages: Dict[str, str]) -> List[str]:
+    if packages:
+        process.run("apt-mark", "hold", *sorted(packages))
+    return sorted(packages)
+
+
+def _state() -> Answer:
+    found = files.read_json(paths.DRIVER_STATE)
+    return found if isinstance(found, dict) else {}
+
+
+def keep(asked: Answer) -> Answer:
+    """Hold the driver's packages and run its daemons; what is so already is left alone."""
+    check = asked["check"]
+    done = []
+    have = family(apt.installed())
+    free = sorted(set(have) - set(process.run("apt-mark", "showhold").stdout.split()))
+    if free:
+        done.append(f"hold {', '.join(free)}")
+        if not check:
+            kept = _state()
+            held = {*(kept.get("held") or []), *free}
+            process.run("apt-mark", "hold", *free)
+            files.write_json(paths.DRIVER_STATE, {**kept, "held": sorted(held)})
+    names = ["nvidia-persistenced.service"]
+    names += ["nvidia-fabricmanager.service"] if asked["fabric_manager"] else []
+    shown = units.show(*names)
+    for name in names:
+        unit = shown.get(name, {})
+        if unit.get("load_state") != "loaded":
+            continue
+        if not _starts(name):
+            done.append(f"enable {name}")
+            if not check:
+                process.run("systemctl", "enable", name)
+        # Never a restart: a fabric that is trained anew ends what runs on the GPUs.
+        if unit["state"] != "active":
+            done.append(f"start {name}")
+            if not check:
+                units.control("start", name)
+    return {"changed": bool(done), "done": done}
+
+
+def _starts(name: str) -> bool:
+    """Whether it starts at boot, or, without an [Install] section, with what needs it."""
+    return process.run("systemctl", "is-enabled", name).stdout.strip() != "disabled"
+
+
+def answer(asked: Answer) -> Answer:
+    """Wait until nvidia-smi lists every GPU with the version that is wanted."""
+    end = time.monotonic() + float(asked["timeout_s"])
+    while True:
+        wrong = _wrong(asked)
+        if wrong is None or time.monotonic() > end:
+            break
+        time.sleep(_STEP_S)
+    if wrong is None:
+        return {"answers": True, "said": f"{asked['gpus']} GPU(s), driver {asked['version']}"}
+    return {"answers": False, "said": wrong}
+
+
+def _wrong(asked: Answer) -> Optional[str]:
+    """Say what is not yet as it should be; None when all is."""
+    text = Machine().run(["nvidia-smi", "-q", "-x"], timeout_s=60.0)
+    told = nvidia_smi.query(text)
+    if told is None:
+        said = " ".join((text or "").split()) or "nvidia-smi does not answer"
+        return said[:300]
+    if told["driver"] != asked["version"]:
+        return f"nvidia-smi says driver {told['driver']}"
+    if len(told["gpus"]) < int(asked["gpus"]):
+        return f"nvidia-smi lists {len(told['gpus'])} of {asked['gpus']} GPUs"
+    states = {str(gpu["fabric_state"]) for gpu in told["gpus"] if gpu["fabric_state"]}
+    if asked["fabric_manager"] and states - {"Completed"}:
+        return f"the fabric is {', '.join(sorted(states))}, not Completed"
+    return None
+
+
+def back(asked: Answer) -> Answer:
+    """Put the kept packages back; the version that failed is noted and not tried again."""
+    kept = _state()
+    previous = kept.get("previous") or {}
+    # What was kept before another version is not what ran before this one.
+    if not previous.get("whole") or _wanted().get("version") != asked["version"]:
+        raise Refused(
+            f"there is no way back from {asked['version']} ({asked['why']}): the packages of the "
+            "driver before it are not kept here",
+            "look at the machine's console: dmesg | grep -i nvrm",
+        )
+    packages: Dict[str, str] = previous["packages"]
+    going = sorted(set(family(apt.installed())) - set(packages))
+    debs = Machine().glob(f"{PREVIOUS}/*.deb")
+    apt.transaction(*debs, *(f"{name}-" for name in going))
+    held = _hold(packages)
+    failed = {"version": asked["version"], "why": asked["why"]}
+    files.write_json(
+        paths.DRIVER_STATE,
+        {"version": previous["version"], "held": held, "failed": failed},
+    )
+    return {"changed": True, "version": previous["version"], "why": asked["why"]}
+
+
+_VERBS: Dict[str, Callable[[Answer], Answer]] = {
+    "key": key,
+    "prepare": prepare,
+    "install": install,
+    "keep": keep,
+    "answer": answer,
+    "back": back,
+}

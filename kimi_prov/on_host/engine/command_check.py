@@ -1,0 +1,129 @@
+"""`engine-check` asks the engine's own argument parser whether it accepts the command lines.
+
+Asked before a unit is written. Each engine version has its own flags, so nothing but that version
+can answer. Parsing imports the engine, which takes seconds: a command line that was accepted once
+leaves a mark in the environment, which is never changed in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pwd
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from kimi_prov.contract import paths
+
+MARKS = ".accepted"
+_ACCEPTED = "kimi-prov: accepted"
+_TIMEOUT_S = 600
+
+
+def main(argv: List[str]) -> int:
+    """Read {"env_dir", "instances": [{"argv", "env"}]} from standard input, answer in JSON.
+
+    The answer is {"ok", "changed", "error"?}: `changed` when a parser had to be asked. `--check`
+    asks none.
+    """
+    request = json.load(sys.stdin)
+    env_dir = Path(request["env_dir"])
+    answer: Dict[str, Any] = {"ok": True, "changed": False}
+    for instance in request["instances"]:
+        mark = env_dir / MARKS / _digest(instance["argv"])
+        if mark.exists():
+            continue
+        answer["changed"] = True
+        if "--check" in argv:
+            continue
+        refusal = ask(instance["argv"], instance["env"])
+        if refusal:
+            answer = {"ok": False, "changed": False, "error": refusal}
+            break
+        mark.parent.mkdir(exist_ok=True)
+        mark.touch()
+    print(json.dumps(answer))
+    return 0
+
+
+def ask(argv: List[str], env: Dict[str, str]) -> Optional[str]:
+    """Let an engine parse a command line; the reason when it refuses, else None.
+
+    `argv` is the whole of it: `PYTHON -m MODULE ARGUMENT...`.
+    """
+    if len(argv) < 3 or argv[1] != "-m":
+        return f"expected PYTHON -m MODULE ARGUMENT..., got {' '.join(argv[:3])}"
+    with tempfile.TemporaryDirectory(prefix="kimi-engine-check-") as home:
+        user = _service_user()
+        if user is not None:
+            os.chown(home, user.pw_uid, user.pw_gid)
+        try:
+            done = subprocess.run(
+                [argv[0], "-c", _parse_source(), *argv[2:]],
+                env={"PATH": os.defpath, **env, "HOME": home, "XDG_CACHE_HOME": home},
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_TIMEOUT_S,
+                check=False,
+                user=user.pw_uid if user else None,
+                group=user.pw_gid if user else None,
+                extra_groups=[] if user else None,
+            )
+        except OSError as error:
+            return f"{argv[0]} does not run: {error.strerror}"
+        except subprocess.TimeoutExpired:
+            return f"the argument parser of {argv[2]} did not answer within {_TIMEOUT_S} s"
+    if done.returncode == 0 and done.stdout.rstrip().endswith(_ACCEPTED):
+        return None
+    return _reason(done.stderr)
+
+
+def _digest(argv: List[str]) -> str:
+    return hashlib.sha256("\0".join(argv).encode()).hexdigest()[:32]
+
+
+def _service_user() -> Optional[pwd.struct_passwd]:
+    """Find the user that the engine runs as; None where we are not root or there is none yet."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam(paths.USER)
+    except KeyError:
+        return None
+
+
+def _reason(stderr: str) -> str:
+    """Return what argparse says after its usage, or else the last line of a traceback."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    for number, line in enumerate(lines):
+        if ": error: " in line:
+            return " ".join([line.split(": error: ", 1)[1], *lines[number + 1 :]])
+    return lines[-1] if lines else "it ended without a word"
+
+
+def _parse_source() -> str:
+    """Return the program that runs inside the engine's python: it stops where parsing ended."""
+    return f"""
+import argparse, os, runpy, sys
+
+def parsed(self, args=None, namespace=None, parse=argparse.ArgumentParser.parse_args):
+    found = parse(self, args, namespace)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("vllm.entrypoints."):
+            for check in ("validate_parsed_serve_args", "validate_api_server_args"):
+                vars(module).get(check, id)(found)
+    print({_ACCEPTED!r}, flush=True)
+    os._exit(0)  # not one step further: the next would start the engine
+
+argparse.ArgumentParser.parse_args = parsed
+module = sys.argv[1]
+del sys.argv[0]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""

@@ -1,0 +1,53 @@
+"""Takes what intercepts NCCL out of the way: Google's GIB, from disk and from the loader's cache.
+
+`interceptors [--check]`: what lies there is moved, not deleted, so that `destroy` can bring it
+back; renaming alone did not help those who tried, for the loader still knew the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import Any, Dict, List, Optional
+
+from kimi_prov.contract import paths
+from kimi_prov.on_host.probe import software
+from kimi_prov.on_host.system import process
+from kimi_prov.on_host.system.machine import Machine
+
+
+def main(argv: List[str]) -> int:
+    """`interceptors [--check]`."""
+    print(json.dumps(remove(check="--check" in argv)))
+    return 0
+
+
+def remove(*, check: bool) -> Dict[str, Any]:
+    """Move the found files below `layout.SET_ASIDE` and let the loader forget them."""
+    found = _found()
+    if not found or not found["present"]:
+        return {"changed": False, "moved": []}
+    inside = tuple(f"{folder}/" for folder in found["directories"])
+    loose = [path for path in found["cached"] if not path.startswith(inside)]
+    places = [*found["directories"], *found["ld_conf"], *loose]
+    if not check:
+        for path in places:
+            _move(path, paths.SET_ASIDE + path)
+        process.run("ldconfig")
+        left = _found()
+        if left and left["present"]:
+            return {"error": f"still known to the loader: {', '.join(left['cached'])}"}
+    return {"changed": True, "moved": places}
+
+
+def _found() -> Optional[Dict[str, Any]]:
+    machine = Machine()
+    return software.gib(machine, software.loader(machine))
+
+
+def _move(path: str, to: str) -> None:
+    if os.path.isdir(to) and not os.path.islink(to):
+        shutil.rmtree(to)
+    os.makedirs(os.path.dirname(to), mode=0o755, exist_ok=True)
+    shutil.move(path, to)

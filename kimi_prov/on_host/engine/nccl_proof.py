@@ -1,0 +1,96 @@
+"""Lets all GPUs of the machine sum up once over NCCL, with the engine's own Python and torch.
+
+`nccl-proof` reads {"python", "ranks", "env", "proof"} from standard input, and writes `proof` down
+where the sum was right: a proof holds for one engine and one driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List
+
+from kimi_prov.contract import paths
+from kimi_prov.on_host.system.files import write_json
+
+# The first collective of a machine sets its channels up; an interceptor hangs instead of failing.
+PATIENCE_S = 180.0
+_MIB = 1 << 20
+# One rank: what every other has added to its ones has to come back.
+_RANK = """\
+import datetime, os, torch
+import torch.distributed as group
+rank, ranks, backend = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["BACKEND"]
+where = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+if backend == "nccl":
+    torch.cuda.set_device(where)
+group.init_process_group(backend, timeout=datetime.timedelta(seconds=120))
+ones = torch.ones(int(os.environ["ELEMENTS"]), device=where)
+group.all_reduce(ones)
+assert bool((ones == ranks).all()), f"rank {rank}: the sum is wrong"
+group.destroy_process_group()
+"""
+
+
+def main(argv: List[str]) -> int:
+    """`nccl-proof`."""
+    del argv
+    asked = json.load(sys.stdin)
+    answer = prove(asked)
+    if answer["proven"]:
+        write_json(paths.NCCL_STATE, asked["proof"])
+    print(json.dumps(answer))
+    return 0
+
+
+def prove(asked: Dict[str, Any], *, backend: str = "nccl") -> Dict[str, Any]:
+    """Run one process for each GPU; `said` is the first error among them."""
+    ranks = int(asked["ranks"])
+    common = {
+        **os.environ,
+        **asked["env"],
+        "NCCL_DEBUG": "WARN",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(ranks),
+        "BACKEND": backend,
+        "ELEMENTS": str(16 * _MIB),
+    }
+    running = [
+        subprocess.Popen(
+            [asked["python"], "-c", _RANK],
+            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    end = time.monotonic() + PATIENCE_S
+    said = [_ended(process, end) for process in running]
+    wrong = [text for text in said if text]
+    return {"proven": not wrong, "said": wrong[0] if wrong else ""}
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def _ended(process: subprocess.Popen[str], end: float) -> str:
+    """Empty where the rank came to the right sum before `end`; else its last lines."""
+    try:
+        text, _ = process.communicate(timeout=max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        text, _ = process.communicate()
+        text += f"\nno end after {PATIENCE_S:.0f} s"
+    if process.returncode == 0:
+        return ""
+    return " | ".join(line.strip() for line in text.splitlines()[-3:])[-400:] or "no reason given"

@@ -1,0 +1,177 @@
+"""`ready` makes readiness part of a unit's start: it returns when the model answers.
+
+    ready --weights DIR                 before the engine: every file there is verified
+    ready --gpus 0,1                    before the engine: nothing else holds these GPUs' memory
+    ready --port N --model M --pid P    after it was started: a chat of one token was answered
+
+The unit's TimeoutStartSec is the limit, but for the GPUs: what holds them after two minutes is not
+the last of a crashed predecessor, and a person has to look.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import subprocess
+import time
+from typing import Dict, List, Optional
+
+from kimi_prov.contract.paths import MODEL_VERIFIED
+
+_PAUSE_S = 1.0
+_TIMEOUT_S = 120.0
+_GPU_PATIENCE_S = 120.0
+# What the driver itself, and a desktop, may hold.
+_HELD_MIB = 2048
+
+
+def main(argv: List[str]) -> int:
+    """Wait; 0 when it is ready, 1 when the process that it waits for is gone."""
+    parser = argparse.ArgumentParser(prog="ready")
+    parser.add_argument("--weights", metavar="DIR")
+    parser.add_argument("--gpus", metavar="LIST")
+    parser.add_argument("--patience", type=float, default=_GPU_PATIENCE_S, metavar="SECONDS")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--model")
+    parser.add_argument("--pid", type=int)
+    options = parser.parse_args(argv)
+    if options.weights:
+        return wait_for_weights(options.weights)
+    if options.gpus:
+        return wait_for_gpus([int(part) for part in options.gpus.split(",")], options.patience)
+    if not (options.port and options.model and options.pid):
+        parser.error("--weights, or --gpus, or --port, --model and --pid")
+    return wait_for_chat(options.port, options.model, options.pid)
+
+
+def wait_for_weights(directory: str) -> int:
+    """Wait for the mark that is written after the last file was verified."""
+    mark = os.path.join(directory, MODEL_VERIFIED)
+    if not os.path.exists(mark):
+        print(f"waiting for verified weights in {directory}", flush=True)
+    while not os.path.exists(mark):
+        time.sleep(_PAUSE_S)
+    return 0
+
+
+def wait_for_gpus(gpus: List[int], patience_s: float) -> int:
+    """Wait until these GPUs' memory is free; 1 with who holds it when that takes too long."""
+    started = time.monotonic()
+    said = ""
+    while True:
+        trouble = _held(gpus)
+        if trouble is None:
+            return 0
+        if trouble != said:
+            print(f"waiting for the GPUs: {trouble}", flush=True)
+            said = trouble
+        if time.monotonic() - started > patience_s:
+            print(
+                f"given up after {patience_s:.0f} s: {trouble}; end what holds the memory, or "
+                "restart the machine where nvidia-smi lists nothing",
+                flush=True,
+            )
+            return 1
+        time.sleep(_PAUSE_S)
+
+
+def _held(gpus: List[int]) -> Optional[str]:
+    """Say what keeps the GPUs from being free; None where they are."""
+    table = _smi("--query-gpu=index,uuid,memory.used")
+    rows = [[cell.strip() for cell in line.split(",")] for line in (table or "").splitlines()]
+    used = {int(row[0]): row for row in rows if len(row) == 3 and row[0].isdigit()}
+    if table is None or not set(gpus) <= set(used):
+        return "nvidia-smi does not answer for all of them"
+    full = [n for n in gpus if used[n][2].isdigit() and int(used[n][2]) > _HELD_MIB]
+    if not full:
+        return None
+    holders = _holders()
+    return "; ".join(
+        f"GPU {n}: {used[n][2]} MiB in use by {holders.get(used[n][1], 'no process that it lists')}"
+        for n in full
+    )
+
+
+def _holders() -> Dict[str, str]:
+    """List the processes on each GPU, by its UUID."""
+    found: Dict[str, List[str]] = {}
+    for line in (_smi("--query-compute-apps=gpu_uuid,pid,process_name") or "").splitlines():
+        cells = [cell.strip() for cell in line.split(",", 2)]
+        if len(cells) == 3:
+            found.setdefault(cells[0], []).append(f"{cells[2]} ({cells[1]})")
+    return {uuid: ", ".join(names) for uuid, names in found.items()}
+
+
+def _smi(question: str) -> Optional[str]:
+    command = ["nvidia-smi", question, "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def wait_for_chat(port: int, model: str, pid: int) -> int:
+    """Wait until the engine on this port answers one token; it must be process `pid`'s."""
+    started = time.monotonic()
+    said = ""
+    while True:
+        if not _alive(pid):
+            print("the engine ended before it was ready; its own lines above say why", flush=True)
+            return 1
+        trouble = _health(port) or _chat(port, model)
+        if trouble is None:
+            print(f"ready after {time.monotonic() - started:.0f} s", flush=True)
+            return 0
+        if trouble != said:
+            print(f"not ready yet: {trouble}", flush=True)
+            said = trouble
+        time.sleep(_PAUSE_S)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it lives, as another user
+        return True
+    return True
+
+
+def _health(port: int) -> Optional[str]:
+    return _ask(port, "GET", "/health", None)
+
+
+def _chat(port: int, model: str) -> Optional[str]:
+    question = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 1,
+    }
+    return _ask(port, "POST", "/v1/chat/completions", json.dumps(question))
+
+
+def _ask(port: int, method: str, path: str, body: Optional[str]) -> Optional[str]:
+    """Send one request over the loopback; None when it was answered with 200, else why not."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+    try:
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read().decode(errors="replace")
+    except ConnectionRefusedError:
+        return "the engine is loading"
+    except (OSError, http.client.HTTPException) as error:
+        return f"{method} {path}: {error or type(error).__name__}"
+    finally:
+        connection.close()
+    return None if answer.status == 200 else f"{method} {path}: {answer.status} {text[:200]}"

@@ -1,0 +1,135 @@
+"""How the engine really runs: which CPUs it may use, where its memory lies, what it listens on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system.process import Paths, answer, read_json, read_text, serve_unit
+
+PLACED = re.compile(r"\bN(\d+)=(\d+)")
+HUGE = re.compile(r"^(?:AnonHugePages|Private_Hugetlb|Shared_Hugetlb):\s+(\d+) kB", re.M)
+# Pages of files lie where whoever read them first was: libraries are shared between engines.
+OF_A_FILE = re.compile(r" file=(?!/dev/shm/|/memfd:)")
+PAGE_SIZE = re.compile(r"kernelpagesize_kB=(\d+)")
+
+
+def parse_numa_maps(text: str) -> dict[str, Any]:
+    """Sum a process's numa_maps: bytes on each node, and how often each memory policy occurs.
+
+    Bytes are those of its own memory, shared memory with it; pages of files are left out.
+    """
+    nodes: dict[str, int] = {}
+    policies: dict[str, int] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 2:
+            continue
+        policies[words[1]] = policies.get(words[1], 0) + 1
+        if OF_A_FILE.search(line):
+            continue
+        size = PAGE_SIZE.search(line)
+        for node, pages in PLACED.findall(line):
+            kib = int(size.group(1)) if size else 4
+            nodes[node] = nodes.get(node, 0) + int(pages) * kib * 1024
+    return {"bytes_by_node": nodes, "policies": policies}
+
+
+def parse_status(text: str) -> dict[str, Any]:
+    """Return the lines of /proc/PID/status that say where a process may run and how big it is."""
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    resident = fields.get("VmRSS", "0 kB").split()
+    return {
+        "name": fields.get("Name", "").strip(),
+        "cpus": fields.get("Cpus_allowed_list", "").strip(),
+        "mems": fields.get("Mems_allowed_list", "").strip(),
+        "resident_bytes": int(resident[0]) * 1024 if resident else 0,
+    }
+
+
+def processes(
+    cgroup: str, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
+) -> list[dict[str, Any]]:
+    """Return the processes of a unit, biggest first, with their placement."""
+    if not cgroup:
+        return []
+    listed = read_text(groups / cgroup.lstrip("/") / "cgroup.procs").split()
+    found = []
+    for pid in listed:
+        try:
+            status = parse_status((proc / pid / "status").read_text())
+            maps = read_text(proc / pid / "numa_maps")
+            more = {"threads": _threads(proc / pid), "huge_bytes": _huge(proc / pid)}
+        except OSError:
+            continue  # it ended meanwhile
+        found.append({"pid": int(pid), **status, **parse_numa_maps(maps), **more})
+    return sorted(found, key=lambda process: -process["resident_bytes"])
+
+
+def _huge(directory: Path) -> int | None:
+    """Bytes of a process in huge pages; None where the kernel does not tell."""
+    text = read_text(directory / "smaps_rollup")
+    return sum(int(kib) * 1024 for kib in HUGE.findall(text)) if text else None
+
+
+def _threads(directory: Path) -> dict[str, int]:
+    """CPU list to number of threads that are held to it."""
+    held: dict[str, int] = {}
+    for task in (directory / "task").glob("*/status"):
+        cpus = parse_status(read_text(task))["cpus"]
+        held[cpus] = held.get(cpus, 0) + 1
+    return held
+
+
+def listening(ports: list[int], proc: Path = Path("/proc")) -> dict[str, list[str]]:
+    """For each port the addresses on which something listens (`127.0.0.1`, `::`, `any`, ...)."""
+    found: dict[str, list[str]] = {str(port): [] for port in ports}
+    for name in ("net/tcp", "net/tcp6"):
+        for line in read_text(proc / name).splitlines()[1:]:
+            words = line.split()
+            address, _, port = words[1].rpartition(":")
+            if words[3] == "0A" and str(int(port, 16)) in found:
+                found[str(int(port, 16))].append(_address(address))
+    return found
+
+
+def _address(text: str) -> str:
+    """Return the kernel's hexadecimal address, in words where it is a common one."""
+    if not text.strip("0"):
+        return "any"
+    if text == "0100007F":
+        return "127.0.0.1"
+    if text == "00000000000000000000000001000000":
+        return "::1"
+    if len(text) == 8:
+        return ".".join(str(int(text[at : at + 2], 16)) for at in (6, 4, 2, 0))
+    return text
+
+
+def collect(paths: Paths) -> dict[str, Any]:
+    """Return the plan as applied and, for each instance, its unit and its processes' placement."""
+    plan = read_json(paths.plan)
+    instances = plan.get("instances", [])
+    states = units.show(*[serve_unit(item["index"]) for item in instances]) if instances else {}
+    found = []
+    for item in instances:
+        unit = states.get(serve_unit(item["index"]), {})
+        placed = processes(unit.get("cgroup", "")) if unit.get("main_pid") else []
+        found.append({"index": item["index"], "unit": unit, "processes": placed})
+    return {
+        "plan": plan,
+        "certificate": read_text(paths.tls_crt),
+        "instances": found,
+        "listening": listening([item["port"] for item in instances]),
+        "nodes": sorted(
+            int(node.name[4:]) for node in Path("/sys/devices/system/node").glob("node[0-9]*")
+        ),
+    }
+
+
+def main(argv: list[str]) -> int:
+    """`runtime`: one JSON object about the running engine."""
+    del argv
+    return answer({"ok": True, **collect(Paths())})

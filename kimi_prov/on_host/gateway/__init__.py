@@ -1,0 +1,1 @@
+"""The opened port: proxy, keys, TLS, firewall, and requests through it."""

@@ -1,0 +1,277 @@
+"""The checks that go through the opened port: each a name, a status, and a sentence.
+
+`ok` and `fail` say what was seen; `skip` says why it was not tried, and is never a pass.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.gateway.api import ApiError, Endpoint
+
+Check = dict[str, Any]
+Outcome = tuple[str, str]
+
+CITIES = ["Oslo", "Rome", "Lima", "Cairo"]
+# "strict" and the enumeration make the engine hold the model to the schema, so that even random
+# weights produce a whole call, written in Kimi's own marks and read by the engine's parser.
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_temperature",
+        "description": "Temperature of the air in a city, now.",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "enum": CITIES}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+SEEDS = (1, 2, 3)
+
+# Facts that no revision of a model may get wrong; the answer is looked for in the final text.
+KNOWN = (
+    ("What is 17 times 23? Answer with the number alone.", "391"),
+    ("Which chemical element has the symbol Au? Answer with one English word.", "gold"),
+    ("What is the capital of Australia? Answer with one word.", "canberra"),
+    ("Write the word 'stressed' backwards. Answer with one word.", "desserts"),
+    ("How many days has a leap year? Answer with the number alone.", "366"),
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is tested and what may be expected of it."""
+
+    endpoint: Endpoint
+    key: str
+    model: str
+    names: tuple[str, ...]
+    random_weights: bool
+    reasons: bool
+    tools: bool
+
+    def ask(self, text: str, tokens: int, **more: object) -> dict[str, Any]:
+        """Body of a chat request with one question."""
+        message = {"role": "user", "content": text}
+        return {
+            "model": self.model,
+            "messages": [message],
+            "max_tokens": tokens,
+            "temperature": 0,
+            **more,
+        }
+
+
+def subject_of(plan: dict[str, Any], host: str, fingerprint: str, key: str) -> Subject:
+    """Return what a plan promises, seen from `host`."""
+    argv = [word for instance in plan["instances"] for word in instance["argv"]]
+    model = plan["model"]
+    return Subject(
+        endpoint=Endpoint(host, plan["proxy"]["port"], fingerprint),
+        key=key,
+        model=model["served_names"][0],
+        names=tuple(model["served_names"]),
+        random_weights=bool(model["random_weights"]),
+        reasons=any(word.startswith("--reasoning-parser") for word in argv),
+        tools=any(word.startswith("--tool-call-parser") for word in argv),
+    )
+
+
+def _message(reply: api.Reply) -> dict[str, Any]:
+    choices = reply.json().get("choices") or [{}]
+    message = choices[0].get("message")
+    if reply.status != 200 or not isinstance(message, dict):
+        raise ApiError(
+            "HTTP {}: {}".format(reply.status, reply.body[:300].decode(errors="replace"))
+        )
+    return message
+
+
+def _text(message: dict[str, Any]) -> str:
+    return str(message.get("content") or "")
+
+
+def _thought(message: dict[str, Any]) -> str:
+    return str(message.get("reasoning") or message.get("reasoning_content") or "")
+
+
+def tls(subject: Subject) -> Outcome:
+    """Return the certificate is the installed one and the protocol is a sound one."""
+    facts = api.tls_facts(subject.endpoint)
+    good = facts["version"] in ("TLSv1.2", "TLSv1.3")
+    pin = subject.endpoint.fingerprint[:16]
+    return (
+        "ok" if good else "fail",
+        "{}, certificate sha256 {}… as installed".format(facts["version"], pin),
+    )
+
+
+def _refused(subject: Subject, key: str | None, what: str) -> Outcome:
+    reply = api.chat(subject.endpoint, key, subject.ask("Hello", 1))
+    error = reply.json().get("error")
+    if reply.status != 401:
+        return "fail", f"{what} was answered with HTTP {reply.status}, not 401"
+    if not (isinstance(error, dict) and error.get("code") == "invalid_api_key"):
+        return "fail", "401, but not with the error object that OpenAI clients read"
+    return "ok", f"{what}: 401 invalid_api_key"
+
+
+def no_key(subject: Subject) -> Outcome:
+    """Return a request without a key is refused."""
+    return _refused(subject, None, "no key")
+
+
+def wrong_key(subject: Subject) -> Outcome:
+    """Return a request with a key that nobody was given is refused."""
+    return _refused(subject, "sk-kimi-" + "x" * 43, "a wrong key")
+
+
+def metrics_closed(subject: Subject) -> Outcome:
+    """Return the engine's own pages do not come through the port, key or not."""
+    open_pages = [
+        path
+        for path in ("/metrics", "/v1/../metrics", "/version", "/docs", "/openapi.json")
+        for key in (None, subject.key)
+        if api.call(subject.endpoint, "GET", path, key).status == 200
+    ]
+    if open_pages:
+        return "fail", "reachable through the port: " + ", ".join(dict.fromkeys(open_pages))
+    return "ok", "/metrics, /version, /docs are not reachable"
+
+
+def models(subject: Subject) -> Outcome:
+    """Return the list of models holds every served name."""
+    reply = api.call(subject.endpoint, "GET", "/v1/models", subject.key)
+    have = {entry.get("id") for entry in reply.json().get("data", [])}
+    missing = [name for name in subject.names if name not in have]
+    if reply.status != 200 or missing:
+        return "fail", "HTTP {}, missing: {}".format(reply.status, ", ".join(missing) or "all")
+    return "ok", ", ".join(subject.names)
+
+
+def chat(subject: Subject) -> Outcome:
+    """Return the model answers."""
+    reply = api.chat(subject.endpoint, subject.key, subject.ask("Say hello.", 16))
+    message = _message(reply)
+    tokens = (reply.json().get("usage") or {}).get("completion_tokens", 0)
+    if tokens < 1 or not (_text(message) or _thought(message)):
+        return "fail", "an answer without a token"
+    return "ok", f"{tokens} tokens: {_short(_text(message) or _thought(message))}"
+
+
+def streaming(subject: Subject) -> Outcome:
+    """Return the answer comes piece by piece and ends properly."""
+    times, ended = [], False
+    for since, piece in api.stream(subject.endpoint, subject.key, subject.ask("Count to ten.", 24)):
+        if piece is None:
+            ended = True
+        elif piece.get("choices"):
+            times.append(since)
+    if not ended or len(times) < 3:
+        return "fail", "{} pieces, {}".format(
+            len(times), "ended" if ended else "no [DONE] at the end"
+        )
+    return "ok", f"{len(times)} pieces, first after {times[0]:.2f} s, last after {times[-1]:.2f} s"
+
+
+def tool_call(subject: Subject) -> Outcome:
+    """Demand a tool: it is called with arguments that fit its schema."""
+    if not subject.tools:
+        return "skip", "the engine runs without a tool call parser"
+    body = subject.ask(
+        "How warm is it in Oslo? Use the tool.",
+        512 if subject.random_weights else 2048,
+        tools=[TOOL],
+        tool_choice="required",
+        chat_template_kwargs={"thinking": False},
+    )
+    calls = _message(api.chat(subject.endpoint, subject.key, body)).get("tool_calls") or []
+    name = TOOL["function"]["name"]
+    if not calls or calls[0].get("function", {}).get("name") != name:
+        return "fail", "no call of the tool in the answer"
+    raw = calls[0]["function"].get("arguments", "")
+    try:
+        arguments = json.loads(raw)
+    except ValueError:
+        return "fail", f"the arguments are not JSON: {_short(raw)}"
+    if not isinstance(arguments, dict) or arguments.get("city") not in CITIES:
+        return "fail", f"the arguments do not fit the schema: {_short(raw)}"
+    if not subject.random_weights and arguments["city"] != "Oslo":
+        return "fail", f"asked for Oslo, called with {_short(raw)}"
+    return "ok", f"{name}({_short(raw)})"
+
+
+def reasoning(subject: Subject) -> Outcome:
+    """Thinking and answer come apart."""
+    if not subject.reasons:
+        return "skip", "the engine runs without a reasoning parser"
+    tokens = 256 if subject.random_weights else 4096
+    thought, text = "", ""
+    for seed in SEEDS:  # a thought may be longer than the limit: then another one is tried
+        question = "Is 97 a prime number? Think, then answer yes or no."
+        body = {**subject.ask(question, tokens), "temperature": 1, "seed": seed}
+        message = _message(api.chat(subject.endpoint, subject.key, body))
+        thought, text = _thought(message), _text(message)
+        if "</think>" in text or "<think>" in text:
+            return "fail", f"the marks of thinking are in the answer: {_short(text)}"
+        if thought and text:
+            return "ok", f"{len(thought)} characters of reasoning, {len(text)} of answer"
+    if not thought:
+        return "fail", "no reasoning apart from the answer"
+    return "fail", f"only reasoning, no answer within {tokens} tokens, {len(SEEDS)} times"
+
+
+def known_answers(subject: Subject) -> Outcome:
+    """Five questions with known answers."""
+    if subject.random_weights:
+        return "skip", "random weights know no answers"
+    wrong = []
+    for question, expected in KNOWN:
+        message = _message(api.chat(subject.endpoint, subject.key, subject.ask(question, 2048)))
+        if expected not in _text(message).lower().replace(",", ""):
+            wrong.append(f"{question} -> {_short(_text(message))}")
+    if wrong:
+        return "fail", "{} of {} wrong: {}".format(len(wrong), len(KNOWN), "; ".join(wrong))
+    return "ok", f"{len(KNOWN)} of {len(KNOWN)} right"
+
+
+def _short(text: str, limit: int = 60) -> str:
+    flat = " ".join(str(text).split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+THROUGH_PORT: tuple[tuple[str, Callable[[Subject], Outcome]], ...] = (
+    ("tls", tls),
+    ("no-key-refused", no_key),
+    ("wrong-key-refused", wrong_key),
+    ("engine-pages-closed", metrics_closed),
+    ("models", models),
+    ("chat", chat),
+    ("streaming", streaming),
+    ("tool-call", tool_call),
+    ("reasoning", reasoning),
+    ("known-answers", known_answers),
+)
+
+
+def timed(name: str, work: Callable[[], Outcome]) -> Check:
+    """Run one check; an exception of the client is its failure."""
+    started = time.monotonic()
+    try:
+        status, detail = work()
+    except ApiError as error:
+        status, detail = "fail", str(error)
+    seconds = round(time.monotonic() - started, 3)
+    return {"name": name, "status": status, "detail": detail, "seconds": seconds}
+
+
+def run(subject: Subject) -> list[Check]:
+    """All checks through the port, in order; each runs, whatever the one before said."""
+    return [timed(name, lambda check=check: check(subject)) for name, check in THROUGH_PORT]  # type: ignore[misc]

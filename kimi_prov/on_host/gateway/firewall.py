@@ -1,0 +1,344 @@
+"""Opens the port through ufw or firewalld where one is active, and looks for drops elsewhere.
+
+What was added is recorded in `/var/lib/kimi/state/firewall.json` before it is added, so that it
+can be taken away again after a run that was cut short. A rule that was there before is not ours.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system.process import (
+    FIREWALL_UNIT,
+    EdgeError,
+    Paths,
+    answer,
+    read_json,
+    read_text,
+    run,
+    write_atomic,
+)
+
+if TYPE_CHECKING:
+    import subprocess
+
+COMMENT = "kimi-prov"
+Rule = dict[str, str]
+
+
+def rich_rule(network: str, port: int) -> str:
+    """Return the rich rule by which firewalld lets this network reach the port."""
+    family = f"ipv{ipaddress.ip_network(network, strict=False).version}"
+    source = f'source address="{network}"'
+    return f'rule family="{family}" {source} port port="{port}" protocol="tcp" accept'
+
+
+def wanted_rules(wish: dict[str, Any], zones: list[str]) -> list[Rule]:
+    """Return what ufw or firewalld has to hold for `wish` {"port", "ipv4", "ipv6", "manager"}."""
+    networks = [*wish["ipv4"], *wish["ipv6"]]
+    if wish["manager"] == "ufw":
+        return [{"manager": "ufw", "from": net, "port": str(wish["port"])} for net in networks]
+    if wish["manager"] == "firewalld":
+        return [
+            {"manager": "firewalld", "zone": zone, "rule": rich_rule(net, wish["port"])}
+            for zone in zones
+            for net in networks
+        ]
+    return []
+
+
+def ufw_line(network: str, port: str) -> re.Pattern[str]:
+    """Return what `ufw status` shows for this network and port, as ufw normalises both."""
+    net = ipaddress.ip_network(network, strict=False)
+    source, label = str(net), f"{port}/tcp"
+    if net.prefixlen == 0:
+        anywhere = " (v6)" if net.version == 6 else ""
+        source, label = f"Anywhere{anywhere}", f"{label}{anywhere}"
+    elif net.prefixlen == net.max_prefixlen:
+        source = str(net.network_address)
+    return re.compile(
+        rf"^{re.escape(label)}\s+ALLOW(?: IN)?\s+{re.escape(source)}\s*(?:# (?P<comment>.*))?$"
+    )
+
+
+class Ufw:
+    """The rules that ufw holds; ours carry a comment."""
+
+    def __init__(self) -> None:
+        self.lines = [line.strip() for line in run("ufw", "status").stdout.splitlines()]
+
+    def holds(self, rule: Rule) -> str:
+        """`ours`, `theirs` or nothing."""
+        pattern = ufw_line(rule["from"], rule["port"])
+        for found in filter(None, map(pattern.match, self.lines)):
+            return "ours" if found.group("comment") == COMMENT else "theirs"
+        return ""
+
+    @staticmethod
+    def _spec(rule: Rule) -> list[str]:
+        return ["allow", "proto", "tcp", "from", rule["from"], "to", "any", "port", rule["port"]]
+
+    def add(self, rule: Rule) -> None:
+        """Let the network reach the port."""
+        _must(run("ufw", *self._spec(rule), "comment", COMMENT), "ufw refused to open the port")
+
+    def remove(self, rule: Rule) -> None:
+        """Take our rule away; one that is gone already is fine."""
+        if self.holds(rule) == "ours":
+            _must(run("ufw", "delete", *self._spec(rule)), "ufw refused to delete a rule")
+
+
+class Firewalld:
+    """Rich rules in firewalld's zones, both the running ones and the kept ones."""
+
+    def holds(self, rule: Rule) -> str:
+        """`there` when the permanent and the running configuration both have it, else nothing."""
+        both = [
+            run(
+                "firewall-cmd",
+                *extra,
+                "--zone=" + rule["zone"],
+                "--query-rich-rule=" + rule["rule"],
+            )
+            for extra in (["--permanent"], [])
+        ]
+        if all(done.returncode == 0 for done in both):
+            return "there"
+        return ""
+
+    def add(self, rule: Rule) -> None:
+        """Let the network reach the port, now and after a reload."""
+        self._both(rule, "--add-rich-rule=", ("ALREADY_ENABLED",))
+
+    def remove(self, rule: Rule) -> None:
+        """Take our rule away; one that is gone already is fine."""
+        self._both(rule, "--remove-rich-rule=", ("NOT_ENABLED", "INVALID_ZONE"))
+
+    @staticmethod
+    def _both(rule: Rule, option: str, harmless: tuple[str, ...]) -> None:
+        for extra in (["--permanent"], []):
+            done = run("firewall-cmd", *extra, "--zone=" + rule["zone"], option + rule["rule"])
+            if done.returncode != 0 and not any(word in done.stderr for word in harmless):
+                raise EdgeError("firewalld refused a rule: " + done.stderr.strip())
+
+
+def _must(done: subprocess.CompletedProcess[str], what: str) -> None:
+    if done.returncode != 0:
+        raise EdgeError(f"{what}: {(done.stderr or done.stdout).strip()}")
+
+
+def _ufw_knows_ipv6() -> bool:
+    try:
+        with open("/etc/default/ufw") as stream:
+            return any(line.strip().lower() == "ipv6=yes" for line in stream)
+    except FileNotFoundError:
+        return False
+
+
+def active_zones() -> list[str]:
+    """Return firewalld's default zone and every zone that has an interface or a source."""
+    default = run("firewall-cmd", "--get-default-zone").stdout.strip()
+    active = [
+        line.split()[0]
+        for line in run("firewall-cmd", "--get-active-zones").stdout.splitlines()
+        if line and not line[0].isspace()
+    ]
+    return sorted({zone for zone in [default, *active] if zone and zone != "trusted"})
+
+
+def running(manager: str) -> bool:
+    """Whether ufw or firewalld is there and active."""
+    if manager == "ufw":
+        return "Status: active" in run("ufw", "status").stdout
+    return run("firewall-cmd", "--state").returncode == 0
+
+
+def _manager(name: str) -> Ufw | Firewalld:
+    return Ufw() if name == "ufw" else Firewalld()
+
+
+def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+    """Open the port for the listed networks in ufw or firewalld, and for no others.
+
+    Without either (manager "nftables") only leftovers are removed.
+    """
+    state = read_json(paths.firewall_state)
+    ours: list[Rule] = state.get("rules", [])
+    zones = active_zones() if wish["manager"] == "firewalld" else []
+    if wish["manager"] == "ufw" and not _ufw_knows_ipv6():
+        wish = {**wish, "ipv6": []}  # with IPV6=no ufw neither filters nor takes such a rule
+    wanted = wanted_rules(wish, zones)
+    added, removed, kept = [], [], []
+    for rule in wanted:
+        held = _manager(rule["manager"]).holds(rule)
+        if rule in ours or held == "ours":
+            kept.append(rule)
+        if not held:
+            added.append(rule)
+    removed = [rule for rule in ours if rule not in wanted]
+    changed = bool(added or removed)
+    if changed and not check:
+        # Intent first: what is in the record may be missing, never the other way round.
+        record = [*kept, *[rule for rule in added if rule not in kept]]
+        paths.state.mkdir(parents=True, exist_ok=True)
+        created = [*state.get("zone_files", []), *_new_zone_files(zones)]
+        _write(paths, [*record, *removed], created)
+        for rule in added:
+            _manager(rule["manager"]).add(rule)
+        for rule in removed:
+            if running(rule["manager"]):
+                _manager(rule["manager"]).remove(rule)
+        _write(paths, record, created)
+    guarded = guard(paths, check=check)
+    return {
+        "changed": changed or guarded,
+        "added": added,
+        "removed": removed,
+        "drops_elsewhere": drops_elsewhere(wish),
+    }
+
+
+def guard(paths: Paths, *, check: bool = False) -> bool:
+    """Have the guard's unit run and its table loaded, also after somebody emptied the rule set."""
+    enabled = units.settle(FIREWALL_UNIT, check=check)
+    active = units.show(FIREWALL_UNIT).get(FIREWALL_UNIT, {}).get("state") == "active"
+    loaded = run("nft", "list", "table", "inet", "kimi").returncode == 0
+    if not check and not active:
+        units.control("start", FIREWALL_UNIT)
+    elif not check and not loaded:
+        units.control("reload", FIREWALL_UNIT)
+    if not check and run("nft", "list", "table", "inet", "kimi").returncode != 0:
+        raise EdgeError(f"{FIREWALL_UNIT} runs, but there is no table from {paths.firewall}")
+    return enabled or not active or not loaded
+
+
+def remove_all(paths: Paths, *, check: bool = False) -> list[Rule]:
+    """Take every rule that was recorded as ours out of ufw and firewalld."""
+    state = read_json(paths.firewall_state)
+    ours: list[Rule] = state.get("rules", [])
+    if not check:
+        for rule in ours:
+            if running(rule["manager"]):
+                _manager(rule["manager"]).remove(rule)
+        for name in sorted(state.get("zone_files", [])):
+            _drop_zone_file(name)
+        if ours:
+            _write(paths, [], [])
+    return ours
+
+
+def _write(paths: Paths, rules: list[Rule], zone_files: list[str]) -> None:
+    record = {"rules": rules, "zone_files": zone_files}
+    write_atomic(paths.firewall_state, json.dumps(record, indent=1) + "\n", 0o600)
+
+
+def _new_zone_files(zones: list[str]) -> list[str]:
+    """Return the files that firewalld will write for our rules and that are not there yet."""
+    names = [f"/etc/firewalld/zones/{zone}.xml{old}" for zone in zones for old in ("", ".old")]
+    return [name for name in names if not Path(name).exists()]
+
+
+def _drop_zone_file(name: str) -> None:
+    """Remove a zone file that exists only because of our rules and says again what is shipped."""
+    path = Path(name)
+    shipped = Path("/usr/lib/firewalld/zones") / path.name.replace(".old", "")
+    current = path.with_name(shipped.name)
+    if path == current and path.exists() and _words(path) != _words(shipped):
+        return  # somebody else's rules are in it too
+    if path.exists() and (path == current or not current.exists()):
+        path.unlink()
+
+
+def _words(path: Path) -> list[str]:
+    return sorted(read_text(path).replace("><", "> <").split())
+
+
+def drops_elsewhere(wish: dict[str, Any]) -> list[str]:
+    """Chains of others that would drop what comes to the port, in sentences."""
+    done = run("nft", "-j", "list", "ruleset")
+    if done.returncode != 0 or not [*wish["ipv4"], *wish["ipv6"]]:
+        return []  # nobody else is let in, so nobody can be kept out by mistake
+    return find_drops(json.loads(done.stdout or "{}"), wish["port"], wish["manager"])
+
+
+def find_drops(ruleset: dict[str, Any], port: int, manager: str) -> list[str]:
+    """Read nft's JSON listing for input chains that drop by policy or by a rule on this port.
+
+    ufw's and firewalld's own tables are left out where the port was opened through them.
+    """
+    chains, accepts, drops = [], set(), []
+    for item in ruleset.get("nftables", []):
+        chain, rule = item.get("chain"), item.get("rule")
+        if chain and chain.get("hook") == "input" and chain.get("type") == "filter":
+            chains.append(chain)
+        if rule and _on_port(rule.get("expr", []), port):
+            table = (rule["family"], rule["table"])
+            verdicts = {key for part in rule["expr"] for key in part}
+            if "accept" in verdicts:
+                accepts.add(table)
+            elif verdicts & {"drop", "reject"}:
+                drops.append((table, rule["chain"]))
+    found = []
+    for chain in chains:
+        table = (chain["family"], chain["table"])
+        if chain.get("policy") == "drop" and table not in accepts and not _known(table, manager):
+            found.append(
+                f"chain {chain['name']} of table {' '.join(table)} drops by policy "
+                f"and has no rule that accepts port {port}"
+            )
+    for table, name in drops:
+        if not _known(table, manager):
+            found.append(
+                "a rule in chain {} of table {} {} drops port {}".format(name, *table, port)
+            )
+    return found
+
+
+def _known(table: tuple[str, str], manager: str) -> bool:
+    family, name = table
+    if (family, name) == ("inet", "kimi"):
+        return True
+    if manager == "ufw":
+        return family in ("ip", "ip6") and name == "filter"
+    return manager == "firewalld" and name == "firewalld"
+
+
+def _on_port(expressions: list[dict[str, Any]], port: int) -> bool:
+    for part in expressions:
+        match = part.get("match") if isinstance(part, dict) else None
+        field = match.get("left", {}).get("payload", {}) if isinstance(match, dict) else {}
+        if not (isinstance(field, dict) and field.get("field") == "dport"):
+            continue
+        if field.get("protocol") == "udp":
+            continue
+        if match and match.get("op") in ("==", "in") and _covers(match.get("right"), port):
+            return True
+    return False
+
+
+def _covers(right: object, port: int) -> bool:
+    if isinstance(right, int):
+        return right == port
+    if isinstance(right, dict):
+        if "range" in right:
+            low, high = right["range"]
+            return bool(low <= port <= high)
+        return any(_covers(member, port) for member in right.get("set", []))
+    return False
+
+
+def main(argv: list[str]) -> int:
+    """`firewall-ensure [--check] < WISH`: one JSON object in, one out."""
+    try:
+        return answer(
+            {"ok": True, **ensure(Paths(), json.load(sys.stdin), check="--check" in argv)}
+        )
+    except EdgeError as error:
+        answer({"ok": False, "error": str(error)})
+        return 1

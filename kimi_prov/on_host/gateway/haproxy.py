@@ -1,0 +1,104 @@
+"""Talks to the running proxy through its root-only socket: key map, draining, server states."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from kimi_prov.on_host.system.process import EdgeError, Paths, answer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BACKEND = "engines"
+STATES = {"drain": "drain", "undrain": "ready"}
+
+
+def command(path: Path, text: str, timeout: float = 10) -> str:
+    """Send one command (or several, split by `;`) and return HAProxy's answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+        channel.settimeout(timeout)
+        channel.connect(str(path))
+        channel.sendall(text.encode() + b"\n")
+        parts = []
+        while True:
+            part = channel.recv(65536)
+            if not part:
+                break
+            parts.append(part)
+    return b"".join(parts).decode().strip()
+
+
+def replace_map(path: Path, file: str, entries: dict[str, str]) -> None:
+    """Swap the content of the loaded map `file` in one step: key (the hash) to value (the name).
+
+    Requests see either the old map or the new one, never a half.
+    """
+    reply = command(path, f"prepare map {file}")
+    version = reply.rpartition(":")[2].strip()
+    if not version.isdigit():
+        raise EdgeError(f"the proxy refused to prepare its key map: {reply}")
+    for key, value in sorted(entries.items()):
+        reply = command(path, f"add map @{version} {file} {key} {value}")
+        if reply:
+            raise EdgeError(f"the proxy refused a key: {reply}")
+    reply = command(path, f"commit map @{version} {file}")
+    if reply:
+        raise EdgeError(f"the proxy refused the new key map: {reply}")
+
+
+def servers(path: Path) -> list[dict[str, str | int]]:
+    """Each engine behind the proxy: name, status (UP, DOWN, DRAIN), requests under way."""
+    rows = [line.split(",") for line in command(path, f"show stat {BACKEND} 4 -1").splitlines()]
+    if not rows:
+        return []
+    head = [name.lstrip("# ") for name in rows[0]]
+    found: list[dict[str, str | int]] = []
+    for row in rows[1:]:
+        values = dict(zip(head, row))
+        if values.get("pxname") == BACKEND:
+            found.append(
+                {
+                    "name": values["svname"],
+                    "status": values["status"].split()[0],
+                    "requests": int(values.get("scur") or 0),
+                }
+            )
+    return found
+
+
+def description(path: Path) -> str:
+    """Return the description in the configuration that the running worker has loaded."""
+    for line in command(path, "show info").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip().lower() == "description":
+            return value.strip()
+    return ""
+
+
+def loaded_map(path: Path, file: str) -> dict[str, str]:
+    """Return the keys and values of a map as the running worker has them."""
+    rows = [line.split(None, 2) for line in command(path, f"show map {file}").splitlines()]
+    return {row[1]: row[2] for row in rows if len(row) == 3}
+
+
+def set_state(path: Path, index: int, state: str) -> None:
+    """Put engine `index` into `drain` (no new requests, those under way go on) or `ready`."""
+    reply = command(path, f"set server {BACKEND}/engine{index} state {state}")
+    if reply:
+        raise EdgeError(reply)
+
+
+def main(argv: list[str]) -> int:
+    """`proxy-state [drain|undrain N]`: take an engine out of the balance or back, and show all."""
+    paths = Paths()
+    if argv and not (len(argv) == 2 and argv[0] in STATES and argv[1].isdigit()):
+        answer({"ok": False, "error": "usage: proxy-state [drain|undrain N]"})
+        return 2
+    try:
+        if argv:
+            set_state(paths.socket, int(argv[1]), STATES[argv[0]])
+        return answer({"ok": True, "servers": servers(paths.socket)})
+    except (EdgeError, OSError) as error:
+        answer({"ok": False, "error": f"the proxy does not answer on its socket: {error}"})
+        return 1

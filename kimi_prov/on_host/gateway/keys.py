@@ -1,0 +1,171 @@
+"""The API keys on the machine: made here, kept as SHA-256, shown once.
+
+`/etc/kimi/proxy/keys.map` holds one line a key, `<sha256> <name>`, and is what HAProxy reads.
+`/etc/kimi/keys/operator.new` holds the operator's key in clear until it was shown; while it
+exists it is the truth, so a run that was killed between the two files heals itself.
+`/etc/kimi/keys/verify.key` is the key by which this machine tests itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.on_host.gateway import haproxy
+from kimi_prov.on_host.system.process import (
+    PROXY_UNIT,
+    PROXY_USER,
+    EdgeError,
+    Paths,
+    answer,
+    make_directory,
+    read_text,
+    run,
+    write_atomic,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OPERATOR = "operator"
+VERIFY = "verify"
+RESERVED = (OPERATOR, VERIFY)
+MAP_LINE = re.compile(r"^([0-9a-f]{64}) ([A-Za-z0-9._-]{1,64})$")
+
+
+def new_key() -> str:
+    """Return a fresh key: 256 random bits behind a prefix that secret scanners can know."""
+    return "sk-kimi-" + secrets.token_urlsafe(32)
+
+
+def digest(key: str) -> str:
+    """Return the form in which a key is kept."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def parse_map(text: str) -> dict[str, str]:
+    """Name to hash; lines that are no key are left out."""
+    found = (MAP_LINE.match(line.strip()) for line in text.splitlines())
+    return {match.group(2): match.group(1) for match in found if match}
+
+
+def render_map(keys: dict[str, str]) -> str:
+    """Return the map file for HAProxy, in a stable order."""
+    lines = [f"{value} {name}" for name, value in sorted(keys.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _secret(path: Path) -> str:
+    return read_text(path).strip()
+
+
+def ensure(paths: Paths, given: dict[str, str], *, check: bool = False) -> dict[str, Any]:
+    """Bring the keys to: the operator's, the machine's own, and `given` (name to SHA-256).
+
+    Returns what changed; never a key. With `check`, nothing is written.
+    """
+    made = make_directory(paths.keys, 0o700, check=check)
+    old = parse_map(read_text(paths.key_map))
+    wanted = {name: value for name, value in given.items() if name not in RESERVED}
+    created = []
+    unseen = _secret(paths.operator_new)
+    if not unseen and OPERATOR not in old:
+        unseen = new_key()
+        created.append(OPERATOR)
+        if not check:
+            write_atomic(paths.operator_new, unseen + "\n", 0o600)
+    wanted[OPERATOR] = digest(unseen) if unseen else old[OPERATOR]
+    own = _secret(paths.verify_key)
+    if not own:
+        own = new_key()
+        created.append(VERIFY)
+        if not check:
+            write_atomic(paths.verify_key, own + "\n", 0o600)
+    wanted[VERIFY] = digest(own)
+    changed = wanted != old
+    how = "unchanged"
+    if changed and not check:
+        how = publish(paths, wanted)
+    return {
+        "changed": made or changed or bool(created),
+        "created": created,
+        "names": sorted(wanted),
+        "removed": sorted(set(old) - set(wanted)),
+        "applied": how,
+    }
+
+
+def publish(paths: Paths, keys: dict[str, str]) -> str:
+    """Write the map and make the running proxy use it; says which way it took.
+
+    The engine is not touched, requests under way go on, and a key that is gone is refused from
+    the next request on.
+    """
+    write_atomic(paths.key_map, render_map(keys), 0o640, PROXY_USER)
+    if not paths.socket.exists():
+        return "file"
+    try:
+        haproxy.replace_map(paths.socket, str(paths.key_map), {v: k for k, v in keys.items()})
+    except (EdgeError, OSError):
+        done = run("systemctl", "reload", PROXY_UNIT)
+        if done.returncode != 0:
+            raise EdgeError(
+                f"the new keys are written but the proxy did not take them over: "
+                f"{done.stderr.strip()}. Run: systemctl restart {PROXY_UNIT}"
+            ) from None
+        return "reload"
+    return "runtime"
+
+
+def rotate(paths: Paths) -> None:
+    """Make a new key for the operator; the old one is refused from now on."""
+    keys = parse_map(read_text(paths.key_map))
+    if not keys:
+        raise EdgeError("there are no keys on this machine yet: run `kimi-prov apply` first")
+    fresh = new_key()
+    write_atomic(paths.operator_new, fresh + "\n", 0o600)
+    publish(paths, {**keys, OPERATOR: digest(fresh)})
+
+
+def show(paths: Paths) -> str | None:
+    """Return the operator's key while nobody has seen it, else None.
+
+    `forget` follows once it arrived.
+    """
+    unseen = _secret(paths.operator_new)
+    if not unseen:
+        return None
+    keys = parse_map(read_text(paths.key_map))
+    if keys.get(OPERATOR) != digest(unseen):
+        publish(paths, {**keys, OPERATOR: digest(unseen)})
+    return unseen
+
+
+def forget(paths: Paths) -> None:
+    """Remove the key in clear: it was shown."""
+    if paths.operator_new.exists():
+        paths.operator_new.unlink()
+
+
+def main(argv: list[str]) -> int:
+    """`keys rotate|show|forget|list`; a key reaches standard output only for `show`."""
+    paths = Paths()
+    action = argv[0] if argv else ""
+    try:
+        if action == "rotate":
+            rotate(paths)
+            return answer({"ok": True})
+        if action == "show":
+            return answer({"ok": True, "key": show(paths)})
+        if action == "forget":
+            forget(paths)
+            return answer({"ok": True})
+        if action == "list":
+            return answer({"ok": True, "names": sorted(parse_map(read_text(paths.key_map)))})
+    except EdgeError as error:
+        answer({"ok": False, "error": str(error)})
+        return 1
+    answer({"ok": False, "error": "usage: keys rotate|show|forget|list"})
+    return 2

@@ -1,0 +1,127 @@
+"""Asks for one token through the opened port until it comes, the engine fails, or time is up."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from kimi_prov.on_host.gateway import api, checks, tls
+from kimi_prov.on_host.system import apply_lock, units
+from kimi_prov.on_host.system.process import (
+    PROXY_UNIT,
+    Paths,
+    answer,
+    read_json,
+    read_text,
+    serve_unit,
+)
+
+# What a line in the engine's journal means, and what the operator can do about it.
+ADVICE = (
+    ("No available memory for the cache blocks", "lower kimi_context or kimi_concurrency"),
+    ("KV cache", "lower kimi_context or kimi_concurrency, or give the KV cache more memory"),
+    ("CUDA out of memory", "lower kimi_context or kimi_concurrency; nvidia-smi shows who holds it"),
+    ("MemoryError", "the host ran out of memory: free some, or set kimi_ram_disk: never"),
+    ("Cannot allocate memory", "the host has no memory left: free some, or kimi_ram_disk: never"),
+    ("Killed", "the kernel's OOM killer ended it: set kimi_ram_disk: never or lower kimi_context"),
+    ("Address already in use", "another program listens on the engine's port: change kimi_port"),
+    ("unrecognized arguments", "a flag in kimi_engine_args is unknown to this engine version"),
+    ("Invalid repository ID or local directory", "a file of the model is missing: run apply again"),
+    ("No such file", "a file of the model or the engine is missing: run `kimi-prov apply` again"),
+    ("PermissionError", "the user kimi cannot read a file named there: check its mode"),
+)  # fmt: skip
+
+
+def advice(line: str) -> str:
+    """Return what to do about an engine's error line."""
+    for words, remedy in ADVICE:
+        if words.lower() in line.lower():
+            return remedy
+    return "read the whole log with `journalctl -u 'kimi-serve@*'` and run `kimi-prov apply` again"
+
+
+def failed(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
+    """Name the first unit that failed or was restarted since `restarts` was taken, if any."""
+    for name, unit in states.items():
+        if unit["load_state"] != "loaded" or unit["state"] == "failed":
+            return name
+        if unit["restarts"] > restarts.get(name, unit["restarts"]):
+            return name
+    return ""
+
+
+def try_once(paths: Paths, plan: dict[str, Any]) -> str:
+    """Ask for one token; empty when it came, else why not."""
+    endpoint = api.Endpoint(
+        "127.0.0.1", plan["proxy"]["port"], tls.fingerprint(read_text(paths.tls_crt)), 60.0
+    )
+    body = {
+        "model": plan["model"]["served_names"][0],
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 1,
+    }
+    try:
+        reply = api.chat(endpoint, read_text(paths.verify_key).strip(), body)
+    except api.ApiError as error:
+        return str(error)
+    tokens = (reply.json().get("usage") or {}).get("completion_tokens", 0)
+    if reply.status == 200 and tokens >= 1:
+        return ""
+    said = (reply.json().get("error") or {}).get("message") or reply.body[:200].decode(
+        errors="replace"
+    )
+    return f"HTTP {reply.status}: {said}"
+
+
+def knock(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[str, Any]:
+    """Try for `wait_s` seconds; returns at once when it answers or a unit failed.
+
+    `restarts` is the count of restarts by unit that the caller saw first; give {} at first.
+    """
+    plan = read_json(paths.plan)
+    if not plan:
+        return {"ok": False, "error": f"there is no {paths.plan}: run `kimi-prov apply`"}
+    names = [serve_unit(item["index"]) for item in plan["instances"]]
+    until = time.monotonic() + wait_s
+    while True:
+        states = units.show(*names, PROXY_UNIT)
+        restarts = restarts or {name: unit["restarts"] for name, unit in states.items()}
+        refusal = try_once(paths, plan)
+        broken = failed(states, restarts) if refusal else ""
+        report: dict[str, Any] = {
+            "ok": True,
+            "answered": not refusal,
+            "refusal": refusal,
+            "restarts": restarts,
+            "failed_unit": broken,
+        }
+        if not refusal:
+            return report
+        if broken:
+            line = units.cause(units.journal(broken, 200))
+            return {**report, "cause": line, "fix": advice(line)}
+        if time.monotonic() >= until:
+            recent = units.journal(names[0], 5)
+            return {
+                **report,
+                "line": units.plain(recent[-1]) if recent else "no line in the journal yet",
+            }
+        time.sleep(1)
+
+
+def verify(paths: Paths) -> dict[str, Any]:
+    """Run the checks through the port from this machine itself."""
+    plan = read_json(paths.plan)
+    print_of = tls.fingerprint(read_text(paths.tls_crt))
+    key = read_text(paths.verify_key).strip()
+    subject = checks.subject_of(plan, "127.0.0.1", print_of, key)
+    return {"ok": True, "checks": checks.run(subject)}
+
+
+def main(argv: list[str]) -> int:
+    """`knock SECONDS [UNIT=RESTARTS ...]` waits for a token; `knock verify` runs the checks."""
+    if argv[:1] == ["verify"]:
+        return answer(verify(Paths()))
+    apply_lock.renew()
+    seen = {name: int(count) for name, _, count in (word.rpartition("=") for word in argv[1:])}
+    return answer(knock(Paths(), float(argv[0]) if argv else 0.0, seen))

@@ -1,0 +1,126 @@
+"""The proxy's certificate: the operator's own, or a self-signed one made once on the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import ssl
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kimi_prov.on_host.system.process import (
+    PROXY_USER,
+    EdgeError,
+    Paths,
+    read_text,
+    run,
+    write_atomic,
+)
+
+DAYS = 3650
+RENEW_SECONDS = 60 * 86400
+CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
+ADDRESS = re.compile(r"^[0-9.]+$|:")
+
+
+def alternative_names(names: list[str]) -> str:
+    """Return the subjectAltName value for these names; the loopback is always included."""
+    wanted = list(dict.fromkeys([*names, "localhost", "127.0.0.1", "::1"]))
+    return ",".join(("IP:" if ADDRESS.search(name) else "DNS:") + name for name in wanted)
+
+
+def public_part(pem: str) -> str:
+    """Return the certificates of a PEM file, without the private key."""
+    return "".join(found.group(0).rstrip("\n") + "\n" for found in CERTIFICATE.finditer(pem))
+
+
+def fingerprint(pem: str) -> str:
+    """SHA-256 of the first certificate in a PEM text (hexadecimal), empty when there is none."""
+    found = CERTIFICATE.search(pem)
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found.group(0))).hexdigest() if found else ""
+
+
+def self_signed(names: list[str]) -> str:
+    """Return a new P-256 key and a certificate for `names`, as one PEM text."""
+    common = next((name for name in names if not ADDRESS.search(name)), "kimi")[:64]
+    with tempfile.TemporaryDirectory(prefix="kimi-tls-") as directory:
+        key, certificate = Path(directory, "key"), Path(directory, "crt")
+        done = run(
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+            "-nodes", "-sha256", "-days", str(DAYS), "-subj", "/CN=" + common,
+            "-addext", "subjectAltName=" + alternative_names(names),
+            "-addext", "extendedKeyUsage=serverAuth",
+            "-keyout", str(key), "-out", str(certificate),
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise EdgeError("openssl could not make a certificate: " + done.stderr.strip()[-300:])
+        return certificate.read_text() + key.read_text()
+
+
+def still_good(pem: str, names: list[str]) -> bool:
+    """Whether an existing self-signed certificate covers these names and will last for a while."""
+    if not pem:
+        return False
+    lasting = run("openssl", "x509", "-noout", "-checkend", str(RENEW_SECONDS), stdin=pem)
+    shown = run("openssl", "x509", "-noout", "-ext", "subjectAltName", stdin=pem)
+    if lasting.returncode != 0 or shown.returncode != 0:
+        return False
+    listed = shown.stdout.rpartition("subjectAltName")[2] or shown.stdout
+    have = {
+        part.strip().replace("IP Address:", "IP:") for part in listed.splitlines()[-1].split(",")
+    }
+    wanted = set(alternative_names(names).split(","))
+    return {_plain(name) for name in wanted} == {_plain(name) for name in have}
+
+
+def _plain(name: str) -> str:
+    """One writing for an address: openssl spells IPv6 out in capitals."""
+    kind, _, value = name.partition(":")
+    if kind == "IP" and ":" in value:
+        import ipaddress  # noqa: PLC0415 - only here, and the probe starts faster without
+
+        return "IP:" + ipaddress.IPv6Address(value).compressed
+    return name
+
+
+def given(certificate: str, key: str) -> str:
+    """Return the operator's certificate chain and key as one PEM text, if they match.
+
+    Raises EdgeError naming which of the two files is wrong.
+    """
+    if not public_part(certificate):
+        raise EdgeError("kimi_tls_cert_file holds no certificate in PEM form")
+    pem = public_part(certificate) + key.strip() + "\n"
+    with tempfile.NamedTemporaryFile("w", prefix="kimi-tls-") as stream:
+        os.chmod(stream.name, 0o600)
+        stream.write(pem)
+        stream.flush()
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(stream.name, password="")
+        except ssl.SSLError as error:
+            raise EdgeError(
+                "kimi_tls_key_file does not belong to the certificate in kimi_tls_cert_file, "
+                "or is encrypted: %s" % (error.reason or error)
+            ) from None
+    return pem
+
+
+def ensure(paths: Paths, wish: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+    """Bring the certificate to `wish` {mode, names, cert_pem, key_pem}; says whether it changed."""
+    old = read_text(paths.tls_pem)
+    if wish["mode"] == "files":
+        pem = given(wish["cert_pem"], wish["key_pem"])
+    elif still_good(old, wish["names"]):
+        pem = old
+    elif check:
+        return {"changed": True, "fingerprint": fingerprint(old)}
+    else:
+        pem = self_signed(wish["names"])
+    changed = pem != old or read_text(paths.tls_crt) != public_part(pem)
+    if changed and not check:
+        write_atomic(paths.tls_pem, pem, 0o640, PROXY_USER)
+        write_atomic(paths.tls_crt, public_part(pem), 0o644)
+    return {"changed": changed, "fingerprint": fingerprint(pem)}

@@ -1,0 +1,1 @@
+"""Check and convert expert weights with kt-kernel."""

@@ -1,0 +1,449 @@
+"""`convert`: make the experts of verified weights into kt-kernel's AMXINT4 or AMXINT8.
+
+    convert [--config FILE]            do it; returns at once when the mark still holds
+    convert [--config FILE] --check    only say whether it holds (exit 0) or not (exit 1)
+    convert --made-for N DIRECTORY     only say whether the files there are sliced for N pools
+
+Runs as kimi-convert.service. Each layer becomes one file, renamed into place when it is whole and
+on the disk, so being killed at any moment loses at most the layer at work. The manifest and, last,
+the mark are those of fetched weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+
+from kimi_prov.contract import paths
+from kimi_prov.contract.errors import EXIT_PERMANENT, EXIT_TRANSIENT, Permanent, Transient, human
+from kimi_prov.on_host.kt.quantise import KERNELS, layer_bytes
+from kimi_prov.on_host.system.files import read_json, remove, sync_directory, write_json
+from kimi_prov.on_host.system.job import carry_out
+from kimi_prov.on_host.weights import fetch, tensor_files
+from kimi_prov.on_host.weights import manifest as manifests
+from kimi_prov.on_host.weights.manifest import Entry, Manifest, Record
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.progress import Progress
+
+CONFIG = paths.CONVERT
+_MATRICES = ("gate", "up", "down")
+_EXPERT = re.compile(r"(?:.*\.)?layers\.(\d+)\.mlp\.experts\.(\d+)\.(gate|up|down)_proj\.(\w+)")
+_KINDS = ("BF16", "F16", "F8_E4M3")
+_SLICE = re.compile(r"blk\.\d+\.ffn_up_exps\.0\.numa\.(\d+)\.weight")
+_MARGIN_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the plan says about converting, as /etc/kimi/convert.json holds it."""
+
+    weights: fetch.Config
+    directory: str
+    method: str
+    python: str
+    nodes: List[int]
+    threads: int
+    progress: Optional[str]
+
+    @classmethod
+    def load(cls, path: str) -> Config:
+        """Read the file. Raises Permanent naming the key that is wrong."""
+        document = read_json(path)
+        if not isinstance(document, dict):
+            raise Permanent(f"{path}: is missing or not JSON; run `kimi-prov apply` again")
+        for key in ("weights", "dir", "python"):
+            if not isinstance(document.get(key), str) or not document[key]:
+                raise Permanent(f"{path}: {key} is missing; run `kimi-prov apply` again")
+        if document.get("method") not in KERNELS:
+            raise Permanent(f"{path}: method: expected one of {', '.join(KERNELS)}")
+        nodes, threads = document.get("nodes"), document.get("threads")
+        if not isinstance(nodes, list) or not nodes or not isinstance(threads, int):
+            raise Permanent(f"{path}: expected nodes, a list, and threads, a number")
+        return cls(
+            weights=fetch.Config.load(document["weights"]),
+            directory=document["dir"],
+            method=document["method"],
+            python=document["python"],
+            nodes=[int(node) for node in nodes],
+            threads=max(threads, len(nodes)),
+            progress=document.get("progress"),
+        )
+
+    def identity(self, source: Manifest) -> str:
+        """Name what the result is made from and how: another one is made anew."""
+        return f"convert:{self.method}:{len(self.nodes)}:{source.sha256}"
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The routed experts of a checkpoint: dimensions, and where each tensor lies.
+
+    `places`: for each layer, each matrix and each expert the file and name of weight and scale.
+    """
+
+    experts: int
+    top_k: int
+    hidden: int
+    width: int
+    block: List[int]
+    places: Dict[int, Dict[str, List[Dict[str, Any]]]]
+
+
+def survey(directory: str, files: Sequence[str]) -> Layers:
+    """Find the experts in the files of a checkpoint. Raises Permanent for what kt cannot take."""
+    shape = _dimensions(directory)
+    places: Dict[int, Dict[str, List[Dict[str, Any]]]] = {}
+    for name in files:
+        path = os.path.join(directory, name)
+        for tensor, row in tensor_files.header(path).items():
+            found = _EXPERT.fullmatch(tensor)
+            if found is None or found[4] not in ("weight", "weight_scale_inv"):
+                if found is not None:
+                    raise _strange(path, tensor, str(row.get("dtype")))
+                continue
+            if found[4] == "weight" and row["dtype"] not in _KINDS:
+                raise _strange(path, tensor, row["dtype"])
+            empty = [{"weight": None, "scale": None, "kind": None} for _ in range(shape["experts"])]
+            every = places.setdefault(int(found[1]), {})
+            rows = every.setdefault(found[3], empty)
+            if int(found[2]) >= len(rows):
+                raise Permanent(f"{path}: {tensor}: config.json has {len(rows)} experts")
+            key = "weight" if found[4] == "weight" else "scale"
+            rows[int(found[2])][key] = [path, tensor]
+            if key == "weight":
+                rows[int(found[2])]["kind"] = row["dtype"]
+    if not places:
+        raise Permanent(f"{directory}: has no routed experts; nothing can be converted")
+    for layer, matrices in places.items():
+        _whole(directory, layer, matrices)
+    return Layers(**shape, places=places)
+
+
+def _dimensions(directory: str) -> Dict[str, Any]:
+    path = os.path.join(directory, "config.json")
+    document = read_json(path)
+    shown = document.get("text_config", document) if isinstance(document, dict) else {}
+    keys = {
+        "experts": "n_routed_experts",
+        "top_k": "num_experts_per_tok",
+        "hidden": "hidden_size",
+        "width": "moe_intermediate_size",
+    }
+    for key in keys.values():
+        if not isinstance(shown.get(key), int):
+            raise Permanent(f"{path}: {key}: expected a number")
+    quantised = shown.get("quantization_config") or (document or {}).get("quantization_config")  # type: ignore[attr-defined]
+    block = (quantised or {}).get("weight_block_size") or [128, 128]
+    return {**{name: shown[key] for name, key in keys.items()}, "block": block}
+
+
+def _strange(path: str, tensor: str, kind: str) -> Permanent:
+    return Permanent(
+        f"{path}: {tensor} ({kind}): only experts in bf16, fp16 or fp8 with block scales can be "
+        "converted; remove kimi_kt_method to serve these weights as they are, or name converted "
+        "ones in kimi_kt_weights_source"
+    )
+
+
+def _whole(directory: str, layer: int, matrices: Dict[str, List[Dict[str, Any]]]) -> None:
+    for name in _MATRICES:
+        for expert, row in enumerate(matrices.get(name, [{"weight": None}])):
+            if row["weight"] is None or (row["kind"] == "F8_E4M3" and row["scale"] is None):
+                raise Permanent(
+                    f"{directory}: layer {layer}, expert {expert}: {name}_proj is missing or has "
+                    "no scale; see that kimi_weights_source is the whole checkpoint"
+                )
+
+
+def verified(config: Config) -> Optional[Manifest]:
+    """Return the result's manifest, where its mark holds and it is of these very weights."""
+    source = fetch.recorded(config.weights)
+    written = manifests.load(os.path.join(config.directory, manifests.NAME))
+    if source is None or written is None or written.source != config.identity(source):
+        return None
+    return written if manifests.mark_holds(config.directory, written) else None
+
+
+def run(config: Config, progress: Progress) -> Manifest:
+    """Make the directory hold every layer, verified; return the manifest.
+
+    Raises Permanent or Transient, with every layer that is whole kept.
+    """
+    manifest = verified(config)
+    if manifest is not None:
+        return manifest
+    source = fetch.verified(config.weights)
+    if source is None:
+        raise Transient(
+            f"{config.weights.directory}: is not verified; kimi-fetch.service has to be done first"
+        )
+    shards = [e.path for e in source.files if e.path.endswith(".safetensors")]
+    layers = survey(config.weights.directory, shards)
+    identity = config.identity(source)
+    descriptor = os.open(config.directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        records = _resumed(config.directory, identity)
+        _convert(config, layers, records, progress, identity)
+        return _finish(config.directory, records, identity)
+    except BlockingIOError:
+        raise Permanent(f"{config.directory}: another conversion is at work here") from None
+    finally:
+        os.close(descriptor)
+
+
+def _scratch(directory: str) -> str:
+    return os.path.join(directory, manifests.PARTIAL)
+
+
+def _journal(directory: str) -> str:
+    return os.path.join(_scratch(directory), "journal.json")
+
+
+def _resumed(directory: str, identity: str) -> Dict[str, Record]:
+    """Return the layers that stand; clear what an earlier run of ours left half made.
+
+    Files that were never ours are left alone.
+    """
+    kept: Dict[str, Record] = {}
+    for path, key in ((_journal(directory), "identity"), (_mark(directory), None)):
+        document = read_json(path)
+        if not isinstance(document, dict):
+            continue
+        records = manifests.records_from(document)
+        written = manifests.load(os.path.join(directory, manifests.NAME))
+        told = document.get(key) if key else (written.source if written else None)
+        for name, record in records.items():
+            final = os.path.join(directory, name)
+            if told == identity and record.holds(final):
+                kept[name] = record
+            elif name not in kept:
+                remove(final)
+    remove(_mark(directory))
+    for name in _entries(_scratch(directory)):
+        path = os.path.join(_scratch(directory), name)
+        if name.startswith("_layer_"):
+            shutil.rmtree(path)
+        elif name.endswith(".part"):
+            remove(path)
+    write_json(_journal(directory), _told(identity, kept))
+    return kept
+
+
+def _mark(directory: str) -> str:
+    return os.path.join(directory, manifests.MARK)
+
+
+def _entries(directory: str) -> List[str]:
+    return os.listdir(directory) if os.path.isdir(directory) else []
+
+
+def _told(identity: str, records: Dict[str, Record]) -> Dict[str, Any]:
+    return {
+        "identity": identity,
+        "verified": {path: record.to_json() for path, record in records.items()},
+    }
+
+
+def _file(layer: int) -> str:
+    return f"layer-{layer:05d}.safetensors"
+
+
+def _convert(
+    config: Config,
+    layers: Layers,
+    records: Dict[str, Record],
+    progress: Progress,
+    identity: str,
+) -> None:
+    """Convert what is missing, one layer after the other."""
+    size = layer_bytes(
+        config.method, layers.experts, layers.hidden, layers.width, len(config.nodes)
+    )
+    missing = [layer for layer in sorted(layers.places) if _file(layer) not in records]
+    require_room(config.directory, size, len(missing))
+    count = len(layers.places)
+    progress.expect(size * count)
+    progress.add(size * (count - len(missing)), moved=False)
+    progress.say(
+        f"{count} layers of {layers.experts} experts to {config.method}: {len(missing)} to "
+        f"convert, {human(size)} each"
+    )
+    for layer in missing:
+        progress.say(f"layer {layer}: {count - len(missing) + missing.index(layer)} are done")
+        error = _quantise(config, layers, layer)
+        record = _pack(config, layers, layer)
+        records[_file(layer)] = record
+        write_json(_journal(config.directory), _told(identity, records))
+        progress.add(size)
+        progress.say(f"layer {layer}: {human(record.size)}, relative error {error}")
+
+
+def require_room(directory: str, size: int, count: int) -> None:
+    """Refuse before anything is written where the disk cannot take what remains.
+
+    `size` bytes for each of `count` layers, and once more for the layer at work.
+    """
+    needed = size * (count + 1) + _MARGIN_BYTES if count else 0
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise Permanent(
+            f"{directory}: no room for the converted experts: {human(needed)} are still needed and "
+            f"{human(free)} are free; free {human(needed - free)} or mount a larger disk there"
+        )
+
+
+def _quantise(config: Config, layers: Layers, layer: int) -> float:
+    """Let kt-kernel write its own files of the layer; return the relative error that it saw."""
+    job = {
+        "layer": layer,
+        "method": config.method,
+        "experts": layers.experts,
+        "top_k": layers.top_k,
+        "hidden": layers.hidden,
+        "width": layers.width,
+        "block": layers.block,
+        "nodes": config.nodes,
+        "threads": config.threads,
+        "scratch": _scratch(config.directory),
+        "places": layers.places[layer],
+    }
+    ended = subprocess.run(
+        [config.python, paths.ZIPAPP, "kt-quantise"],
+        input=json.dumps(job),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    told = _last(ended.stdout)
+    if ended.returncode < 0:
+        raise Transient(
+            f"layer {layer}: kt-kernel was killed by signal {-ended.returncode}: 9 is for want of "
+            "memory, 4 for instructions that this CPU lacks (see `journalctl -k`)"
+        )
+    # What is no number is no smaller one either.
+    if ended.returncode != 0 or not told.get("error", 1.0) < 1.0:
+        raise Permanent(
+            f"layer {layer}: kt-kernel did not convert it (exit status {ended.returncode}, "
+            f"{told or 'nothing said'}); see `journalctl -u kimi-convert`"
+        )
+    return float(told["error"])
+
+
+def _last(text: str) -> Dict[str, Any]:
+    try:
+        document = json.loads(text.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _pack(config: Config, layers: Layers, layer: int) -> Record:
+    """Make one file of what kt-kernel wrote for a layer, by the names that its loader asks for."""
+    scratch = _scratch(config.directory)
+    made = os.path.join(scratch, f"_layer_{layer}")
+    parts: List[tensor_files.Part] = []
+    kind = config.method[len("AMX") :]
+    for pool in range(len(config.nodes)):
+        folder = os.path.join(made, f"_numa_{pool}")
+        pattern = re.compile(rf"{kind}_(gate|up|down)_(\d+)_\d+Byte_(quant|scale)_\.kt")
+        found = {
+            match.groups(): name for name in _entries(folder) if (match := pattern.fullmatch(name))
+        }
+        for expert in range(layers.experts):
+            for matrix in _MATRICES:
+                for piece, named, type_ in (("quant", "weight", "I8"), ("scale", "scale", "F32")):
+                    name = found.get((matrix, str(expert), piece))
+                    if name is None:
+                        raise Permanent(
+                            f"{folder}: kt-kernel wrote no {piece} of {matrix} {expert}; this "
+                            "version names its files otherwise"
+                        )
+                    key = f"blk.{layer}.ffn_{matrix}_exps.{expert}.numa.{pool}.{named}"
+                    parts.append(tensor_files.Part(key, type_, os.path.join(folder, name)))
+    partial = os.path.join(scratch, f"{_file(layer)}.part")
+    final = os.path.join(config.directory, _file(layer))
+    _, sha256 = tensor_files.write(partial, parts)
+    os.replace(partial, final)
+    sync_directory(config.directory)
+    shutil.rmtree(made)
+    return Record.of(final, sha256)
+
+
+def _finish(directory: str, records: Dict[str, Record], identity: str) -> Manifest:
+    """Write down the manifest, and the mark as the last thing."""
+    entries = [Entry(path, r.size, r.sha256) for path, r in sorted(records.items())]
+    manifest = Manifest(entries, source=identity)
+    write_json(os.path.join(directory, manifests.NAME), manifest.to_json())
+    manifests.write_mark(directory, manifest, records)
+    shutil.rmtree(_scratch(directory), ignore_errors=True)
+    return manifest
+
+
+def made_for(directory: str, pools: int) -> None:
+    """Raise Permanent unless the files are sliced for so many pools.
+
+    kt-kernel does not look itself, and reads past the end of what it was given.
+    """
+    found = 0
+    for name in sorted(_entries(directory)):
+        if name.endswith(".safetensors"):
+            for tensor in tensor_files.header(os.path.join(directory, name)):
+                match = _SLICE.fullmatch(tensor)
+                found = max(found, int(match[1]) + 1) if match else found
+    if found != pools:
+        raise Permanent(
+            f"{directory}: holds converted experts for {found} thread pool(s), and the plan has "
+            f"{pools}; name others in kimi_kt_weights_source, or set kt-threadpool-count"
+        )
+
+
+def main(argv: List[str]) -> int:
+    """Entry point of the subcommand; see the module's docstring."""
+    os.umask(0o022)
+    parser = argparse.ArgumentParser(prog="convert")
+    parser.add_argument("--config", default=CONFIG)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--made-for", type=int, metavar="N")
+    parser.add_argument("directory", nargs="?")
+    options = parser.parse_args(argv)
+    if options.made_for is not None:
+        return _made_for(parser, options.directory, options.made_for)
+
+    def work(config: Config, progress: Progress) -> int:
+        if options.check:
+            done = verified(config) is not None
+            print(f"{config.directory}: {'converted' if done else 'not converted'}")
+            return 0 if done else EXIT_TRANSIENT
+        with progress:
+            manifest = run(config, progress)
+            progress.done(
+                f"{config.directory}: {len(manifest.files)} layers in {config.method}, "
+                f"{human(manifest.total_bytes)}, manifest {manifest.sha256[:12]}"
+            )
+        return 0
+
+    return carry_out(
+        "convert",
+        lambda: Config.load(options.config),
+        lambda config: None if options.check else config.progress,
+        work,
+    )
+
+
+def _made_for(parser: argparse.ArgumentParser, directory: Optional[str], pools: int) -> int:
+    if directory is None:
+        parser.error("--made-for needs the directory of converted experts")
+    try:
+        made_for(directory, pools)
+    except Permanent as fault:
+        parser.exit(EXIT_PERMANENT, f"{fault}\n")
+    return 0

@@ -1,0 +1,102 @@
+"""`kt-prove`: make a KTransformers environment whole and show that it computes on this machine.
+
+The environment's own Python runs this, as the user that serves: its packages are imported by name
+when they are needed, and nothing of them is needed to read this module. Without it the first start
+of the server would assemble 1.3 GB of CUDA kernels, and a build for another CPU would die there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import types
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any, List, Tuple
+
+from kimi_prov.on_host.kt import layer as kt_layer
+
+# RAWINT4 was measured at 0.0096 against its own dequantised weights.
+_BOUND = 0.02
+_EXPERTS, _TOP_K, _HIDDEN, _WIDTH, _TOKENS = 8, 2, 512, 256, 3
+
+
+def main(argv: List[str]) -> int:
+    """Check the packages' origin, assemble the kernels, compute a layer; tell it in JSON."""
+    del argv
+    refuse_strangers({str(d.metadata["Name"]).lower() for d in metadata.distributions()})
+    directory = assemble()
+    variant, kernel, error = layer()
+    if not error <= _BOUND:
+        raise SystemExit(
+            f"kt-kernel's {kernel} ({variant}) computes wrongly on this CPU: relative error "
+            f"{error:.4f}, expected at most {_BOUND}"
+        )
+    told = {"variant": variant, "kernel": kernel, "error": round(error, 5), "cuda": directory}
+    print(json.dumps(told), flush=True)
+    # The kernel's threads may not let the interpreter end.
+    os._exit(0)
+
+
+def refuse_strangers(names: set[str]) -> None:
+    """Refuse a stock sglang: it has the same modules, and no kt-kernel in them."""
+    if "sglang" in names or "sglang-kt" not in names:
+        found = ", ".join(sorted(n for n in names if n.startswith("sglang"))) or "none"
+        raise SystemExit(f"expected the server of KTransformers, sglang-kt, alone; found: {found}")
+
+
+def assemble() -> str:
+    """Put the CUDA kernels together from their wheels; returns the directory.
+
+    SGL_KERNEL_KT_CACHE_DIR says where. The server verifies them at each start, and wants that
+    directory writable with 4 GB free even then.
+    """
+    # As a bare package: importing it would want libcuda.
+    package = types.ModuleType("sgl_kernel")
+    spec = importlib.util.find_spec("sgl_kernel")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("expected the package sgl_kernel, of sgl-kernel-kt; it is not installed")
+    package.__path__ = list(spec.submodule_search_locations)
+    sys.modules["sgl_kernel"] = package
+    first = next(iter(import_module("sgl_kernel._payload_manifest").FILES))
+    # All are assembled and verified with any.
+    path = Path(import_module("sgl_kernel.payload_runtime").materialize_binary(first))
+    return str(path.parents[len(Path(first).parts) - 1])
+
+
+def layer() -> Tuple[str, str, float]:
+    """Compute a small layer of INT4 experts by the build that kt-kernel picks for this CPU.
+
+    Returns the build, the kernel's class and the relative error (Frobenius norm) against the same
+    weights, dequantised, in float32.
+    """
+    torch = import_module("torch")
+    kt_kernel = import_module("kt_kernel")
+    torch.manual_seed(1)
+    shape = kt_layer.Shape(_EXPERTS, _TOP_K, _HIDDEN, _WIDTH, _TOKENS)
+    pool = kt_layer.start_pool(kt_kernel.kt_kernel_ext, [0], 1)
+    weights = {
+        name: [_quantised(torch, *size) for _ in range(_EXPERTS)]
+        for name, size in shape.matrices().items()
+    }
+    given = {name: [made[:2] for made in every] for name, every in weights.items()}
+    kernel = kt_layer.load(kt_kernel, torch, pool, shape, given)
+    tokens = torch.randn(_TOKENS, _HIDDEN).to(torch.bfloat16)
+    chosen = torch.stack([torch.randperm(_EXPERTS)[:_TOP_K] for _ in range(_TOKENS)])
+    shares = torch.rand(_TOKENS, _TOP_K)
+    out = kt_layer.forward(torch, pool, kernel, tokens, chosen, shares)
+    plain = {name: [made[2] for made in every] for name, every in weights.items()}
+    right = kt_layer.reference(torch, plain, tokens.float(), chosen, shares)
+    error = float((out.float() - right).norm() / right.norm())
+    return str(kt_kernel.__cpu_variant__), type(kernel).__name__, error
+
+
+def _quantised(torch: Any, rows: int, columns: int) -> Tuple[Any, Any, Any]:  # noqa: ANN401
+    """Make packed values (two a byte, 8 is zero), scales a group, and what both mean."""
+    values = torch.randint(0, 16, (rows, columns), dtype=torch.uint8)
+    packed = values[:, 0::2] | (values[:, 1::2] << 4)
+    scales = (torch.rand(rows, columns // kt_layer.GROUP) * 0.01 + 0.001).to(torch.bfloat16)
+    plain = (values.float() - 8) * scales.float().repeat_interleave(kt_layer.GROUP, dim=1)
+    return packed.contiguous(), scales.contiguous(), plain

@@ -1,0 +1,133 @@
+"""AMD's graphics processors: the kernel's files, with names from amd-smi or rocm-smi."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.machine import Machine
+
+_AMD = "0x1002"
+_LEAST_BYTES = 4 << 30  # the processor's own graphics have no memory worth telling of
+
+
+def gpus(machine: Machine) -> List[Dict[str, Any]]:
+    """One row for each card that the kernel's driver serves; memory in bytes."""
+    found: List[Dict[str, Any]] = []
+    for path in machine.glob("/sys/bus/pci/devices/*"):
+        if machine.read(f"{path}/vendor") != _AMD:
+            continue
+        size = machine.read_int(f"{path}/mem_info_vram_total")
+        if size is None or size < _LEAST_BYTES:
+            continue
+        node = machine.read_int(f"{path}/numa_node")
+        name = machine.read(f"{path}/product_name") or None
+        found.append(
+            {
+                "index": len(found),
+                "vendor": "amd",
+                "model": name,
+                "name_raw": name,
+                "memory_total_bytes": size,
+                "memory_bytes": size,
+                "memory_used_bytes": machine.read_int(f"{path}/mem_info_vram_used"),
+                "uuid": None,
+                "pci": path.rsplit("/", 1)[1],
+                "compute_capability": None,
+                "pcie": {
+                    "gen": generation(machine.read(f"{path}/current_link_speed")),
+                    "gen_max": generation(machine.read(f"{path}/max_link_speed")),
+                    "width": machine.read_int(f"{path}/current_link_width"),
+                    "width_max": machine.read_int(f"{path}/max_link_width"),
+                },
+                "power_limit_w": None,
+                "mig": None,
+                "ecc": None,
+                "persistence": None,
+                "numa_node": node if node is not None and node >= 0 else None,
+                "fabric_state": None,
+            }
+        )
+    if any(gpu["model"] is None for gpu in found):
+        _name(found, _told(machine))
+    return found
+
+
+def amd(machine: Machine) -> Optional[Dict[str, Any]]:
+    """Driver and ROCm, or None where the kernel has no such driver loaded."""
+    if not machine.exists("/sys/module/amdgpu"):
+        return None
+    return {
+        "driver": machine.read("/sys/module/amdgpu/version"),
+        "rocm": machine.read("/opt/rocm/.info/version"),
+    }
+
+
+def generation(speed: Optional[str]) -> Optional[int]:
+    """`32.0 GT/s PCIe` is the fifth generation."""
+    match = re.match(r"[\d.]+", speed or "")
+    known = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+    try:
+        return known.get(float(match.group())) if match else None
+    except ValueError:
+        return None
+
+
+def _told(machine: Machine) -> Dict[str, str]:
+    """Address on the bus to name."""
+    return by_amd_smi(machine.run(["amd-smi", "static", "--asic", "--bus", "--json"], 20)) or (
+        by_rocm_smi(machine.run(["rocm-smi", "--showproductname", "--showbus", "--json"], 20))
+    )
+
+
+def by_amd_smi(text: Optional[str]) -> Dict[str, str]:
+    """Read `amd-smi static --json`: address to market name. One card may come without a list."""
+    document = _json(text)
+    rows = document.get("gpu_data", [document]) if isinstance(document, dict) else document
+    found = {}
+    for row in rows if isinstance(rows, list) else []:
+        try:
+            if _telling(row["asic"]["market_name"]):
+                found[str(row["bus"]["bdf"]).lower()] = str(row["asic"]["market_name"])
+        except (KeyError, TypeError):
+            continue
+    return found
+
+
+def by_rocm_smi(text: Optional[str]) -> Dict[str, str]:
+    """Read `rocm-smi --json`: address to the name of the card, whose key changed over the years."""
+    document = _json(text)
+    found = {}
+    for row in document.values() if isinstance(document, dict) else ():
+        if isinstance(row, dict):
+            names = (row.get(key) for key in ("Device Name", "Card Series", "Card series"))
+            name = next((name for name in names if _telling(name)), None)
+            bus = str(row.get("PCI Bus") or "").split()
+            if name and bus:
+                found[bus[0].lower()] = str(name)
+    return found
+
+
+def _telling(name: object) -> bool:
+    """Whether a tool named the card: it writes N/A, or the device's number, where it cannot."""
+    return isinstance(name, str) and name not in ("", "N/A") and not name.startswith("0x")
+
+
+def _json(text: Optional[str]) -> Any:  # noqa: ANN401  (tools print what they like)
+    """Read what follows the warnings that both tools print before their JSON."""
+    lines = (text or "").splitlines()
+    start = next((n for n, line in enumerate(lines) if line.lstrip()[:1] in ("{", "[")), None)
+    if start is None:
+        return None
+    try:
+        return json.JSONDecoder().raw_decode("\n".join(lines[start:]).lstrip())[0]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _name(found: List[Dict[str, Any]], names: Dict[str, str]) -> None:
+    for gpu in found:
+        name = gpu["model"] or names.get(str(gpu["pci"]).lower())
+        gpu["model"] = gpu["name_raw"] = name

@@ -1,0 +1,94 @@
+"""`probe`: the facts of this machine as JSON on standard output; nothing is changed.
+
+It needs no root: what only root can see is null.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any, Dict, List
+
+from kimi_prov.on_host.probe import (
+    amd_smi,
+    cpu,
+    devices,
+    installed,
+    memory,
+    network,
+    software,
+    system,
+)
+from kimi_prov.on_host.probe import gpu as probe_gpu
+from kimi_prov.on_host.system.machine import Machine
+
+SCHEMA = "kimi-prov/facts/v1"
+
+
+def collect(machine: Machine) -> Dict[str, Any]:
+    """Every fact of the machine. Sizes in bytes; null is unknown."""
+    states = installed.units(machine)
+    found = software.Packages(machine)
+    cards = probe_gpu.Nvidia(machine)
+    nvidia = cards.gpus()
+    amd = amd_smi.gpus(machine)
+    for number, gpu in enumerate(amd, start=len(nvidia)):
+        gpu["index"] = number
+    configured = software.loader(machine)
+    host = system.host(machine)
+    return {
+        "schema": SCHEMA,
+        "collected_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "origin": {"kind": "probe", "name": host["hostname"], "detail": None},
+        "origins": {},
+        "host": host,
+        "python": system.python(machine),
+        "cpu": cpu.cpu(machine),
+        "numa": cpu.numa(machine),
+        "memory": memory.memory(machine, system.shm_bytes(machine)),
+        "cgroup": memory.cgroup(machine),
+        "filesystems": system.filesystems(machine),
+        "disks": devices.disks(machine),
+        "nics": devices.nics(machine),
+        "gpus": nvidia + amd,
+        "nvidia": cards.facts(nvidia, found, states),
+        "amd": amd_smi.amd(machine),
+        "tunables": system.tunables(machine),
+        "network": network.network(machine),
+        "firewall": network.firewall(machine, states),
+        "packages": software.packages(machine, found),
+        "ld_conf": configured,
+        "gib": software.gib(machine, configured),
+        "kimi": installed.kimi(machine, states),
+        "measured": None,
+        "price": None,
+    }
+
+
+def described(machine: Machine, *, timed: bool) -> Dict[str, Any]:
+    """Collect the facts, and what was measured where it is asked for."""
+    facts = collect(machine)
+    if timed:
+        from kimi_prov.on_host.probe import measure  # noqa: PLC0415  (only who measures pays for it)
+
+        measure.apply(facts, measure.measured(machine, facts))
+    return facts
+
+
+def main(argv: List[str]) -> int:
+    """`probe [--output FILE] [--measure]`."""
+    parser = argparse.ArgumentParser(prog="probe", description=__doc__)
+    parser.add_argument("--output", metavar="FILE", help="write there instead of standard output")
+    parser.add_argument(
+        "--measure", action="store_true", help="time memory, disk and hashing too (10 s or more)"
+    )
+    options = parser.parse_args(argv)
+    text = json.dumps(described(Machine(), timed=options.measure), indent=1, sort_keys=True) + "\n"
+    if options.output:
+        with open(options.output, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    else:
+        sys.stdout.write(text)
+    return 0

@@ -1,0 +1,277 @@
+"""Processors and NUMA nodes, from /proc/cpuinfo and /sys."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+from kimi_prov.on_host.probe import amx
+from kimi_prov.on_host.system.machine import Machine, fields, format_list, parse_list
+
+# What engines and weight formats ask for, by the kernel's own names.
+ISA = (
+    "sse4_2",
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "avx_vnni",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512dq",
+    "avx512_vnni",
+    "avx512vbmi",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "amx_fp16",
+    # ARM
+    "asimd",
+    "asimddp",
+    "i8mm",
+    "bf16",
+    "sve",
+    "sve2",
+)
+_CPU = "/sys/devices/system/cpu"
+_NODE = "/sys/devices/system/node"
+_GOVERNOR = f"{_CPU}/cpu0/cpufreq/scaling_governor"
+_UNITS = {"": 1, "B": 1, "K": 1 << 10, "KiB": 1 << 10, "M": 1 << 20, "MiB": 1 << 20,
+          "GiB": 1 << 30}  # fmt: skip
+# Below this share of the whole, nodes show what a virtual machine has touched so far.
+_SHOWN = 0.9
+
+# Family and model to the design: virtual machines say "Intel(R) Xeon(R) Processor" and no more.
+# A range of models where AMD numbers the steppings of one design.
+_DESIGNS: Tuple[Tuple[str, int, int, int, str], ...] = (
+    ("GenuineIntel", 6, 85, 85, "Skylake, Cascade Lake or Cooper Lake"),
+    ("GenuineIntel", 6, 106, 106, "Ice Lake"),
+    ("GenuineIntel", 6, 108, 108, "Ice Lake"),
+    ("GenuineIntel", 6, 143, 143, "Sapphire Rapids"),
+    ("GenuineIntel", 6, 173, 174, "Granite Rapids"),
+    ("GenuineIntel", 6, 175, 175, "Sierra Forest"),
+    ("GenuineIntel", 6, 207, 207, "Emerald Rapids"),
+    ("AuthenticAMD", 23, 0x30, 0x3F, "Zen 2"),
+    ("AuthenticAMD", 25, 0x00, 0x0F, "Zen 3"),
+    ("AuthenticAMD", 25, 0x10, 0x1F, "Zen 4"),
+    ("AuthenticAMD", 25, 0xA0, 0xAF, "Zen 4c"),
+    ("AuthenticAMD", 26, 0x00, 0x0F, "Zen 5"),
+    ("AuthenticAMD", 26, 0x10, 0x1F, "Zen 5c"),
+)
+
+
+def cpu(machine: Machine) -> Dict[str, Any]:
+    """Model, counts and instruction sets of the CPUs that a process here may run on."""
+    first = fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
+    flags = set((first.get("flags") or first.get("Features") or "").split())
+    online = online_cpus(machine)
+    topology = [_place(machine, number) for number in online]
+    known = [place for place in topology if place is not None]
+    complete = bool(known) and len(known) == len(online)
+    extra = _by_cpuinfo(machine)
+    sockets = len({place["socket"] for place in known}) if complete else None
+    cores = len({place["first"] for place in known}) if complete else None
+    found_caches = caches(machine, len(online))
+    vendor = first.get("vendor_id") or extra.get("vendor_id_raw")
+    family, model = _number(first.get("cpu family")), _number(first.get("model"))
+    return {
+        "model": first.get("model name") or extra.get("brand_raw"),
+        "vendor": vendor,
+        "microarchitecture": design(vendor, family, model),
+        "family": family,
+        "model_number": model,
+        "stepping": _number(first.get("stepping")),
+        "sockets": sockets,
+        "cores": cores,
+        "threads": len(online) or None,
+        "isa": [name for name in ISA if name in flags] if flags else None,
+        "online": format_list(online) or None,
+        # One thread of each core: engines count cores, and the second thread only gets in the way.
+        "primary": format_list([p["first"] for p in known if p["first"] in online])
+        if complete
+        else None,
+        "amx_permission": amx.permission() if machine.live else None,
+        "smt": _smt(machine, cores, len(online)),
+        "governor": machine.read(_GOVERNOR),
+        "caches": found_caches,
+        # What py-cpuinfo tells where it tells anything: plans were made from it.
+        "l3_bytes": extra.get("l3_cache_size") or (found_caches or {}).get("l3_bytes"),
+        **clusters(machine, vendor, sockets, first.get("flags", "")),
+        "frequency_hz": extra.get("hz_advertised"),
+    }
+
+
+def online_cpus(machine: Machine) -> List[int]:
+    """CPUs that are online and, on the live machine, that this process is allowed to use."""
+    online = parse_list(machine.read(f"{_CPU}/online"))
+    if not machine.live:
+        return online
+    allowed = os.sched_getaffinity(0)
+    return [number for number in online if number in allowed] or sorted(allowed)
+
+
+def _available(sizes: Dict[str, str]) -> Optional[int]:
+    """Bytes of a node that a process could get: free, or page cache; tmpfs is taken."""
+    free = _kilobytes(sizes.get("MemFree"))
+    if free is None:
+        return None
+    files = (_kilobytes(sizes.get("FilePages")) or 0) - (_kilobytes(sizes.get("Shmem")) or 0)
+    return free + max(0, files) + (_kilobytes(sizes.get("SReclaimable")) or 0)
+
+
+def numa(machine: Machine) -> Dict[str, Any]:
+    """NUMA nodes that have memory or CPUs; an empty list where the kernel tells of none."""
+    allowed = set(online_cpus(machine))
+    nodes = []
+    for path in machine.glob(f"{_NODE}/node[0-9]*"):
+        info = fields(machine.read(f"{path}/meminfo"), ":")
+        sizes = {key.split()[-1]: value for key, value in info.items()}
+        cpus = [n for n in parse_list(machine.read(f"{path}/cpulist")) if n in allowed]
+        nodes.append(
+            {
+                "id": int(path.rsplit("node", 1)[1]),
+                "cpus": format_list(cpus),
+                "memory_total_bytes": _kilobytes(sizes.get("MemTotal")),
+                "memory_free_bytes": _kilobytes(sizes.get("MemFree")),
+                "memory_available_bytes": _available(sizes),
+                "distances": [
+                    int(word)
+                    for word in (machine.read(f"{path}/distance") or "").split()
+                    if word.isdigit()
+                ],
+            }
+        )
+    return {
+        "nodes": sorted(nodes, key=lambda node: int(str(node["id"]))),
+        "memory_grows": _grows(machine, nodes),
+    }
+
+
+def _grows(machine: Machine, nodes: List[Dict[str, Any]]) -> Optional[bool]:
+    """Whether the nodes show far less than the whole: a virtual machine that is given memory."""
+    total = _kilobytes(fields(machine.read("/proc/meminfo"), ":").get("MemTotal"))
+    shown = [node["memory_total_bytes"] for node in nodes]
+    if not total or not shown or None in shown:
+        return None
+    return bool(sum(shown) < total * _SHOWN)
+
+
+def clusters(
+    machine: Machine, vendor: Optional[str], sockets: Optional[int], flags: str
+) -> Dict[str, Optional[int]]:
+    """Nodes with CPUs for each socket, and what the firmware calls that: Intel's SNC, AMD's NPS.
+
+    The nodes of a virtual machine are its maker's choice and tell nothing about the firmware.
+    """
+    with_cpus = [p for p in machine.glob(f"{_NODE}/node[0-9]*") if machine.read(f"{p}/cpulist")]
+    even = bool(sockets and with_cpus and len(with_cpus) % sockets == 0)
+    each = len(with_cpus) // sockets if sockets and even else None
+    bare = "hypervisor" not in flags.split()
+    return {
+        "nodes_per_socket": each,
+        "snc": each if bare and vendor == "GenuineIntel" else None,
+        "nps": each if bare and vendor == "AuthenticAMD" else None,
+    }
+
+
+def design(vendor: Optional[str], family: Optional[int], model: Optional[int]) -> Optional[str]:
+    """Return the microarchitecture by the numbers that every processor tells."""
+    if family is None or model is None:
+        return None
+    for maker, number, first, last, name in _DESIGNS:
+        if (maker, number) == (vendor, family) and first <= model <= last:
+            return name
+    return None
+
+
+def caches(machine: Machine, threads: int) -> Optional[Dict[str, Optional[int]]]:
+    """Bytes of each level, all of its parts together, and the parts of the last level."""
+    found: Dict[str, Optional[int]] = {}
+    for path in machine.glob(f"{_CPU}/cpu0/cache/index[0-9]*"):
+        level = machine.read(f"{path}/level")
+        kind = {"Data": "d", "Instruction": "i"}.get(machine.read(f"{path}/type") or "", "")
+        size = _bytes(machine.read(f"{path}/size"))
+        sharing = len(parse_list(machine.read(f"{path}/shared_cpu_list")))
+        if size is not None and sharing:
+            parts = max(1, round(threads / sharing))
+            found[f"l{level}{kind}_bytes"] = size * parts
+            found[f"l{level}{kind}_instances"] = parts
+    if found:
+        return found
+    for key, value in listed(machine).items():
+        match = re.fullmatch(r"L(\d[di]?) cache", key)
+        sized = re.match(r"([\d.]+ \w+)(?: \((\d+) instances?\))?", value)
+        if match and sized:
+            found[f"l{match.group(1)}_bytes"] = _bytes(sized.group(1))
+            found[f"l{match.group(1)}_instances"] = _number(sized.group(2))
+    return found or None
+
+
+def listed(machine: Machine) -> Dict[str, str]:
+    """Read `lscpu -J`: the name of a line to its value; empty where it is not to be had."""
+    try:
+        rows = json.loads(machine.run(["lscpu", "-J"]) or "{}")["lscpu"]
+        return {str(row["field"]).rstrip(":"): str(row["data"]) for row in rows}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def _smt(machine: Machine, cores: Optional[int], threads: int) -> Optional[bool]:
+    active = machine.read("/sys/devices/system/cpu/smt/active")
+    if active in ("0", "1"):
+        return active == "1"
+    return threads > cores if cores else None
+
+
+def _bytes(text: Optional[str]) -> Optional[int]:
+    """`48K` and `300 MiB` as bytes."""
+    match = re.fullmatch(r"([\d.]+)\s*(\w*)", text or "")
+    try:
+        return round(float(match.group(1)) * _UNITS[match.group(2)]) if match else None
+    except (ValueError, KeyError):
+        return None
+
+
+def _place(machine: Machine, number: int) -> Optional[Dict[str, int]]:
+    """Socket of a CPU and the first thread of its core."""
+    base = f"{_CPU}/cpu{number}/topology"
+    socket = machine.read_int(f"{base}/physical_package_id")
+    siblings = parse_list(machine.read(f"{base}/thread_siblings_list"))
+    if socket is None or not siblings:
+        return None
+    return {"socket": socket, "first": siblings[0]}
+
+
+def _by_cpuinfo(machine: Machine) -> Dict[str, Any]:
+    """Return what py-cpuinfo adds: the cache in bytes and the advertised frequency in Hz.
+
+    Its whole `get_cpu_info` takes over a second (it times the processor in child processes), so
+    only its readers of /proc/cpuinfo and lscpu are asked.
+    """
+    if not machine.live:
+        return {}
+    try:
+        from cpuinfo import cpuinfo  # noqa: PLC0415  (bundled in the zipapp; may be missing)
+
+        found: Dict[str, Any] = dict(cpuinfo._get_cpu_info_from_lscpu() or {})
+        found.update(cpuinfo._get_cpu_info_from_proc_cpuinfo() or {})
+    except Exception:  # noqa: BLE001  (it adds; the kernel's files have told what is needed)
+        return {}
+    advertised = found.get("hz_advertised")
+    found["hz_advertised"] = advertised[0] if isinstance(advertised, (tuple, list)) else None
+    return found
+
+
+def _number(text: Optional[str]) -> Optional[int]:
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _kilobytes(text: Optional[str]) -> Optional[int]:
+    """`123 kB` as bytes."""
+    word = (text or "").split()
+    return int(word[0]) * 1024 if word and word[0].isdigit() else None

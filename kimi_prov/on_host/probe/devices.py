@@ -1,0 +1,72 @@
+"""Disks and network cards."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.machine import Machine
+
+_NO_DISK = re.compile(r"(loop|ram|zram|sr|fd|dm-|md|nbd)\d*")
+_SECTOR = 512
+_RATE = re.compile(r"([\d.]+) Gb/sec")
+
+
+def disks(machine: Machine) -> List[Dict[str, Any]]:
+    """Disks with their kind and size; how fast they read only a measurement tells."""
+    found = []
+    for path in machine.glob("/sys/block/*"):
+        name = path.rsplit("/", 1)[1]
+        sectors = machine.read_int(f"{path}/size")
+        if _NO_DISK.fullmatch(name) or not sectors:
+            continue
+        model = machine.read(f"{path}/device/model")
+        found.append(
+            {
+                "name": name,
+                "kind": _kind(name, machine.read_int(f"{path}/queue/rotational")),
+                "size_bytes": sectors * _SECTOR,
+                "model": model.strip() if model else None,
+                "read_bytes_per_s": None,
+            }
+        )
+    return found
+
+
+def _kind(name: str, rotational: Optional[int]) -> Optional[str]:
+    """Tell nvme, ssd, hdd and virtual apart: a virtual disk says of itself what its host likes."""
+    if name.startswith("nvme"):
+        return "nvme"
+    if name.startswith(("vd", "xvd")):
+        return "virtual"
+    return None if rotational is None else "hdd" if rotational else "ssd"
+
+
+def nics(machine: Machine) -> List[Dict[str, Any]]:
+    """Network cards, bridges and tunnels aside; speed in bits a second, None while it is down."""
+    found: List[Dict[str, Any]] = []
+    for path in machine.glob("/sys/class/net/*"):
+        if not machine.exists(f"{path}/device"):
+            continue
+        speed = machine.read_int(f"{path}/speed")
+        found.append(
+            {
+                "name": path.rsplit("/", 1)[1],
+                "kind": "infiniband" if machine.read(f"{path}/type") == "32" else "ethernet",
+                "speed_bits_per_s": speed * 10**6 if speed and speed > 0 else None,
+                "up": machine.read(f"{path}/operstate") == "up",
+            }
+        )
+    for path in machine.glob("/sys/class/infiniband/*/ports/*"):
+        rate = _RATE.match(machine.read(f"{path}/rate") or "")
+        words = path.split("/")
+        found.append(
+            {
+                "name": f"{words[-3]}/{words[-1]}",
+                "kind": "infiniband",
+                "speed_bits_per_s": round(float(rate.group(1)) * 1e9) if rate else None,
+                "up": "ACTIVE" in (machine.read(f"{path}/state") or ""),
+            }
+        )
+    return found

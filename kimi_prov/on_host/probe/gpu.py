@@ -1,0 +1,183 @@
+"""Graphics processors: what is on the bus, and what the makers' drivers say of them."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+from kimi_prov.on_host.probe import nvidia_smi
+from kimi_prov.on_host.system.machine import Machine, fields
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.probe.software import Packages
+
+_NVIDIA = "0x10de"
+_DISPLAY = ("0x0300", "0x0302", "0x0380")
+_SWITCH = "0x0680"
+# Of the driver; what containers need of it has versions and upgrades of its own.
+_DRIVER = r"(lib)?nvidia-(?!container).*|cuda-drivers.*"
+_LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
+_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+# Where DKMS keeps the certificate that it signs with: Debian, Ubuntu.
+_MODULE_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
+# Without the persistence mode each call wakes every card first.
+_PATIENCE_S = 60.0
+_ASKED = {
+    "query": ["nvidia-smi", "-q", "-x"],
+    "table": [
+        "nvidia-smi",
+        f"--query-gpu={','.join(nvidia_smi.COLUMNS)}",
+        "--format=csv,noheader,nounits",
+    ],
+    "topology": ["nvidia-smi", "topo", "-m"],
+    "links": ["nvidia-smi", "nvlink", "-s"],
+    "modinfo": ["modinfo", "nvidia"],
+}
+
+
+class Nvidia:
+    """All that NVIDIA's tools and files tell, asked once and side by side."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.cards = _devices(machine, _DISPLAY)
+        self._switches = _devices(machine, (_SWITCH,))
+        self.version = machine.read("/proc/driver/nvidia/version")
+        self._served = machine.exists("/proc/driver/nvidia")
+        # In a container the tool may answer where the driver's files are not shown.
+        self._asks = self._served or machine.which("nvidia-smi") is not None
+        self._said: Dict[str, Optional[str]] = {}
+        self._query: Optional[Dict[str, Any]] = None
+        if self.cards or self._asks:
+            with ThreadPoolExecutor(len(_ASKED)) as pool:
+                self._said = dict(zip(_ASKED, pool.map(self._ask, _ASKED)))
+        self._query = nvidia_smi.query(self._said.get("query"))
+        self._topology = nvidia_smi.topology(self._said.get("topology"))
+
+    @property
+    def present(self) -> bool:
+        """Whether there is such a card or a driver for one."""
+        return bool(self.cards) or self._served or self._query is not None
+
+    def _ask(self, what: str) -> Optional[str]:
+        if what != "modinfo" and not self._asks:
+            return None
+        return self._machine.run(_ASKED[what], timeout_s=_PATIENCE_S)
+
+    def gpus(self) -> List[Dict[str, Any]]:
+        """One row for each GPU that the driver serves; memory in bytes."""
+        rows = nvidia_smi.table(self._said.get("table"), list(nvidia_smi.COLUMNS))
+        found: List[Dict[str, Any]] = list((self._query or {}).get("gpus") or [])
+        if not found:
+            found = [nvidia_smi.listed(row) for row in rows]
+        told = {int(row["index"]): nvidia_smi.capability(row.get("compute_cap")) for row in rows}
+        near = (self._topology or {}).get("near") or []
+        for number, gpu in enumerate(found):
+            gpu["compute_capability"] = gpu["compute_capability"] or told.get(gpu["index"])
+            gpu["numa_node"] = self._node(gpu.get("pci"))
+            if number < len(near):
+                gpu["cpus"] = near[number]["cpus"]
+                if gpu["numa_node"] is None:
+                    gpu["numa_node"] = near[number]["numa_node"]
+        return found
+
+    def _node(self, address: Optional[str]) -> Optional[int]:
+        """NUMA node by the bus: `00000000:00:06.0` is 0000:00:06.0 there; -1 is not known."""
+        short = (address or "").lower()[-12:]
+        number = self._machine.read_int(f"/sys/bus/pci/devices/{short}/numa_node")
+        return number if number is not None and number >= 0 else None
+
+    def facts(
+        self, gpus: List[Dict[str, Any]], packages: Packages, units: Dict[str, Dict[str, str]]
+    ) -> Optional[Dict[str, Any]]:
+        """Driver, fabric and links; None where there is neither such a card nor a driver."""
+        if not self.present:
+            return None
+        loaded = nvidia_smi.module(self.version)
+        installed = fields(self._said.get("modinfo"), ":")
+        matrix = (self._topology or {}).get("matrix")
+        return {
+            "pci_devices": len(self.cards) or len(gpus),
+            "pci_ids": [
+                (self._machine.read(f"{path}/device") or "").replace("0x", "")
+                for path in self.cards
+            ],
+            # nvidia-smi repeats what the kernel's module told it.
+            "driver_loaded": loaded["version"] or (self._query or {}).get("driver"),
+            "driver_installed": installed.get("version"),
+            "open_module": _open(loaded["open"], installed.get("license")),
+            "cuda": (self._query or {}).get("cuda"),
+            "libs": self._libraries(),
+            "fabric_manager": _fabric_manager(packages, units),
+            "nscq": packages.version(r"libnvidia-nscq(-\d+)?")
+            or self._library("libnvidia-nscq.so"),
+            "nvlink": self._nvlink(matrix),
+            "nvswitch": nvidia_smi.switched(matrix, gpus, len(self._switches)),
+            "nvswitch_devices": len(self._switches),
+            "held": packages.held(_DRIVER),
+            "packages": packages.matching(_DRIVER),
+            "persistenced": _active(units, "nvidia-persistenced.service"),
+            "module_key_enrolled": _enrolled(self._machine),
+        }
+
+    def _nvlink(self, matrix: Optional[List[List[Optional[int]]]]) -> Optional[Dict[str, Any]]:
+        told = nvidia_smi.links(self._said.get("links"))
+        if matrix is None and told is None:
+            return None
+        counted = [max((cell or 0 for cell in line), default=0) for line in matrix or []]
+        return {
+            "matrix": matrix,
+            "paths": (self._topology or {}).get("paths"),
+            "links_per_gpu": [row["links"] for row in told] if told else counted,
+            "link_bytes_per_s": told[0]["bytes_per_s"] if told else None,
+        }
+
+    def _libraries(self) -> Dict[str, Optional[str]]:
+        return {name.split(".")[0]: self._library(name) for name in _LIBRARIES}
+
+    def _library(self, name: str) -> Optional[str]:
+        """Version in the file name of a library of the driver."""
+        for folder in _FOLDERS:
+            for path in self._machine.glob(f"{folder}/{name}.[0-9]*"):
+                version = path.rsplit(".so.", 1)[1]
+                if re.fullmatch(r"\d{3,}(\.\d+)+", version):
+                    return version
+        return None
+
+
+def _devices(machine: Machine, classes: tuple[str, ...]) -> List[str]:
+    return [
+        path
+        for path in machine.glob("/sys/bus/pci/devices/*")
+        if machine.read(f"{path}/vendor") == _NVIDIA
+        and (machine.read(f"{path}/class") or "")[:6] in classes
+    ]
+
+
+def _open(loaded: Optional[bool], licence: Optional[str]) -> Optional[bool]:
+    """Of the module that runs, else of the one that would be loaded: the open one is MIT/GPL."""
+    if loaded is not None:
+        return loaded
+    return "GPL" in licence if licence else None
+
+
+def _enrolled(machine: Machine) -> Optional[bool]:
+    """Whether the firmware knows the key that modules built here are signed with."""
+    key = next((path for path in _MODULE_KEYS if machine.exists(path)), None)
+    said = machine.run(["mokutil", "--test-key", key]) if key else None
+    return "already enrolled" in said if said else None
+
+
+def _fabric_manager(
+    packages: Packages, units: Dict[str, Dict[str, str]]
+) -> Optional[Dict[str, Any]]:
+    version = packages.version(r"(cuda-drivers|nvidia)-fabricmanager(-\d+)?")
+    active = _active(units, "nvidia-fabricmanager.service")
+    if version is None and active is None:
+        return None
+    return {"package_version": version, "active": active}
+
+
+def _active(units: Dict[str, Dict[str, str]], name: str) -> Optional[bool]:
+    return units[name].get("ActiveState") == "active" if name in units else None

@@ -1,0 +1,258 @@
+"""`probe --measure`: how fast this machine reads memory and disk, and hashes; each within a bound.
+
+Nothing is written but a compiled program in a folder that is removed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, List, Optional, Tuple
+
+from kimi_prov.contract import paths
+from kimi_prov.on_host.probe.memory_kernel import SOURCE
+from kimi_prov.on_host.system.machine import Machine, parse_list
+
+# Processes that want to run, for each core, from which on a measurement tells of them instead.
+_BUSY = 0.5
+_COMPILERS = ("cc", "gcc", "clang")
+_READING_S = 1.0
+_COMPILING_S = 30.0
+_PER_RUN_S = 15.0
+_DISK_S = 3.0
+_HASHING_S = 0.7
+# Larger than the last cache, so that memory is measured and not the cache.
+_CACHES = 4
+_LEAST_BYTES = 256 << 20
+_SHARE_OF_FREE = 8
+_BLOCK = 8 << 20
+_READERS = 4
+_LEAST_FILE = 64 << 20
+_LOOKING_S = 1.0
+_BIG_FILES = ("/usr/lib", "/boot", "/opt")
+
+
+def measured(machine: Machine, facts: Dict[str, Any]) -> Dict[str, Any]:
+    """Measure all; a thing that could not be measured is null, with the reason."""
+    load = os.getloadavg()[0]
+    return {
+        "load": round(load, 2),
+        "busy": is_busy(load, facts),
+        "memory": memory(machine, facts),
+        "disk": disk(facts),
+        "sha256": sha256(),
+    }
+
+
+def is_busy(load: float, facts: Dict[str, Any]) -> bool:
+    """Whether so many processes want to run that a measurement tells of them instead."""
+    cores = facts["cpu"]["cores"] or facts["cpu"]["threads"] or 1
+    return bool(load > _BUSY * cores)
+
+
+def apply(facts: Dict[str, Any], found: Dict[str, Any]) -> None:
+    """Put what was measured where the planner looks: it outranks what the catalogue says.
+
+    What was measured beside other work is told under `measured` alone.
+    """
+    facts["measured"] = found
+    if found["busy"]:
+        return
+    speed = found["memory"]["bytes_per_s"]
+    if speed:
+        facts["memory"]["bandwidth_bytes_per_s"]["measured"] = speed
+        facts["origins"]["memory.bandwidth_bytes_per_s.measured"] = "measured"
+    disks = facts["disks"]
+    if found["disk"]["bytes_per_s"] and len(disks) == 1:
+        disks[0]["read_bytes_per_s"] = found["disk"]["bytes_per_s"]
+        facts["origins"]["disks[0].read_bytes_per_s"] = "measured"
+
+
+def memory(machine: Machine, facts: Dict[str, Any]) -> Dict[str, Any]:
+    """Read memory with a thread on every core: of all nodes at once, and of each alone."""
+    started = time.monotonic()
+    folder = tempfile.mkdtemp(prefix="kimi-probe-")
+    try:
+        program, reason = _compile(machine, folder)
+        if program is None:
+            return _unknown(reason, nodes=[])
+        free = facts["memory"]["available_bytes"] or 8 * _LEAST_BYTES
+        size = max(_LEAST_BYTES, _CACHES * (facts["cpu"]["l3_bytes"] or 0))
+        size = min(size, free // _SHARE_OF_FREE)
+        primary = parse_list(facts["cpu"]["primary"]) or parse_list(facts["cpu"]["online"])
+        whole = _run(program, primary, size)
+        nodes = []
+        groups = [(node["id"], parse_list(node["cpus"])) for node in facts["numa"]["nodes"]]
+        for number, cpus in groups if len(groups) > 1 else []:
+            own = [cpu for cpu in primary if cpu in cpus]
+            share = size // max(1, len(groups))
+            nodes.append({"id": number, "bytes_per_s": _run(program, own, share) if own else None})
+        if len(groups) == 1:
+            nodes = [{"id": groups[0][0], "bytes_per_s": whole}]
+    except OSError as error:
+        return _unknown(f"the program does not run: {error.strerror}", nodes=[])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {
+        "bytes_per_s": whole,
+        "seconds": round(time.monotonic() - started, 2),
+        "reason": None if whole else "the program did not end in time",
+        "nodes": nodes,
+    }
+
+
+def _compile(machine: Machine, folder: str) -> Tuple[Optional[str], str]:
+    """Build the reader. Returns its path, or None and the reason why there is none."""
+    compiler = next((path for path in map(machine.which, _COMPILERS) if path), None)
+    if compiler is None:
+        return None, "no C compiler (cc) is installed"
+    source, program = os.path.join(folder, "read.c"), os.path.join(folder, "read")
+    with open(source, "w", encoding="utf-8") as stream:
+        stream.write(SOURCE)
+    # What a compiler for another processor does not know of this one is left out.
+    for options in (["-march=native"], []):
+        argv = [compiler, "-O3", *options, "-o", program, source, "-lpthread"]
+        try:
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_COMPILING_S,
+                cwd=folder,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if done.returncode == 0:
+            return program, ""
+    return None, f"{compiler} could not compile the program"
+
+
+def _run(program: str, cpus: List[int], size: int) -> Optional[int]:
+    """Return the bytes a second that threads on these CPUs read of `size` bytes together."""
+    argv = [program, str(_READING_S), str(size // len(cpus)), *map(str, cpus)]
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_PER_RUN_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    text = done.stdout.decode("ascii", "replace").strip()
+    return round(float(text)) if re.fullmatch(r"\d+(\.\d+)?", text) and float(text) else None
+
+
+def sha256() -> Dict[str, Any]:
+    """Bytes a second that one core hashes: verifying weights takes that long."""
+    block = memoryview(bytearray(_BLOCK))
+    digest = hashlib.sha256()
+    started = time.monotonic()
+    taken = 0
+    while time.monotonic() - started < _HASHING_S:
+        digest.update(block)
+        taken += len(block)
+    seconds = time.monotonic() - started
+    return {"bytes_per_s": round(taken / seconds), "seconds": round(seconds, 2), "reason": None}
+
+
+def disk(facts: Dict[str, Any]) -> Dict[str, Any]:
+    """Read from end to end, past the page cache: a model's file, else the disk, else a large file.
+
+    The disk of the weights is meant; where only another file can be read, `path` tells.
+    """
+    reason = "no file of 64 MiB or more can be read here, and the disk only by root"
+    for path in _candidates(facts):
+        try:
+            return _read(path)
+        except OSError as error:
+            reason = f"{path}: {error.strerror}"
+    return _unknown(reason, path=None, bytes=None, direct=None)
+
+
+def _candidates(facts: Dict[str, Any]) -> List[str]:
+    holding = next((f for f in facts["filesystems"] if paths.ROOT in f.get("holds", [])), None)
+    device = (holding or {}).get("device") or ""
+    found = [_largest((paths.MODELS,)), device if device.startswith("/dev/") else None]
+    found.append(_largest(_BIG_FILES))
+    return [path for path in found if path]
+
+
+def _largest(folders: Tuple[str, ...]) -> Optional[str]:
+    """Return the largest file that we may read, as far as a short look finds it."""
+    best: Tuple[int, Optional[str]] = (_LEAST_FILE, None)
+    until = time.monotonic() + _LOOKING_S
+    for top in folders:
+        for folder, _, names in os.walk(top):
+            if time.monotonic() > until:
+                return best[1]
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    found = os.lstat(path)
+                except OSError:
+                    continue
+                larger = stat.S_ISREG(found.st_mode) and found.st_size > best[0]
+                if larger and os.access(path, os.R_OK):
+                    best = (found.st_size, path)
+    return best[1]
+
+
+def _read(path: str) -> Dict[str, Any]:
+    """Read with several blocks on their way at once, as loading weights does."""
+    direct = True
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    except OSError:
+        descriptor = os.open(path, os.O_RDONLY)  # tmpfs and some network file systems
+        direct = False
+    try:
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        if not direct:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        started = time.monotonic()
+        until = started + _DISK_S
+        with ThreadPoolExecutor(_READERS) as pool:
+            parts = [
+                pool.submit(_read_part, descriptor, number, size, until)
+                for number in range(_READERS)
+            ]
+            taken = sum(part.result() for part in parts)
+        seconds = time.monotonic() - started
+    finally:
+        os.close(descriptor)
+    return {
+        "bytes_per_s": round(taken / seconds) if taken else None,
+        "seconds": round(seconds, 2),
+        "reason": None if taken else f"{path}: nothing could be read",
+        "path": path,
+        "bytes": taken,
+        "direct": direct,
+    }
+
+
+def _read_part(descriptor: int, number: int, size: int, until: float) -> int:
+    """Read every fourth block; the buffer is aligned, as reading past the cache demands."""
+    taken = 0
+    with mmap.mmap(-1, _BLOCK) as buffer:
+        for offset in range(number * _BLOCK, size - _BLOCK + 1, _READERS * _BLOCK):
+            if time.monotonic() > until:
+                break
+            taken += os.preadv(descriptor, [buffer], offset)
+    return taken
+
+
+def _unknown(reason: str, **more: Any) -> Dict[str, Any]:  # noqa: ANN401
+    return {"bytes_per_s": None, "seconds": None, "reason": reason, **more}

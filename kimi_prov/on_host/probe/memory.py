@@ -1,0 +1,176 @@
+"""Memory: sizes that the kernel tells, and the modules that the firmware tells root of."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+from kimi_prov.on_host.system.machine import Machine, fields
+
+# dmidecode 3.7 writes GiB where older ones write GB; both mean powers of two.
+_UNITS = {"k": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+# Who makes the memory of virtual machines.
+_VIRTUAL = (
+    "QEMU",
+    "Google",
+    "Amazon EC2",
+    "Red Hat",
+    "Microsoft Corporation",
+    "VMware Virtual RAM",
+    "Alibaba Cloud",
+    "Xen",
+)
+_WIDTH_BYTES = 8
+_UNLIMITED = 1 << 60
+# How boards name the place of a module: by node and channel (`P0 CHANNEL A`,
+# `P1_Node1_Channel0_Dimm0`), by processor, letter of the channel and number of the slot on it
+# (`P1-DIMMA1`, `CPU0_A0`), by the slot's number before the letter (`PROC 1 DIMM 1D`), or, with one
+# processor, by letter and number alone (`DIMM_A1`). `PROC 1 DIMM 1` and `A1` tell no channel.
+_NAMES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"((?:P\d+_)?NODE\s*_?\d+|P\d+|CPU\d+)[ _]*CHANNEL\s*_?([A-P](?![A-Z])|\d+)",
+        r"(?:CPU|PROC|P)\s*(\d+)[ _-]*(?:DIMM[ _-]*)?([A-P])(?![A-Z])\d?",
+        r"(?:CPU|PROC|P)\s*(\d+)[ _-]*DIMM[ _-]*\d+([A-P])(?![A-Z])",
+        r"^(DIMM)[ _-]*([A-P])\d+$",
+    )
+)
+
+
+def memory(machine: Machine, shm_bytes: Optional[int]) -> Dict[str, Any]:
+    """Bytes of memory, swap and /dev/shm, the modules, and the limit of our control group."""
+    info = fields(machine.read("/proc/meminfo"), ":")
+
+    def size(key: str) -> Optional[int]:
+        words = info.get(key, "").split()
+        return int(words[0]) * 1024 if words and words[0].isdigit() else None
+
+    def count(key: str) -> Optional[int]:
+        return int(info[key]) if info.get(key, "").isdigit() else None
+
+    total = size("MemTotal")
+    slots = modules(machine.run(["dmidecode", "-t", "17"]))
+    filled = [slot for slot in slots if slot["size_bytes"]] if slots else None
+    populated, channels = _channels(slots or [])
+    return {
+        "total_bytes": total,
+        "available_bytes": size("MemAvailable"),
+        "swap_total_bytes": size("SwapTotal"),
+        "hugepages_total": count("HugePages_Total"),
+        "hugepages_free": count("HugePages_Free"),
+        "hugepage_bytes": size("Hugepagesize"),
+        "hugepages_1g": machine.read_int(
+            "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"
+        ),
+        "shm_size_bytes": shm_bytes,
+        "cgroup_limit_bytes": _cgroup_limit(machine, total),
+        "dimms": filled or None,
+        "slots_total": len(slots) if slots else None,
+        "channels_populated": populated,
+        "channels_total": channels,
+        "bandwidth_bytes_per_s": {
+            "measured": None,
+            "theoretical": _theoretical(filled or [], populated),
+        },
+    }
+
+
+def modules(text: Optional[str]) -> Optional[List[Dict[str, Any]]]:
+    """Read `dmidecode -t 17`: every slot, an empty one with size 0. None where it tells nothing.
+
+    A virtual machine has a slot that is its whole memory and no speed: that is no module.
+    """
+    found = []
+    for block in (text or "").split("\n\n"):
+        if "Memory Device" not in block:
+            continue
+        row = fields(block, ":")
+        if str(row.get("Manufacturer")).startswith(_VIRTUAL):
+            continue
+        speed = _number(row.get("Speed"))
+        found.append(
+            {
+                "size_bytes": _size(row.get("Size")),
+                "type": row.get("Type"),
+                "speed_mt_s": speed,
+                "configured_mt_s": _number(
+                    row.get("Configured Memory Speed") or row.get("Configured Clock Speed")
+                )
+                or speed,
+                "locator": row.get("Locator"),
+                "bank": row.get("Bank Locator"),
+            }
+        )
+    return found or None
+
+
+def _channels(slots: List[Dict[str, Any]]) -> Tuple[Optional[int], Optional[int]]:
+    """Channels with a module and channels in all; unknown where the board's names do not say."""
+    every, filled = set(), set()
+    for slot in slots:
+        place = _place(slot)
+        if place is None:
+            return None, None
+        every.add(place)
+        if slot["size_bytes"]:
+            filled.add(place)
+    return (len(filled), len(every)) if every else (None, None)
+
+
+def _place(slot: Dict[str, Any]) -> Optional[Tuple[str, ...]]:
+    """Processor and channel of a slot, by the bank first; None where the names do not say."""
+    for pattern in _NAMES:
+        for name in (slot["bank"], slot["locator"]):
+            match = pattern.search(name or "")
+            if match is not None:
+                return tuple(part.upper() for part in match.groups())
+    return None
+
+
+def _theoretical(filled: List[Dict[str, Any]], populated: Optional[int]) -> Optional[int]:
+    """Every channel moves eight bytes a transfer, all at the speed of the slowest module."""
+    speeds = [slot["configured_mt_s"] for slot in filled]
+    if not populated or not speeds or None in speeds:
+        return None
+    return int(populated * min(speeds)) * 10**6 * _WIDTH_BYTES
+
+
+def _size(text: Optional[str]) -> Optional[int]:
+    if text is None or text.startswith("Unknown"):
+        return None
+    match = re.match(r"(\d+) ([kMGT])i?B", text)
+    return int(match.group(1)) * _UNITS[match.group(2)] if match else 0
+
+
+def _number(text: Optional[str]) -> Optional[int]:
+    match = re.match(r"\d+", text or "")
+    return int(match.group()) if match else None
+
+
+def _cgroup_limit(machine: Machine, total: Optional[int]) -> Optional[int]:
+    """Return the limit at the top of what we see of the hierarchy; None where there is none."""
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        limit = machine.read_int(path)
+        if limit is not None and limit < min(_UNLIMITED, total or _UNLIMITED):
+            return limit
+    return None
+
+
+def cgroup(machine: Machine) -> Dict[str, Any]:
+    """Limits of our own group and all above it: bytes of memory, and CPUs by time; None is none."""
+    line = next(
+        (row for row in (machine.read("/proc/self/cgroup") or "").splitlines() if row[:3] == "0::"),
+        "0::/",
+    )
+    folder = "/sys/fs/cgroup" + line[3:].rstrip("/")
+    sizes: List[int] = []
+    shares: List[float] = []
+    while folder.startswith("/sys/fs/cgroup"):
+        limit = machine.read_int(f"{folder}/memory.max")
+        if limit is not None:
+            sizes.append(limit)
+        words = (machine.read(f"{folder}/cpu.max") or "").split()
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
+            shares.append(int(words[0]) / max(1, int(words[1])))
+        folder = folder.rsplit("/", 1)[0]
+    return {"memory_bytes": min(sizes, default=None), "cpus": min(shares, default=None)}

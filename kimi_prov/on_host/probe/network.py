@@ -1,0 +1,129 @@
+"""Addresses, listening sockets and who manages the firewall."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+from kimi_prov.on_host.system.machine import Machine, fields
+
+_LISTEN = "0A"
+_SERVICE = re.compile(r"([^/]+\.(?:service|socket|scope))")
+
+
+def network(machine: Machine) -> Dict[str, Any]:
+    """Addresses by which others reach the machine, and the TCP ports that are taken."""
+    return {
+        "addresses": _ipv4(machine) + _ipv6(machine),
+        "default_ipv6": _default_ipv6(machine),
+        "listening": _listening(machine),
+    }
+
+
+def firewall(machine: Machine, units: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
+    """Which front end rules here; `units` as `probe_kimi.units` gives them.
+
+    ufw keeps no process, so its own switch tells; firewalld is a daemon, so its unit tells.
+    """
+    ufw = "absent"
+    if machine.which("ufw"):
+        switch = fields(machine.read("/etc/ufw/ufw.conf"), "=").get("ENABLED", "").lower()
+        ufw = "active" if switch == "yes" else "inactive"
+    daemon = "absent"
+    if machine.which("firewalld") or machine.which("firewall-cmd"):
+        state = units.get("firewalld.service", {}).get("ActiveState")
+        daemon = "active" if state in ("active", "activating", "reloading") else "inactive"
+    return {"nft": machine.which("nft") is not None, "ufw": ufw, "firewalld": daemon}
+
+
+def _ipv4(machine: Machine) -> List[str]:
+    """Local addresses of the routing table, loopback aside."""
+    found: List[str] = []
+    address = ""
+    for line in (machine.read("/proc/net/fib_trie") or "").splitlines():
+        match = re.search(r"(?:\+|\|)-- (\d+\.\d+\.\d+\.\d+)", line)
+        if match:
+            address = match.group(1)
+        elif "/32 host LOCAL" in line and not address.startswith("127.") and address not in found:
+            found.append(address)
+    return sorted(found, key=ipaddress.IPv4Address)
+
+
+def _ipv6(machine: Machine) -> List[str]:
+    """Addresses of global scope: link-local ones are of no use to a client."""
+    found = []
+    for line in (machine.read("/proc/net/if_inet6") or "").splitlines():
+        words = line.split()
+        if len(words) == 6 and words[3] == "00":
+            found.append(ipaddress.IPv6Address(int(words[0], 16)))
+    return [str(address) for address in sorted(found)]
+
+
+def _default_ipv6(machine: Machine) -> bool:
+    for line in (machine.read("/proc/net/ipv6_route") or "").splitlines():
+        words = line.split()
+        if len(words) == 10 and set(words[0]) == {"0"} and words[1] == "00" and words[9] != "lo":
+            return True
+    return False
+
+
+def _listening(machine: Machine) -> List[Dict[str, Any]]:
+    """Each listening TCP port and address; process and unit only where we may see them."""
+    sockets: Dict[str, Tuple[int, str]] = {}
+    for name in ("tcp", "tcp6"):
+        for line in (machine.read(f"/proc/net/{name}") or "").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 9 and words[3] == _LISTEN:
+                address, _, port = words[1].partition(":")
+                sockets[words[9]] = (int(port, 16), _decode(address))
+    owners = _owners(set(sockets)) if machine.live else {}
+    rows = []
+    for inode, (number, where) in sockets.items():
+        pid = owners.get(inode)
+        rows.append(
+            {
+                "port": number,
+                "address": where,
+                "process": machine.read(f"/proc/{pid}/comm") if pid else None,
+                "unit": _unit(machine, pid) if pid else None,
+            }
+        )
+    return sorted(rows, key=lambda row: (row["port"], row["address"]))
+
+
+def _decode(text: str) -> str:
+    """Read an address of /proc/net/tcp*: words of four bytes in the machine's own order."""
+    raw = bytes.fromhex(text)
+    turned = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
+    return str(ipaddress.ip_address(turned))
+
+
+def _owners(inodes: set[str]) -> Dict[str, str]:
+    """Socket inode to the process that holds it; the scan ends when all are found."""
+    found: Dict[str, str] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or len(found) == len(inodes):
+            continue
+        try:
+            handles = os.listdir(f"/proc/{name}/fd")
+        except OSError:
+            continue
+        for handle in handles:
+            try:
+                target = os.readlink(f"/proc/{name}/fd/{handle}")
+            except OSError:
+                continue
+            if target.startswith("socket:[") and target[8:-1] in inodes:
+                found.setdefault(target[8:-1], name)
+    return found
+
+
+def _unit(machine: Machine, pid: str) -> Optional[str]:
+    """Return the systemd unit of a process, the innermost where several are nested."""
+    for line in (machine.read(f"/proc/{pid}/cgroup") or "").splitlines():
+        names = _SERVICE.findall(line.split(":", 2)[-1])
+        if names:
+            return str(names[-1])
+    return None

@@ -1,0 +1,127 @@
+"""Packages that interest us, who may change them behind our back, and libraries in the way."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.machine import Machine
+
+# The versions of these are told; a plan may ask only for packages in this list, and for those of
+# another Python than the system's.
+PACKAGES = (
+    "ca-certificates",
+    "firewalld",
+    "g++",
+    "haproxy",
+    "libnuma1",
+    "nftables",
+    "numactl",
+    "openssl",
+    "python3-debian",
+    "python3-dev",
+    "python3-venv",
+    "ufw",
+)
+_PYTHON = re.compile(r"python3\.\d+-(dev|venv)")
+_DRIVER = re.compile(r"(lib)?nvidia-.*|cuda-drivers.*|unattended-upgrades")
+_PACKAGE = re.compile(r"^Package: (.+)$", re.MULTILINE)
+_VERSION = re.compile(r"^Version: (.+)$", re.MULTILINE)
+_STATUS = re.compile(r"^Status: (\S+) (\S+) (\S+)$", re.MULTILINE)
+_PERIODIC = re.compile(r"^\s*APT::Periodic::Unattended-Upgrade\s+\"(\w+)\"", re.MULTILINE)
+# Google's images bring these for machines of many nodes; on a single one NCCL fails with them.
+_GIB = re.compile(r"/gib(/|$)")
+_GIB_FILE = re.compile(r"(?<![a-z])gib(?![a-z])")
+_GIB_FOLDERS = ("/usr/local/gib", "/opt/gib", "/usr/lib/gib")
+
+
+class Packages:
+    """What dpkg has installed, of the packages that interest us."""
+
+    def __init__(self, machine: Machine) -> None:
+        status = machine.read("/var/lib/dpkg/status")
+        self.known = status is not None
+        self.installed: Dict[str, str] = {}
+        self.on_hold: List[str] = []
+        for block in (status or "").split("\n\n"):
+            name, version = _PACKAGE.search(block), _VERSION.search(block)
+            state = _STATUS.search(block)
+            if not name or not version or not state or state.group(3) != "installed":
+                continue
+            if state.group(1) == "hold":
+                self.on_hold.append(name.group(1))
+            known = _DRIVER.fullmatch(name.group(1)) or _PYTHON.fullmatch(name.group(1))
+            if known or name.group(1) in PACKAGES:
+                self.installed[name.group(1)] = version.group(1)
+
+    def matching(self, pattern: str) -> Dict[str, str]:
+        """Installed packages whose name matches, with their version."""
+        known = re.compile(pattern)
+        return {name: v for name, v in sorted(self.installed.items()) if known.fullmatch(name)}
+
+    def version(self, pattern: str) -> Optional[str]:
+        """Version of upstream of the first such package: `580.159.04` of `580.159.04-1`."""
+        found = next(iter(self.matching(pattern).values()), None)
+        return re.sub(r"^\d+:|-[^-]*$", "", found) if found else None
+
+    def held(self, pattern: str) -> Optional[bool]:
+        """Whether every such package is held back from upgrades; None where there is none."""
+        found = self.matching(pattern)
+        return all(name in self.on_hold for name in found) if found else None
+
+
+def packages(machine: Machine, found: Packages) -> Dict[str, Any]:
+    """Installed packages of interest with their version; None where dpkg is not the manager."""
+    if not found.known:
+        return {"installed": None, "held": None, "unattended_upgrades": None}
+    return {
+        "installed": {name: v for name, v in found.installed.items() if name in PACKAGES},
+        "held": sorted(found.on_hold),
+        "unattended_upgrades": _unattended(machine, found),
+    }
+
+
+def _unattended(machine: Machine, found: Packages) -> Optional[bool]:
+    """Whether the system upgrades itself: the package is there and its switch, read last, is on."""
+    if "unattended-upgrades" not in found.installed:
+        return False
+    switch = None
+    for path in machine.glob("/etc/apt/apt.conf.d/*"):
+        for match in _PERIODIC.finditer(machine.read(path) or ""):
+            switch = match.group(1)
+    return switch not in (None, "0", "false", "no")
+
+
+def loader(machine: Machine) -> Optional[Dict[str, List[str]]]:
+    """Folders that each file of /etc/ld.so.conf.d gives to the dynamic loader."""
+    if not machine.exists("/etc/ld.so.conf.d"):
+        return None
+    return {
+        path: [line.strip() for line in (machine.read(path) or "").splitlines() if line[:1] == "/"]
+        for path in machine.glob("/etc/ld.so.conf.d/*.conf")
+    }
+
+
+def gib(machine: Machine, configured: Optional[Dict[str, List[str]]]) -> Optional[Dict[str, Any]]:
+    """Google's NCCL plugins, wherever the loader may find them; None where nothing can be seen."""
+    if configured is None:
+        return None
+    files = sorted(
+        path
+        for path, folders in configured.items()
+        if any(_GIB.search(folder) for folder in folders)
+        or _GIB_FILE.search(os.path.basename(path))
+    )
+    known = (machine.run(["ldconfig", "-p"]) or "").splitlines()
+    cached = sorted(
+        {line.rsplit("=> ", 1)[1] for line in known if "=> " in line and _GIB.search(line)}
+    )
+    folders = [path for path in _GIB_FOLDERS if machine.exists(path)]
+    return {
+        "present": bool(files or cached or folders),
+        "ld_conf": files,
+        "cached": cached,
+        "directories": folders,
+    }

@@ -1,0 +1,222 @@
+"""Operating system, Python, memory, file systems and kernel settings."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import stat
+import sys
+from typing import Any, Dict, List, Optional
+
+from kimi_prov.contract import paths
+from kimi_prov.on_host.probe import cpu
+from kimi_prov.on_host.system.machine import Machine, fields
+
+SYSCTLS = (
+    "kernel.numa_balancing",
+    "vm.max_map_count",
+    "vm.overcommit_memory",
+    "vm.swappiness",
+    "vm.zone_reclaim_mode",
+)
+THP = "/sys/kernel/mm/transparent_hugepage/enabled"
+GOVERNOR = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
+_PLACES = ("/", "/etc", "/var", "/srv", paths.ROOT)
+
+
+def host(machine: Machine) -> Dict[str, Any]:
+    """Tell what runs here: distribution, kernel, C library, and what the machine itself runs in."""
+    release = fields(machine.read("/etc/os-release"), "=")
+    version = re.search(r"systemd (\d+)", machine.run(["systemctl", "--version"]) or "")
+    identity = machine.read("/etc/machine-id")
+    return {
+        "hostname": platform.node() if machine.live else machine.read("/etc/hostname"),
+        "os": {
+            "id": release.get("ID"),
+            "version_id": release.get("VERSION_ID"),
+            "codename": release.get("VERSION_CODENAME"),
+            "pretty": release.get("PRETTY_NAME"),
+        },
+        "kernel": machine.read("/proc/sys/kernel/osrelease"),
+        "arch": platform.machine() if machine.live else cpu.listed(machine).get("Architecture"),
+        "glibc": _glibc(machine),
+        "virtualization": _virtualization(machine, "--vm"),
+        "container": machine.read("/run/systemd/container")
+        or _virtualization(machine, "--container"),
+        "systemd_version": int(version.group(1)) if version else None,
+        "systemd_running": machine.exists("/run/systemd/system") if machine.live else None,
+        # Tells machines apart and shows when two names are one machine, without telling the id.
+        "machine_id_hash": hashlib.sha256(f"kimi-prov:{identity}".encode()).hexdigest()[:32]
+        if identity
+        else None,
+        "root": os.geteuid() == 0 if machine.live else None,
+        "secure_boot": _secure_boot(machine),
+    }
+
+
+def _secure_boot(machine: Machine) -> Optional[bool]:
+    """Whether the firmware lets only signed modules in; a machine without EFI has no such thing."""
+    if not machine.exists("/sys/firmware"):
+        return None
+    if not machine.exists("/sys/firmware/efi"):
+        return False
+    found = machine.glob("/sys/firmware/efi/efivars/SecureBoot-*")
+    # Four bytes of attributes, then the value.
+    value = machine.read(found[0]) if found else None
+    return value[-1] == "\x01" if value else None
+
+
+def python(machine: Machine) -> Dict[str, Any]:
+    """Tell the Python that runs the probe, and the others that an engine could be installed for."""
+    others = [
+        {"path": path, "version": path.rsplit("python", 1)[1]}
+        for path in machine.glob("/usr/bin/python3.*")
+        if re.fullmatch(r"/usr/bin/python3\.\d+", path)
+    ]
+    if not machine.live:
+        return {"path": None, "version": None, "has_venv": None, "others": others}
+    return {
+        "path": sys.executable or None,
+        "version": platform.python_version(),
+        "has_venv": all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")),
+        "others": others,
+    }
+
+
+def shm_bytes(machine: Machine) -> Optional[int]:
+    """Size of /dev/shm, through which an engine's processes talk."""
+    place = "/dev/shm"  # noqa: S108
+    size: Optional[int] = _space(machine, place)["total_bytes"] if machine.exists(place) else None
+    return size
+
+
+def filesystems(machine: Machine) -> List[Dict[str, Any]]:
+    """Tell the file systems that the product writes to, each once, with the paths it holds."""
+    mounts = _mounts(machine)
+    if not mounts:
+        return []
+    found: Dict[str, Dict[str, Any]] = {}
+    for place in _PLACES:
+        existing = place
+        while existing != "/" and not machine.exists(existing):
+            existing = os.path.dirname(existing)
+        real = os.path.realpath(machine.path(existing))[len(machine.root) :] or "/"
+        mount = max((m for m in mounts if _below(real, m)), key=len, default="/")
+        row = found.get(mount)
+        if row is None:
+            device, kind = mounts.get(mount, (None, None))
+            row = {"mount": mount, "device": device, "fstype": kind, "holds": []}
+            row.update(_space(machine, real))
+            found[mount] = row
+        row["holds"].append(place)
+    return list(found.values())
+
+
+def tunables(machine: Machine) -> Dict[str, Any]:
+    """Kernel settings that the plan may want changed, and whether this machine allows it."""
+    sysctl = {}
+    for name in SYSCTLS:
+        path = "/proc/sys/" + name.replace(".", "/")
+        value = machine.read(path)
+        if value is not None:
+            sysctl[name] = {"value": value, "writable": _writable(machine, path)}
+    return {
+        "sysctl": sysctl,
+        "thp": _choice(machine, THP, bracketed=True),
+        "governor": _choice(machine, GOVERNOR, bracketed=False),
+        "nofile_max": _nofile(machine),
+    }
+
+
+def _choice(machine: Machine, path: str, *, bracketed: bool) -> Optional[Dict[str, Any]]:
+    """Read a setting with a fixed set of values; None where the machine has no such setting."""
+    text = machine.read(path)
+    if text is None:
+        return None
+    if bracketed:
+        chosen = re.search(r"\[(\w+)\]", text)
+        value = chosen.group(1) if chosen else None
+        choices = text.replace("[", "").replace("]", "").split()
+    else:
+        value = text.strip()
+        choices = (machine.read(path.replace("_governor", "_available_governors")) or "").split()
+    return {"value": value, "choices": choices, "writable": _writable(machine, path)}
+
+
+def _nofile(machine: Machine) -> Optional[int]:
+    """Open files that the first process may have at most: a unit cannot be given more."""
+    match = re.search(r"Max open files\s+\d+\s+(\d+)", machine.read("/proc/1/limits") or "")
+    return int(match.group(1)) if match else None
+
+
+def _writable(machine: Machine, path: str) -> Optional[bool]:
+    """Whether root could change it: not on a read-only mount, and not another namespace's.
+
+    Asked of the mount and the owner, not of our own rights: the probe needs no root.
+    """
+    if not machine.live:
+        return None
+    try:
+        node = os.stat(path)
+        flags = os.statvfs(path).f_flag
+    except OSError:
+        return None
+    own = node.st_uid == 0 and bool(node.st_mode & stat.S_IWUSR)
+    return own and not flags & os.ST_RDONLY
+
+
+def _glibc(machine: Machine) -> Optional[str]:
+    if not machine.live:
+        return None
+    try:
+        words = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
+    except (ValueError, OSError):
+        return None
+    return words[-1] if len(words) == 2 else None
+
+
+def _virtualization(machine: Machine, kind: str) -> Optional[str]:
+    told = machine.run(["systemd-detect-virt", kind])
+    if told is None and kind == "--vm":
+        return _hypervisor(machine)
+    answer = (told or "").strip()
+    return answer if answer and answer != "none" else None
+
+
+def _hypervisor(machine: Machine) -> Optional[str]:
+    """Return who the processor's guest says it runs under, where systemd cannot be asked."""
+    first = fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
+    if "hypervisor" not in first.get("flags", "").split():
+        return None
+    vendor = cpu.listed(machine).get("Hypervisor vendor")
+    return vendor.lower() if vendor else "vm"
+
+
+def _mounts(machine: Machine) -> Dict[str, Any]:
+    """Map mount point to (device, kind); a later mount on the same point hides the earlier one."""
+    found: Dict[str, Any] = {}
+    for line in (machine.read("/proc/self/mountinfo") or "").splitlines():
+        left, mark, right = line.partition(" - ")
+        words, tail = left.split(), right.split()
+        if mark and len(words) > 4 and len(tail) > 1:
+            point = re.sub(r"\\(\d{3})", lambda m: chr(int(m.group(1), 8)), words[4])
+            found[point] = (tail[1], tail[0])
+    return found
+
+
+def _below(path: str, mount: str) -> bool:
+    return mount in ("/", path) or path.startswith(mount + "/")
+
+
+def _space(machine: Machine, path: str) -> Dict[str, Any]:
+    try:
+        sizes = os.statvfs(machine.path(path))
+    except OSError:
+        return {"total_bytes": None, "free_bytes": None}
+    return {
+        "total_bytes": sizes.f_blocks * sizes.f_frsize,
+        "free_bytes": sizes.f_bavail * sizes.f_frsize,
+    }

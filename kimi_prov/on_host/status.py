@@ -1,0 +1,184 @@
+"""What runs on this machine now: units, versions, model, RAM disk, port, memory, uptime."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.on_host.engine import runtime
+from kimi_prov.on_host.gateway import haproxy, keys, tls
+from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system.process import (
+    FIREWALL_UNIT,
+    PROXY_UNIT,
+    EdgeError,
+    Paths,
+    answer,
+    read_json,
+    read_text,
+    run,
+    serve_unit,
+)
+
+SUPPORT = (
+    "kimi-fetch.service",
+    "srv-kimi-ram.mount",
+    "kimi-stage.service",
+    "kimi-warm.service",
+    "kimi-convert.service",
+)
+
+
+def disk_use(path: Path) -> dict[str, int] | None:
+    """Size and use of the file system mounted at `path` in bytes; None when nothing is mounted."""
+    if not os.path.ismount(str(path)):
+        return None
+    info = os.statvfs(str(path))
+    total = info.f_blocks * info.f_frsize
+    return {"size_bytes": total, "used_bytes": total - info.f_bfree * info.f_frsize}
+
+
+def _versions(plan: dict[str, Any]) -> dict[str, Any]:
+    link = Path(layout.ENGINE)
+    engine = plan.get("engine", {})
+    haproxy_version = run("dpkg-query", "-W", "-f=${Version}", "haproxy").stdout or None
+    return {
+        "engine": engine.get("name"),
+        "engine_variant": engine.get("variant"),
+        "engine_version": engine.get("version"),
+        "engine_directory": os.path.realpath(str(link)) if link.exists() else None,
+        "proxy": haproxy_version,
+    }
+
+
+def _uptime(unit: dict[str, Any]) -> float | None:
+    since = unit.get("active_since_monotonic_us", 0)
+    if unit.get("state") != "active" or not since:
+        return None
+    return float(round(time.clock_gettime(time.CLOCK_MONOTONIC) - since / 1e6, 1))
+
+
+def _machine_uptime() -> float:
+    """Seconds since the first process was started: a container is younger than its kernel."""
+    booted = float(read_text(Path("/proc/uptime")).split()[0])
+    ticks = int(read_text(Path("/proc/1/stat")).rsplit(")", 1)[1].split()[19])
+    return round(booted - ticks / os.sysconf("SC_CLK_TCK"), 1)
+
+
+def _unit(unit: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "state": unit["state"],
+        "sub_state": unit["sub_state"],
+        "enabled": unit["enabled"],
+        "restarts": unit["restarts"],
+        "uptime_seconds": _uptime(unit),
+    }
+
+
+def _port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
+    port = plan["proxy"]["port"]
+    try:
+        behind: list[dict[str, str | int]] = haproxy.servers(paths.socket)
+    except (OSError, EdgeError):
+        behind = []
+    return {
+        "number": port,
+        "listening": runtime.listening([port])[str(port)],
+        "allowed_networks": plan["proxy"]["allowed_networks"],
+        "guarded": run("nft", "list", "table", "inet", "kimi").returncode == 0,
+        "certificate_sha256": tls.fingerprint(read_text(paths.tls_crt)),
+        "keys": sorted(keys.parse_map(read_text(paths.key_map))),
+        "key_not_shown_yet": paths.operator_new.exists(),
+        "engines": behind,
+    }
+
+
+def _memory(states: dict[str, dict[str, Any]], placed: list[dict[str, Any]]) -> dict[str, Any]:
+    fields = dict(line.split(":", 1) for line in read_text(Path("/proc/meminfo")).splitlines())
+    return {
+        "host_total_bytes": int(fields["MemTotal"].split()[0]) * 1024,
+        "host_available_bytes": int(fields["MemAvailable"].split()[0]) * 1024,
+        "engines": [
+            {
+                "index": item["index"],
+                "cgroup_bytes": states.get(serve_unit(item["index"]), {}).get("memory_bytes"),
+                "resident_bytes": sum(one["resident_bytes"] for one in item["processes"]),
+            }
+            for item in placed
+        ],
+    }
+
+
+def collect(paths: Paths) -> dict[str, Any]:
+    """Return the status document of this host; `ok` when everything that should run does."""
+    plan = read_json(paths.plan)
+    if not plan:
+        return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
+    model = plan["model"]
+    serving = [serve_unit(item["index"]) for item in plan["instances"]]
+    states = units.show(*serving, PROXY_UNIT, FIREWALL_UNIT, *SUPPORT)
+    shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
+    needed = [*serving, PROXY_UNIT, FIREWALL_UNIT]
+    down = [name for name in needed if states.get(name, {}).get("state") != "active"]
+    placed = runtime.collect(paths)["instances"]
+    return {
+        "ok": not down,
+        "provisioned": True,
+        "random_weights": bool(model["random_weights"]),
+        "stand_in": (plan.get("stand_in") or {}).get("said"),
+        "detail": "serving" if not down else "not active: " + ", ".join(down),
+        "units": shown,
+        "versions": _versions(plan),
+        "model": {
+            "name": model["name"],
+            "revision": model["revision"],
+            "served_names": model["served_names"],
+            "directory": model["serve_dir"],
+            "bytes": model["bytes"],
+            "context": model["context"],
+            "weights_verified": (Path(model["dir"]) / layout.MODEL_VERIFIED).exists(),
+        },
+        "ram_disk": {
+            "planned": plan["ram_disk"]["enabled"],
+            "mounted": disk_use(Path(layout.RAM)),
+            "reason": plan["ram_disk"]["reason"],
+        },
+        "port": _port(paths, plan),
+        "memory": _memory(states, placed),
+        "placement": [_placed(item["index"], item["processes"]) for item in placed],
+        "uptime_seconds": _machine_uptime(),
+    }
+
+
+def _placed(index: int, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Where an instance runs; memory policies are listed with the commonest first."""
+    policies: dict[str, int] = {}
+    for process in found:
+        for policy, areas in process["policies"].items():
+            policies[policy] = policies.get(policy, 0) + areas
+    told = [one["huge_bytes"] for one in found if one["huge_bytes"] is not None]
+    return {
+        "index": index,
+        "cpus": sorted({one["cpus"] for one in found}),
+        "policies": sorted(policies, key=lambda policy: (-policies[policy], policy)),
+        "bytes_by_node": _by_node(found),
+        "threads": sum(count for one in found for count in one["threads"].values()),
+        "huge_bytes": sum(told) if told else None,
+    }
+
+
+def _by_node(placed: list[dict[str, Any]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for process in placed:
+        for node, size in process["bytes_by_node"].items():
+            total[node] = total.get(node, 0) + size
+    return total
+
+
+def main(argv: list[str]) -> int:
+    """`status`: one JSON object."""
+    del argv
+    return answer(collect(Paths()))

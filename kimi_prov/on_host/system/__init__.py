@@ -1,0 +1,1 @@
+"""Processes, files, units, locks and progress."""

@@ -1,0 +1,71 @@
+"""`settled`: whether files, units and weights are already as the plan wants them, in one call.
+
+Reads {"files": {PATH: SHA256}, "units": [NAME], "weights": bool, "staged": bool, "converted": bool}
+from standard input. A role asks this first and does nothing more where the answer is yes: that is
+what makes a second apply quick.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from typing import Any, Dict, List, Optional
+
+from kimi_prov.contract import paths
+from kimi_prov.contract.errors import Permanent
+from kimi_prov.on_host.kt import convert
+from kimi_prov.on_host.system import units
+from kimi_prov.on_host.weights import fetch, stage
+
+
+def main(argv: List[str]) -> int:
+    """Print {"settled", "differs"}: the first thing that is not as it should be, or null."""
+    del argv
+    difference = differs(json.load(sys.stdin))
+    print(json.dumps({"settled": difference is None, "differs": difference}))
+    return 0
+
+
+def differs(wanted: Dict[str, Any]) -> Optional[str]:
+    """Name the first thing that is not as wanted."""
+    for path, sha256 in wanted.get("files", {}).items():
+        if not _is(path, sha256):
+            return str(path)
+    names = wanted.get("units", [])
+    shown = units.show(*names) if names else {}
+    for name in names:
+        unit = shown.get(name, {})
+        # a mount is pulled in by what needs it: only services are enabled
+        enabled = unit.get("enabled") or not name.endswith(".service")
+        if unit.get("state") != "active" or not enabled:
+            return str(name)
+    return _unprepared(wanted)
+
+
+def _unprepared(wanted: Dict[str, Any]) -> Optional[str]:
+    """Name the weights that are not as wanted: fetched, in memory, converted."""
+    try:
+        if wanted.get("weights"):
+            parts = fetch.Config.load(paths.WEIGHTS).parts()
+            if not all(fetch.verified(part) for part in parts):
+                return "weights"
+        if wanted.get("staged") and not stage.in_place(stage.Config.load(paths.STAGE)):
+            return "staged weights"
+        if wanted.get("converted") and not convert.verified(convert.Config.load(paths.CONVERT)):
+            return "converted weights"
+    except Permanent as fault:
+        return str(fault)
+    return None
+
+
+def _is(path: str, sha256: str) -> bool:
+    """Whether a file has these bytes, belongs to root, and may be read by all."""
+    try:
+        with open(path, "rb") as stream:
+            stat = os.fstat(stream.fileno())
+            same = hashlib.sha256(stream.read()).hexdigest() == sha256
+    except OSError:
+        return False
+    return same and (stat.st_uid, stat.st_gid, stat.st_mode & 0o7777) == (0, 0, 0o644)

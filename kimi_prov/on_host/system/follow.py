@@ -1,0 +1,75 @@
+"""`follow UNIT --progress FILE`: one JSON line on how a unit of ours is doing.
+
+Everything that a watcher far away needs comes in one call: systemd's view, the job's own progress
+file when it is of this very run, and the journal's last lines once it has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from typing import Any, Dict, List, Optional
+
+from kimi_prov.on_host.system import apply_lock
+from kimi_prov.on_host.system.files import read_json
+
+_PROPERTIES = (
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "Result",
+    "ExecMainStatus",
+    "InvocationID",
+    "Job",
+    "NRestarts",
+)
+
+
+def main(argv: List[str]) -> int:
+    """Print the line; exit 0 whatever the unit's state, for the state is the answer."""
+    parser = argparse.ArgumentParser(prog="follow")
+    parser.add_argument("unit")
+    parser.add_argument("--progress")
+    parser.add_argument("--journal", type=int, default=15, help="lines shown when it has failed")
+    options = parser.parse_args(argv)
+    apply_lock.renew()
+    unit = show(options.unit)
+    answer: Dict[str, Any] = {
+        "unit": unit,
+        "progress": of_this_run(options.progress, unit.get("InvocationID", "")),
+        "journal": [],
+    }
+    if unit.get("ActiveState") == "failed":
+        answer["journal"] = journal(unit.get("InvocationID", ""), options.journal)
+    print(json.dumps(answer))
+    return 0
+
+
+def show(unit: str) -> Dict[str, str]:
+    """Return the unit's properties as systemd prints them."""
+    text = _output(["systemctl", "show", unit, "--property=" + ",".join(_PROPERTIES)])
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def of_this_run(path: Optional[str], invocation: str) -> Optional[Dict[str, Any]]:
+    """Return the progress, unless it was left by an earlier run of the unit."""
+    document = read_json(path) if path else None
+    if not isinstance(document, dict):
+        return None
+    return document if document.get("invocation") in (None, invocation) else None
+
+
+def journal(invocation: str, lines: int) -> List[str]:
+    """Return the last lines of one run, its own and systemd's about it, without columns."""
+    fields = [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"]
+    command = ["journalctl", "--no-pager", "--output=cat", f"--lines={lines}", *fields]
+    return _output(command).splitlines() if invocation else []
+
+
+def _output(command: List[str]) -> str:
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return ended.stdout

@@ -1,0 +1,125 @@
+"""How far a long job is, in a small file that anybody may read while it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any, Deque, Dict, Optional, Tuple
+
+from kimi_prov.on_host.system.files import write_json
+
+_INTERVAL_S = 0.5
+_WINDOW_S = 10.0
+
+
+class Progress:
+    """Counts bytes from many threads and writes the file at most twice a second.
+
+    `path` None keeps it silent (a check that nobody follows).
+    """
+
+    def __init__(self, path: Optional[str], phase: str, total_bytes: int = 0) -> None:
+        self._path = path
+        self._phase = phase
+        self._lock = threading.Lock()
+        self._total = total_bytes
+        self._done = 0
+        self._moved = 0
+        self._line = "starting"
+        self._started = time.time()
+        self._samples: Deque[Tuple[float, int]] = deque([(time.monotonic(), 0)])
+        self._stop = threading.Event()
+        self._thread: Optional[threading.Thread] = None
+
+    def __enter__(self) -> Progress:
+        self._write("running", None)
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def restart(self) -> None:
+        """Count from nothing: what comes is a job of its own, with bytes and a rate of its own."""
+        with self._lock:
+            self._total = self._done = self._moved = 0
+            self._samples = deque([(time.monotonic(), 0)])
+
+    def expect(self, total_bytes: int) -> None:
+        """Say how many bytes the whole job has."""
+        with self._lock:
+            self._total = total_bytes
+
+    def add(self, count: int, *, moved: bool = True) -> None:
+        """Count bytes done; `moved` False for what was there already and says nothing of speed.
+
+        A negative count takes back what turned out to be wrong.
+        """
+        with self._lock:
+            self._done += count
+            if moved and count > 0:
+                self._moved += count
+
+    def say(self, line: str, *, log: bool = True) -> None:
+        """Tell what is happening now, for the one line under the bar, and for the journal."""
+        with self._lock:
+            self._line = line
+        if log:
+            print(line, flush=True)
+
+    def done(self, message: str) -> None:
+        """Write the end of a good job."""
+        self._stop.set()
+        with self._lock:
+            self._line = message
+        print(message, flush=True)
+        self._write("done", message)
+
+    def fail(self, message: str, *, will_retry: bool = False) -> None:
+        """Write the sentence that says why the job ended."""
+        self._stop.set()
+        print(message, file=sys.stderr, flush=True)
+        self._write("failed", message, will_retry=will_retry)
+
+    def _tick(self) -> None:
+        while not self._stop.wait(_INTERVAL_S):
+            self._write("running", None)
+
+    def _rate(self) -> float:
+        """Bytes per second over the last seconds, so that a stall shows as one."""
+        now = time.monotonic()
+        self._samples.append((now, self._moved))
+        while len(self._samples) > 2 and now - self._samples[0][0] > _WINDOW_S:
+            self._samples.popleft()
+        since, moved = self._samples[0]
+        return (self._moved - moved) / (now - since) if now > since else 0.0
+
+    def _write(self, state: str, message: Optional[str], *, will_retry: bool = False) -> None:
+        if self._path is None:
+            return
+        with self._lock:
+            if state == "running" and self._stop.is_set():
+                return  # the ticker woke after the end was written
+            rate = self._rate()
+            left = max(0, self._total - self._done)
+            document: Dict[str, Any] = {
+                "phase": self._phase,
+                "state": state,
+                "message": message,
+                "line": self._line,
+                "done_bytes": max(0, min(self._done, self._total)),
+                "total_bytes": self._total,
+                "rate_bytes_per_s": round(rate),
+                "eta_s": round(left / rate) if rate > 0 and state == "running" else None,
+                "started_at": self._started,
+                "updated_at": time.time(),
+                "will_retry": will_retry,
+                "invocation": os.environ.get("INVOCATION_ID"),
+            }
+            write_json(self._path, document, durable=False)

@@ -1,0 +1,1 @@
+"""Fetch, verify and stage the weights."""

@@ -1,0 +1,368 @@
+"""`fetch`: bring the weights of the plan to this machine and leave them verified.
+
+    fetch [--config FILE]             do it; returns at once when the mark still holds
+    fetch [--config FILE] --check     only say whether it holds (exit 0) or not (exit 1)
+    fetch [--config FILE] --reverify  forget what was verified and hash every file again
+
+Runs as kimi-fetch.service. State is on the disk beside the files, so being killed at any moment
+loses at most the bytes in flight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import shutil
+import urllib.parse
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Tuple
+
+from kimi_prov.contract import paths
+from kimi_prov.contract.errors import EXIT_TRANSIENT, Permanent, files, human
+from kimi_prov.on_host.system.files import read_json, remove, size_of, write_json
+from kimi_prov.on_host.system.job import carry_out
+from kimi_prov.on_host.weights import manifest as manifests
+from kimi_prov.on_host.weights.manifest import Manifest, Record
+from kimi_prov.on_host.weights.sources import DirectorySource, HubSource, Source, WebSource, masked
+from kimi_prov.on_host.weights.transfer import Patience, Task, Transfer, partial_path, present_bytes
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.progress import Progress
+
+CONFIG = paths.WEIGHTS
+_JOURNAL = "journal.json"
+_BESIDE = ("draft", "converted")
+# Room left beyond the files themselves: directories, the journal, the file system's own needs.
+_MARGIN_BYTES = 64 << 20
+_MARGIN_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the plan says about weights, as /etc/kimi/weights.json holds it."""
+
+    source: str
+    directory: str
+    manifest: Optional[Manifest] = None
+    workers: int = 4
+    token_file: Optional[str] = None
+    hf_endpoint: Optional[str] = None
+    hf_python: Optional[str] = None
+    ca_bundle: Optional[str] = None
+    progress: Optional[str] = None
+    stall_s: float = 15.0
+    patience: Patience = field(default_factory=Patience)
+    #: what the engine reads beside it: a draft, or experts that were converted elsewhere
+    beside: Tuple[Config, ...] = ()
+
+    @classmethod
+    def load(cls, path: str) -> Config:
+        """Read the file. Raises Permanent naming the key that is wrong."""
+        document = read_json(path)
+        if not isinstance(document, dict):
+            raise Permanent(f"{path}: is missing or not JSON; run `kimi-prov apply` again")
+        found = cls._read(document, path)
+        beside = [
+            cls._read({**document, **document[key]}, f"{path}: {key}")
+            for key in _BESIDE
+            if isinstance(document.get(key), dict)
+        ]
+        return replace(found, beside=tuple(beside))
+
+    @classmethod
+    def _read(cls, document: Dict[str, Any], path: str) -> Config:
+        for key in ("source", "dir"):
+            if not isinstance(document.get(key), str) or not document[key]:
+                raise Permanent(f"{path}: {key} is missing")
+        pinned = document.get("manifest")
+        patience = Patience(
+            first_contact_s=float(document.get("first_contact_s", Patience.first_contact_s)),
+            stalled_s=float(document.get("patience_s", Patience.stalled_s)),
+        )
+        return cls(
+            source=document["source"],
+            directory=document["dir"],
+            manifest=None if pinned is None else manifests.parse(pinned, f"{path}: manifest"),
+            workers=int(document.get("workers") or cls.workers),
+            token_file=document.get("token_file"),
+            hf_endpoint=document.get("hf_endpoint"),
+            hf_python=document.get("hf_python"),
+            ca_bundle=document.get("ca_bundle"),
+            progress=document.get("progress"),
+            stall_s=float(document.get("stall_s", cls.stall_s)),
+            patience=patience,
+        )
+
+    def parts(self) -> List[Config]:
+        """Return what has to be fetched, one directory each: the model, then what is beside it."""
+        return [self, *self.beside]
+
+    def source_of(self) -> Source:
+        """Return the source that the address names. Raises Permanent where it names none."""
+        scheme = urllib.parse.urlsplit(self.source).scheme
+        if scheme == "file":
+            return DirectorySource(self.source)
+        if scheme in ("http", "https"):
+            return WebSource(self.source, self.ca_bundle, self.stall_s)
+        if scheme == "hf":
+            return HubSource(
+                self.source,
+                self.hf_python,
+                self.token_file,
+                self.hf_endpoint,
+                self.ca_bundle,
+                self.stall_s,
+            )
+        raise Permanent(
+            f"kimi_weights_source {masked(self.source)!r}: expected file:///directory, "
+            "http(s)://host/path or hf://owner/repository@revision"
+        )
+
+
+class Journal:
+    """What an unfinished run has achieved: verified files, the hub's commit, a first contact."""
+
+    def __init__(self, root: str, source: str) -> None:
+        self._path = os.path.join(root, manifests.PARTIAL, _JOURNAL)
+        document = read_json(self._path)
+        known = document if isinstance(document, dict) else {}
+        same = known.get("source") == source
+        self.source = source
+        self.revision: Optional[str] = known.get("revision") if same else None
+        self.contacted = bool(known.get("contacted")) if same else False
+        self.records: Dict[str, Record] = manifests.records_from(known)
+
+    def save(self) -> None:
+        """Put it on the disk."""
+        write_json(
+            self._path,
+            {
+                "source": self.source,
+                "revision": self.revision,
+                "contacted": self.contacted,
+                "verified": {path: record.to_json() for path, record in self.records.items()},
+            },
+        )
+
+
+def recorded(config: Config) -> Optional[Manifest]:
+    """Return the manifest due here, as far as this machine knows without asking the source."""
+    if config.manifest is not None:
+        return config.manifest
+    written = manifests.load(os.path.join(config.directory, manifests.NAME))
+    return written if written and written.source == masked(config.source) else None
+
+
+def verified(config: Config) -> Optional[Manifest]:
+    """Return the manifest, where the mark for it holds and no file was touched since."""
+    manifest = recorded(config)
+    holds = manifest is not None and manifests.mark_holds(config.directory, manifest)
+    return manifest if holds else None
+
+
+def run(config: Config, progress: Progress, distrust: Collection[str] = ()) -> Manifest:
+    """Make the directory hold the manifest's files, verified; return the manifest.
+
+    `distrust` names files to hash again although nothing about them has changed. Raises
+    Permanent or Transient, with everything that has arrived kept.
+    """
+    manifest = verified(config)
+    if manifest is not None and not distrust:
+        return manifest
+    source = config.source_of()
+    with _locked(config.directory):
+        journal = Journal(config.directory, masked(config.source))
+        journal.records.update(_marked(config.directory))
+        for path in distrust:
+            journal.records.pop(path, None)
+        transfer = Transfer(
+            source, config.directory, progress, config.patience, contacted=journal.contacted
+        )
+        manifest = _listed(config, source, transfer, journal)
+        tasks, trusted = _sort(config.directory, manifest, journal.records)
+        _tidy(config.directory, manifest)
+        require_room(config.directory, manifest, [task for task in tasks if not task.check])
+        journal.contacted = journal.contacted or transfer.contacted
+        journal.records = trusted
+        journal.save()
+        remove(os.path.join(config.directory, manifests.MARK))
+        _expect(progress, config.directory, manifest, tasks)
+
+        def keep(path: str, record: Record) -> None:
+            journal.records[path] = record
+            journal.contacted = True
+            journal.save()
+
+        transfer.run(tasks, config.workers, keep)
+        return _finish(config, manifest, journal.records)
+
+
+def _marked(root: str) -> Dict[str, Record]:
+    return manifests.records_from(read_json(os.path.join(root, manifests.MARK)))
+
+
+def _listed(config: Config, source: Source, transfer: Transfer, journal: Journal) -> Manifest:
+    """Settle the manifest: the pinned one, held against the source's own where that is listed."""
+    if config.manifest is not None and not source.needs_listing:
+        return config.manifest
+    try:
+        listed = transfer.listing(journal.revision)
+    except Permanent:
+        journal.revision = None
+        raise
+    journal.revision = listed.revision
+    if config.manifest is None:
+        return listed
+    for entry in config.manifest.files:
+        there = next((e for e in listed.files if e.path == entry.path), None)
+        if there is None:
+            raise Permanent(f"{source.name} has no file {entry.path}, which the manifest names")
+        if there.size != entry.size or (there.sha256 or entry.sha256) != entry.sha256:
+            raise Permanent(
+                f"{source.name}: {entry.path} is not the file that the manifest names "
+                f"({there.size} bytes, sha256 {there.sha256}; pinned: {entry.size}, "
+                f"{entry.sha256}); correct the revision in kimi_weights_source"
+            )
+    return Manifest(config.manifest.files, revision=listed.revision)
+
+
+def _sort(
+    root: str, manifest: Manifest, records: Dict[str, Record]
+) -> tuple[List[Task], Dict[str, Record]]:
+    """Part what has to be fetched or hashed from the records that still stand."""
+    tasks: List[Task] = []
+    trusted: Dict[str, Record] = {}
+    for entry in manifest.files:
+        path = os.path.join(root, entry.path)
+        record = records.get(entry.path)
+        if record and record.holds(path) and entry.sha256 in (None, record.sha256):
+            trusted[entry.path] = record
+        else:
+            tasks.append(Task(entry, check=size_of(path) == entry.size))
+    return tasks, trusted
+
+
+def _tidy(root: str, manifest: Manifest) -> None:
+    """Remove what an earlier manifest put here and this one does not name.
+
+    Loaders take every shard that they find. Files that were never ours are left alone.
+    """
+    wanted = {entry.path for entry in manifest.files}
+    former = manifests.load(os.path.join(root, manifests.NAME))
+    for entry in former.files if former else []:
+        if entry.path not in wanted:
+            remove(os.path.join(root, entry.path))
+    parts = os.path.join(root, manifests.PARTIAL)
+    known = {partial_path(root, entry) for entry in manifest.files}
+    for name in os.listdir(parts) if os.path.isdir(parts) else []:
+        path = os.path.join(parts, name)
+        if name.endswith(".part") and path not in known:
+            remove(path)
+
+
+def require_room(root: str, manifest: Manifest, missing: List[Task]) -> None:
+    """Refuse before anything is written where the disk cannot take what remains."""
+    needed = 0
+    for task in missing:
+        there = size_of(os.path.join(root, task.entry.path)) or 0
+        needed += task.entry.size - present_bytes(root, task.entry) - there
+    if needed <= 0:
+        return
+    needed += _MARGIN_BYTES + int(needed * _MARGIN_SHARE)
+    free = shutil.disk_usage(root).free
+    if free < needed:
+        raise Permanent(
+            f"{root}: no room for the weights: {human(needed)} are still needed (of "
+            f"{human(manifest.total_bytes)}) and {human(free)} are free; free "
+            f"{human(needed - free)} or mount a larger disk there"
+        )
+
+
+def _expect(progress: Progress, root: str, manifest: Manifest, tasks: List[Task]) -> None:
+    total = manifest.total_bytes
+    progress.expect(total)
+    progress.add(total - sum(task.entry.size for task in tasks), moved=False)
+    progress.add(sum(present_bytes(root, t.entry) for t in tasks if not t.check), moved=False)
+    checks = sum(task.check for task in tasks)
+    progress.say(
+        f"{files(len(manifest.files))}, {human(total)}: {len(tasks) - checks} to fetch, "
+        f"{checks} to verify"
+    )
+
+
+def _finish(config: Config, manifest: Manifest, records: Dict[str, Record]) -> Manifest:
+    """Write down the manifest, and the mark as the last thing."""
+    known = manifest.with_digests({path: record.sha256 for path, record in records.items()})
+    known = Manifest(known.files, source=masked(config.source), revision=manifest.revision)
+    root = config.directory
+    write_json(os.path.join(root, manifests.NAME), known.to_json())
+    manifests.write_mark(root, known, records)
+    shutil.rmtree(os.path.join(root, manifests.PARTIAL), ignore_errors=True)
+    return known
+
+
+@contextmanager
+def _locked(root: str) -> Iterator[None]:
+    """Keep a second fetch off the directory; leave no empty directory behind a refusal."""
+    os.makedirs(root, mode=0o755, exist_ok=True)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise Permanent(f"{root}: another fetch is at work here; wait for it to end") from None
+    finally:
+        os.close(descriptor)
+        if not os.listdir(root):
+            os.rmdir(root)
+
+
+def main(argv: List[str]) -> int:
+    """Entry point of the subcommand; see the module's docstring."""
+    os.umask(0o022)
+    parser = argparse.ArgumentParser(prog="fetch")
+    parser.add_argument("--config", default=CONFIG)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--reverify", action="store_true")
+    options = parser.parse_args(argv)
+
+    def work(config: Config, progress: Progress) -> int:
+        if options.check:
+            return max(_report(verified(part), part.directory) for part in config.parts())
+        with progress:
+            said = [_do(part, progress, reverify=options.reverify) for part in config.parts()]
+            progress.done("; ".join(said))
+        return 0
+
+    return carry_out(
+        "download",
+        lambda: Config.load(options.config),
+        lambda config: None if options.check else config.progress,
+        work,
+    )
+
+
+def _report(manifest: Optional[Manifest], root: str) -> int:
+    if manifest is None:
+        print(f"{root}: not verified")
+        return EXIT_TRANSIENT
+    print(f"{root}: verified, manifest {manifest.sha256}")
+    return 0
+
+
+def _do(config: Config, progress: Progress, *, reverify: bool) -> str:
+    """Fetch one part, counting from nothing; return what to say of it."""
+    progress.restart()
+    distrust: List[str] = []
+    if reverify:
+        known = recorded(config)
+        distrust = [entry.path for entry in known.files] if known else []
+    manifest = run(config, progress, distrust)
+    progress.expect(manifest.total_bytes)
+    progress.add(manifest.total_bytes, moved=False)
+    return (
+        f"{config.directory}: {files(len(manifest.files))}, {human(manifest.total_bytes)}, "
+        f"verified against manifest {manifest.sha256[:12]}"
+    )

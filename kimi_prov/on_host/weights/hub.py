@@ -1,0 +1,100 @@
+"""Ask the Hugging Face hub what a repository holds; runs in the environment that has the client.
+
+Prints one JSON object: commit, files (path, size, digest, url) and the headers to send, or an
+error. It goes through a pipe: the headers may carry the token.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Dict, List, Optional
+
+from kimi_prov.on_host.weights.manifest import NAME
+
+
+def main(argv: List[str]) -> int:
+    """`REPOSITORY REVISION [TOKEN_FILE]`."""
+    token = None
+    try:
+        if len(argv) > 2:
+            with open(argv[2], encoding="utf-8") as stream:
+                token = stream.read().strip() or None
+    except OSError as error:
+        answer = _failed(f"the token file {argv[2]} cannot be read: {error.strerror}")
+    else:
+        answer = _asked(argv[0], argv[1], token)
+    json.dump(answer, sys.stdout)
+    return 0
+
+
+def _asked(repository: str, revision: str, token: Optional[str]) -> Dict[str, Any]:
+    try:
+        return describe(repository, revision, token)
+    except Exception as error:  # noqa: BLE001  (its transport errors share no public base)
+        return explain(error, revision)
+
+
+def describe(repository: str, revision: str, token: Optional[str]) -> Dict[str, Any]:
+    """Describe the repository at one commit. Raises what huggingface_hub raises."""
+    from huggingface_hub import HfApi, hf_hub_url  # noqa: PLC0415  (only there)
+
+    info = HfApi().model_info(
+        repository, revision=revision, files_metadata=True, token=token or False, timeout=30
+    )
+    files = []
+    for sibling in info.siblings or []:
+        name = sibling.rfilename
+        if name.rpartition("/")[2].startswith(".") or name == NAME:
+            continue  # .gitattributes and the like are the repository's; our manifest is made here
+        row: Dict[str, Any] = {
+            "path": name,
+            "size": sibling.size,
+            "url": hf_hub_url(repository, name, revision=info.sha),
+        }
+        if sibling.lfs is not None:
+            row.update(sha256=sibling.lfs.sha256, size=sibling.lfs.size)
+        else:
+            row["git_sha1"] = sibling.blob_id
+        files.append(row)
+    return {
+        "commit": info.sha,
+        "files": files,
+        "headers": {"Authorization": f"Bearer {token}"} if token else {},
+    }
+
+
+def explain(error: Exception, revision: str) -> Dict[str, Any]:
+    """Turn the client's error into a sentence, and whether waiting may help."""
+    from huggingface_hub import errors  # noqa: PLC0415
+
+    sentences = {
+        errors.GatedRepoError: (
+            "access to the repository has to be granted on the hub first; then set "
+            "kimi_hf_token_file to a token of that account"
+        ),
+        errors.RevisionNotFoundError: f"the repository has no revision {revision}",
+        errors.RepositoryNotFoundError: (
+            "the hub knows no such repository, or it is private: check the name in "
+            "kimi_weights_source, and kimi_hf_token_file if it needs a token"
+        ),
+        errors.HFValidationError: str(error),
+    }
+    for kind, sentence in sentences.items():
+        if isinstance(error, kind):
+            return _failed(sentence)
+    if isinstance(error, errors.HfHubHTTPError):
+        status = error.response.status_code if error.response is not None else 0
+        if status in (401, 403):
+            return _failed(f"the hub refused the token ({status}): check kimi_hf_token_file")
+        waiting_helps = status in (0, 408, 429) or status >= 500
+        return _failed(f"the hub answered {status}", transient=waiting_helps)
+    return _failed(f"the hub cannot be reached: {type(error).__name__}: {error}", transient=True)
+
+
+def _failed(sentence: str, *, transient: bool = False) -> Dict[str, Any]:
+    return {"error": sentence, "transient": transient}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,289 @@
+"""What a model directory must hold: each file's path, size and digest, and the mark that it does.
+
+A manifest is pinned in the repository, taken from the source's own `kimi-manifest.json`, or made
+from the hub's metadata. The hub knows a SHA-256 only for its large files; for small ones it gives
+git's blob id, which is checked instead, and the SHA-256 seen is what is written down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Dict, Iterable, List, Optional, Union
+
+from kimi_prov.contract.errors import Permanent
+from kimi_prov.on_host.system.files import read_json, write_json
+
+NAME = "kimi-manifest.json"
+MARK = ".kimi-verified"
+PARTIAL = ".kimi-partial"
+SCHEMA = "kimi-prov/manifest/v1"
+
+Buffer = Union[bytes, memoryview]
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHA1 = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file: a path relative to the model directory, bytes, and at most one kind of digest."""
+
+    path: str
+    size: int
+    sha256: Optional[str] = None
+    git_sha1: Optional[str] = None
+
+    def hasher(self) -> Hasher:
+        """Start a digest that can say whether the bytes are these."""
+        return Hasher(self)
+
+    def key(self) -> str:
+        """Name partial bytes so that it ties them to this file and this very content."""
+        told = f"{self.path}\0{self.size}\0{self.sha256 or self.git_sha1 or ''}"
+        return hashlib.sha256(told.encode()).hexdigest()
+
+
+class Hasher:
+    """SHA-256 of the bytes given, and git's blob id where that is all the source told."""
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        self._sha256 = hashlib.sha256()
+        self._git: Any = None
+        if entry.sha256 is None and entry.git_sha1 is not None:
+            self._git = hashlib.sha1(usedforsecurity=False)
+            self._git.update(b"blob %d\0" % entry.size)
+
+    def update(self, data: Buffer) -> None:
+        """Take the next bytes, in order."""
+        self._sha256.update(data)
+        if self._git is not None:
+            self._git.update(data)
+
+    def sha256(self) -> str:
+        """Return what the bytes came to, in hexadecimal."""
+        return self._sha256.hexdigest()
+
+    def matches(self) -> bool:
+        """Whether they are the entry's; true for an entry of which no digest is known."""
+        if self._entry.sha256 is not None:
+            return self._sha256.hexdigest() == self._entry.sha256
+        if self._git is not None:
+            return bool(self._git.hexdigest() == self._entry.git_sha1)
+        return True
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of one model, sorted by path, and where they came from."""
+
+    files: List[Entry]
+    source: Optional[str] = None
+    revision: Optional[str] = None
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.size for entry in self.files)
+
+    @property
+    def sha256(self) -> str:
+        """One digest for the whole: it depends on paths, sizes and digests, not on the source."""
+        lines = [
+            f"{e.path}\0{e.size}\0{e.sha256 or e.git_sha1 or ''}\n"
+            for e in sorted(self.files, key=lambda e: e.path)
+        ]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    def with_digests(self, seen: Dict[str, str]) -> Manifest:
+        """Fill in the SHA-256 that was seen where none was known."""
+        return replace(
+            self,
+            files=[
+                Entry(e.path, e.size, e.sha256 or seen[e.path]) if e.path in seen else e
+                for e in self.files
+            ],
+        )
+
+    def to_json(self) -> Dict[str, Any]:
+        """As it is written down."""
+        document: Dict[str, Any] = {
+            "schema": SCHEMA,
+            "files": [_entry_json(e) for e in sorted(self.files, key=lambda e: e.path)],
+        }
+        if self.source:
+            document["source"] = self.source
+        if self.revision:
+            document["revision"] = self.revision
+        return document
+
+
+def _entry_json(entry: Entry) -> Dict[str, Any]:
+    row: Dict[str, Any] = {"path": entry.path, "size": entry.size}
+    if entry.sha256:
+        row["sha256"] = entry.sha256
+    if entry.git_sha1:
+        row["git_sha1"] = entry.git_sha1
+    return row
+
+
+def parse(document: object, where: str) -> Manifest:
+    """Read a manifest, refusing what could write outside the directory or verify nothing.
+
+    `where` names the file or URL in the message. Raises Permanent.
+    """
+    table = document if isinstance(document, dict) else {}
+    files = table.get("files")
+    if not isinstance(files, list) or not files:
+        raise Permanent(f'{where}: expected {{"files": [{{"path", "size", "sha256"}}, ...]}}')
+    entries = [_parse_entry(row, f"{where}: files[{number}]") for number, row in enumerate(files)]
+    paths = [entry.path for entry in entries]
+    twice = sorted({path for path in paths if paths.count(path) > 1})
+    if twice:
+        raise Permanent(f"{where}: {twice[0]} is listed twice")
+    for path in paths:
+        parents = path.split("/")[:-1]
+        for depth in range(1, len(parents) + 1):
+            if "/".join(parents[:depth]) in paths:
+                raise Permanent(f"{where}: {path} lies below another file")
+    return Manifest(
+        files=sorted(entries, key=lambda e: e.path),
+        source=_text(table.get("source")),
+        revision=_text(table.get("revision")),
+    )
+
+
+def _text(value: object) -> Optional[str]:
+    return value if isinstance(value, str) and value else None
+
+
+def _parse_entry(row: object, where: str) -> Entry:
+    if not isinstance(row, dict):
+        raise Permanent(f"{where}: expected an object with path, size and sha256")
+    path, size = row.get("path"), row.get("size")
+    if not isinstance(path, str) or not safe_path(path):
+        raise Permanent(f"{where}: path {path!r} is not a plain relative path")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise Permanent(f"{where} ({path}): size {size!r} is not a number of bytes")
+    sha256, git_sha1 = row.get("sha256"), row.get("git_sha1")
+    if isinstance(sha256, str) and _SHA256.fullmatch(sha256.lower()):
+        return Entry(path, size, sha256.lower())
+    if sha256 is None and isinstance(git_sha1, str) and _SHA1.fullmatch(git_sha1):
+        return Entry(path, size, None, git_sha1)
+    raise Permanent(f"{where} ({path}): sha256 {sha256!r} is not 64 hexadecimal digits")
+
+
+def safe_path(path: str) -> bool:
+    """Whether a path stays inside the directory and clear of the names kept for ourselves."""
+    parts = path.split("/")
+    if not path or path.startswith("/") or "\\" in path or any(ord(c) < 32 for c in path):
+        return False
+    if any(part in ("", ".", "..") for part in parts):
+        return False
+    return parts[0] not in (NAME, MARK, PARTIAL)
+
+
+def load(path: str) -> Optional[Manifest]:
+    """Read the manifest in a file, or None where there is none (or half of one)."""
+    document = read_json(path)
+    return None if document is None else parse(document, path)
+
+
+def of_directory(root: str) -> Iterable[Entry]:
+    """List the files of a directory without their digests; hidden and own files are left out."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        for name in sorted(names):
+            path = os.path.relpath(os.path.join(folder, name), root)
+            if not name.startswith(".") and safe_path(path):
+                yield Entry(path, os.stat(os.path.join(folder, name)).st_size)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A file whose digest was seen, and what `stat` said then: a change of either is noticed."""
+
+    size: int
+    mtime_ns: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: str, sha256: str) -> Record:
+        """Take down a file as it is now."""
+        stat = os.stat(path)
+        return cls(stat.st_size, stat.st_mtime_ns, sha256)
+
+    def holds(self, path: str) -> bool:
+        """Whether the file still looks as it did when its digest was taken."""
+        try:
+            stat = os.stat(path)
+        except FileNotFoundError:
+            return False
+        return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
+
+    def to_json(self) -> Dict[str, Any]:
+        """As it is written down."""
+        return {"size": self.size, "mtime_ns": self.mtime_ns, "sha256": self.sha256}
+
+
+def records_from(document: object) -> Dict[str, Record]:
+    """Read the records of a mark or journal; what cannot be read is as if it were not there."""
+    rows = document.get("verified") if isinstance(document, dict) else None
+    found: Dict[str, Record] = {}
+    for path, row in (rows or {}).items():
+        try:
+            found[path] = Record(int(row["size"]), int(row["mtime_ns"]), str(row["sha256"]))
+        except (KeyError, TypeError, ValueError):
+            continue
+    return found
+
+
+def write_mark(root: str, manifest: Manifest, records: Dict[str, Record]) -> None:
+    """Say that the directory holds the manifest's files, verified. The last thing written."""
+    write_json(
+        os.path.join(root, MARK),
+        {
+            "manifest_sha256": manifest.sha256,
+            "verified_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "verified": {path: record.to_json() for path, record in records.items()},
+        },
+    )
+
+
+def mark_holds(root: str, manifest: Manifest) -> bool:
+    """Whether the mark is for this manifest and no file was touched since."""
+    document = read_json(os.path.join(root, MARK))
+    if not isinstance(document, dict) or document.get("manifest_sha256") != manifest.sha256:
+        return False
+    records = records_from(document)
+    return all(
+        entry.path in records
+        and records[entry.path].sha256 == entry.sha256
+        and records[entry.path].holds(os.path.join(root, entry.path))
+        for entry in manifest.files
+    )
+
+
+def main(argv: List[str]) -> int:
+    """`manifest DIR`: print the manifest of a directory, to be pinned or laid beside it."""
+    if len(argv) != 1 or not os.path.isdir(argv[0]):
+        print("usage: manifest DIRECTORY")
+        return 2
+    rows = []
+    buffer = bytearray(1 << 20)
+    for entry in of_directory(argv[0]):
+        hasher = entry.hasher()
+        with open(os.path.join(argv[0], entry.path), "rb", buffering=0) as stream:
+            while True:
+                count = stream.readinto(buffer)
+                if not count:
+                    break
+                hasher.update(memoryview(buffer)[:count])
+        rows.append(replace(entry, sha256=hasher.sha256()))
+    print(json.dumps(Manifest(rows).to_json(), indent=1))
+    return 0

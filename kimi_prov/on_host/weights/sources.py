@@ -1,0 +1,413 @@
+"""Where weights come from: a directory, a web server, or the Hugging Face hub.
+
+A source lists its files and opens one of them at an offset. Everything that moves and checks
+bytes is in `transfer`, the same for all.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import IO, TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Tuple
+
+from kimi_prov.contract.errors import Permanent, Transient, human, plain
+from kimi_prov.on_host.weights import manifest as manifests
+from kimi_prov.on_host.weights.manifest import Entry, Manifest
+
+if TYPE_CHECKING:
+    import io
+
+USER_AGENT = "kimi-prov"
+_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_LISTING_LIMIT = 64 << 20
+
+
+class _Readable(Protocol):
+    def read1(self, limit: int, /) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class Stream:
+    """Bytes of one file from `offset` on; a server that ignores ranges makes it start at 0."""
+
+    def __init__(self, raw: _Readable, offset: int) -> None:
+        self._raw = raw
+        self.offset = offset
+
+    def read(self, limit: int) -> bytes:
+        """At most `limit` bytes, as they come; empty at the end. Raises OSError on a stall."""
+        return self._raw.read1(limit)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._raw.close()
+
+
+class Source:
+    """What the three kinds have in common."""
+
+    #: how messages name it: without query, user or token
+    name: str
+    #: whether the listing is needed even with a pinned manifest
+    needs_listing = False
+
+    def listing(self, _revision: Optional[str]) -> Manifest:
+        """List the files; `_revision` is what an earlier run resolved its name to."""
+        raise NotImplementedError
+
+    def open(self, entry: Entry, offset: int) -> Stream:
+        """Open a file for reading from `offset`. Raises Permanent or Transient."""
+        raise NotImplementedError
+
+
+class DirectorySource(Source):
+    """`file://`: a directory on the managed machine itself (a mounted disk, a share)."""
+
+    def __init__(self, url: str) -> None:
+        parts = urllib.parse.urlsplit(url)
+        self.name = url
+        self._root = urllib.parse.unquote(parts.path)
+        if parts.netloc not in ("", "localhost") or not self._root.startswith("/"):
+            raise Permanent(f"{url}: expected file:///an/absolute/directory of this machine")
+
+    def listing(self, _revision: Optional[str]) -> Manifest:
+        """Read its manifest; without one take the files as they are, at first use."""
+        self._require_directory()
+        written = manifests.load(os.path.join(self._root, manifests.NAME))
+        if written is not None:
+            return written
+        files = list(manifests.of_directory(self._root))
+        if not files:
+            raise Permanent(f"{self.name}: the directory holds no files")
+        return Manifest(files)
+
+    def open(self, entry: Entry, offset: int) -> Stream:
+        """Open one of its files."""
+        path = os.path.join(self._root, entry.path)
+        try:
+            stream = open(path, "rb", buffering=0)  # noqa: SIM115  (the stream is the result)
+        except (FileNotFoundError, NotADirectoryError):
+            self._require_directory()
+            raise Permanent(f"{path}: the manifest names this file and it is not there") from None
+        except PermissionError as error:
+            raise Permanent(f"{path}: {plain(error)}") from None
+        size = os.fstat(stream.fileno()).st_size
+        if size != entry.size:
+            stream.close()
+            raise Permanent(_other_size(path, size, entry))
+        stream.seek(offset)
+        return Stream(_Unbuffered(stream), offset)
+
+    def _require_directory(self) -> None:
+        if not os.path.isdir(self._root):
+            raise Permanent(
+                f"{self.name}: there is no directory {self._root} on this machine; "
+                "mount or copy the weights there, or set kimi_weights_source"
+            )
+
+
+class _Unbuffered:
+    """A raw file under the one method that `Stream` asks for."""
+
+    def __init__(self, raw: io.FileIO) -> None:
+        self._raw = raw
+
+    def read1(self, limit: int) -> bytes:
+        return self._raw.read(limit) or b""
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+class WebSource(Source):
+    """`http(s)://`: a server that has the files below one address, plainly."""
+
+    def __init__(self, url: str, ca_bundle: Optional[str], stall_s: float) -> None:
+        parts = urllib.parse.urlsplit(url)
+        self.name = masked(url)
+        if parts.username or parts.password:
+            raise Permanent(
+                f"{self.name}: a user or password in kimi_weights_source would be written to "
+                "logs; serve the weights without one on the site's own network"
+            )
+        if not parts.hostname:
+            raise Permanent(f"{self.name}: the address has no host")
+        self._base = url.rstrip("/") + "/"
+        self._web = Web(ca_bundle, stall_s)
+
+    def listing(self, _revision: Optional[str]) -> Manifest:
+        """Read the manifest that lies beside the files."""
+        url = self._base + manifests.NAME
+        try:
+            stream = self._web.open(url, {}, 0)
+        except Missing:
+            raise Permanent(
+                f"{masked(url)}: there is no such file; lay a {manifests.NAME} beside the weights "
+                "(`kimi-target.pyz manifest DIR` prints one) or set kimi_weights_manifest"
+            ) from None
+        try:
+            document = json.loads(read_all(stream))
+        except ValueError:
+            raise Permanent(f"{masked(url)}: is not JSON") from None
+        return manifests.parse(document, masked(url))
+
+    def open(self, entry: Entry, offset: int) -> Stream:
+        """Open one of its files by a range request."""
+        url = self._base + urllib.parse.quote(entry.path)
+        try:
+            return self._web.open(url, {}, offset, entry)
+        except Missing as error:
+            raise Permanent(f"{error}; the manifest names this file") from None
+
+
+class HubSource(Source):
+    """`hf://repo@revision`: listed by huggingface_hub, in an environment of its own."""
+
+    needs_listing = True
+
+    def __init__(
+        self,
+        url: str,
+        python: Optional[str],
+        token_file: Optional[str],
+        endpoint: Optional[str],
+        ca_bundle: Optional[str],
+        stall_s: float,
+    ) -> None:
+        self._repo, _, revision = url[len("hf://") :].partition("@")
+        self._revision = revision or "main"
+        self.name = f"hf://{self._repo}@{self._revision}"
+        if self._repo.count("/") != 1 or not all(self._repo.split("/")):
+            raise Permanent(f"{self.name}: expected hf://owner/repository@revision")
+        if not python:
+            raise Permanent(f"{self.name}: hf_python is not set; run `kimi-prov apply` again")
+        self._python = python
+        self._token_file = token_file
+        self._endpoint = endpoint
+        self._ca_bundle = ca_bundle
+        self._web = Web(ca_bundle, stall_s)
+        self._urls: Dict[str, str] = {}
+        self._headers: Dict[str, str] = {}
+
+    def listing(self, _revision: Optional[str]) -> Manifest:
+        """List files, digests and addresses at one commit, as the hub tells them."""
+        answer = self._ask(_revision or self._revision)
+        self._urls = {row["path"]: row["url"] for row in answer["files"]}
+        self._headers = answer["headers"]
+        listed = manifests.parse({"files": answer["files"]}, self.name)
+        return Manifest(listed.files, revision=answer["commit"])
+
+    def open(self, entry: Entry, offset: int) -> Stream:
+        """Open a file at the hub's address for it, which usually redirects elsewhere."""
+        url = self._urls.get(entry.path)
+        if url is None:
+            raise Permanent(f"{self.name} has no file {entry.path}, which the manifest names")
+        return self._web.open(url, self._headers, offset, entry)
+
+    def _ask(self, revision: str) -> Dict[str, Any]:
+        package = os.path.dirname(os.path.abspath(__file__))
+        environment = {
+            "PATH": "/usr/bin:/bin",
+            # the package lies in a checkout or in the zipapp: Python imports from both
+            "PYTHONPATH": os.path.dirname(os.path.dirname(package)),
+            "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HOME": "/nonexistent",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+            if name in os.environ:
+                environment[name] = os.environ[name]
+        if self._endpoint:
+            environment["HF_ENDPOINT"] = self._endpoint
+        if self._ca_bundle:
+            environment["SSL_CERT_FILE"] = self._ca_bundle
+        arguments = [self._python, "-m", "kimi_prov.on_host.weights.hub", self._repo, revision]
+        if self._token_file:
+            arguments.append(self._token_file)
+        try:
+            ended = subprocess.run(
+                arguments, env=environment, capture_output=True, text=True, timeout=180, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise Transient(f"{self.name}: the hub did not answer within 180 s") from None
+        except OSError as error:
+            raise Permanent(
+                f"{self._python}: {plain(error)}; run `kimi-prov apply` again"
+            ) from None
+        try:
+            answer: Dict[str, Any] = json.loads(ended.stdout)
+        except ValueError:
+            last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+            raise Permanent(f"{self.name}: huggingface_hub failed to start: {last}") from None
+        if "error" in answer:
+            raise (Transient if answer["transient"] else Permanent)(
+                f"{self.name}: {answer['error']}"
+            )
+        return answer
+
+
+class Busy(Transient):
+    """The server is there and cannot serve just now."""
+
+
+class Missing(Permanent):
+    """The server answered, and has no such file."""
+
+
+class Web:
+    """Range requests that follow redirects and keep a secret from hosts it is not for."""
+
+    def __init__(self, ca_bundle: Optional[str], stall_s: float) -> None:
+        context = ssl.create_default_context()
+        if ca_bundle:
+            try:
+                context.load_verify_locations(ca_bundle)
+            except (OSError, ssl.SSLError) as error:
+                raise Permanent(
+                    f"{ca_bundle}: cannot be read as CA bundle: {plain(error)}"
+                ) from None
+        self._stall_s = stall_s
+        self._opener = urllib.request.build_opener(
+            urllib.request.HTTPSHandler(context=context), _Redirects()
+        )
+
+    def open(
+        self, url: str, headers: Dict[str, str], offset: int, entry: Optional[Entry] = None
+    ) -> Stream:
+        """Answer with the body from `offset`, having checked that it is the file expected."""
+        asked = {"User-Agent": USER_AGENT, **headers, "Accept-Encoding": "identity"}
+        if offset:
+            asked["Range"] = f"bytes={offset}-"
+        try:
+            response: http.client.HTTPResponse = self._opener.open(
+                urllib.request.Request(url, headers=asked),  # noqa: S310  (http only, see above)
+                timeout=self._stall_s,
+            )
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 416 and offset and entry:
+                return self.open(url, headers, 0, entry)
+            raise _http_fault(error, url) from None
+        except ssl.SSLCertVerificationError as error:
+            raise _untrusted(url, error) from None
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ssl.SSLCertVerificationError):
+                raise _untrusted(url, error.reason) from None
+            raise Transient(f"{_host(url)}: {plain(error)}") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise Transient(f"{_host(url)}: {plain(error)}") from None
+        start, total = _extent(response)
+        if start not in (0, offset):
+            response.close()
+            raise Transient(f"{masked(url)}: asked from byte {offset}, was answered from {start}")
+        if entry is not None and total is not None and total != entry.size:
+            response.close()
+            raise Permanent(_other_size(masked(url), total, entry))
+        return Stream(response, start)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follow a redirect without handing the token to another origin."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> Optional[urllib.request.Request]:
+        follow = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if follow is not None and _origin(follow.full_url) != _origin(req.full_url):
+            for name in ("Authorization", "Cookie"):
+                follow.remove_header(name)
+        return follow
+
+
+def _origin(url: str) -> Tuple[str, Optional[str], Optional[int]]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port
+
+
+def _host(url: str) -> str:
+    return urllib.parse.urlsplit(url).netloc.rpartition("@")[2]
+
+
+def masked(url: str) -> str:
+    """Make an address fit for a log: no user, password, query or fragment."""
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit((parts.scheme, _host(url), parts.path, "", ""))
+
+
+def _http_fault(error: urllib.error.HTTPError, asked: str) -> Exception:
+    """Judge an HTTP status: wait, or tell a person."""
+    where = masked(asked)
+    answered = error.url or asked
+    if error.code in _BUSY:
+        return Busy(f"{where}: the server answered {error.code}")
+    if error.code in (401, 403) and _origin(answered) != _origin(asked):
+        # a signed address behind a redirect runs out in time; asking again gives a new one
+        return Transient(f"{where}: the redirect to {_host(answered)} was refused ({error.code})")
+    if error.code in (401, 403):
+        return Permanent(
+            f"{where}: the server refused access ({error.code}); set kimi_hf_token_file to a "
+            "token that may read it"
+        )
+    if error.code in (404, 410):
+        return Missing(f"{where}: the server has no such file ({error.code})")
+    return Permanent(f"{where}: the server answered {error.code}")
+
+
+def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> Permanent:
+    return Permanent(
+        f"{_host(url)}: its certificate is not trusted ({error.verify_message}); "
+        "set kimi_ca_bundle where the site has a certificate authority of its own"
+    )
+
+
+def _other_size(where: str, size: int, entry: Entry) -> str:
+    return (
+        f"{where}: has {size} bytes and the manifest says {entry.size} ({human(entry.size)}): "
+        "the source and the manifest are of different revisions"
+    )
+
+
+def _extent(response: http.client.HTTPResponse) -> Tuple[int, Optional[int]]:
+    """First byte of the body and size of the whole file, as far as the server says."""
+    if response.status == 206:
+        unit, _, rest = (response.headers.get("Content-Range") or "").partition(" ")
+        span, _, total = rest.partition("/")
+        first = span.partition("-")[0]
+        if unit == "bytes" and first.isdigit():
+            return int(first), int(total) if total.isdigit() else None
+        return -1, None
+    length = response.headers.get("Content-Length")
+    return 0, int(length) if length and length.isdigit() else None
+
+
+def read_all(stream: Stream) -> bytes:
+    """Read what has no business being large: a listing, a key."""
+    parts: List[bytes] = []
+    size = 0
+    try:
+        while True:
+            part = stream.read(1 << 16)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+            size += len(part)
+            if size > _LISTING_LIMIT:
+                raise Permanent(f"the listing is larger than {human(_LISTING_LIMIT)}")
+    except (OSError, http.client.HTTPException) as error:
+        raise Transient(f"the listing was cut off: {plain(error)}") from None
+    finally:
+        stream.close()

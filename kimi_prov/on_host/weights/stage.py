@@ -1,0 +1,272 @@
+"""`stage`: fill the RAM disk with verified weights, or read them into the page cache.
+
+    stage [--config FILE]           copy and hash in one pass; without a target only read and hash
+    stage [--config FILE] --check   only say whether the RAM disk holds the weights (exit 0, 1)
+
+Runs as kimi-stage.service or kimi-warm.service, at every boot, before the engine. A file whose
+bytes on the disk are no longer the manifest's is fetched again, alone, and then staged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Optional, Set
+
+from kimi_prov.contract import paths
+from kimi_prov.contract.errors import EXIT_TRANSIENT, Permanent, files, human
+from kimi_prov.on_host.system.files import read_json, remove, write_json
+from kimi_prov.on_host.system.job import carry_out
+from kimi_prov.on_host.system.progress import Progress
+from kimi_prov.on_host.weights import fetch
+from kimi_prov.on_host.weights import manifest as manifests
+from kimi_prov.on_host.weights.manifest import Entry, Manifest, Record
+
+CONFIG = paths.STAGE
+# Small enough to stay in a core's cache between the read, the hash and the write.
+_CHUNK = 512 << 10
+_MARGIN_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the plan says about staging, as /etc/kimi/stage.json holds it."""
+
+    weights: fetch.Config
+    target: Optional[str]
+    mount: Optional[str]
+    workers: int
+    progress: Optional[str]
+
+    @classmethod
+    def load(cls, path: str) -> Config:
+        """Read the file. Raises Permanent naming the key that is wrong."""
+        document = read_json(path)
+        if not isinstance(document, dict) or not isinstance(document.get("weights"), str):
+            raise Permanent(f"{path}: is missing or names no weights; run `kimi-prov apply` again")
+        target, mount = document.get("target"), document.get("mount")
+        if target is not None and (mount is None or not target.startswith(mount + "/")):
+            raise Permanent(f"{path}: target {target!r} is not below mount {mount!r}")
+        return cls(
+            weights=fetch.Config.load(document["weights"]),
+            target=target,
+            mount=mount,
+            workers=int(document.get("workers") or 1),
+            progress=document.get("progress"),
+        )
+
+
+class Staging:
+    """One pass over files, by several threads: read, hash and, with a target, write."""
+
+    def __init__(self, source: str, target: Optional[str], progress: Progress) -> None:
+        self._source = source
+        self._target = target
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self.records: Dict[str, Record] = {}
+        self.wrong: List[str] = []
+
+    def run(self, entries: Iterable[Entry], workers: int) -> None:
+        """Pass over the entries; `records` has the good ones, `wrong` the paths of the others.
+
+        Raises OSError where the machine cannot read or write.
+        """
+        self.wrong = []
+        self._stop.clear()
+        ordered = sorted(entries, key=lambda entry: -entry.size)
+        with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
+            futures = [pool.submit(self._one, entry) for entry in ordered]
+            wait(futures, return_when=FIRST_EXCEPTION)
+            self._stop.set()
+        for future in futures:
+            future.result()
+
+    def _one(self, entry: Entry) -> None:
+        self._progress.say(f"{entry.path} of {human(entry.size)}", log=False)
+        source = os.path.join(self._source, entry.path)
+        if self._target is None:
+            matches, sha256 = self._pass(source, None, entry)
+            record = Record(entry.size, 0, sha256)
+        else:
+            final = os.path.join(self._target, entry.path)
+            os.makedirs(os.path.dirname(final), mode=0o755, exist_ok=True)
+            matches, sha256 = self._pass(source, f"{final}.part", entry)
+            if matches:
+                os.replace(f"{final}.part", final)
+                record = Record.of(final, sha256)
+            else:
+                remove(f"{final}.part")
+        with self._lock:
+            if matches:
+                self.records[entry.path] = record
+            else:
+                self.wrong.append(entry.path)
+
+    def _pass(self, source: str, target: Optional[str], entry: Entry) -> tuple[bool, str]:
+        hasher = entry.hasher()
+        buffer = memoryview(bytearray(_CHUNK))
+        done = 0
+        output = -1
+        reading = os.open(source, os.O_RDONLY)
+        try:
+            if target is not None:
+                output = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            while not self._stop.is_set():
+                count = os.readv(reading, [buffer])
+                if not count:
+                    break
+                hasher.update(buffer[:count])
+                if output >= 0:
+                    _write_all(output, buffer[:count])
+                done += count
+                self._progress.add(count)
+            if output >= 0:
+                os.fchmod(output, 0o644)
+                # The copy is what will be read: the original's pages would only push others out.
+                os.posix_fadvise(reading, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(reading)
+            if output >= 0:
+                os.close(output)
+        matches = done == entry.size and hasher.matches()
+        if not matches:
+            self._progress.add(-done)
+        return matches, hasher.sha256()
+
+
+def _write_all(descriptor: int, view: memoryview) -> None:
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def run(config: Config, progress: Progress) -> Manifest:
+    """Stage (or warm) the verified weights; mend what the disk has lost. Raises the faults."""
+    manifest = fetch.run(config.weights, Progress(config.weights.progress, "download"))
+    progress.expect(manifest.total_bytes)
+    source, target = config.weights.directory, config.target
+    staging = Staging(source, target, progress)
+    if target is not None:
+        if staged(config, manifest):
+            return manifest
+        staging.records = _prepare(config, target, manifest)
+    entries = [entry for entry in manifest.files if entry.path not in staging.records]
+    progress.add(manifest.total_bytes - sum(e.size for e in entries), moved=False)
+    progress.say(f"{files(len(entries))}, {human(sum(e.size for e in entries))} from {source}")
+    staging.run(entries, config.workers)
+    if staging.wrong:
+        manifest = _mend(config, staging, manifest, progress)
+    if target is not None:
+        write_json(os.path.join(target, manifests.NAME), manifest.to_json(), durable=False)
+        manifests.write_mark(target, manifest, staging.records)
+    return manifest
+
+
+def _mend(config: Config, staging: Staging, manifest: Manifest, progress: Progress) -> Manifest:
+    """Fetch again what was found wrong, and only that; then take it from the disk once more."""
+    wrong = sorted(staging.wrong)
+    progress.say(
+        f"{', '.join(wrong)} in {config.weights.directory}: the bytes on the disk are not the "
+        "manifest's; fetching again"
+    )
+    with Progress(config.weights.progress, "download") as fetching:
+        manifest = fetch.run(config.weights, fetching, distrust=wrong)
+        fetching.done(f"{', '.join(wrong)}: mended")
+    staging.run([entry for entry in manifest.files if entry.path in wrong], config.workers)
+    if staging.wrong:
+        raise Permanent(
+            f"{staging.wrong[0]}: was verified and reads differently again: the disk or the memory "
+            "of this machine is failing; see `journalctl -k` and smartctl"
+        )
+    return manifest
+
+
+def staged(config: Config, manifest: Manifest) -> bool:
+    """Whether the RAM disk is mounted and holds these files, untouched since."""
+    if config.target is None or config.mount is None or not os.path.ismount(config.mount):
+        return False
+    return manifests.mark_holds(config.target, manifest)
+
+
+def _prepare(config: Config, target: str, manifest: Manifest) -> Dict[str, Record]:
+    """Clear the RAM disk of what is not these files; refuse where they would not fit."""
+    mount = config.mount or target
+    if not os.path.ismount(mount):
+        raise Permanent(
+            f"{mount}: the RAM disk is not mounted, and staging would fill the disk below it; "
+            "see `systemctl status srv-kimi-ram.mount`"
+        )
+    known = manifests.records_from(read_json(os.path.join(target, manifests.MARK)))
+    remove(os.path.join(target, manifests.MARK))
+    kept: Dict[str, Record] = {}
+    for entry in manifest.files:
+        record = known.get(entry.path)
+        path = os.path.join(target, entry.path)
+        if record and record.sha256 == entry.sha256 and record.holds(path):
+            kept[entry.path] = record
+    _clear(mount, {os.path.join(target, path) for path in kept})
+    needed = sum(e.size for e in manifest.files if e.path not in kept) + _MARGIN_BYTES
+    free = shutil.disk_usage(mount).free
+    if free < needed:
+        raise Permanent(
+            f"{mount}: the RAM disk has {human(free)} free and the weights need {human(needed)}; "
+            "run `kimi-prov apply` again so that it is sized for this model"
+        )
+    return kept
+
+
+def _clear(mount: str, keep: Set[str]) -> None:
+    for folder, _, names in os.walk(mount, topdown=False):
+        for name in names:
+            path = os.path.join(folder, name)
+            if path not in keep:
+                remove(path)
+        if folder != mount and not os.listdir(folder):
+            os.rmdir(folder)
+
+
+def main(argv: List[str]) -> int:
+    """Entry point of the subcommand; see the module's docstring."""
+    os.umask(0o022)
+    parser = argparse.ArgumentParser(prog="stage")
+    parser.add_argument("--config", default=CONFIG)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args(argv)
+
+    def work(config: Config, progress: Progress) -> int:
+        if options.check:
+            return _check(config)
+        with progress:
+            manifest = run(config, progress)
+            where = config.target or f"{config.weights.directory} (page cache)"
+            progress.done(
+                f"{where}: {files(len(manifest.files))}, {human(manifest.total_bytes)}, verified "
+                f"against manifest {manifest.sha256[:12]}"
+            )
+        return 0
+
+    return carry_out(
+        "stage",
+        lambda: Config.load(options.config),
+        lambda config: None if options.check else config.progress,
+        work,
+    )
+
+
+def in_place(config: Config) -> bool:
+    """Whether the weights are verified and, with a target, on the RAM disk, untouched since."""
+    manifest = fetch.verified(config.weights)
+    return manifest is not None and (config.target is None or staged(config, manifest))
+
+
+def _check(config: Config) -> int:
+    if in_place(config):
+        print("staged")
+        return 0
+    print("not staged")
+    return EXIT_TRANSIENT

@@ -1,0 +1,316 @@
+"""Move files from a source into a directory: in parallel, resumable, hashed in the same pass.
+
+What has arrived of a file lies under `.kimi-partial/`, named by the content it must become, so
+that a run after a crash or a reboot goes on where the last one stopped, and never mixes two
+revisions. A file gets its own name only once its digest is right.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import os
+import threading
+import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Callable, Iterable, Optional
+
+from kimi_prov.contract.errors import Permanent, Transient, human, plain
+from kimi_prov.on_host.system.files import remove, size_of, sync_directory
+from kimi_prov.on_host.weights.manifest import PARTIAL, Entry, Hasher, Manifest, Record
+from kimi_prov.on_host.weights.sources import Busy
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.progress import Progress
+    from kimi_prov.on_host.weights.sources import Source, Stream
+
+_CHUNK = 1 << 18
+_HASH_CHUNK = 1 << 20
+_LONGEST_PAUSE_S = 15.0
+_ATTEMPTS = 2
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to go on without a new byte of a file.
+
+    The first contact has less: a host name that is wrong should say so soon, a network that was
+    there a minute ago is worth waiting for.
+    """
+
+    first_contact_s: float = 120.0
+    stalled_s: float = 1800.0
+
+
+class Stopped(Exception):  # noqa: N818
+    """Another file failed for good; this one gives up quietly."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One file of the job; `check` when it is there and only its bytes are in doubt."""
+
+    entry: Entry
+    check: bool
+
+
+class Transfer:
+    """One run over the files that are missing or in doubt."""
+
+    def __init__(
+        self,
+        source: Source,
+        root: str,
+        progress: Progress,
+        patience: Patience,
+        *,
+        contacted: bool = False,
+    ) -> None:
+        self._source = source
+        self._root = root
+        self._progress = progress
+        self._patience = patience
+        self._stop = threading.Event()
+        self.contacted = contacted
+
+    def run(
+        self, tasks: Iterable[Task], workers: int, verified: Callable[[str, Record], None]
+    ) -> None:
+        """Do all; `verified` is called for each file as soon as its digest was right.
+
+        Raises the first Permanent or Transient fault, after the other files have stopped.
+        """
+        ordered = sorted(tasks, key=lambda task: -task.entry.size)
+        lock = threading.Lock()
+
+        def one(task: Task) -> None:
+            record = self._check(task.entry) if task.check else None
+            if record is None:
+                record = self._fetch(task.entry)
+            with lock:
+                verified(task.entry.path, record)
+
+        with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
+            futures = [pool.submit(one, task) for task in ordered]
+            wait(futures, return_when=FIRST_EXCEPTION)
+            self._stop.set()
+            for future in futures:
+                future.cancel()
+        faults = [f.exception() for f in futures if not f.cancelled() and f.exception()]
+        real = [fault for fault in faults if not isinstance(fault, Stopped)]
+        for fault in sorted(real, key=lambda fault: not isinstance(fault, Permanent)):
+            if fault is not None:
+                raise fault
+
+    def listing(self, revision: Optional[str]) -> Manifest:
+        """Ask the source for its files, while patience lasts."""
+        trying = _Trying(self, self._source.name)
+        while True:
+            try:
+                answer = self._source.listing(revision)
+            except Transient as fault:
+                self.contacted = self.contacted or isinstance(fault, Busy)
+                trying.pause(fault, "")
+            else:
+                self.contacted = True
+                return answer
+
+    def _check(self, entry: Entry) -> Optional[Record]:
+        """Hash a file that is there; None (and the file gone) when its bytes are wrong."""
+        path = os.path.join(self._root, entry.path)
+        hasher = entry.hasher()
+        with open(path, "rb", buffering=0) as stream:
+            self._hash(stream.fileno(), hasher, entry.size)
+            if hasher.matches() and os.fstat(stream.fileno()).st_size == entry.size:
+                return Record.of(path, hasher.sha256())
+        self._progress.add(-entry.size)
+        self._progress.say(f"{entry.path}: its bytes are not the manifest's; fetching it again")
+        remove(path)
+        return None
+
+    def _fetch(self, entry: Entry) -> Record:
+        part = partial_path(self._root, entry)
+        for _ in range(_ATTEMPTS):
+            hasher = self._receive(entry, part)
+            if hasher.matches():
+                return self._keep(entry, part, hasher)
+            remove(part)
+            self._progress.add(-entry.size)
+            self._progress.say(f"{entry.path}: arrived with the wrong bytes")
+        raise Permanent(
+            f"{entry.path} from {self._source.name}: its sha256 is {hasher.sha256()} and the "
+            f"manifest says {entry.sha256 or entry.git_sha1}: the source is corrupt or of another "
+            "revision; correct kimi_weights_source or kimi_weights_manifest"
+        )
+
+    def _keep(self, entry: Entry, part: str, hasher: Hasher) -> Record:
+        final = os.path.join(self._root, entry.path)
+        os.makedirs(os.path.dirname(final), mode=0o755, exist_ok=True)
+        os.replace(part, final)
+        sync_directory(os.path.dirname(final))
+        return Record.of(final, hasher.sha256())
+
+    def _receive(self, entry: Entry, part: str) -> Hasher:
+        """Bring the partial file to its full size; the digest covers what was there before."""
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            partial = _Partial(descriptor, entry, self._progress)
+            if partial.offset:
+                self._progress.say(
+                    f"{entry.path}: going on after {human(partial.offset)} of {human(entry.size)}"
+                )
+                self._hash(descriptor, partial.hasher, partial.offset, count=False)
+            self._fill(partial)
+            os.fchmod(descriptor, 0o644)
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Permanent(_full(self._root, entry)) from None
+            raise
+        finally:
+            os.close(descriptor)
+        return partial.hasher
+
+    def _fill(self, partial: _Partial) -> None:
+        entry = partial.entry
+        trying = _Trying(self, entry.path)
+        furthest = partial.offset
+        while partial.offset < entry.size:
+            self.check_stopped()
+            try:
+                stream = self._source.open(entry, partial.offset)
+                self.contacted = True
+                if stream.offset != partial.offset:
+                    partial.restart()
+                self._progress.say(f"{entry.path} of {human(entry.size)}", log=False)
+                fault = self._pump(stream, partial)
+            except Transient as error:
+                self.contacted = self.contacted or isinstance(error, Busy)
+                fault = error
+            if partial.offset > furthest:
+                furthest = partial.offset
+                trying.again()
+            if fault is not None:
+                kept = f" ({human(partial.offset)} of {human(entry.size)} kept)"
+                trying.pause(fault, kept)
+
+    def _pump(self, stream: Stream, partial: _Partial) -> Optional[Transient]:
+        """Read to the end of the file; the fault that cut it short otherwise."""
+        try:
+            while partial.offset < partial.entry.size:
+                self.check_stopped()
+                try:
+                    data = stream.read(min(_CHUNK, partial.entry.size - partial.offset))
+                except (OSError, http.client.HTTPException) as error:
+                    return Transient(f"the transfer was cut: {plain(error)}")
+                if not data:
+                    return Transient("the server closed the connection early")
+                partial.take(data)
+        finally:
+            stream.close()
+        return None
+
+    def _hash(self, descriptor: int, hasher: Hasher, size: int, *, count: bool = True) -> None:
+        """Take the first `size` bytes of a file into the digest."""
+        buffer = memoryview(bytearray(_HASH_CHUNK))
+        offset = 0
+        while offset < size:
+            self.check_stopped()
+            got = os.preadv(descriptor, [buffer[: min(_HASH_CHUNK, size - offset)]], offset)
+            if not got:
+                return
+            hasher.update(buffer[:got])
+            offset += got
+            if count:
+                self._progress.add(got)
+
+    def check_stopped(self) -> None:
+        """Leave, when another file has failed for good."""
+        if self._stop.is_set():
+            raise Stopped
+
+    def wait_or_stop(self, seconds: float) -> None:
+        """Pause; leave at once when another file fails for good."""
+        self._stop.wait(seconds)
+        self.check_stopped()
+
+    def limit_s(self) -> float:
+        """How long to go without a byte, as things stand."""
+        return self._patience.stalled_s if self.contacted else self._patience.first_contact_s
+
+    def say(self, line: str) -> None:
+        """Pass a line on to the progress."""
+        self._progress.say(line)
+
+
+class _Trying:
+    """The pauses between attempts at one thing: doubling, up to a limit, until patience ends."""
+
+    def __init__(self, transfer: Transfer, what: str) -> None:
+        self._transfer = transfer
+        self._what = what
+        self.again()
+
+    def again(self) -> None:
+        """Something arrived: start counting anew."""
+        self._since = time.monotonic()
+        self._pause = 1.0
+
+    def pause(self, fault: Transient, kept: str) -> None:
+        """Wait before the next attempt, or give up with the fault's own sentence."""
+        waited = time.monotonic() - self._since
+        if waited + self._pause > self._transfer.limit_s():
+            raise Transient(f"{self._what}: {fault}; gave up after {waited:.0f} s{kept}")
+        self._transfer.say(f"{self._what}: {fault}; trying again in {self._pause:.0f} s{kept}")
+        self._transfer.wait_or_stop(self._pause)
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE_S)
+
+
+class _Partial:
+    """A file on its way: its descriptor, how far it is, and the digest up to there."""
+
+    def __init__(self, descriptor: int, entry: Entry, progress: Progress) -> None:
+        self._descriptor = descriptor
+        self._progress = progress
+        self.entry = entry
+        self.hasher = entry.hasher()
+        self.offset = os.fstat(descriptor).st_size
+        if self.offset > entry.size:
+            os.ftruncate(descriptor, 0)
+            self.offset = 0
+
+    def take(self, data: bytes) -> None:
+        """Write and hash the next bytes."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._descriptor, view, self.offset)
+            self.hasher.update(view[:written])
+            self.offset += written
+            self._progress.add(written)
+            view = view[written:]
+
+    def restart(self) -> None:
+        """Begin again: the server answered from the first byte."""
+        os.ftruncate(self._descriptor, 0)
+        self._progress.add(-self.offset)
+        self.offset = 0
+        self.hasher = self.entry.hasher()
+
+
+def partial_path(root: str, entry: Entry) -> str:
+    """Where the bytes of an unfinished file lie."""
+    return os.path.join(root, PARTIAL, f"{entry.key()}.part")
+
+
+def present_bytes(root: str, entry: Entry) -> int:
+    """Bytes of an unfinished file that need not be moved again."""
+    size = size_of(partial_path(root, entry)) or 0
+    return size if size <= entry.size else 0
+
+
+def _full(root: str, entry: Entry) -> str:
+    return (
+        f"{root}: the disk is full in the middle of {entry.path} ({human(entry.size)}); free room "
+        "and run `kimi-prov apply` again: what has arrived is kept"
+    )

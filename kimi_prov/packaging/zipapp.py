@@ -1,0 +1,72 @@
+"""The single file that runs on managed machines: `kimi_prov.on_host` and py-cpuinfo in a zipapp."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from kimi_prov.errors import ExitCode, UserError
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_PACKAGE = Path(__file__).resolve().parents[1]
+_MAIN = "import sys\nfrom kimi_prov.on_host.__main__ import main\nsys.exit(main())\n"
+_SHEBANG = b"#!/usr/bin/env python3\n"
+
+
+def build_zipapp(dest: Path) -> Path:
+    """Write the zipapp to `dest` and return it; the same sources give the same bytes."""
+    try:
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        dest.write_bytes(zipapp_bytes())
+        dest.chmod(0o755)
+    except OSError as error:
+        raise UserError(
+            f"{dest} cannot be written: {error.strerror}",
+            fix="name a file in a folder that you may write to",
+            exit_code=ExitCode.BAD_INPUT,
+        ) from error
+    return dest
+
+
+def zipapp_sha256() -> str:
+    """Return the digest of the zipapp's bytes: tells whether a machine holds this very version."""
+    return hashlib.sha256(zipapp_bytes()).hexdigest()
+
+
+@cache
+def zipapp_bytes() -> bytes:
+    """Return the zipapp. Order, times, modes and compression are fixed, so that bytes compare."""
+    buffer = io.BytesIO()
+    buffer.write(_SHEBANG)
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in sorted(_members().items()):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content, compresslevel=6)
+    return buffer.getvalue()
+
+
+def _members() -> dict[str, bytes]:
+    """Return every file of the zipapp. `kimi_prov` itself is empty there: only `target` travels."""
+    members = {"__main__.py": _MAIN.encode(), "kimi_prov/__init__.py": b""}
+    for path in (_PACKAGE / "target").rglob("*.py"):
+        members[f"kimi_prov/{path.relative_to(_PACKAGE).as_posix()}"] = path.read_bytes()
+    for path in _cpuinfo().glob("*.py"):
+        members[f"cpuinfo/{path.name}"] = path.read_bytes()
+    return members
+
+
+def _cpuinfo() -> Path:
+    spec = find_spec("cpuinfo")
+    if spec is None or spec.origin is None:
+        raise UserError(
+            "py-cpuinfo is not installed beside kimi-prov",
+            fix="pip install py-cpuinfo",
+            exit_code=ExitCode.FAILED,
+        )
+    return Path(spec.origin).parent

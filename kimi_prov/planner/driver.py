@@ -1,0 +1,365 @@
+"""The NVIDIA driver: which branch is needed, and what `apply` has to do to bring it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.loader import Catalogue, Engine
+    from kimi_prov.catalog.rows import Repository
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.parsing import Wishes
+
+# Formats whose experts run in Marlin kernels.
+_MARLIN = ("int4", "nvfp4", "mxfp4")
+_PTX = (
+    "an older one ends with `PTX JIT compilation failed` or `the provided PTX was compiled with an "
+    "unsupported toolchain`"
+)
+_CONSENT = "where nvidia_driver_reboot_ok is true"
+# From Turing on NVIDIA recommends the open modules, and after Hopper there are no others.
+_OPEN_SINCE = (7, 5)
+# What `apply` mends by carrying the driver's action out.
+MENDED = frozenset(
+    {
+        "driver.branch",
+        "driver.missing",
+        "driver.restart",
+        "driver.not_loaded",
+        "driver.fabric_manager",
+        "driver.open_module",
+        "gpu.fabric",
+    }
+)
+NOTHING: dict[str, Any] = {
+    "required_branch": None,
+    "action": "none",
+    "restart": False,
+    "version": None,
+    "gpus": 0,
+    "open_modules": False,
+    "packages": [],
+    "replaced": [],
+    "fabric_manager": False,
+    "repository": None,
+}
+
+
+def branch(version: object) -> int:
+    """Give the branch of a driver's version: 580 of "580.159.04"; 0 for what is not known."""
+    number = str(version or "").partition(".")[0]
+    return int(number) if number.isdigit() else 0
+
+
+def required(host: Host, engine: Engine, catalogue: Catalogue, weights_format: str) -> int | None:
+    """Give the least branch: of the engine's CUDA, its Marlin kernels, and the cards."""
+    if host.amd:
+        return None
+    found = [catalogue.drivers.branch_for(engine.cuda) if engine.cuda else None]
+    found.append(host.gpu.driver_branch if host.gpu else None)
+    if weights_format in _MARLIN:
+        found.append(engine.driver_branch)
+    return max((number for number in found if number), default=engine.driver_branch)
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """What is known of the machine's driver, and what it shall become."""
+
+    host: Host
+    nvidia: Mapping[str, Any]
+    need: int
+    version: str | None
+    repository: Repository | None
+    source: str
+
+    @property
+    def loaded(self) -> str | None:
+        return self.nvidia.get("driver_loaded")
+
+    @property
+    def installed(self) -> str | None:
+        return self.nvidia.get("driver_installed")
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether somebody looked: a quote that names no driver says nothing about one."""
+        quoted = (self.host.facts.get("origin") or {}).get("kind") == "spec"
+        return bool(self.loaded or self.installed) or not quoted
+
+    @property
+    def open_required(self) -> bool:
+        row = self.host.gpu
+        return bool(row and row.open_module_required) or _capability(self.host) >= (10, 0)
+
+    @property
+    def fabric(self) -> bool:
+        """Whether the switches are on its own bus; of a virtual machine the host has them."""
+        return bool(self.nvidia.get("nvswitch_devices"))
+
+    @property
+    def mend(self) -> str:
+        words = f"install NVIDIA's driver, branch {self.need}, and restart the machine"
+        if self.repository is None or self.version is None:
+            return words
+        return f"{words}: kimi-prov apply does both ({self.version}), {_CONSENT}"
+
+
+def driver(
+    host: Host,
+    wishes: Wishes,
+    engine: Engine,
+    catalogue: Catalogue,
+    weights_format: str,
+    findings: Findings,
+) -> dict[str, Any]:
+    """Give the plan's `driver`: what has to be there, and what `apply` does about it.
+
+    `action`: none, install (packages change) or restart (the installed one is not the one that
+    runs); `restart`: whether the machine has to be restarted for it. All else says what shall be
+    there, and is the same before and after.
+    """
+    nvidia = host.facts.get("nvidia") or {}
+    need = _needed(host, engine, catalogue, weights_format, nvidia)
+    if need is None:
+        return dict(NOTHING)
+    rule = next((row for row in catalogue.drivers.rules if row.name == "marlin-ptx"), None)
+    release = host.facts["host"]["os"]
+    machine = _Machine(
+        host,
+        nvidia,
+        need,
+        _version(wishes, catalogue, need, nvidia),
+        catalogue.drivers.repository(release.get("id"), release.get("version_id")),
+        rule.source if rule else engine.source,
+    )
+    action = _judge(machine, wishes, findings)
+    if action == "install":
+        _judge_ground(machine, findings)
+    return {
+        "required_branch": need,
+        "action": action,
+        "restart": action == "restart" or (action == "install" and _changes(machine)),
+        "version": machine.version,
+        "gpus": int(nvidia.get("pci_devices") or len(host.gpu_bytes)),
+        "open_modules": _capability(host) >= _OPEN_SINCE,
+        "fabric_manager": machine.fabric,
+        **_packages(machine, wishes),
+    }
+
+
+def _needed(
+    host: Host,
+    engine: Engine,
+    catalogue: Catalogue,
+    weights_format: str,
+    nvidia: Mapping[str, Any],
+) -> int | None:
+    if host.gpu_bytes:
+        return required(host, engine, catalogue, weights_format)
+    if not nvidia.get("pci_devices"):
+        return None
+    # Cards that nobody recognised: what the newest rule asks for.
+    return max((row.driver_branch or 0 for row in catalogue.drivers.rules), default=0) or None
+
+
+def _version(
+    wishes: Wishes, catalogue: Catalogue, need: int, nvidia: Mapping[str, Any]
+) -> str | None:
+    """Choose the version that shall run: the operator's, the present one if it will do, ours."""
+    if not wishes.auto("nvidia_driver_version"):
+        return str(wishes.nvidia_driver_version)
+    present = nvidia.get("driver_installed") or nvidia.get("driver_loaded")
+    if branch(present) >= need:
+        return str(present)
+    return catalogue.drivers.release(need)
+
+
+def _packages(machine: _Machine, wishes: Wishes) -> dict[str, Any]:
+    """Names, `a|b` for the first that has the version; `replaced` has to go where it is there."""
+    row = machine.repository
+    if row is None or machine.version is None:
+        return {"packages": [], "replaced": [], "repository": None}
+    flavours = [row.closed_module, row.open_module]
+    if _capability(machine.host) >= _OPEN_SINCE:
+        flavours.reverse()
+    number = str(branch(machine.version))
+    wanted = [*flavours[0], *row.userland, *(row.fabric if machine.fabric else ())]
+    url = str(wishes.nvidia_repo_url or row.url).rstrip("/")
+    return {
+        "packages": [name.replace("{branch}", number) for name in wanted],
+        "replaced": [
+            part for name in flavours[1] for part in name.replace("{branch}", number).split("|")
+        ],
+        "repository": {
+            "url": url,
+            "key_url": wishes.nvidia_repo_key_url or f"{url}/{row.key}",
+            "fingerprint": wishes.nvidia_repo_key_fingerprint or row.fingerprint,
+        },
+    }
+
+
+def _capability(host: Host) -> tuple[int, int]:
+    """CUDA compute capability; cards that nobody knows count as new ones."""
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", host.capability or "")
+    return (int(match[1]), int(match[2])) if match else (9, 0)
+
+
+def _changes(machine: _Machine) -> bool:
+    """Whether another module would have to be loaded."""
+    other = machine.open_required and machine.nvidia.get("open_module") is False
+    return other or machine.version != machine.loaded
+
+
+def _judge(machine: _Machine, wishes: Wishes, findings: Findings) -> str:
+    """Say what has to happen to the driver: none, install or restart."""
+    loaded, installed, need = machine.loaded, machine.installed, machine.need
+    needs = f"branch {need} or newer; {_PTX}"
+    if not machine.looked_at:
+        findings.info(
+            "driver.branch",
+            "Which NVIDIA driver is installed is not known",
+            observed="unknown",
+            required=needs,
+            source=machine.source,
+        )
+        return "none"
+    if machine.version and branch(machine.version) < need:
+        findings.blocker(
+            "driver.version",
+            "The NVIDIA driver that is asked for is too old",
+            observed=f"kimi_nvidia_driver_version: {machine.version}",
+            required=needs,
+            fix="remove kimi_nvidia_driver_version, or name a newer one",
+            source=machine.source,
+        )
+        return "none"
+    if loaded is None and installed is None:
+        findings.blocker(
+            "driver.missing",
+            "NVIDIA cards are in the machine and no driver serves them",
+            observed=f"{machine.nvidia.get('pci_devices')} card(s), no driver",
+            required="nvidia-smi lists the cards",
+            fix=machine.mend,
+            source="stock Debian 12 and 13 ship drivers that are too old for Kimi's INT4",
+        )
+        return "install"
+    present = str(installed or loaded)
+    wished = not wishes.auto("nvidia_driver_version") and present != machine.version
+    if branch(present) < need or wished:
+        findings.blocker(
+            "driver.branch",
+            "The NVIDIA driver is too old for the engine's kernels"
+            if branch(present) < need
+            else "The NVIDIA driver is not the version that is asked for",
+            observed=str(loaded or installed),
+            required=needs if branch(present) < need else str(machine.version),
+            fix=machine.mend,
+            source=machine.source,
+        )
+        return "install"
+    if loaded != installed and installed:
+        return _unloaded(machine, findings)
+    findings.passed(
+        "driver.branch",
+        "The NVIDIA driver is new enough",
+        observed=present,
+        required=f"branch {need} or newer",
+        source=machine.source,
+    )
+    return "install" if _incomplete(machine) else "none"
+
+
+def _unloaded(machine: _Machine, findings: Findings) -> str:
+    """Say that the right driver is on the disk, and another or none runs."""
+    fix = f"kimi-prov apply restarts the machine, {_CONSENT}; or restart it yourself"
+    if machine.loaded:
+        findings.blocker(
+            "driver.restart",
+            "The installed NVIDIA driver is not the one that runs",
+            observed=f"installed {machine.installed}, running {machine.loaded}",
+            required="the same version",
+            fix=f"{fix} (kernel modules are never swapped under a running system)",
+            source="reference 004, trouble 4",
+        )
+    else:
+        findings.warning(
+            "driver.not_loaded",
+            "The NVIDIA driver is installed and its module is not loaded",
+            observed=f"installed {machine.installed}",
+            required="the module loaded",
+            fix=fix,
+            source="nvidia-smi and vLLM need the kernel module",
+        )
+    return "restart"
+
+
+def _incomplete(machine: _Machine) -> bool:
+    """Whether a driver that is new enough lacks what goes with it: its fabric manager, its kind."""
+    if machine.repository is None:
+        return False
+    if machine.open_required and machine.nvidia.get("open_module") is False:
+        return True
+    manager = (machine.nvidia.get("fabric_manager") or {}).get("package_version")
+    return machine.fabric and str(manager or "").partition("-")[0] != machine.version
+
+
+def _judge_ground(machine: _Machine, findings: Findings) -> None:
+    """Find what keeps packages from being installed here."""
+    facts = machine.host.facts
+    ours, failed = _kept(facts)
+    packages = machine.nvidia.get("packages") or {}
+    signed = machine.nvidia.get("module_key_enrolled")
+    if facts["host"].get("secure_boot") and not signed:
+        findings.blocker(
+            "driver.secure_boot",
+            "Secure Boot is on, and the firmware does not know the key of modules built here",
+            observed="Secure Boot on, key of DKMS not enrolled",
+            required="Secure Boot off, or DKMS's key enrolled",
+            fix="turn Secure Boot off in the firmware, or  mokutil --import /var/lib/dkms/mok.pub  "
+            "and confirm it at the next start",
+            source="the kernel refuses modules that nobody signed",
+        )
+    held = sorted(set((facts.get("packages") or {}).get("held") or []) & set(packages))
+    foreign = [name for name in held if name not in ours]
+    if foreign:
+        findings.blocker(
+            "driver.held",
+            "Somebody holds packages of another driver",
+            observed=", ".join(f"{name} {packages[name]}" for name in foreign),
+            required=f"packages of {machine.version}",
+            fix=f"if they may change: apt-mark unhold {' '.join(foreign)}",
+            source="a hold is a person's decision",
+        )
+    probed = (facts.get("origin") or {}).get("kind") == "probe"
+    if machine.loaded and not packages and probed:
+        findings.blocker(
+            "driver.foreign",
+            "The NVIDIA driver that runs did not come as packages",
+            observed=f"{machine.loaded}, no package of it",
+            required="packages, which can be replaced and brought back",
+            fix="remove it (nvidia-uninstall, or the image's own way), and run this again",
+            source="two installations of one driver overwrite each other's libraries",
+        )
+    if failed and failed.get("version") == machine.version:
+        findings.blocker(
+            "driver.failed_here",
+            "This version of the driver was tried on this machine and did not answer",
+            observed=f"{machine.version}: {failed.get('why')}",
+            required="a version that works here",
+            fix="set kimi_nvidia_driver_version to another; to try it again, remove "
+            "/var/lib/kimi/state/driver.json",
+            source="the machine went back by itself",
+        )
+
+
+def _kept(facts: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Give what the machine keeps of our work: packages that we held, a version that failed."""
+    kept = facts["kimi"].get("driver") or {}
+    held, failed = kept.get("held"), kept.get("failed")
+    return (held if isinstance(held, list) else [], failed if isinstance(failed, dict) else {})

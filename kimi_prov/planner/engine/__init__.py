@@ -1,0 +1,1 @@
+"""Which engine runs, with which command line."""

@@ -1,0 +1,55 @@
+"""Tuning the experts' Triton kernels: what the tuner is run with, and whether it is of use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import paths
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.loader import Model
+    from kimi_prov.planner.engine.selection import Choice
+    from kimi_prov.planner.memory.cpu import Budget
+
+_SCRIPT = "benchmarks/kernels/benchmark_moe.py"
+_SOURCES = "https://raw.githubusercontent.com/vllm-project/vllm"
+# How the tuner calls the formats whose experts may run in Triton kernels.
+_DTYPES = {"bf16": "auto", "fp8": "fp8_w8a8", "int4": "int4_w4a16"}
+_MARLIN = ("int4", "nvfp4", "mxfp4")
+
+
+def document(
+    choice: Choice, model: Model, budget: Budget, weights_dir: str
+) -> dict[str, Any] | None:
+    """Give the plan's `moe_tuning`; None where this engine has no such kernels or tuner.
+
+    `read`: whether the engine would look into a table. Marlin kernels, which carry 4-bit experts
+    on NVIDIA GPUs, have none.
+    """
+    card, engine = budget.graphics, choice.engine
+    dtype = _DTYPES.get(choice.weights_format)
+    if engine.moe_tuner_sha256 is None or card is None or dtype is None:
+        return None
+    read = choice.weights_format not in _MARLIN
+    script = f"{paths.TOOLS}/tune-{engine.version}/benchmark_moe.py"
+    folder = paths.tuned(engine.version)
+    argv = [script, "--model", weights_dir, "--tp-size", str(card.ranks), "--dtype", dtype]
+    argv += ["--tune", "--save-dir", folder]
+    if card.expert_parallel:
+        argv.append("--enable-expert-parallel")
+    if model.architecture.class_name == "KimiK25ForConditionalGeneration":
+        # The tuner does not know the class; the language model's own part of the config it does.
+        argv += ["--model-prefix", "text_config"]
+    if model.trust_remote_code:
+        argv.append("--trust-remote-code")
+    return {
+        "read": read,
+        "reason": "Triton kernels carry the experts"
+        if read
+        else f"Marlin kernels carry {choice.weights_format} experts: they read no tuned table",
+        "dir": folder,
+        "script": script,
+        "url": f"{_SOURCES}/v{engine.version}/{_SCRIPT}",
+        "sha256": engine.moe_tuner_sha256,
+        "argv": argv,
+    }

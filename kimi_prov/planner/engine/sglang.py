@@ -1,0 +1,98 @@
+"""The command line of KTransformers: sglang's server with kt-kernel's experts in host memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import paths
+from kimi_prov.on_host.kt import quantise
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.loader import Model
+    from kimi_prov.planner.engine.selection import Choice
+    from kimi_prov.planner.memory.cpu import Budget
+    from kimi_prov.planner.memory.numa import Placement
+    from kimi_prov.planner.settings.parsing import Wishes
+
+# Registry of kt 0.7.2.
+_PREFILL_FROM = 400
+# Methods without a way back to the GPU's form. Converted experts have none. Of INT4 the server
+# makes parameters that want gradients, which integers cannot have: it ends at the first long
+# prompt (sglang-kt 0.7.2, kt_ep_wrapper.py:2692, seen on an H200).
+_NO_GPU_PREFILL = frozenset({*quantise.KERNELS, "RAWINT4"})
+# A pass that takes longer ends the server; of its own 300 s a long prompt on few cores takes more.
+_WATCHDOG_S = 1800
+
+
+def prefill_from(method: object) -> int | None:
+    """Give the tokens from which a prompt goes over the GPU, layer by layer; None: never."""
+    return None if method in _NO_GPU_PREFILL else _PREFILL_FROM
+
+
+def flags(
+    wishes: Wishes, model: Model, choice: Choice, budget: Budget, place: Placement
+) -> dict[str, Any]:
+    """Give the flags of sglang-kt 0.7.2 but those of one instance.
+
+    Deferred experts are left to the inventory: they win time and change what a layer sees.
+    """
+    card = budget.graphics
+    assert card is not None, "a hybrid without GPU"  # noqa: S101
+    pools = place.pools
+    method = (choice.engine.methods or {}).get(choice.weights_format, "RAWINT4")
+    start = prefill_from(wishes.engine_args.get("kt-method") or method)
+    on_gpu = {} if start is None else {"kt-gpu-prefill-token-threshold": start}
+    chosen: dict[str, Any] = {
+        "kt-method": method,
+        "kt-cpuinfer": place.pool_threads,
+        "kt-threadpool-count": len(pools),
+        "kt-numa-nodes": list(pools),
+        "kt-num-gpu-experts": card.experts,
+        **on_gpu,
+        "tensor-parallel-size": card.ranks,
+        "mem-fraction-static": _fraction(budget),
+        "context-length": budget.context,
+        "max-total-tokens": max(budget.kv_tokens, budget.context),
+        "max-running-requests": int(wishes.concurrency),
+        "chunked-prefill-size": card.batched_tokens,
+        "attention-backend": "flashinfer",
+        "disable-shared-experts-fusion": True,
+        "watchdog-timeout": _WATCHDOG_S,
+        "trust-remote-code": True,
+        "enable-metrics": True,
+    }
+    if budget.kv_dtype == "fp8":
+        chosen["kv-cache-dtype"] = "fp8_e4m3"
+    if model.tool_call_parser:
+        chosen["tool-call-parser"] = model.tool_call_parser
+    if model.reasoning_parser:
+        chosen["reasoning-parser"] = model.reasoning_parser
+    return chosen
+
+
+def environment(env_dir: str) -> dict[str, str]:
+    """Give what sglang reads: where kernels and compiler are, and to leave the model's config.
+
+    `env_dir` is the engine's own directory: a link would lead to another version's one day.
+
+    The kernels that the installation assembles are not in its environment: they are verified at
+    each start, which wants the directory writable and 4 GB free there (payload_runtime.py of
+    sgl_kernel 0.3.21.post2). The rest is compiled at the first start, by ninja and nvcc.
+    """
+    toolkit = f"{env_dir}/cuda"
+    return {
+        "CUDA_HOME": toolkit,
+        "LD_LIBRARY_PATH": f"{toolkit}/lib64",
+        "PATH": f"{env_dir}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        # Else every model of DeepSeek's architecture gets DeepSeek V4's configuration, and fails.
+        "SGLANG_APPLY_CONFIG_BACKUP": "none",
+        "SGL_KERNEL_KT_CACHE_DIR": paths.KT_CUDA,
+    }
+
+
+def _fraction(budget: Budget) -> float:
+    """Share of a GPU for weights and cache; what a staged layer and kernels need stays free."""
+    card = budget.graphics
+    assert card is not None  # noqa: S101
+    share = (card.weights + max(0, budget.kv_bytes)) / max(1, card.memory)
+    return min(0.98, max(0.5, int(share * 100 + 1) / 100))

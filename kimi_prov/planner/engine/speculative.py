@@ -1,0 +1,123 @@
+"""Speculative decoding: a small draft model guesses tokens, the large one verifies them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.catalog.loader import number
+from kimi_prov.contract import paths
+from kimi_prov.planner.storage import weights
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.loader import Catalogue, Draft, Engine, Model
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.parsing import Wishes
+
+# Graphs of the passes that verify: 1.92 GiB with a draft, 0.44 without, and buffers (4x H200, vLLM
+# 0.25.1, 2026-11-21).
+_GRAPHS_BYTES = 1536 << 20
+
+
+def wanted(wishes: Wishes, catalogue: Catalogue, engine: Engine) -> Draft | None:
+    """Give the draft that this engine loads; None where none is asked for or it cannot.
+
+    Raises UserError for a name that is not in the catalogue.
+    """
+    if not wishes.speculative_model:
+        return None
+    draft = catalogue.draft(wishes.speculative_model)
+    able = engine.name == "vllm" and engine.variant == "cuda"
+    return draft if able and number(engine.version) >= number(draft.least) else None
+
+
+def rank_bytes(draft: Draft | None, ranks: int) -> int:
+    """Return the bytes of the draft's weights on each of `ranks` GPUs, which share it.
+
+    Words and a head that are the large model's own are loaded once: this is an upper bound.
+    """
+    return -(-draft.size_bytes // ranks) if draft else 0
+
+
+def working_bytes(draft: Draft | None) -> int:
+    """Return what decoding with a draft takes on each GPU beside its weights and its cache."""
+    return _GRAPHS_BYTES if draft else 0
+
+
+def kv_bytes_per_token(draft: Draft | None, dtype_bytes: int, ranks: int) -> int:
+    """Return what the draft adds to the cache of one token on each of `ranks` GPUs."""
+    if draft is None:
+        return 0
+    return draft.kv_values * dtype_bytes // (ranks if draft.kv_split else 1)
+
+
+def document(
+    wishes: Wishes, catalogue: Catalogue, model: Model, engine: Engine, findings: Findings
+) -> dict[str, Any] | None:
+    """Give the plan's `speculative`, and judge what was asked for."""
+    if not wishes.speculative_model:
+        return None
+    asked = catalogue.draft(wishes.speculative_model)
+    draft = wanted(wishes, catalogue, engine)
+    if draft is None:
+        findings.blocker(
+            "engine.draft",
+            f"{engine.name} {engine.version} ({engine.variant}) does not decode with this draft",
+            observed=f"kimi_speculative_model: {asked.name}",
+            required=f"vllm {asked.least} or newer on NVIDIA GPUs that hold all weights",
+            fix="remove kimi_speculative_model, or set kimi_engine_version to a newer one",
+            source=asked.source,
+        )
+        return None
+    if model.name not in asked.models:
+        findings.blocker(
+            "engine.draft_model",
+            f"{asked.name} was not trained for {model.name}: its guesses would be rejected",
+            observed=f"kimi_speculative_model: {asked.name}",
+            required=f"a draft for {model.name}; this one is for {', '.join(asked.models)}",
+            fix="remove kimi_speculative_model, or choose one of `kimi-prov catalog drafts`",
+            source=asked.source,
+        )
+    source, revision = weights.addressed(wishes.draft_weights_source or f"hf://{draft.repo}")
+    pinned = wishes.draft_manifest is not None or weights.COMMIT.fullmatch(revision)
+    if not pinned and not source.startswith("file://"):
+        findings.warning(
+            "weights.draft_unpinned",
+            "The draft's weights are not pinned: another download may bring other bytes",
+            observed=source,
+            required="kimi_draft_weights_manifest, or hf://REPOSITORY@ with a commit",
+            fix=f"kimi-prov catalog pin hf://{draft.repo} --output FILE, and name the file in "
+            "kimi_draft_weights_manifest",
+            source="a branch of a repository moves",
+        )
+    findings.info(
+        "engine.draft_unproven",
+        "What this draft gains was not measured by this project: it was run with random weights",
+        observed=f"{draft.name}: size and cache are estimates",
+        required="compare tokens a second with and without it (`kimi-prov bench`)",
+        source=draft.source,
+    )
+    folder = re.sub(r"[^\w.-]", "-", revision)
+    rows = wishes.draft_manifest["files"] if wishes.draft_manifest else None
+    return {
+        "name": draft.name,
+        "method": draft.method,
+        "tokens": int(wishes.speculative_tokens),
+        "source": source,
+        "dir": f"{paths.MODELS}/{draft.name}/{folder}",
+        "bytes": sum(row["size"] for row in rows) if rows else draft.size_bytes,
+        "manifest": dict(wishes.draft_manifest) if wishes.draft_manifest else None,
+    }
+
+
+def flags(found: dict[str, Any] | None) -> dict[str, Any]:
+    """Give the engine's flag for it."""
+    if found is None:
+        return {}
+    return {
+        "speculative-config": {
+            "model": found["dir"],
+            "method": found["method"],
+            "num_speculative_tokens": found["tokens"],
+        }
+    }

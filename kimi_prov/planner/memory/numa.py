@@ -1,0 +1,274 @@
+"""Where an instance runs: NUMA nodes, CPUs, and how many threads its kernels may spin on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kimi_prov.on_host.system.machine import format_list
+from kimi_prov.planner.findings import human
+
+if TYPE_CHECKING:
+    from kimi_prov.facts.host import Host, Node
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.parsing import Wishes
+
+# On so few cores there is none to share.
+_SMALL = 4
+# An instance is bound to one node where it takes at most this share of it.
+_NODE_SHARE = 0.9
+_KT_POOLS = (
+    "kt-kernel: moe-tp.hpp wants the expert's width divisible by the pools; worker_pool.h binds "
+    "each pool's memory strictly to its node"
+)
+_SOURCE = "spinning workers on every core cost 2.4 to 6 times (measured with kt-kernel and vLLM)"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """`threads`: CPUs that the kernels are pinned to; `cpus`: all that the unit may use.
+
+    `pools`: nodes that kt-kernel binds a pool to, `pool_threads` the threads of all together.
+    `gpu_nodes`: the node of each GPU that works, empty where it is not known for all of them;
+    `binds_itself`: whether the engine is told to bind each worker to its GPU's node.
+    """
+
+    numactl: tuple[str, ...]
+    nodes: tuple[int, ...]
+    cpus: str
+    threads: str
+    pools: tuple[int, ...] = ()
+    pool_threads: int = 0
+    gpu_nodes: tuple[int, ...] = ()
+    binds_itself: bool = False
+
+    @property
+    def strict(self) -> bool:
+        """Whether numactl binds its memory: what the nodes do not hold is killed, not moved."""
+        return any(word.startswith("--membind") for word in self.numactl)
+
+
+def beside(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Placement:
+    """Place the workers of `gpus` GPUs. `can_bind`: the engine binds each to its GPU's node.
+
+    An outer numactl cannot bind each worker to a node of its own: where the engine does not, all
+    go to one node where every GPU is near it and it holds `required_bytes`, else pages are spread.
+    """
+    nodes = tuple(node.id for node in host.nodes)
+    near = _near(host, gpus)
+    cpus, threads = format_list(host.cpus), _threads(host.primary)
+    if len(nodes) < 2:
+        return Placement((), nodes, cpus, threads, gpu_nodes=near)
+    if can_bind:
+        return Placement((), nodes, cpus, threads, gpu_nodes=near, binds_itself=True)
+    if len(set(near)) == 1:
+        node = next(node for node in host.nodes if node.id == near[0])
+        if required_bytes <= room_of(node):
+            return replace(_bound(node), gpu_nodes=near)
+    return Placement(("numactl", "--interleave=all"), nodes, cpus, threads, gpu_nodes=near)
+
+
+def _near(host: Host, gpus: int) -> tuple[int, ...]:
+    """Node of each GPU that works; empty unless known for every one."""
+    known = {node.id for node in host.nodes}
+    found = [card.get("numa_node") for card in host.facts["gpus"][:gpus]]
+    return tuple(found) if len(found) == gpus and known.issuperset(found) else ()
+
+
+def experts(host: Host, experts_bytes: int, width: int, findings: Findings) -> Placement:
+    """Place vLLM beside kt-kernel's pools on a machine without GPUs.
+
+    The pools take the first cores of their nodes and leave two. vLLM's main thread has the last
+    core of the first node to itself, for it waits spinning; its other threads share the pools'
+    cores there, where the pools' give way to them.
+    """
+    where = pools(host, experts_bytes, width, 0, findings)
+    first = next((n for n in host.nodes if n.id == where.pools[0]), None)
+    primary = first.primary if first else host.primary
+    count = len(where.pools)
+    shared = primary[: where.pool_threads // count] if len(primary) > _SMALL else ()
+    one = f"{where.pools[0]}"
+    return replace(
+        where,
+        numactl=("numactl", f"--cpunodebind={one}", f"--membind={one}")
+        if count == 1
+        else ("numactl", "--interleave=all"),
+        cpus=format_list(first.cpus) if first and count == 1 else format_list(host.cpus),
+        threads=",".join(filter(None, [format_list(primary[-1:]), format_list(shared)])),
+    )
+
+
+def place(host: Host, required_bytes: int, findings: Findings) -> Placement:
+    """Bind to one node where all fits there; else spread the pages evenly over all nodes.
+
+    `required_bytes` is the engine's resident memory.
+    """
+    if not host.nodes:
+        return Placement((), (), format_list(host.cpus), _threads(host.primary))
+    fitting = [n for n in host.nodes if required_bytes <= room_of(n)]
+    if fitting or len(host.nodes) == 1:
+        node = max(fitting or host.nodes, key=lambda n: (len(n.primary), -n.id))
+        _small_node(host, findings)
+        return _bound(node)
+    every = tuple(node.id for node in host.nodes)
+    return Placement(
+        ("numactl", "--interleave=all"), every, format_list(host.cpus), _threads(host.primary)
+    )
+
+
+def copies(host: Host, wishes: Wishes, engine_bytes: int, findings: Findings) -> int:
+    """Say how many engines share a machine without GPU, each on a NUMA node of its own.
+
+    `engine_bytes`: what one takes with the least cache. Several where every node holds one whole
+    and there are requests for all: a lone engine reads through the channels of one node, or over
+    the link between the sockets.
+    """
+    most = len(host.nodes)
+    fitting = [n for n in host.nodes if engine_bytes <= room_of(n)]
+    if wishes.auto("instances"):
+        all_fit = most > 1 and len(fitting) == most and engine_bytes * most <= _left(host)
+        return most if all_fit and int(wishes.concurrency) >= most else 1
+    asked = int(wishes.instances)
+    if asked > max(1, most):
+        findings.blocker(
+            "numa.instances",
+            "There are fewer NUMA nodes than engines are asked for",
+            observed=f"kimi_instances: {asked}, {most} node(s)",
+            required="a node for each",
+            fix=f"set kimi_instances to {max(1, most)} or less, or to auto",
+            source="an engine's threads spin: two on the same cores slow each other down",
+        )
+        return 1
+    if asked > 1 and len(fitting) < asked:
+        short = [n for n in roomiest(host, asked) if n not in fitting]
+        findings.blocker(
+            "numa.node_memory",
+            "A NUMA node is too small for an engine of its own",
+            observed=", ".join(f"node {n.id}: {human(n.memory_bytes)}" for n in short),
+            required=f"{human(engine_bytes)} within {_NODE_SHARE:.0%} of each of {asked} nodes",
+            fix="set kimi_instances to 1 or auto, or put more memory on these nodes",
+            source="--membind is strict: what does not fit is killed",
+        )
+    return asked
+
+
+def room_of(node: Node) -> int:
+    """Bytes of a node that an engine bound to it may take."""
+    return int(node.memory_bytes * _NODE_SHARE)
+
+
+def roomiest(host: Host, count: int) -> list[Node]:
+    """Choose the nodes with the most memory, in their order."""
+    best = sorted(host.nodes, key=lambda n: (-n.memory_bytes, n.id))[:count]
+    return sorted(best, key=lambda n: n.id)
+
+
+def one_each(host: Host, count: int) -> tuple[Placement, ...]:
+    """Bind each of `count` engines to a node of its own."""
+    return tuple(_bound(node) for node in roomiest(host, count))
+
+
+def _left(host: Host) -> int:
+    return host.memory_bytes - host.reserve_bytes
+
+
+def _bound(node: Node) -> Placement:
+    return Placement(
+        ("numactl", f"--cpunodebind={node.id}", f"--membind={node.id}"),
+        (node.id,),
+        format_list(node.cpus),
+        _threads(node.primary),
+    )
+
+
+def pools(host: Host, experts_bytes: int, width: int, gpus: int, findings: Findings) -> Placement:
+    """Place kt-kernel's pools: one a node, threads on physical cores, memory bound strictly.
+
+    The pools' count has to divide `width` (an expert is cut into as many slices), so of three or
+    six nodes two or four are used. Each node has to hold its share of `experts_bytes`; where it
+    does not, fewer nodes are no help, and the plan says so.
+    """
+    used, share, short = _slices(host, experts_bytes, width)
+    nodes, most = host.nodes, max(1, len(used))
+    # Where all memory together is too small, memory.host says so.
+    if short and host.memory_bytes >= experts_bytes:
+        findings.blocker(
+            "numa.node_memory",
+            "A NUMA node is too small for its share of the experts",
+            observed=", ".join(f"node {n.id}: {human(n.memory_bytes)}" for n in short),
+            required=f"{human(share)} on each of {most} node(s), bound strictly",
+            fix="put equal memory on every socket, or set the firmware to fewer NUMA nodes"
+            + (" (NPS1, SNC off)" if len(nodes) > host.sockets else ""),
+            source=_KT_POOLS,
+        )
+    if most < len(nodes):
+        findings.warning(
+            "numa.pools",
+            "The thread pools cannot use every NUMA node: their cores and channels lie idle",
+            observed=f"{len(nodes)} nodes on {host.sockets} socket(s), {most} used",
+            required=f"1, 2, 4 or 8 nodes (a number that divides {width})",
+            fix="set the firmware to one node a socket (SNC off, NPS1)",
+            source=_KT_POOLS,
+        )
+    cores = min((len(n.primary) for n in used), default=0)
+    # Spinning workers on every core cost 2.4 to 6 times; each GPU's process wants a core too.
+    left = max(2, -(-(gpus + 2) // max(1, most)))
+    ids = tuple(sorted(n.id for n in used))
+    return Placement(
+        numactl=(),
+        nodes=ids,
+        cpus=format_list(host.cpus),
+        threads="",
+        pools=ids or (0,),
+        pool_threads=max(1, cores - left) * max(1, most),
+    )
+
+
+def too_small(host: Host, experts_bytes: int, width: int) -> bool:
+    """Whether a node cannot hold its slice of experts that the machine as a whole could hold."""
+    return bool(_slices(host, experts_bytes, width)[2]) and host.memory_bytes >= experts_bytes
+
+
+def pool_count(host: Host, width: int) -> int:
+    """Count the nodes that get a pool: as many as there are, and as divide an expert's width."""
+    return max((n for n in (1, 2, 4, 8) if n <= len(host.nodes) and width % n == 0), default=1)
+
+
+def _slices(host: Host, experts_bytes: int, width: int) -> tuple[list[Node], int, list[Node]]:
+    """Give the nodes that get a slice, its bytes, and those of them that it does not fit."""
+    nodes = sorted(host.nodes, key=lambda n: (-n.memory_bytes, n.id))
+    most = pool_count(host, width)
+    used = _spread(host, nodes, most)
+    share = -(-experts_bytes // most)
+    reserve = host.reserve_bytes // max(1, len(nodes))
+    return used, share, [n for n in used if n.memory_bytes - reserve < share]
+
+
+def _spread(host: Host, nodes: list[Node], count: int) -> list[Node]:
+    """Choose nodes evenly from all sockets, so that every socket's channels are read."""
+    if count == len(nodes) or host.sockets < 2:
+        return nodes[:count]
+    ordered = sorted(nodes, key=lambda n: n.id)
+    size = max(1, len(ordered) // host.sockets)
+    sockets = [ordered[i : i + size] for i in range(0, len(ordered), size)]
+    dealt = [group[place] for place in range(size) for group in sockets if place < len(group)]
+    return dealt[:count]
+
+
+def _threads(primary: tuple[int, ...]) -> str:
+    """Cores for the kernels: the last ones, with two left free (one on a very small machine)."""
+    left = 2 if len(primary) > 4 else 1
+    return format_list(primary[left:] or primary)
+
+
+def _small_node(host: Host, findings: Findings) -> None:
+    """Say where a virtual machine's node sizes were not believed."""
+    shown = sum(int(n.get("memory_total_bytes") or 0) for n in host.facts["numa"]["nodes"])
+    if host.virtual and shown < host.memory_bytes * 0.8:
+        findings.info(
+            "numa.node_size",
+            "The NUMA nodes show less memory than the machine has; the total was trusted",
+            observed=f"nodes {shown >> 20} MiB, machine {host.memory_bytes >> 20} MiB",
+            required="a virtual machine gets its memory as it is used",
+            source="seen on a virtual machine with 125 GiB and one node of 4443 MB",
+        )

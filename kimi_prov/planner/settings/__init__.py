@@ -1,0 +1,1 @@
+"""Inventory variables: definitions and parsing."""

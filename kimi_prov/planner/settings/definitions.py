@@ -1,0 +1,448 @@
+"""Every inventory variable there is: the one table that checks, documentation and templates use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal[
+    "text",  # a string
+    "choice",  # one of `choices`
+    "count",  # a whole number of at least 1
+    "port",
+    "seconds",
+    "url",  # http or https
+    "source",  # where weights come from
+    "links",  # a URL, or a directory on the control machine
+    "file",  # a file on the control machine
+    "networks",  # a list of IPv4 and IPv6 networks
+    "texts",  # a list of strings
+    "urls",
+    "fingerprint",  # 40 hexadecimal digits
+    "flags",  # a mapping of engine flag to value; null removes the flag
+]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable. `auto`: the word auto is taken too, and means that the planner chooses."""
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    example: str
+    group: str
+    auto: bool = False
+    choices: tuple[str, ...] = ()
+
+
+def _v(  # noqa: PLR0913  (a row of the table)
+    group: str,
+    name: str,
+    kind: Kind,
+    default: object,
+    example: str,
+    text: str,
+    *,
+    auto: bool = False,
+    choices: tuple[str, ...] = (),
+) -> Variable:
+    return Variable(f"kimi_{name}", kind, default, text, example, group, auto, choices)
+
+
+_MODEL = "What is served"
+_WEIGHTS = "Weights"
+_MEMORY = "Memory"
+_DOOR = "The opened port"
+_ENGINE = "Engine"
+_DRIVER = "NVIDIA driver"
+_SITE = "Sites behind a mirror"
+
+VARIABLES: tuple[Variable, ...] = (
+    _v(
+        _MODEL,
+        "model",
+        "text",
+        None,
+        "kimi-k2.5",
+        "The model, by its repository's name in lower case. The only variable without a default.",
+    ),
+    _v(
+        _MODEL,
+        "context",
+        "count",
+        "auto",
+        "32768",
+        "Tokens of one conversation, question and answer together. auto: what the model allows "
+        "and memory holds.",
+        auto=True,
+    ),
+    _v(_MODEL, "concurrency", "count", 16, "16", "Requests served at the same time."),
+    _v(
+        _MODEL,
+        "served_names",
+        "texts",
+        [],
+        "[kimi, kimi-k2.5]",
+        "Names by which clients may ask for the model. Empty: the model's own name.",
+    ),
+    _v(
+        _WEIGHTS,
+        "weights_source",
+        "source",
+        None,
+        "hf://moonshotai/Kimi-K2.5@COMMIT",
+        "file:///DIRECTORY on the machine itself, an http(s) URL of a directory, or "
+        "hf://REPOSITORY@REVISION. Not set: the model's own repository.",
+    ),
+    _v(
+        _WEIGHTS,
+        "weights_manifest",
+        "file",
+        None,
+        "manifests/kimi-k2.5.json",
+        "File on the control machine that pins size and SHA-256 of each file. Not set: the "
+        "source's own kimi-manifest.json, or what the hub tells.",
+    ),
+    _v(
+        _WEIGHTS,
+        "weights_format",
+        "choice",
+        "auto",
+        "int4",
+        "Number format of the routed experts. auto: the model's native one.",
+        auto=True,
+        choices=("int4", "nvfp4", "mxfp4", "fp8", "bf16"),
+    ),
+    _v(
+        _WEIGHTS,
+        "kt_method",
+        "choice",
+        "auto",
+        "AMXINT4",
+        "How kt-kernel keeps the experts, for KTransformers. auto: as the files have them (int4, "
+        "fp8, bf16), without loss. AMXINT4 and AMXINT8 quantise once more, with loss; AMXINT4 "
+        "takes half of fp8's memory.",
+        auto=True,
+        choices=("AMXINT4", "AMXINT8"),
+    ),
+    _v(
+        _WEIGHTS,
+        "kt_weights_source",
+        "source",
+        None,
+        "file:///srv/kimi-k2-amxint4",
+        "Where experts come from that were converted for kimi_kt_method elsewhere, for as many "
+        "thread pools as the plan has. Not set: they are converted on the machine, from bf16 or "
+        "fp8 weights.",
+    ),
+    _v(
+        _WEIGHTS,
+        "kt_weights_manifest",
+        "file",
+        None,
+        "manifests/kimi-k2-amxint4.json",
+        "File on the control machine that pins the converted experts, as kimi_weights_manifest "
+        "does.",
+    ),
+    _v(
+        _WEIGHTS,
+        "draft_weights_source",
+        "source",
+        None,
+        "file:///srv/kimi-k2.5-eagle3-mla",
+        "Where the draft's weights come from. Not set: the draft's own repository.",
+    ),
+    _v(
+        _WEIGHTS,
+        "draft_weights_manifest",
+        "file",
+        None,
+        "manifests/kimi-k2.5-eagle3-mla.json",
+        "File on the control machine that pins the draft's files, as kimi_weights_manifest does.",
+    ),
+    _v(_WEIGHTS, "weights_workers", "count", 4, "8", "Files fetched and verified in parallel."),
+    _v(
+        _WEIGHTS,
+        "hf_endpoint",
+        "url",
+        None,
+        "https://hub.example.com",
+        "A hub that speaks Hugging Face's protocol, in place of huggingface.co.",
+    ),
+    _v(
+        _WEIGHTS,
+        "hf_token_file",
+        "file",
+        None,
+        "~/.cache/huggingface/token",
+        "File on the control machine that holds the hub's token. It is copied, never logged.",
+    ),
+    _v(
+        _MEMORY,
+        "ram_disk",
+        "choice",
+        "auto",
+        "never",
+        "Keep a verified copy of the weights in memory. auto: where memory holds it beside the "
+        "engine. always: also where the planner would not, unless it cannot fit at all.",
+        choices=("auto", "always", "never"),
+    ),
+    _v(
+        _MEMORY,
+        "instances",
+        "count",
+        "auto",
+        "2",
+        "Engines on a machine without GPU, each bound to a NUMA node of its own, behind one port. "
+        "auto: one a node where every node holds an engine whole and requests are enough for all, "
+        "else one.",
+        auto=True,
+    ),
+    _v(
+        _MEMORY,
+        "kv_dtype",
+        "choice",
+        "auto",
+        "fp8",
+        "Number format of the cache on GPUs. auto: bf16, or fp8 where only that holds the context.",
+        auto=True,
+        choices=("bf16", "fp8"),
+    ),
+    _v(_DOOR, "port", "port", 8000, "443", "TCP port of the API. Engines take the ports after it."),
+    _v(
+        _DOOR,
+        "allowed_networks",
+        "networks",
+        [],
+        '["10.0.0.0/8", "fd00::/8"]',
+        "Networks from which the port may be reached. Empty: from the machine itself alone.",
+    ),
+    _v(
+        _DOOR,
+        "tls_cert_file",
+        "file",
+        None,
+        "certs/server.pem",
+        "Certificate chain (PEM) on the control machine. Not set: a self-signed one is made.",
+    ),
+    _v(
+        _DOOR,
+        "tls_key_file",
+        "file",
+        None,
+        "certs/server.key",
+        "Private key of the certificate, on the control machine.",
+    ),
+    _v(
+        _DOOR,
+        "tls_names",
+        "texts",
+        [],
+        "[kimi.example.com]",
+        "Names and addresses in the self-signed certificate, beside the machine's own.",
+    ),
+    _v(
+        _DOOR,
+        "api_keys_file",
+        "file",
+        None,
+        "secrets/api-keys",
+        "File on the control machine with lines NAME:KEY or NAME:sha256:HEX. Not set: a first key "
+        "is made, and `kimi-prov key` shows it once.",
+    ),
+    _v(
+        _ENGINE,
+        "engine",
+        "choice",
+        "auto",
+        "vllm",
+        "The engine. auto: what serves the model on this machine.",
+        auto=True,
+        choices=("vllm", "ktransformers"),
+    ),
+    _v(
+        _ENGINE,
+        "engine_version",
+        "text",
+        "auto",
+        "0.32.0",
+        "Its version. auto: the one that the catalogue pins.",
+        auto=True,
+    ),
+    _v(
+        _ENGINE,
+        "engine_args",
+        "flags",
+        {},
+        "{max-num-batched-tokens: 4096, enforce-eager: null}",
+        "Flags merged over the plan's; a value of null takes a flag away.",
+    ),
+    _v(
+        _ENGINE,
+        "experts",
+        "choice",
+        "auto",
+        "vllm",
+        "Who computes INT4 experts without a GPU: kt-kernel inside vLLM, or vLLM's own (more "
+        "memory, an hour and more at every start). auto: kt-kernel where the machine can.",
+        auto=True,
+        choices=("kt", "vllm"),
+    ),
+    _v(
+        _ENGINE,
+        "speculative_model",
+        "text",
+        None,
+        "kimi-k2.5-eagle3-mla",
+        "A draft model that guesses tokens for the large one to verify; `kimi-prov catalog drafts` "
+        "lists them. Not set: none.",
+    ),
+    _v(
+        _ENGINE,
+        "speculative_tokens",
+        "count",
+        3,
+        "3",
+        "Tokens that the draft guesses before the model verifies them.",
+    ),
+    _v(
+        _ENGINE,
+        "engine_stand_in",
+        "source",
+        None,
+        "file:///opt/models/kimi-k2-lab",
+        "For machines without the hardware: plan as ever, and serve the tiny model kimi-k2-lab "
+        "from this source with vLLM's CPU build in place of it. Every output says so.",
+    ),
+    _v(
+        _ENGINE,
+        "start_timeout_s",
+        "seconds",
+        "auto",
+        "7200",
+        "Seconds until the engine has to answer. auto: by the size of the weights. The unit itself "
+        "waits an hour at least.",
+        auto=True,
+    ),
+    _v(
+        _DRIVER,
+        "nvidia_driver_version",
+        "text",
+        "auto",
+        "580.159.04",
+        "Version of the driver, without the package's own revision. auto: the present one where it "
+        "is new enough, else the one that the catalogue pins.",
+        auto=True,
+    ),
+    _v(
+        _DRIVER,
+        "nvidia_repo_url",
+        "url",
+        None,
+        "https://nvidia.example.com/cuda/repos/debian12/x86_64",
+        "A mirror of NVIDIA's repository for the machine's distribution. Not set: NVIDIA's own.",
+    ),
+    _v(
+        _DRIVER,
+        "nvidia_repo_key_url",
+        "url",
+        None,
+        "https://nvidia.example.com/key.asc",
+        "The key that signs it. Not set: the file of NVIDIA's name in the repository.",
+    ),
+    _v(
+        _DRIVER,
+        "nvidia_repo_key_fingerprint",
+        "fingerprint",
+        None,
+        "EB693B3035CD5710E231E123A4B469963BF863CC",
+        "The key is taken only if this is its fingerprint. Not set: that of NVIDIA's key.",
+    ),
+    _v(
+        _SITE,
+        "ca_bundle",
+        "file",
+        None,
+        "/etc/ssl/certs/ca-certificates.crt",
+        "PEM file on the control machine; pip, uv, the hub client and the download trust it.",
+    ),
+    _v(_SITE, "pip_index_url", "url", None, "https://pypi.example.com/simple", "Package index."),
+    _v(
+        _SITE,
+        "pip_extra_index_urls",
+        "urls",
+        [],
+        "[https://more.example.com/simple]",
+        "Further package indexes.",
+    ),
+    _v(
+        _SITE,
+        "pip_find_links",
+        "links",
+        None,
+        "/srv/wheels",
+        "A URL, or a directory on the control machine from which the wheels that the lock names "
+        "are copied.",
+    ),
+    _v(
+        _SITE,
+        "torch_index_url",
+        "url",
+        None,
+        "https://download.pytorch.org/whl/cpu",
+        "Index for builds of torch that the package index lacks.",
+    ),
+    _v(
+        _SITE,
+        "apt_mirror",
+        "url",
+        None,
+        "https://debian.example.com/debian",
+        "Debian mirror that the machine's packages come from.",
+    ),
+)
+
+BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+# Set by the product itself while a playbook runs; nobody writes them in an inventory.
+INTERNAL = frozenset({"kimi_plan", "kimi_facts", "kimi_key_rotate"})
+
+
+def table() -> str:
+    """Give the documentation of every variable as Markdown: `docs/variables.md`."""
+    lines = [
+        "# Variables",
+        "",
+        "Wishes in an inventory. All but `kimi_model` have a default; what is written there wins",
+        "over what the planner would choose, and where the two contradict each other the plan says",
+        "so. Paths on the control machine are relative to the inventory's directory.",
+        "",
+        "Made from `kimi_prov/planner/settings/definitions.py` by `python -m kimi_prov.planner.settings.definitions`.",
+    ]
+    for group in dict.fromkeys(variable.group for variable in VARIABLES):
+        lines += [
+            "",
+            f"## {group}",
+            "",
+            "| variable | type | default | |",
+            "| --- | --- | --- | --- |",
+        ]
+        lines += [_row(variable) for variable in VARIABLES if variable.group == group]
+    return "\n".join(lines) + "\n"
+
+
+def _row(variable: Variable) -> str:
+    kind = " \\| ".join(variable.choices) if variable.choices else variable.kind
+    if variable.auto:
+        kind += " \\| auto"
+    default = "" if variable.default in (None, [], {}) else f"`{variable.default}`"
+    return (
+        f"| `{variable.name}` | {kind} | {default} | {variable.help}"
+        f" Example: `{variable.example}` |"
+    )
+
+
+if __name__ == "__main__":
+    print(table(), end="")  # noqa: T201  (it is what the command is for)

@@ -1,0 +1,331 @@
+"""Inventory variables as typed wishes; what is wrong is refused with file, line, nearest name."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kimi_prov.errors import UserError
+from kimi_prov.planner.settings.definitions import BY_NAME, INTERNAL, VARIABLES, Variable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Locate = Callable[[str], str | None]
+
+_FLAG = re.compile(r"[a-z][a-z0-9.-]*")
+_SOURCES = "file:///DIRECTORY, http(s)://HOST/PATH or hf://OWNER/NAME@REVISION"
+_HUB = re.compile(r"hf://[\w.-]+/[\w.-]+(@[\w./-]+)?")
+_TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What one host's operator asked for, checked. Paths are absolute, on the control machine.
+
+    None and "auto" leave the choice to the planner. `host` and `address` are the inventory's.
+    """
+
+    host: str
+    address: str | None
+    values: Mapping[str, Any]
+    manifest: Mapping[str, Any] | None = None
+    draft_manifest: Mapping[str, Any] | None = None
+    kt_manifest: Mapping[str, Any] | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (its type is in the table)
+        """Value of the variable `kimi_<name>`."""
+        try:
+            return self.values[f"kimi_{name}"]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def auto(self, name: str) -> bool:
+        """Whether the planner is to choose."""
+        return self.values[f"kimi_{name}"] in (None, "auto")
+
+
+def parse(
+    variables: Mapping[str, Any],
+    *,
+    host: str,
+    base: Path | None = None,
+    locate: Locate | None = None,
+) -> Wishes:
+    """Check one host's variables; others than `kimi_*` are not looked at.
+
+    `base`: directory that relative paths start from. `locate` tells "FILE:LINE" of a variable.
+    Raises UserError for the first that is wrong.
+    """
+    find = locate or (lambda _name: None)
+    names = sorted(str(n) for n in variables if str(n).startswith("kimi_") and n not in INTERNAL)
+    for name in names:
+        if name not in BY_NAME:
+            raise _unknown(name, find(name))
+    values = {}
+    for variable in VARIABLES:
+        place = _Place(variable, host, find(variable.name) if variable.name in names else None)
+        values[variable.name] = _value(variable, variables.get(variable.name), place, base)
+    if values["kimi_model"] is None:
+        raise UserError(
+            f"host {host}: kimi_model is not set",
+            fix="name the model in the inventory, for example  kimi_model: kimi-k2.5",
+        )
+    if (values["kimi_tls_cert_file"] is None) != (values["kimi_tls_key_file"] is None):
+        raise UserError(
+            f"host {host}: kimi_tls_cert_file and kimi_tls_key_file go together, one is not set",
+            fix="set both, or neither for a self-signed certificate",
+        )
+    if values["kimi_kt_weights_manifest"] and values["kimi_kt_weights_source"] is None:
+        raise UserError(
+            f"host {host}: kimi_kt_weights_manifest is set and kimi_kt_weights_source is not",
+            fix="name the converted experts in kimi_kt_weights_source, or remove the manifest",
+        )
+    manifest = values["kimi_weights_manifest"]
+    draft = values["kimi_draft_weights_manifest"]
+    converted = values["kimi_kt_weights_manifest"]
+    address = variables.get("ansible_host")
+    return Wishes(
+        host=host,
+        address=str(address) if address else None,
+        values=values,
+        manifest=_manifest(Path(manifest)) if manifest else None,
+        draft_manifest=_manifest(Path(draft)) if draft else None,
+        kt_manifest=_manifest(Path(converted)) if converted else None,
+        places={name: where for name in names if (where := find(name))},
+    )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A variable and where it was written, for messages."""
+
+    variable: Variable
+    host: str
+    where: str | None
+
+    def refuse(self, value: object, expected: str) -> UserError:
+        at = self.where or f"host {self.host}"
+        shown = json.dumps(value, default=str) if not isinstance(value, str) else repr(value)
+        return UserError(
+            f"{at}: {self.variable.name}: expected {expected}, found {shown[:120]}",
+            fix=f"write for example  {self.variable.name}: {self.variable.example}",
+        )
+
+
+def _unknown(name: str, where: str | None) -> UserError:
+    # Compared without the prefix that they all share: it would make everything look alike.
+    tails = {known.removeprefix("kimi_"): known for known in BY_NAME}
+    close = difflib.get_close_matches(name.removeprefix("kimi_"), tails, n=2, cutoff=0.6)
+    near = [tails[tail] for tail in close]
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return UserError(
+        f"{where or 'the inventory'}: unknown variable {name}{hint}",
+        fix=f"rename it to {near[0]}, or remove it; docs/variables.md lists them all"
+        if near
+        else "remove it; docs/variables.md lists all variables",
+    )
+
+
+def _value(variable: Variable, value: object, place: _Place, base: Path | None) -> Any:  # noqa: ANN401
+    if value is None or value == "":
+        return variable.default
+    if variable.auto and value == "auto":
+        return "auto"
+    return _CHECKS[variable.kind](value, place, base)
+
+
+def _text(value: object, place: _Place, _base: Path | None) -> str:
+    # YAML reads 0.32 as a number: the text that was meant cannot be told from it any more.
+    if not isinstance(value, str):
+        raise place.refuse(value, "text (in quotes where it looks like a number)")
+    if not _TEXT.fullmatch(value):
+        raise place.refuse(value, "text without spaces or control characters")
+    return str(value)
+
+
+def _choice(value: object, place: _Place, _base: Path | None) -> str:
+    allowed = place.variable.choices + (("auto",) if place.variable.auto else ())
+    if isinstance(value, str) and value in allowed:
+        return str(value)
+    near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.4)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    raise place.refuse(value, f"one of {', '.join(allowed)}{hint}")
+
+
+def _whole(value: object) -> int | None:
+    """Give a whole number, also one that Ansible's templates or -e turned into text."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value.strip()):
+        return int(value)
+    return None
+
+
+def _count(value: object, place: _Place, _base: Path | None) -> int:
+    number = _whole(value)
+    if number is None or not 1 <= number <= 100_000_000:
+        raise place.refuse(value, "a whole number of at least 1")
+    return number
+
+
+def _port(value: object, place: _Place, _base: Path | None) -> int:
+    number = _whole(value)
+    # The engines take the ports after it.
+    if number is None or not 1 <= number <= 65000:
+        raise place.refuse(value, "a TCP port from 1 to 65000")
+    return number
+
+
+def _url(value: object, place: _Place, _base: Path | None) -> str:
+    if isinstance(value, str):
+        try:
+            parts = urlsplit(value)
+        except ValueError:
+            parts = urlsplit("")
+        if "@" in parts.netloc:
+            # A URL ends up in plans, logs and process lists: what is secret has no place in it.
+            raise place.refuse(
+                "a URL with credentials", "a URL without user and password (use a .netrc file)"
+            )
+        if parts.scheme in ("http", "https") and parts.hostname and not re.search(r"\s", value):
+            return str(value)
+    raise place.refuse(value, "an http or https URL")
+
+
+def _fingerprint(value: object, place: _Place, _base: Path | None) -> str:
+    bare = re.sub(r"\s", "", value).upper() if isinstance(value, str) else ""
+    if re.fullmatch(r"[0-9A-F]{40}", bare):
+        return bare
+    raise place.refuse(value, "the 40 hexadecimal digits of a key's fingerprint, in quotes")
+
+
+def _source(value: object, place: _Place, base: Path | None) -> str:
+    if isinstance(value, str):
+        if value.startswith("file:///") and ".." not in value and not re.search(r"\s", value):
+            return value.rstrip("/")
+        if _HUB.fullmatch(value):
+            return str(value)
+        if value.startswith(("http://", "https://")):
+            return _url(value, place, base).rstrip("/")
+    raise place.refuse(value, _SOURCES)
+
+
+def _path(value: object, place: _Place, base: Path | None) -> Path:
+    if not isinstance(value, str) or "\0" in value:
+        raise place.refuse(value, "a path on the control machine")
+    try:
+        return (base or Path.cwd()) / Path(value).expanduser()
+    except RuntimeError:
+        raise place.refuse(value, "a path on the control machine") from None
+
+
+def _file(value: object, place: _Place, base: Path | None) -> str:
+    path = _path(value, place, base)
+    try:
+        with path.open("rb"):
+            return str(path)
+    except OSError as error:
+        at = place.where or f"host {place.host}"
+        raise UserError(
+            f"{at}: {place.variable.name}: {path} on this machine cannot be read: {error.strerror}",
+            fix="name a file that is there; relative paths start at the inventory's directory",
+        ) from None
+
+
+def _links(value: object, place: _Place, base: Path | None) -> str:
+    if isinstance(value, str) and value.startswith(("http://", "https://")):
+        return _url(value, place, base)
+    path = _path(value, place, base)
+    if not path.is_dir():
+        raise place.refuse(value, "a URL or a directory on the control machine that is there")
+    return str(path)
+
+
+def _list(value: object, place: _Place) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    raise place.refuse(value, "a list")
+
+
+def _texts(value: object, place: _Place, base: Path | None) -> list[str]:
+    return [_text(item, place, base) for item in _list(value, place)]
+
+
+def _urls(value: object, place: _Place, base: Path | None) -> list[str]:
+    return [_url(item, place, base) for item in _list(value, place)]
+
+
+def _networks(value: object, place: _Place, _base: Path | None) -> list[str]:
+    found = []
+    for item in _list(value, place):
+        try:
+            # As text: ipaddress takes a bare number for an address.
+            found.append(str(ipaddress.ip_network(str(item), strict=True)))
+        except ValueError:
+            raise place.refuse(
+                item, "networks such as 10.0.0.0/8 or fd00::/8, with no bits set behind the mask"
+            ) from None
+    return list(dict.fromkeys(found))
+
+
+def _flags(value: object, place: _Place, _base: Path | None) -> dict[str, Any]:
+    if not hasattr(value, "items"):
+        raise place.refuse(value, "a mapping of flag to value")
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        flag = str(key).lstrip("-").replace("_", "-")
+        if not _FLAG.fullmatch(flag):
+            raise place.refuse(key, "a flag's name such as max-num-batched-tokens")
+        try:
+            found[flag] = json.loads(json.dumps(item))
+        except (TypeError, ValueError):
+            raise place.refuse(item, "a text, number, true, false, null, list or mapping") from None
+    return found
+
+
+_CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
+    "text": _text,
+    "choice": _choice,
+    "count": _count,
+    "seconds": _count,
+    "port": _port,
+    "url": _url,
+    "urls": _urls,
+    "source": _source,
+    "file": _file,
+    "fingerprint": _fingerprint,
+    "links": _links,
+    "networks": _networks,
+    "texts": _texts,
+    "flags": _flags,
+}
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """Read a manifest of the control machine: files with path, size and SHA-256, every one."""
+    expected = 'expected {"files": [{"path": TEXT, "size": BYTES, "sha256": 64 HEX DIGITS}, ...]}'
+    fix = "make one with  kimi-prov catalog pin hf://REPOSITORY@REVISION --output FILE"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        rows = [
+            {"path": str(r["path"]), "size": int(r["size"]), "sha256": str(r["sha256"]).lower()}
+            for r in document["files"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise UserError(f"{path}: {expected}", fix=fix) from None
+    for number, row in enumerate(rows):
+        if not re.fullmatch(r"[0-9a-f]{64}", str(row["sha256"])):
+            raise UserError(f"{path}: files[{number}] ({row['path']}): {expected}", fix=fix)
+    if not rows:
+        raise UserError(f"{path}: it lists no file; {expected}", fix=fix)
+    return {"files": sorted(rows, key=lambda row: str(row["path"]))}

@@ -1,0 +1,1 @@
+"""Where the weights lie: disk, RAM disk, converted forms."""

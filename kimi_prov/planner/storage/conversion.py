@@ -1,0 +1,215 @@
+"""Experts that kt-kernel reads converted, AMXINT4 and AMXINT8: fetched, or made on the machine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import paths
+from kimi_prov.on_host.kt import quantise
+from kimi_prov.planner.findings import human
+from kimi_prov.planner.memory.gpu import whole
+from kimi_prov.planner.storage import weights as storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.loader import Model
+    from kimi_prov.planner.engine.selection import Choice
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.storage.weights import Weights
+
+# Formats of a checkpoint that kt-kernel's kernels quantise from.
+_INPUTS = ("bf16", "fp8")
+# Relative error of a layer's output against the weights that it was made from, Gaussian ones.
+_LOSS = {"AMXINT4": "0.24 to 0.30", "AMXINT8": "0.02"}
+_SOURCE = (
+    "kt-kernel 0.7.2, measured; RAWINT4 serves Kimi's own int4 files with 0.0096 and converts "
+    "nothing"
+)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Where the converted experts are, and how many bytes; `source` None: they are made here.
+
+    `layer_bytes`: what one layer of them takes, and once more while it is made. `pools`: thread
+    pools that the files are sliced for.
+    """
+
+    method: str
+    directory: str
+    size_bytes: int
+    layer_bytes: int
+    pools: int
+    source: str | None
+
+    @property
+    def room_bytes(self) -> int:
+        """Disk that it takes at most."""
+        return self.size_bytes + (self.layer_bytes if self.source is None else 0)
+
+
+def wanted(
+    wishes: Wishes,
+    model: Model,
+    choice: Choice,
+    weights: Weights,
+    flags: Mapping[str, Any],
+    findings: Findings,
+) -> Converted | None:
+    """Decide where converted experts come from; None where nobody asked for any.
+
+    `flags` are the engine's, the inventory's over the plan's: the files are sliced for its pools.
+    """
+    flag = flags.get("kt-method")
+    if flag in quantise.KERNELS and flag != wishes.kt_method:
+        findings.blocker(
+            "conversion.flag",
+            f"--kt-method {flag} reads converted weights, and the plan has none",
+            observed=f"kimi_engine_args: kt-method: {flag}",
+            required="the variable kimi_kt_method, which plans them",
+            fix=f"remove kt-method from kimi_engine_args and set kimi_kt_method: {flag}",
+            source=_SOURCE,
+        )
+    if wishes.auto("kt_method"):
+        if wishes.kt_weights_source is not None:
+            findings.blocker(
+                "conversion.method",
+                "What the given experts were converted to is not said",
+                observed="kimi_kt_weights_source is set, and kimi_kt_method is auto",
+                required=f"kimi_kt_method: {' or '.join(quantise.KERNELS)}",
+                fix="set kimi_kt_method, or remove kimi_kt_weights_source",
+                source=_SOURCE,
+            )
+        return None
+    method = str(wishes.kt_method)
+    if not choice.hybrid:
+        findings.blocker(
+            "conversion.engine",
+            f"{method} is a method of KTransformers, and the plan's engine is {choice.engine.name}",
+            observed=f"kimi_kt_method: {method}",
+            required="KTransformers beside an NVIDIA GPU",
+            fix="set kimi_engine: ktransformers, or remove kimi_kt_method",
+            source=_SOURCE,
+        )
+        return None
+    if flags.get("kt-gpu-prefill-token-threshold"):
+        findings.blocker(
+            "conversion.prefill",
+            f"{method} experts cannot be given back to the GPU for long prompts",
+            observed="kimi_engine_args: kt-gpu-prefill-token-threshold",
+            required="no threshold: the first long prompt would end the server",
+            fix="remove kt-gpu-prefill-token-threshold from kimi_engine_args",
+            source="kt-kernel 0.7.2: AMXMoEWrapper lacks submit_write_weight_scale_to_buffer, "
+            "which sglang-kt's kt_ep_wrapper calls",
+        )
+    shape = model.architecture
+    pools = whole(flags.get("kt-threadpool-count")) or 1
+    width = (shape.expert_hidden or shape.hidden, shape.expert_width)
+    layer = quantise.layer_bytes(method, shape.experts, *width, pools)
+    size = layer * (shape.layers - shape.dense_layers)
+    if wishes.kt_manifest is not None:
+        size = sum(int(row["size"]) for row in wishes.kt_manifest["files"])
+    source, directory = wishes.kt_weights_source, f"{weights.directory}-{method.lower()}-{pools}"
+    if source is not None:
+        source, directory = _given(str(source), model, method)
+    found = Converted(method, directory, size, layer, pools, source)
+    _judge(wishes, choice, weights, found, findings)
+    return found
+
+
+def document(
+    found: Converted | None, choice: Choice, model: Model, flags: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Give the plan's `conversion`; null where nothing is converted on the machine."""
+    if found is None or found.source is not None:
+        return None
+    shape = model.architecture
+    width = shape.expert_hidden or shape.hidden
+    nodes = flags.get("kt-numa-nodes")
+    return {
+        "method": found.method,
+        "from": choice.weights_format,
+        "dir": found.directory,
+        "bytes": found.size_bytes,
+        "layer_bytes": found.layer_bytes,
+        "layers": shape.layers - shape.dense_layers,
+        # A layer in bf16, and what becomes of it.
+        "memory_bytes": shape.experts * 3 * width * shape.expert_width * 2 + found.layer_bytes,
+        "threads": whole(flags.get("kt-cpuinfer")) or found.pools,
+        # Without a list sglang-kt takes the first; `numa.binding` refuses one of another length.
+        "nodes": list(nodes) if isinstance(nodes, list) else list(range(found.pools)),
+        "argv": ["/usr/bin/python3", paths.ZIPAPP, "convert", "--config", paths.CONVERT],
+    }
+
+
+def fetched(found: Converted | None, wishes: Wishes) -> dict[str, Any] | None:
+    """Give what is fetched beside the weights; null where it is made here, or not wanted."""
+    if found is None or found.source is None:
+        return None
+    return {
+        "source": found.source,
+        "manifest": dict(wishes.kt_manifest) if wishes.kt_manifest else None,
+        "dir": found.directory,
+        "bytes": found.size_bytes,
+        "pools": found.pools,
+    }
+
+
+def _given(source: str, model: Model, method: str) -> tuple[str, str]:
+    """Return the address with its revision, and the directory."""
+    source, revision = storage.addressed(source)
+    folder = re.sub(r"[^\w.-]", "-", revision)
+    return source, f"{paths.MODELS}/{model.name}/{method.lower()}-{folder}"
+
+
+def _judge(
+    wishes: Wishes, choice: Choice, weights: Weights, found: Converted, findings: Findings
+) -> None:
+    method, sizes = found.method, f"{human(found.size_bytes)} of converted experts"
+    findings.warning(
+        "conversion.loss",
+        f"{method} quantises the experts once more: answers become worse",
+        observed=f"kimi_kt_method: {method}: a layer's output is off by {_LOSS[method]} of its "
+        f"size, and long prompts stay on the CPU; {sizes} beside {human(weights.size_bytes)} of "
+        "weights on the disk",
+        required="the operator's own wish: the planner never chooses it",
+        fix="remove kimi_kt_method, or compare answers and speed with and without it",
+        source=_SOURCE,
+    )
+    if found.source is None and choice.weights_format not in _INPUTS:
+        findings.blocker(
+            "conversion.input",
+            f"{choice.weights_format} weights cannot be converted to {method}",
+            observed=f"{weights.source or 'the weights'}: {choice.weights_format}",
+            required=f"experts in {', '.join(_INPUTS)}",
+            fix="remove kimi_kt_method: RAWINT4 serves int4 files as they are; or set "
+            "kimi_weights_format to one of these where the model is published in it; or name "
+            "experts that were converted elsewhere in kimi_kt_weights_source",
+            source="kt-kernel 0.7.2 quantises from bf16; fp8 is widened to that",
+        )
+    elif found.source is None:
+        findings.info(
+            "conversion.here",
+            "The experts are converted on the machine, by kt-kernel's library",
+            observed=f"{weights.source or 'the weights'} ({choice.weights_format}, "
+            f"{human(weights.size_bytes)}) to {found.directory} ({human(found.size_bytes)})",
+            required=f"{human(found.room_bytes)} of disk beside the weights; a layer at a time, "
+            "so that a conversion cut short goes on where it was",
+            source="`kt quant` of 0.7.2 calls a script that is not in its wheel",
+        )
+        return
+    pinned = wishes.kt_manifest is not None or storage.COMMIT.search(found.directory)
+    if found.source is not None and not pinned and not found.source.startswith("file://"):
+        findings.warning(
+            "weights.converted_unpinned",
+            "The converted experts are not pinned: another download may bring other bytes",
+            observed=found.source,
+            required="kimi_kt_weights_manifest, or hf://REPOSITORY@ with a commit",
+            fix="kimi-prov catalog pin hf://REPOSITORY@REVISION --output FILE, and name the file "
+            "in kimi_kt_weights_manifest",
+            source="a branch of a repository moves",
+        )

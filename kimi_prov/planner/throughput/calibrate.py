@@ -1,0 +1,149 @@
+"""How wide a range has to be, learnt only from sources that a fit has not seen.
+
+A fit's own variance is too sure of itself: rows differ by what the model does not know. So each
+source is left out in turn, its rows predicted from the others, and the misses counted in units of
+the predicted spread. The ranges are then made as wide as held the wanted share of such rows: of the
+whole family, and of the class itself as far as it has sources of its own to speak for it.
+To score a range honestly, all of that happens again without the source that is being scored.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kimi_prov.planner.throughput import fit as fitting
+from kimi_prov.planner.throughput.parameters import CPU, GPU, Prior
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kimi_prov.planner.throughput.cases import Case
+
+# Rows that a range is to hold, of those left out. Machines that compute on processors differ in
+# more that rows do not say (threads, pools, memory): to keep what is promised, more is asked there.
+HELD = {"cpu": 0.88, "gpu": 0.85}
+# A class borrows from all classes of its family, as though that were this many sources more.
+_BORROWED = 20
+_NEAR_ROUNDS = 2
+FAMILIES: dict[str, dict[str, Prior]] = {"cpu": CPU, "gpu": GPU}
+Widths = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A case with what was predicted for it, in tokens a second."""
+
+    case: Case
+    expected: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the expected value."""
+        return abs(self.expected / self.case.value - 1)
+
+    @property
+    def held(self) -> bool:
+        """Whether the range holds the measured value."""
+        return self.low <= self.case.value <= self.high
+
+
+@dataclass(frozen=True)
+class Model:
+    """One family's fit with the widths of its classes."""
+
+    fit: fitting.Fit
+    widths: Widths
+
+    def predict(self, case: Case) -> Prediction:
+        """Predict one case with its range."""
+        expected = 1 / fitting.seconds(case, self.fit.values)
+        half = self.widths.get(stratum(case), self.widths["all"]) * spread(case, self.fit)
+        return Prediction(case, expected, expected * math.exp(-half), expected * math.exp(half))
+
+
+def stratum(case: Case) -> str:
+    """Name the class whose width applies."""
+    return f"{case.kind} {case.quantity}"
+
+
+def spread(case: Case, fit: fitting.Fit) -> float:
+    """Log-spread predicted for a machine that the fit has not seen."""
+    slopes = fitting.gradient(case, fit.values, fit.names)
+    return math.sqrt(fit.variance(slopes) + fitting.GROUP**2 + case.noise**2)
+
+
+def learn(cases: Sequence[Case]) -> dict[str, Model]:
+    """Fit both families and their widths."""
+    models = {}
+    for name, priors in FAMILIES.items():
+        mine = [case for case in cases if fitting.family(case) is priors]
+        fit = fitting.fit(mine, priors)
+        models[name] = Model(fit, _widths(mine, priors, fit))
+    return models
+
+
+def model_of(case: Case, models: dict[str, Model]) -> Model:
+    """Pick the family that speaks about a case."""
+    return models["gpu" if case.machine.cpu is None else "cpu"]
+
+
+def leave_one_source_out(cases: Sequence[Case]) -> list[Prediction]:
+    """Predict each case from all other sources, widths included."""
+    sources = sorted({case.source for case in cases})
+    return [found for source in sources for found in without(source, cases, cases)]
+
+
+def without(source: str, known: Sequence[Case], wanted: Sequence[Case]) -> list[Prediction]:
+    """Predict the wanted cases of one source from what all other sources say."""
+    found = []
+    for priors in FAMILIES.values():
+        mine = [c for c in wanted if c.source == source and fitting.family(c) is priors]
+        if mine:
+            rest = [c for c in known if c.source != source and fitting.family(c) is priors]
+            fit = fitting.fit(rest, priors)
+            model = Model(fit, _widths(rest, priors, fit))
+            found += [model.predict(case) for case in mine]
+    return found
+
+
+def _folds(cases: Sequence[Case]) -> Iterator[tuple[list[Case], list[Case]]]:
+    for source in sorted({case.source for case in cases}):
+        yield (
+            [case for case in cases if case.source == source],
+            [case for case in cases if case.source != source],
+        )
+
+
+def _widths(cases: Sequence[Case], priors: dict[str, Prior], fit: fitting.Fit) -> Widths:
+    """Spreads that hold the wanted share of rows, each predicted without its source."""
+    misses: dict[str, list[float]] = {}
+    sources: dict[str, int] = {}
+    for left_out, rest in _folds(cases):
+        near = fitting.fit(rest, priors, fit.values, _NEAR_ROUNDS)
+        for case in left_out:
+            off = abs(fitting.residual(case, near.values)) / spread(case, near)
+            misses.setdefault(stratum(case), []).append(off)
+        for name in {stratum(case) for case in left_out}:
+            sources[name] = sources.get(name, 0) + 1
+    everything = [off for offs in misses.values() for off in offs]
+    held = HELD["gpu" if priors is GPU else "cpu"]
+    common = _quantile(everything, held)
+    widths = {"all": common}
+    for name, offs in sorted(misses.items()):
+        weight = sources[name] / (sources[name] + _BORROWED)
+        own = math.log(_quantile(offs, held))
+        widths[name] = math.exp(weight * own + (1 - weight) * math.log(common))
+    return widths
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Quantile between neighbours."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * share
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

@@ -1,0 +1,42 @@
+"""A case: one speed on one machine, measured or to be predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from kimi_prov.planner.throughput.inputs import Machine, ModelShape, Serving
+
+Quantity = Literal["decode", "prefill"]
+Kind = Literal["cpu", "hybrid", "gpu-single", "gpu-batched"]
+
+# Log-spread of one reading, by how sure the row is of itself.
+NOISE = {"high": 0.08, "medium": 0.15, "low": 0.3}
+
+
+def kind_of(machine: Machine, concurrency: int) -> Kind:
+    """Name the class whose errors apply."""
+    if machine.cpu is None:
+        return "gpu-batched" if concurrency > 1 else "gpu-single"
+    return "hybrid" if machine.gpus else "cpu"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One figure with what it belongs to. `value`, where measured, in tokens a second.
+
+    `group` joins rows of one machine and build; `end_to_end`: the prompt's time is included.
+    """
+
+    id: str
+    source: str
+    group: str
+    kind: Kind
+    quantity: Quantity
+    model: ModelShape
+    machine: Machine
+    serving: Serving
+    value: float
+    noise: float
+    end_to_end: bool = False

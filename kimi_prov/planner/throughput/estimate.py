@@ -1,0 +1,108 @@
+"""Speed of a model on a machine, as ranges: the planner's door to the estimator.
+
+decode and prefill: kimi_prov.planner.throughput.physics with coefficients fitted on measured rows.
+load: bytes over the slowest of disk and engine, plus what an engine needs before and after.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kimi_prov.planner.throughput import physics, stored
+from kimi_prov.planner.throughput.calibrate import model_of
+from kimi_prov.planner.throughput.cases import NOISE, Case, Quantity, kind_of
+from kimi_prov.planner.throughput.inputs import Basis, Estimate, Range
+
+if TYPE_CHECKING:
+    from kimi_prov.planner.throughput.inputs import Machine, ModelShape, Serving
+
+# GB/s at which an engine takes weights in. GPU: 595 GB in 5.5 minutes on 8x H100 was disk-bound,
+# copies from the page cache reach several times that. kt-kernel: 2.2 to 4.6 s a layer from tmpfs.
+_TAKE_IN_GB_S = {"gpu": 6.0, "hybrid": 3.5, "cpu": 3.5}
+# Seconds of imports, workers, compilation and graphs: vLLM 118 to 154 s with dummy weights.
+_START_S = {"vllm": 130.0, "sglang": 100.0, "ktransformers": 100.0}
+_START_OTHER_S = 20.0
+# Without a figure for the disk: an NVMe drive or a good network volume.
+DISK_GB_S = 2.0
+_LOAD_SPREAD, UNKNOWN_DISK_SPREAD = 1.6, 2.5
+
+
+def estimate(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
+    """Estimate speeds in tokens a second and the time to load in seconds.
+
+    A machine whose GPUs hold all weights is given without `cpu`; a hybrid has both, a machine
+    without graphics cards `cpu` alone. The inputs refuse impossible values with ValueError.
+    """
+    decode = _range(model, machine, serving, "decode")
+    models = stored.load()
+    values = models["gpu" if machine.cpu is None else "cpu"].fit.values
+    parts = physics.decode(model, machine, serving, values)
+    return Estimate(
+        decode_tok_s=decode,
+        aggregate_tok_s=times(decode, serving.running),
+        prefill_tok_s=_range(model, machine, serving, "prefill"),
+        load_s=load_s(model, machine, serving),
+        basis=basis(parts),
+        kind=kind_of(machine, serving.concurrency),
+    )
+
+
+def load_s(model: ModelShape, machine: Machine, serving: Serving) -> Range:
+    """Seconds from the start of the engine to the first token, weights on this machine.
+
+    Not scored: too few timings are published. The range is 1.6 times either way, 2.5 where the
+    disk's speed is not known.
+    """
+    kind = kind_of(machine, 1).split("-")[0]
+    size = checkpoint_gb(model, serving)
+    seconds = size / _TAKE_IN_GB_S[kind]
+    spread = _LOAD_SPREAD
+    if not serving.weights_in_memory:
+        seconds = max(seconds, size / (machine.disk_gb_s or DISK_GB_S))
+        spread = _LOAD_SPREAD if machine.disk_gb_s else UNKNOWN_DISK_SPREAD
+    seconds += _START_S.get(serving.engine, _START_OTHER_S)
+    return Range(seconds / spread, seconds, seconds * spread)
+
+
+def checkpoint_gb(model: ModelShape, serving: Serving) -> float:
+    """GB that the engine reads when it starts."""
+    routed = _routed(model)
+    rest = (model.total_params - routed) * serving.weights.rest
+    return (routed * serving.weights.gpu_expert + rest) / 1e9
+
+
+def _routed(model: ModelShape) -> float:
+    return model.moe_layers * model.experts * model.params_per_expert
+
+
+def _range(model: ModelShape, machine: Machine, serving: Serving, quantity: Quantity) -> Range:
+    case = Case(
+        id="",
+        source="",
+        group="",
+        kind=kind_of(machine, serving.concurrency),
+        quantity=quantity,
+        model=model,
+        machine=machine,
+        serving=serving,
+        value=math.nan,
+        noise=NOISE["high"],
+    )
+    found = model_of(case, stored.load()).predict(case)
+    return Range(found.low, found.expected, found.high)
+
+
+def times(given: Range, factor: float) -> Range:
+    """Scale a range."""
+    return Range(given.low * factor, given.expected * factor, given.high * factor)
+
+
+def basis(parts: physics.Parts) -> Basis:
+    """Name the cause that takes most of the time."""
+    named: dict[Basis, float] = {
+        "latency-bound": parts.latency,
+        "bandwidth-bound": parts.bandwidth,
+        "kernel-bound": parts.kernel,
+    }
+    return max(named, key=lambda cause: named[cause])

@@ -1,0 +1,47 @@
+"""Bytes of one weight in each weight format, as the catalogue has them."""
+
+from __future__ import annotations
+
+from kimi_prov.catalog import loader
+from kimi_prov.planner.throughput.inputs import WeightFormat
+
+# Width of the numbers that a GPU's matrix units multiply, where it is not 16.
+_MULTIPLIED_BITS = {"fp8": 8, "nvfp4": 4}
+# Experts on a GPU, and on the disk, are as the published files have them.
+_ON_GPU = dict.fromkeys(("rawint4", "amxint4", "amxint8", "vllm-cpu-int4"), "int4")
+
+
+def weight_format(name: str) -> WeightFormat:
+    """Bytes of each weight for a format such as "int4", "rawint4" or "Q4_K_M".
+
+    Of a GGUF kind the longest that begins the name counts. Raises KeyError for a name that is not
+    known.
+    """
+    text = name.strip().lower().replace("-", "_").removeprefix("ud_")
+    formats = loader.load().formats
+    named = text.replace("_", "-")
+    found = next((row for row in formats if row.kind != "gguf" and row.name == named), None)
+    if found is not None:
+        on_gpu = loader.load().format(_ON_GPU.get(named, named)).expert_bytes
+        return WeightFormat(
+            on_gpu,
+            found.expert_bytes,
+            found.rest_bytes,
+            amx=(found.kt_method or "").startswith("AMX"),
+            multiplied_bits=_MULTIPLIED_BITS.get(named, 16),
+        )
+    kinds = {
+        kind.lower(): row.expert_bytes
+        for row in formats
+        if row.kind == "gguf"
+        for kind in (row.name, *row.aliases)
+    }
+    fitting = [kind for kind in kinds if text.startswith(kind)]
+    if not fitting:
+        raise KeyError(name)
+    return uniform(kinds[max(fitting, key=len)])
+
+
+def uniform(bytes_per_weight: float) -> WeightFormat:
+    """Give every weight the same size, as in a GGUF file whose average is known."""
+    return WeightFormat(bytes_per_weight, bytes_per_weight, bytes_per_weight)

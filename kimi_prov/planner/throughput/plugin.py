@@ -1,0 +1,177 @@
+"""Speed of vLLM on processors, its plugin's 4-bit experts computed by kt-kernel or by itself.
+
+Published rows are of other engines; this one was measured (catalog/speed_plugin.yaml: two machines
+of 16 cores with AMX and one NUMA node, 2026-11-20 and 21, models cut to a few layers of Kimi's
+dimensions). So the parts of a step are counted, and the constants are what those rows say:
+
+    step  = loop + layers x operations + bf16 weights / stream of the node that holds them
+            + expert layers x experts (+ hand-over, with kt-kernel)
+    experts by kt-kernel = the larger of bytes / (0.9 x stream of all nodes with a slice)
+            and (weights of distinct experts x first + weights x tokens x each) / threads
+    experts by vLLM      = bytes / stream
+
+A range is as wide as the model is off its worst row. Its low end also leaves out what a second
+node, or a faster way to do without AVX512, may bring: neither was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from kimi_prov.planner.engine.expert_backend import CHUNK, Way
+from kimi_prov.planner.throughput.estimate import (
+    DISK_GB_S,
+    UNKNOWN_DISK_SPREAD,
+    basis,
+    checkpoint_gb,
+    times,
+)
+from kimi_prov.planner.throughput.inputs import Estimate, Range
+from kimi_prov.planner.throughput.physics import Parts
+
+if TYPE_CHECKING:
+    from kimi_prov.planner.throughput.inputs import ModelShape, Serving
+
+# Picoseconds that a core of kt-kernel's RAWINT4 takes for a weight: to bring it in, and to multiply
+# it with one token, either alone or, where more than so many tokens meet an expert, in a matrix.
+_FIRST_PS, _ALONE_PS, _MATRIX_PS = 55.0, 35.0, 16.8
+_MATRIX_FROM = 4
+# GB/s of resident RAWINT4 that a core takes in at one token.
+CORE_GB_S: Final = 0.625e3 / (_FIRST_PS + _ALONE_PS)
+# How many times as long the AVX2 build takes: 7 at one token, 4 at 64.
+AVX2_TIMES: Final = {"low": 4.0, "expected": 5.3, "high": 7.0}
+# Of a streaming test's rate, what kt-kernel reaches: 65 of 72.8 GB/s where memory is the limit.
+_EXPERTS_OF_STREAM = 0.9
+# Seconds of a step: the scheduler's loop, a layer's small operations, a layer's two hand-overs
+# between vLLM's threads and the pools.
+_LOOP_S, _LAYER_S, _HAND_OVER_S = 2.9e-3, 0.8e-3, 2.4e-3
+# GFLOP/s of a core on a prompt, by AMX: bf16 weights, and vLLM's own 4-bit experts. Without AMX as
+# much less as the fitted rows of other engines say.
+_BF16_GFLOPS, _OWN_GFLOPS = 280.0, 212.0
+_OF_TILES = {"amx": 1.0, "avx512": 0.35, "arm": 0.35, "avx2": 0.12}
+# Start: the engine without experts, GB/s at which kt-kernel fills its buffers from the page cache,
+# and seconds of repacking a weight for vLLM's own (0.12 to 0.15 s an expert here, 0.21 to 0.26 on a
+# slower machine). Imports and the server before and after: 79 s on two busy cores, less on more.
+_ENGINE_START_S, _FILL_GB_S, _REPACK_S = 2.7, 4.2, 4.2e-9
+_SERVER_S = 30.0
+# The farthest that a measured row is from the model, as a factor.
+DECODE_SPREAD, PREFILL_SPREAD, LOAD_SPREAD = 1.46, 1.24, 1.5
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the engine runs.
+
+    `threads` compute experts on `nodes` NUMA nodes (kt-kernel's pools, vLLM's own threads), each of
+    which streams `node_gb_s`; `engine_threads` are vLLM's, on the one node with its weights.
+    """
+
+    way: Way
+    threads: int
+    nodes: int
+    engine_threads: int
+    node_gb_s: float
+    vector: Literal["avx2", "avx512", "amx", "arm"] = "amx"
+    kernel_times: float = 1.0
+
+
+def estimate(
+    model: ModelShape,
+    layout: Layout,
+    serving: Serving,
+    disk_gb_s: float | None = None,
+) -> Estimate:
+    """Estimate speeds in tokens a second and the time to load in seconds."""
+    slow, likely, fast = _cases(layout)
+    step = decode(model, likely, serving)
+    speeds = [1 / decode(model, case, serving).total for case in (slow, likely, fast)]
+    reading = [1 / prefill(model, case, serving) for case in (slow, likely, fast)]
+    one = _range(speeds, DECODE_SPREAD)
+    start = start_s(model, layout, serving, disk_gb_s) + _SERVER_S
+    known = serving.weights_in_memory or disk_gb_s is not None
+    spread = LOAD_SPREAD if known else UNKNOWN_DISK_SPREAD
+    return Estimate(
+        decode_tok_s=one,
+        aggregate_tok_s=times(one, serving.running),
+        prefill_tok_s=_range(reading, PREFILL_SPREAD),
+        load_s=Range(start / spread, start, start * spread),
+        basis=basis(step),
+        kind="cpu",
+    )
+
+
+def decode(model: ModelShape, layout: Layout, serving: Serving) -> Parts:
+    """Seconds between two tokens of a request, others' prompts included."""
+    batch = serving.running
+    cache = batch * (serving.input_tokens + serving.output_tokens / 2)
+    size = model.always_params * serving.weights.rest
+    size += cache * model.kv_bytes_per_token * serving.kv_dtype_bytes / 2
+    step = Parts(latency=_small(model, layout), bandwidth=size / (layout.node_gb_s * 1e9))
+    step += experts(model, layout, serving, batch).times(model.moe_layers)
+    waits = (batch - 1) * serving.input_tokens / serving.output_tokens
+    return step + Parts(kernel=waits * prefill(model, layout, serving)) if waits else step
+
+
+def prefill(model: ModelShape, layout: Layout, serving: Serving) -> float:
+    """Seconds for one token of a prompt."""
+    tokens = min(serving.input_tokens, CHUNK)
+    cores = layout.engine_threads * 1e9 * _OF_TILES[layout.vector]
+    attended = model.layers * model.attention_width * serving.input_tokens / 2
+    dense = 2 * (model.always_params + attended) * tokens / (cores * _BF16_GFLOPS)
+    routed = experts(model, layout, serving, tokens).total
+    if layout.way == "vllm":
+        flops = 2 * tokens * model.experts_per_token * model.params_per_expert
+        routed += flops / (cores * _OWN_GFLOPS)
+    return (_small(model, layout) + dense + model.moe_layers * routed) / tokens
+
+
+def experts(model: ModelShape, layout: Layout, serving: Serving, tokens: float) -> Parts:
+    """Seconds for the routed experts of one layer, hand-over and vLLM's arithmetic not included."""
+    touched = model.distinct_experts(tokens) * model.params_per_expert
+    read = touched * serving.weights.cpu_expert / (layout.nodes * layout.node_gb_s * 1e9)
+    if layout.way == "vllm":
+        return Parts(bandwidth=read)
+    read /= _EXPERTS_OF_STREAM
+    met = tokens * model.experts_per_token * model.params_per_expert
+    alone = tokens * model.experts_per_token <= _MATRIX_FROM * model.experts
+    work = (touched * _FIRST_PS + met * (_ALONE_PS if alone else _MATRIX_PS)) * 1e-12
+    work *= layout.kernel_times / layout.threads
+    return Parts(bandwidth=read) if read > work else Parts(kernel=work)
+
+
+def start_s(
+    model: ModelShape, layout: Layout, serving: Serving, disk_gb_s: float | None = None
+) -> float:
+    """Seconds from the end of the imports to the first answer."""
+    routed = model.moe_layers * model.experts * model.params_per_expert
+    taken = routed * serving.weights.cpu_expert / (_FILL_GB_S * 1e9)
+    if layout.way == "vllm":
+        taken = routed * _REPACK_S
+    if not serving.weights_in_memory:
+        taken = max(taken, checkpoint_gb(model, serving) / (disk_gb_s or DISK_GB_S))
+    return _ENGINE_START_S + taken
+
+
+def _small(model: ModelShape, layout: Layout) -> float:
+    """Seconds of a step that no weights account for."""
+    handed = _HAND_OVER_S * model.moe_layers if layout.way == "kt" else 0.0
+    return _LOOP_S + _LAYER_S * model.layers + handed
+
+
+def _cases(layout: Layout) -> tuple[Layout, Layout, Layout]:
+    """Give the layout as it may be at worst, probably, and at best."""
+    one = replace(layout, nodes=1, threads=layout.threads // layout.nodes)
+    # kt-kernel binds a pool to each node; vLLM has its pages and threads on several by chance.
+    likely = layout if layout.way == "kt" else one
+    if layout.vector != "avx2":
+        return one, likely, layout
+    return (
+        replace(one, kernel_times=AVX2_TIMES["high"]),
+        replace(likely, kernel_times=AVX2_TIMES["expected"]),
+        replace(layout, kernel_times=AVX2_TIMES["low"]),
+    )
+
+
+def _range(speeds: list[float], spread: float) -> Range:
+    return Range(speeds[0] / spread, speeds[1], speeds[2] * spread)

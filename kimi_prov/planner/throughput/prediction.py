@@ -1,0 +1,297 @@
+"""The plan's speeds: the estimator's inputs, made from a machine's facts and the catalogue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.on_host.system.machine import parse_list
+from kimi_prov.planner.engine import expert_backend, sglang
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.loader import Catalogue, Model
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.engine.selection import Choice
+    from kimi_prov.planner.memory.cpu import Budget
+    from kimi_prov.planner.memory.numa import Placement
+    from kimi_prov.planner.settings.parsing import Wishes
+    from kimi_prov.planner.throughput import Cpu, Gpus, Machine, Serving
+    from kimi_prov.planner.throughput.plugin import Layout
+
+_NOTHING = {"low": None, "expected": None, "high": None}
+_GB = 1e9
+# A typical request where nothing is said: a prompt with some files, an answer with its reasoning.
+_INPUT_TOKENS, _OUTPUT_TOKENS = 8192, 1024
+TYPICAL_TOKENS = _INPUT_TOKENS + _OUTPUT_TOKENS
+# Where neither the machine nor the catalogue tells a processor's memory.
+_UNKNOWN_SOCKET_GB_S = 200.0
+
+
+def document(
+    host: Host,
+    wishes: Wishes,
+    model: Model,
+    choice: Choice,
+    budget: Budget,
+    place: Placement,
+    *,
+    in_memory: bool,
+) -> dict[str, Any]:
+    """Give the plan's `throughput`. `in_memory`: a RAM disk holds the files when it starts."""
+    concurrency = int(wishes.concurrency)
+    if model.random_weights:
+        return nothing(concurrency, "not estimated: a model of random weights")
+    if budget.kv_tokens <= 0:
+        return nothing(concurrency, "not estimated: it does not fit")
+    served = choice.experts is not None or choice.weights_format in choice.engine.formats
+    if not served and budget.graphics is None:
+        return nothing(concurrency, "not estimated: the engine does not serve these weights")
+    # A quarter of a second, which plans of lab models need not pay.
+    from kimi_prov.planner.throughput import (  # noqa: PLC0415
+        estimate,
+        plugin,
+        shape_of,
+        times,
+    )
+
+    machine, assumed = _machine(host, choice)
+    if machine is None:
+        return nothing(concurrency, f"not estimated: {assumed}")
+    shape = shape_of(model.name, model.architecture)
+    serving = _serving(wishes, model, choice, budget, place, in_memory=in_memory)
+    basis = None
+    one = replace(serving, concurrency=1)
+    if choice.experts is not None and machine.cpu is not None:
+        layout = _layout(host, choice.experts, machine.cpu, place)
+        found, alone = (
+            plugin.estimate(shape, layout, s, machine.disk_gb_s) for s in (serving, one)
+        )
+        basis = f"{found.basis}; {_measured(layout)}"
+    else:
+        found, alone = (estimate(shape, machine, s) for s in (serving, one))
+    speeds = {
+        name: {
+            "low": _rounded(value.low),
+            "expected": _rounded(value.expected),
+            "high": _rounded(value.high),
+        }
+        for name, value in (
+            ("decode_tok_s", found.decode_tok_s),
+            ("single_tok_s", alone.decode_tok_s),
+            ("aggregate_tok_s", times(found.aggregate_tok_s, budget.instances)),
+            ("prefill_tok_s", found.prefill_tok_s),
+            ("load_s", found.load_s),
+        )
+    }
+    return {
+        "concurrency": concurrency,
+        **speeds,
+        "basis": basis or found.basis,
+        "kind": found.kind,
+        "input_tokens": int(serving.input_tokens),
+        "output_tokens": int(serving.output_tokens),
+        "assumed": assumed,
+    }
+
+
+def nothing(concurrency: int, basis: str) -> dict[str, Any]:
+    """Give a `throughput` without figures, and why."""
+    names = ("decode_tok_s", "single_tok_s", "aggregate_tok_s", "prefill_tok_s", "load_s")
+    return {"concurrency": concurrency, **{n: dict(_NOTHING) for n in names}, "basis": basis}
+
+
+def alternative(host: Host, model: Model) -> tuple[str, str] | None:
+    """Name a GGUF file that memory holds and its speed with ik_llama.cpp, without any GPU.
+
+    The largest file that leaves a tenth of the memory free; None where none does.
+    """
+    from kimi_prov.planner.throughput import (  # noqa: PLC0415
+        Machine,
+        Serving,
+        estimate,
+        shape_of,
+        uniform,
+    )
+
+    room = (host.memory_bytes - host.reserve_bytes) * 0.9
+    files = sorted((g for g in model.gguf if g.size_bytes <= room), key=lambda g: g.size_bytes)
+    cpu, _ = _cpu(host)
+    if not files or cpu is None:
+        return None
+    best = files[-1]
+    shape = shape_of(model.name, model.architecture)
+    weights = uniform(best.size_bytes / shape.total_params)
+    serving = Serving(engine="ik_llama.cpp", weights=weights, input_tokens=2048)
+    speed = estimate(shape, Machine(cpu=cpu), serving).decode_tok_s
+    label = f"{best.kind}, {best.size_bytes / _GB:.0f} GB"
+    return label, f"{speed.low:.1f} to {speed.high:.1f} tokens/s for one request (estimated)"
+
+
+def _serving(
+    wishes: Wishes,
+    model: Model,
+    choice: Choice,
+    budget: Budget,
+    place: Placement,
+    *,
+    in_memory: bool,
+) -> Serving:
+    from kimi_prov.planner.throughput import Serving, weight_format  # noqa: PLC0415
+
+    card = budget.graphics
+    context = budget.context
+    output = min(_OUTPUT_TOKENS, max(1, context // 4))
+    method = (choice.engine.methods or {}).get(choice.weights_format)
+    return Serving(
+        engine="ktransformers" if choice.hybrid else "vllm",
+        weights=weight_format(_weights(choice, method)),
+        concurrency=-(-int(wishes.concurrency) // budget.instances),
+        input_tokens=max(1, min(_INPUT_TOKENS, context - output)),
+        output_tokens=output,
+        tensor_parallel=card.ranks if card else None,
+        data_parallel=card.data if card else 1,
+        stages=card.pipeline if card else 1,
+        kv_dtype_bytes=1 if budget.kv_dtype == "fp8" else 2,
+        kv_tokens_max=budget.kv_tokens,
+        # The estimator's hybrid always has experts in memory.
+        gpu_experts=min(card.experts or 0, model.architecture.experts - 1) if card else 0,
+        cpu_threads=place.pool_threads or None,
+        weights_in_memory=in_memory,
+        stream_prefill_from=sglang.prefill_from(method),
+        stream_chunk=card.batched_tokens if card else 1,
+    )
+
+
+def _layout(host: Host, way: expert_backend.Way, cpu: Cpu, place: Placement) -> Layout:
+    """Say where the plugin's experts are computed, and what streams their weights."""
+    from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
+    from kimi_prov.planner.throughput.plugin import Layout  # noqa: PLC0415
+
+    stream = cpu.measured_gb_s or cpu.bandwidth_gb_s * STREAM_OF_THEORY
+    own = max(1, len(parse_list(place.threads)))
+    return Layout(
+        way=way,
+        threads=place.pool_threads if way == "kt" else own,
+        nodes=max(1, len(place.pools if way == "kt" else place.nodes)),
+        engine_threads=own,
+        node_gb_s=stream / max(1, len(host.nodes)),
+        vector=cpu.vector,
+    )
+
+
+def _measured(layout: Layout) -> str:
+    """Say what the figures of the plugin's experts come from."""
+    nodes = f"{layout.nodes} nodes" if layout.nodes > 1 else "1 node"
+    return f"measured on 16 cores with AMX, scaled to {layout.threads} threads on {nodes}"
+
+
+def _weights(choice: Choice, method: str | None) -> str:
+    """Name the format as the estimator knows it: the resident form, else the checkpoint's."""
+    if choice.experts is not None:
+        return expert_backend.RESIDENT[choice.experts]
+    if choice.hybrid and method in ("RAWINT4", "AMXINT4", "AMXINT8"):
+        return method.lower()
+    return choice.weights_format
+
+
+def _machine(host: Host, choice: Choice) -> tuple[Machine | None, str | None]:
+    from kimi_prov.planner.throughput import Machine  # noqa: PLC0415
+
+    cpu, assumed = _cpu(host)
+    cards = _gpus(host)
+    if host.gpu_bytes and cards is None:
+        return None, "the catalogue does not know these GPUs"
+    if cards is not None and not choice.hybrid:
+        return Machine(gpus=cards, disk_gb_s=disk_gb_s(host)), None
+    if cpu is None:
+        return None, "the processor's cores are not known"
+    return Machine(cpu=cpu, gpus=cards, disk_gb_s=disk_gb_s(host)), assumed
+
+
+def _gpus(host: Host) -> Gpus | None:
+    from kimi_prov.planner.throughput.subjects import cards  # noqa: PLC0415
+
+    return cards(host.gpu, len(host.gpu_bytes)) if host.gpu else None
+
+
+def _cpu(host: Host) -> tuple[Cpu | None, str | None]:
+    """Give the processors: measured bandwidth before the DIMMs', that before the catalogue's."""
+    from kimi_prov.planner.throughput import Cpu  # noqa: PLC0415
+
+    cores = len(host.primary) or int(host.facts["cpu"].get("cores") or 0)
+    row = host.processor
+    if not cores and row is not None:
+        cores = row.cores * host.sockets
+    if not cores:
+        return None, None
+    seen = host.facts["memory"].get("bandwidth_bytes_per_s") or {}
+    measured = _number(seen.get("measured"))
+    theory = _number(seen.get("theoretical"))
+    assumed = None
+    bandwidth = theory / _GB if theory else 0.0
+    if not bandwidth and row is not None:
+        bandwidth = row.bandwidth_gb_s * host.sockets
+        assumed = f"every memory channel populated: {bandwidth:.0f} GB/s"
+    if not bandwidth:
+        # A streaming test reads about three quarters of what the channels could give.
+        known = measured / _GB / 0.75 if measured else 0.0
+        bandwidth = known or _UNKNOWN_SOCKET_GB_S * host.sockets
+        if not known:
+            assumed = f"memory bandwidth is not known: {bandwidth:.0f} GB/s were assumed"
+    return Cpu(
+        sockets=host.sockets,
+        cores=cores,
+        bandwidth_gb_s=bandwidth,
+        measured_gb_s=measured / _GB if measured else None,
+        vector=_vector(host),
+    ), assumed
+
+
+def _vector(host: Host) -> Any:  # noqa: ANN401  (one of four words)
+    isa = host.isa or frozenset()
+    if "amx_int8" in isa:
+        return "amx"
+    if "avx512f" in isa:
+        return "avx512"
+    return "arm" if host.facts["host"].get("arch") in ("aarch64", "arm64") else "avx2"
+
+
+def disk_gb_s(host: Host) -> float | None:
+    """Sequential reading of the fastest disk, in GB/s; None where nothing says."""
+    rates = [_number(d.get("read_bytes_per_s")) for d in host.facts.get("disks") or ()]
+    known = [rate for rate in rates if rate]
+    return max(known) / _GB if known else None
+
+
+def _number(value: object) -> float:
+    """Give a positive number, also of a measurement that carries it per node; else 0."""
+    if isinstance(value, dict):
+        value = value.get("all") or value.get("total")
+    positive = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    return float(value) if positive else 0.0  # type: ignore[arg-type]
+
+
+def _rounded(value: float) -> float:
+    """Three figures: more would pretend to know."""
+    return float(f"{value:.3g}")
+
+
+def power(host: Host, catalogue: Catalogue) -> dict[str, Any] | None:
+    """Give the plan's `power`, all of the machine at full work with its cooling, or None."""
+    cards = len(host.gpu_bytes)
+    if host.gpu is not None:
+        row = next((r for r in catalogue.prices.gpu_hour if r.name == host.gpu.name), None)
+        if row is not None and row.power_kw:
+            return {"kw": round(row.power_kw * cards, 2), "source": f"all-in: {row.source}"}
+    if host.processor is None or host.processor.tdp_w is None:
+        return None
+    if cards and (host.gpu is None or host.gpu.tdp_w is None):
+        return None
+    parts = host.processor.tdp_w * host.sockets
+    parts += (host.gpu.tdp_w or 0) * cards if host.gpu else 0
+    rest, cooling = (catalogue.prices.assumed(name) for name in ("machine_power", "cooling"))
+    return {
+        "kw": round((parts + rest) * cooling / 1000, 2),
+        "source": f"design power of processors and cards, {rest:g} W for the rest, times "
+        f"{cooling:g} for cooling",
+    }

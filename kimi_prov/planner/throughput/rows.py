@@ -1,0 +1,291 @@
+"""Reads rows of measured speeds into cases that the estimator can be held against.
+
+Rows say in words what was measured ("2x EPYC 9654 (64 cores requested)"). What a row leaves out is
+filled by the defaults named here; a row that cannot be a case says why.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kimi_prov.errors import UserError
+from kimi_prov.planner.throughput import subjects
+from kimi_prov.planner.throughput.cases import NOISE, Case, kind_of
+from kimi_prov.planner.throughput.formats import uniform, weight_format
+from kimi_prov.planner.throughput.inputs import Machine, Serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.planner.throughput.inputs import (
+        Cpu,
+        EngineFamily,
+        Gpus,
+        ModelShape,
+        WeightFormat,
+    )
+
+# Requests when a row names no lengths: as most benches do.
+_LENGTHS = (1000.0, 1000.0)
+_SHORT, _SHAREGPT = (100.0, 500.0), (320.0, 200.0)
+_ANSWER = 512.0
+# Of a GPU's memory, what is left for weights and cache, and what the cache takes.
+_USABLE, _CACHE_SHARE, _HYBRID_RESERVE_GB = 0.9, 0.85, 12.0
+# Where a hybrid row does not say how many experts its GPUs hold: half of what would fit.
+_HYBRID_FILL = 0.5
+_DEFECT = re.compile(r"bad configuration|known \w+ regression", re.I)
+_STREAMED = re.compile(r"layer-?wise|prefill-token-threshold", re.I)
+_SPECULATIVE = re.compile(r"eagle|\bmtp\b|spec(ulative)? dec", re.I)
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A row that is not scored, and the reason."""
+
+    id: str
+    reason: str
+
+
+def read(path: Path) -> tuple[list[Case], list[SetAside]]:
+    """Read a file of rows. Raises UserError when it has not the form of speeds.yaml."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: {error}", fix="give a YAML file of measured rows") from error
+    rows = document.get("rows") if isinstance(document, dict) else None
+    if not isinstance(rows, list):
+        raise UserError(f"{path}: no list `rows`", fix="give it the form of catalog/speeds.yaml")
+    cases: list[Case] = []
+    aside: list[SetAside] = []
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict) or "id" not in row:
+            raise UserError(f"{path}: rows[{number}] has no id", fix="name the row")
+        try:
+            cases += _cases(row)
+        except _NotACaseError as reason:
+            aside.append(SetAside(str(row["id"]), str(reason)))
+    return cases, aside
+
+
+class _NotACaseError(Exception):
+    """Why a row is set aside."""
+
+
+def _cases(row: dict[str, Any]) -> list[Case]:
+    _refuse(row)
+    engine = _engine(_text(row, "engine"))
+    model = _model(_text(row, "model"))
+    machine = Machine(_cpu(row, engine), _gpus(row, engine))
+    concurrency = int(row["concurrency"])
+    serving = _serving(row, engine, model, machine, concurrency)
+    base = Case(
+        id=str(row["id"]),
+        source=_text(row, "source"),
+        group="|".join(_text(row, key) for key in ("source", "cpu", "gpus", "engine")),
+        kind=kind_of(machine, concurrency),
+        quantity="decode",
+        model=model,
+        machine=machine,
+        serving=serving,
+        value=0.0,
+        noise=NOISE.get(_text(row, "confidence"), NOISE["medium"]),
+        end_to_end="incl. TTFT" in _text(row, "note"),
+    )
+    return _figures(row, base)
+
+
+def _refuse(row: dict[str, Any]) -> None:
+    if row.get("measured") is False:
+        raise _NotACaseError("not measured, by its own account")
+    if _DEFECT.search(_text(row, "note")):
+        raise _NotACaseError("its source calls the configuration defective")
+    flags = f"{_text(row, 'engine')} {_text(row, 'flags')}"
+    if _SPECULATIVE.search(flags.replace("no spec decode", "")):
+        raise _NotACaseError("speculative decoding is not modelled")
+    if not row.get("concurrency"):
+        raise _NotACaseError("concurrency not stated")
+
+
+def _figures(row: dict[str, Any], base: Case) -> list[Case]:
+    one, all_, prompt = (
+        row.get(f"{key}")
+        for key in ("decode_tok_s_per_request", "decode_tok_s_aggregate", "prefill_tok_s")
+    )
+    found = []
+    if base.serving.concurrency > 1 and all_:
+        found.append(replace(base, value=float(all_) / base.serving.running))
+    elif one:
+        found.append(replace(base, value=float(one)))
+    if prompt and base.kind != "gpu-batched":
+        found.append(replace(base, quantity="prefill", value=float(prompt)))
+    if not found:
+        raise _NotACaseError("no figure that is estimated")
+    return found
+
+
+def _text(row: dict[str, Any], key: str) -> str:
+    return str(row.get(key) if row.get(key) is not None else "")
+
+
+def _number(pattern: str, text: str) -> float | None:
+    match = re.search(pattern, text, re.I)
+    return float(match[1]) if match else None
+
+
+def _model(name: str) -> ModelShape:
+    shape = subjects.model(name)
+    if shape is None:
+        raise _NotACaseError(f"model {name!r} is not known")
+    return shape
+
+
+def _engine(text: str) -> EngineFamily:
+    low = text.lower()
+    if "ik_llama" in low:
+        return "ik_llama.cpp"
+    if "llama.cpp" in low:
+        return "llama.cpp"
+    if "ktransformers" in low:
+        return "ktransformers-legacy"
+    if re.search(r"\bkt\b|kt-kernel|sglang-kt|\+kt", low):
+        return "ktransformers"
+    return "sglang" if "sglang" in low and "vllm" not in low else "vllm"
+
+
+def _cpu(row: dict[str, Any], engine: EngineFamily) -> Cpu | None:
+    text, memory = _text(row, "cpu"), _text(row, "memory")
+    on_gpus = engine in {"vllm", "sglang"} and not _text(row, "gpus").startswith("none")
+    if on_gpus or (text in {"", "-"} and not _text(row, "gpus").startswith("none")):
+        return None
+    instances = _number(r"(\d) instances", text) or (2 if "1 pool" in text else 1)
+    sockets = int(row.get("sockets") or _number(r"^(\d)x", text) or 1)
+    sockets = max(1, round(sockets / instances))
+    known = subjects.cpu(text, sockets) or subjects.unspecified_cpu(text, sockets)
+    measured = _number(r"mlc ~?([\d.]+) GiB/s", memory)
+    return replace(
+        known,
+        bandwidth_gb_s=_bandwidth(row, memory) or known.bandwidth_gb_s,
+        measured_gb_s=measured * 1.0737 * sockets if measured else known.measured_gb_s,
+        vector="avx2" if "avx2 forced" in _text(row, "engine").lower() else known.vector,
+        numa_aware="no NUMA" not in _text(row, "flags"),
+    )
+
+
+def _bandwidth(row: dict[str, Any], memory: str) -> float | None:
+    if row.get("cpu_mem_theoretical_gb_s"):
+        return float(row["cpu_mem_theoretical_gb_s"])
+    match = re.search(r"(\d+)ch (?:DDR\d|MRDIMM)-(\d+)", memory)
+    return int(match[1]) * int(match[2]) * 8 / 1000 if match else None
+
+
+def _gpus(row: dict[str, Any], engine: EngineFamily) -> Gpus | None:
+    text = _text(row, "gpus")
+    if text.startswith("none"):
+        return None
+    alone = engine in {"vllm", "sglang"}
+    stated = _number(r"^(\d+)(?:-\d+)?x", text) or _number(r"\((\d+)x", text)
+    count = int(stated or (8 if alone else 1))
+    known = subjects.gpus(text, count)
+    if known is None and alone:
+        raise _NotACaseError(f"GPU {text!r} is not known")
+    return known or subjects.unspecified_gpus(count)
+
+
+def _format(quant: str, model: ModelShape) -> WeightFormat:
+    bits = _number(r"([\d.]+) bpw", quant)
+    if bits:
+        return uniform(bits / 8)
+    gib, gb = _number(r"([\d.]+) ?GiB", quant), _number(r"([\d.]+) ?GB", quant)
+    if gib or gb:
+        return uniform((gib * 2**30 if gib else (gb or 0) * 1e9) / model.total_params)
+    if "8-bit GGUF" in quant:
+        return weight_format("q8_0")
+    if re.match(r"4-bit", quant):
+        return weight_format("q4_k")
+    if "AMX" in quant and "INT8" in quant:
+        return weight_format("amxint8")
+    for word in re.split(r"[ /]", quant):
+        try:
+            return weight_format(word)
+        except KeyError:
+            continue
+    raise _NotACaseError(f"weight format {quant!r} is not known")
+
+
+def _lengths(row: dict[str, Any]) -> tuple[float, float]:
+    text = _text(row, "context").lower().replace("k", "000")
+    pair = re.match(r"(\d+)\s*(?:in)?\s*/\s*(\d+)", text)
+    if pair:
+        return float(pair[1]), float(pair[2])
+    if "short" in text or text == "0":
+        return _SHORT
+    if "sharegpt" in text or "sharegpt" in _text(row, "flags").lower():
+        return _SHAREGPT
+    spread = re.match(r"(\d+)-(\d+)", text)
+    if spread:
+        return (float(spread[1]) + float(spread[2])) / 2, _ANSWER
+    return (float(text), _ANSWER) if text.isdigit() else _LENGTHS
+
+
+def _serving(
+    row: dict[str, Any],
+    engine: EngineFamily,
+    model: ModelShape,
+    machine: Machine,
+    concurrency: int,
+) -> Serving:
+    fmt = _format(_text(row, "quant"), model)
+    tokens_in, tokens_out = _lengths(row)
+    flags = f"{_text(row, 'flags')} {_text(row, 'cpu')}"
+    threads = _number(r"cpu_?infer (\d+)", flags) or _number(r"--threads (\d+)", flags)
+    threads = threads or _number(r"\((\d+) (?:cores requested|threads)", flags)
+    serving = Serving(
+        engine=engine,
+        weights=fmt,
+        concurrency=concurrency,
+        input_tokens=tokens_in,
+        output_tokens=tokens_out,
+        cpu_threads=int(threads) if threads else None,
+    )
+    if machine.gpus is None:
+        return serving
+    if machine.cpu is not None:
+        experts = _gpu_experts(_text(row, "flags"), serving, model, machine.gpus)
+        start = _STREAMED.search(flags) and (_number(r"threshold[ =]+(\d+)", flags) or 1)
+        return replace(
+            serving, gpu_experts=experts, stream_prefill_from=int(start) if start else None
+        )
+    room = machine.gpus.memory_gb * _CACHE_SHARE * 1e9 - _gpu_weights(fmt, model, machine.gpus)
+    shards = _number(r"DCP(\d)", flags) or 1
+    served = _served(row, serving) if concurrency > 1 else serving
+    tokens = shards * max(0.0, room) * min(machine.gpus.count, model.kv_heads)
+    return replace(served, kv_tokens_max=max(4096.0, tokens / model.kv_bytes_per_token))
+
+
+def _served(row: dict[str, Any], serving: Serving) -> Serving:
+    """Where a row gives prompt and answer throughput of one run, their ratio is the workload's."""
+    prompt, answer = row.get("prefill_tok_s"), row.get("decode_tok_s_aggregate")
+    if not prompt or not answer:
+        return serving
+    return replace(serving, output_tokens=serving.input_tokens * float(answer) / float(prompt))
+
+
+def _gpu_weights(fmt: WeightFormat, model: ModelShape, gpus: Gpus) -> float:
+    routed = model.moe_layers * model.experts * model.params_per_expert
+    return (routed * fmt.gpu_expert + (model.total_params - routed) * fmt.rest) / gpus.count
+
+
+def _gpu_experts(flags: str, serving: Serving, model: ModelShape, gpus: Gpus) -> int:
+    stated = _number(r"gpu[- ]experts (\d+)", flags) or _number(r"(\d+) gpu experts", flags)
+    if stated is not None:
+        return int(stated)
+    if serving.engine != "ktransformers":
+        return 0
+    room = gpus.memory_gb * gpus.count * _USABLE - _HYBRID_RESERVE_GB
+    room = (room - model.always_params * serving.weights.rest / 1e9) * _HYBRID_FILL
+    each = model.moe_layers * model.params_per_expert * serving.weights.gpu_expert / 1e9
+    return max(0, min(model.experts, int(room / each)))

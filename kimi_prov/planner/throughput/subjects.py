@@ -1,0 +1,149 @@
+"""Models, processors and graphics cards by name, with the figures that speed depends on.
+
+Processors and cards are the catalogue's; shapes of models, words that rows use for a card, and
+stand-ins for parts that a source left out are in catalog/speed_subjects.yaml. A name is found
+inside a longer text; the longest wins.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kimi_prov.catalog.loader import load, number
+from kimi_prov.catalog.reading import HERE, parse
+from kimi_prov.planner.memory import architecture as counting
+from kimi_prov.planner.throughput.inputs import Cpu, Gpus, ModelShape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kimi_prov.catalog.loader import Architecture, Gpu
+    from kimi_prov.catalog.loader import Cpu as CatalogueCpu
+
+CATALOGUE = HERE
+_T = TypeVar("_T")
+
+
+def shape_of(name: str, a: Architecture) -> ModelShape:
+    """Make a shape from a catalogue model's dimensions (MLA attention, routed experts)."""
+    sparse = a.layers - a.dense_layers
+    always = counting.attention_params(a) + counting.other_params(a) - a.vocab * a.hidden
+    return ModelShape(
+        name=name,
+        layers=a.layers,
+        moe_layers=sparse,
+        experts=a.experts,
+        experts_per_token=a.experts_per_token,
+        params_per_expert=3 * a.hidden * a.expert_width,
+        always_params=always,
+        total_params=counting.total_params(a),
+        kv_bytes_per_token=counting.kv_bytes_per_token(a),
+        attention_width=a.heads * (a.qk_nope_head_dim + a.qk_rope_head_dim + a.v_head_dim),
+    )
+
+
+def model(name: str) -> ModelShape | None:
+    """Find the shape of a model that measured rows name; None for one that is not known."""
+    row = find(((n, row) for row in _table("models") for n in row["names"]), name)
+    if row is None:
+        return None
+    return ModelShape(name=name, **{key: v for key, v in row.items() if key != "names"})
+
+
+def gpus(name: str, count: int) -> Gpus | None:
+    """Find cards by name ("H200 SXM", "8x RTX 4090 48GB"); None where none is known."""
+    rows = {n: row for row in load().gpus for n in (row.name, *row.aliases)}
+    words = {word: rows[card] for word, card in _table("gpu_words").items()}
+    row = find([*rows.items(), *words.items()], name)
+    return None if row is None else cards(row, count)
+
+
+def cards(row: Gpu, count: int) -> Gpus:
+    """Make cards of a row of the catalogue."""
+    return Gpus(
+        name=row.name,
+        count=count,
+        bandwidth_gb_s=row.bandwidth_gb_s,
+        memory_gb=row.memory_gb,
+        vendor="AMD" if row.vendor == "amd" else "NVIDIA",
+        nvlink_gb_s=row.nvlink_gb_s,
+        tflops_bf16=row.tflops_bf16,
+        pcie_gb_s=row.pcie_gb_s,
+        narrowest_bits=_narrowest_bits(row),
+    )
+
+
+def _narrowest_bits(row: Gpu) -> int:
+    """Eight bits since Ada, Hopper and MI300, four since Blackwell and MI350."""
+    if row.vendor == "amd":
+        return 4 if row.name.startswith("MI35") else 8
+    capability = number(row.compute_capability or "0")
+    if capability >= (10, 0):
+        return 4
+    return 8 if capability >= (8, 9) else 16
+
+
+def unspecified_gpus(count: int) -> Gpus:
+    """Stand in for a card that a source calls a consumer's."""
+    row = _table("unspecified")["gpu"]
+    return Gpus(
+        name=row["name"],
+        count=count,
+        bandwidth_gb_s=row["gb_s"],
+        memory_gb=row["memory_gb"],
+        vendor=row["vendor"],
+        nvlink_gb_s=row["nvlink_gb_s"],
+        tflops_bf16=row["tflops"],
+        pcie_gb_s=row["pcie_gb_s"],
+    )
+
+
+def cpu(name: str, sockets: int) -> Cpu | None:
+    """Find processors by name, with all channels populated; None where none is known."""
+    row = find(((row.name.rsplit(" ", 1)[-1], row) for row in load().cpus), name)
+    return None if row is None else processors(row, sockets)
+
+
+def processors(row: CatalogueCpu, sockets: int) -> Cpu:
+    """Make sockets of a row of the catalogue, with all channels populated."""
+    measured = row.measured_bandwidth_gb_s
+    return Cpu(
+        sockets=sockets,
+        cores=row.cores * sockets,
+        bandwidth_gb_s=row.bandwidth_gb_s * sockets,
+        measured_gb_s=measured * sockets if measured else None,
+        vector=row.vector,
+    )
+
+
+def unspecified_cpu(text: str, sockets: int) -> Cpu:
+    """Stand in for a processor that is not known: 32 cores, eight channels of DDR5-4800."""
+    row = _table("unspecified")["arm" if "arm" in text.lower() else "cpu"]
+    return Cpu(
+        sockets=sockets,
+        cores=row["cores"] * sockets,
+        bandwidth_gb_s=row["gb_s"] * sockets,
+        vector=row["vector"],
+    )
+
+
+def find(rows: Iterable[tuple[str, _T]], text: str) -> _T | None:
+    """Return the row with the longest name that the text contains."""
+    hits = [(len(name), row) for name, row in rows if _plain(name) in _plain(text)]
+    return max(hits, key=lambda hit: hit[0])[1] if hits else None
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9.+]", "", text.lower())
+
+
+@cache
+def _document() -> dict[str, Any]:
+    document: dict[str, Any] = parse((CATALOGUE / "speed_subjects.yaml").read_text("utf-8"))
+    return document
+
+
+def _table(kind: str) -> Any:  # noqa: ANN401  (a section of the file)
+    return _document()[kind]

@@ -1,0 +1,92 @@
+"""Ends everything that a run started on this machine, and nothing else.
+
+Ansible's workers leave the process group, asynchronous tasks leave the tree, and shared SSH
+connections leave both: so processes are found by descent, by the mark in their environment and by
+the run's private folder in their title (ssh overwrites its environment with the title).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+
+from kimi_prov.runner.arguments import RUN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+GRACE_S = 1.5
+
+
+def marked(run_id: str, private: Path) -> set[psutil.Process]:
+    """Return the live processes that carry the run's mark or its private folder in their title."""
+    found = set()
+    own = os.getpid()
+    title = f"{private}/"
+    for process in psutil.process_iter():
+        try:
+            if process.pid == own or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.environ().get(RUN) == run_id or title in " ".join(process.cmdline()):
+                found.add(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def ssh_masters(private: Path) -> set[psutil.Process]:
+    """Return the shared SSH connections of a run: they would outlive it by a minute."""
+    return {process for process in marked("", private) if _title(process).startswith("ssh:")}
+
+
+def end(processes: Iterable[psutil.Process], grace_s: float = GRACE_S) -> None:
+    """Ask the processes to end, and kill those that have not after `grace_s` seconds."""
+    alive = list(processes)
+    for process in alive:
+        _quietly(process.terminate)
+    _, alive = psutil.wait_procs(alive, timeout=grace_s)
+    for process in alive:
+        _quietly(process.kill)
+    psutil.wait_procs(alive, timeout=grace_s)
+
+
+def end_run(run_id: str, private: Path, *, grace_s: float = GRACE_S) -> list[int]:
+    """End every process of the run; return the ids of those that could not be ended.
+
+    What a process starts while it is being ended is found by looking again.
+    """
+    deadline = time.monotonic() + 4 * grace_s
+    while victims := _with_children(marked(run_id, private)):
+        end(victims, grace_s)
+        if time.monotonic() > deadline:
+            break
+    return sorted(process.pid for process in marked(run_id, private))
+
+
+def _with_children(roots: set[psutil.Process]) -> set[psutil.Process]:
+    """Add descendants that shed the mark: sudo, for one, starts with a clean environment."""
+    found = set(roots)
+    for process in roots:
+        try:
+            found.update(process.children(recursive=True))
+        except psutil.Error:
+            continue
+    return found
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _quietly(act: object) -> None:
+    try:
+        act()  # type: ignore[operator]
+    except psutil.Error:
+        return

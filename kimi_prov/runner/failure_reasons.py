@@ -1,0 +1,218 @@
+"""Why a task or a host failed, in one sentence, and what to do: no Ansible noise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.errors import ExitCode
+
+if TYPE_CHECKING:
+    from kimi_prov.runner.events import Ended
+
+_CODES = {
+    "bad_input": ExitCode.BAD_INPUT,
+    "blockers": ExitCode.BLOCKED,
+    "locked": ExitCode.BLOCKED,
+    "unreachable": ExitCode.UNREACHABLE,
+    "failed": ExitCode.FAILED,
+}
+_LONGEST = 500
+_PREFIX = re.compile(r"^(?:(?:Task|Module) failed[:.]\s*)+")
+LOG = "read the log"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What one host failed at. `findings` are those that block, where that is the reason."""
+
+    host: str
+    phase: str
+    task: str
+    cause: str
+    fix: str
+    exit_code: ExitCode
+    findings: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Reason:
+    pattern: re.Pattern[str]
+    cause: str
+    fix: str
+
+
+def _reason(pattern: str, cause: str, fix: str) -> _Reason:
+    return _Reason(re.compile(pattern, re.IGNORECASE), cause, fix)
+
+
+# {host}, {address} and what the pattern's groups caught may stand in the sentences.
+_CONNECTION = (
+    _reason(
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed",
+        "the SSH host key of {address} is unknown here or is not the one known before",
+        "if the machine is the right one:  ssh-keygen -R {address}; ssh-keyscan {address} "
+        ">> ~/.ssh/known_hosts",
+    ),
+    _reason(
+        r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
+        "the SSH key file for {address} may be read by others, so ssh does not use it",
+        "chmod 600 the file that ansible_ssh_private_key_file names",
+    ),
+    _reason(
+        r"Permission denied|Authentication failed|Too many authentication failures",
+        "{address} refused the SSH login: wrong user or key",
+        "set ansible_user and ansible_ssh_private_key_file of {host} in the inventory, or "
+        "ssh-copy-id USER@{address}",
+    ),
+    _reason(
+        r"Could not resolve hostname",
+        "the name {address} cannot be resolved",
+        "correct ansible_host of {host} in the inventory",
+    ),
+    _reason(
+        r"Connection refused",
+        "{address} refused the connection: no SSH server listens on that port",
+        "start sshd there, or correct ansible_host and ansible_port of {host}",
+    ),
+    _reason(
+        r"No route to host|Network is unreachable|Host is down",
+        "there is no route to {address}",
+        "switch the machine on, or correct ansible_host of {host} in the inventory",
+    ),
+    _reason(
+        r"timed out",
+        "{address} did not answer in time",
+        "switch the machine on, let its firewall allow SSH, or correct ansible_host of {host}",
+    ),
+    _reason(
+        r"Connection (?:closed|reset)|kex_exchange_identification|Broken pipe",
+        "{address} cut the SSH connection",
+        "look at sshd's journal on {host}, then run this again",
+    ),
+)
+# Where ssh itself says that it went: extra variables may have sent it elsewhere than the inventory.
+_PLACES = (
+    re.compile(r"connect to host (\S+) port"),
+    re.compile(r"Could not resolve hostname (\S+?):"),
+    re.compile(r"\S+@([^\s:]+): Permission denied"),
+    re.compile(r"Connection (?:closed|reset) by (\S+) port"),
+)
+# The machine was reached, but the inventory's user may not manage it.
+_SUDO = (
+    _reason(
+        r"a (?:terminal|password) is required|Missing sudo password|is not in the sudoers"
+        r"|Incorrect sudo password|a password is required|not allowed to execute",
+        "the user on {host} may not become root without a password",
+        "log in as root (ansible_user: root), allow it NOPASSWD in sudoers, or set "
+        "ansible_become_password",
+    ),
+    _reason(
+        r"sudo: (?:not found|command not found)|sudo: No such file",
+        "there is no sudo on {host}",
+        "log in as root (ansible_user: root), or install sudo there",
+    ),
+)
+# The machine was reached, but cannot be managed.
+_PYTHON = (
+    _reason(
+        r"python3?[0-9.]*: (?:not found|command not found|No such file)"
+        r"|interpreter .{0,80}(?:not found|was not found|No such file)"
+        r"|No python interpreters found",
+        "there is no /usr/bin/python3 on {host}",
+        "install python3 there (3.9 or newer)",
+    ),
+)
+_GENERAL = (
+    _reason(
+        r"No space left on device",
+        "a disk of {host} is full",
+        "make room there, then run this again",
+    ),
+    _reason(
+        r"Unable to locate package|has no installation candidate|No package matching '([^']+)'",
+        "a Debian package is not to be had on {host}",
+        "check kimi_apt_mirror and the machine's apt sources",
+    ),
+    _reason(
+        r"Could not get lock /var/lib|Unable to acquire the dpkg",
+        "another program on {host} is installing packages",
+        "wait until it ends, then run this again",
+    ),
+)
+
+
+def of_unreachable(ended: Ended, address: str) -> Failure:
+    """Explain why a host could not be reached; `address` is where the inventory says it is."""
+    text = _text(ended.result)
+    address = next((m[1] for m in (place.search(text) for place in _PLACES) if m), address)
+    found = _match(_CONNECTION + _SUDO + _PYTHON, text, ended.host, address)
+    cause, fix = found or (
+        f"{address} cannot be reached: {_first(text)}",
+        f"try  ssh {address}  by hand",
+    )
+    return Failure(ended.host, ended.phase, ended.task, cause, fix, ExitCode.UNREACHABLE)
+
+
+def of_failed(ended: Ended, address: str) -> Failure:
+    """Explain why a task failed: in the plugin's own words, or in words for what is known."""
+    result = ended.result
+    ours = result.get("kimi")
+    text = _text(result)
+    if not (isinstance(ours, Mapping) and ours.get("code") in {"bad_input", "blockers"}):
+        for reasons, code in ((_SUDO, ExitCode.BAD_INPUT), (_PYTHON, ExitCode.UNREACHABLE)):
+            if found := _match(reasons, text, ended.host, address):
+                return Failure(ended.host, ended.phase, ended.task, *found, code)
+    if isinstance(ours, Mapping):
+        cause, _, fix = str(result.get("msg") or "it failed").partition("\n  fix: ")
+        rows = ours.get("findings")
+        return Failure(
+            ended.host,
+            ended.phase,
+            ended.task,
+            cause.strip(),
+            fix.strip() or LOG,
+            _CODES.get(str(ours.get("code")), ExitCode.FAILED),
+            tuple(rows) if isinstance(rows, list | tuple) else (),
+        )
+    cause, fix = _match(_GENERAL, text, ended.host, address) or (_cause(result), LOG)
+    return Failure(ended.host, ended.phase, ended.task, cause, fix, ExitCode.FAILED)
+
+
+def _match(
+    reasons: tuple[_Reason, ...], text: str, host: str, address: str
+) -> tuple[str, str] | None:
+    for reason in reasons:
+        if reason.pattern.search(text):
+            named = {"host": host, "address": address}
+            return reason.cause.format(**named), reason.fix.format(**named)
+    return None
+
+
+def _text(result: Mapping[str, Any]) -> str:
+    keys = ("msg", "stderr", "module_stderr", "module_stdout", "stdout")
+    return "\n".join(str(result[key]) for key in keys if result.get(key))
+
+
+def _first(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return _PREFIX.sub("", lines[0])[:_LONGEST] if lines else "it gave no reason"
+
+
+def _cause(result: Mapping[str, Any]) -> str:
+    """Take the sentence out of an ordinary module's result; of a loop, out of what failed in it."""
+    for item in result.get("results") or []:
+        if isinstance(item, Mapping) and (item.get("failed") or item.get("unreachable")):
+            return _cause(item)
+    said = _first(str(result.get("msg") or ""))
+    last = [line.strip() for line in str(result.get("stderr") or "").splitlines() if line.strip()]
+    if "non-zero return code" in said.lower() or said == "it gave no reason":
+        words = result.get("cmd")
+        command = (
+            " ".join(map(str, words)) if isinstance(words, list) else str(words or "a command")
+        )
+        reason = last[-1][:_LONGEST] if last else f"status {result.get('rc', '?')}"
+        return f"{command[:120]} failed: {reason}"
+    return said

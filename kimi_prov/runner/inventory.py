@@ -1,0 +1,222 @@
+"""The inventory, read and judged before anything starts: errors name the file and the line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kimi_prov.errors import UserError
+from kimi_prov.packaging import resources
+from kimi_prov.runner.arguments import executable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GROUP = "kimi"
+_YAML = {".yml", ".yaml", ".json"}
+_TIMEOUT_S = 120
+_READER = re.compile(
+    r"Failed to parse inventory with '(\w+)' plugin: (.*?)"
+    r"(?= Failed to parse inventory with|\s*<<<|\s*Origin:|$)"
+)
+_INIT = "kimi-prov init DIR --profile lab|localhost"
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """An inventory that Ansible can read and that has hosts in the group kimi."""
+
+    path: Path
+    hosts: Mapping[str, Mapping[str, Any]]
+    names: frozenset[str]
+
+    @property
+    def base(self) -> Path:
+        """Folder that relative paths in it start from."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def address(self, host: str) -> str:
+        """Where `host` is reached."""
+        variables = self.hosts.get(host, {})
+        if variables.get("ansible_connection") == "local":
+            return "127.0.0.1"
+        return str(variables.get("ansible_host") or host)
+
+
+def load(path: Path) -> Inventory:
+    """Read the inventory at `path`.
+
+    Raises UserError (exit 2) where it is missing, cannot be parsed, or has no host in `kimi`.
+    """
+    check_files(path)
+    document = _listed(path)
+    members = _members(document, GROUP, set())
+    if GROUP not in document or not members:
+        what = "its group kimi has no host" if GROUP in document else "it has no group kimi"
+        raise UserError(
+            f"{path}: {what}",
+            fix=f"list the machines under the group kimi, or start from  {_INIT}",
+        )
+    variables: Mapping[str, Mapping[str, Any]] = document.get("_meta", {}).get("hostvars", {})
+    everybody = frozenset(document) - {"_meta"} | frozenset(variables) | frozenset(members)
+    return Inventory(
+        path.absolute(), {host: variables.get(host, {}) for host in members}, everybody
+    )
+
+
+def check_files(path: Path) -> None:
+    """Refuse what Ansible would report badly or not at all: absent, unreadable, broken files."""
+    if not path.exists():
+        raise UserError(f"{path}: there is no such inventory", fix=_INIT)
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.is_file() and not _ignored(p, path))
+        if not files:
+            raise UserError(f"{path}: this inventory folder is empty", fix=_INIT)
+    else:
+        beside = [path.parent / name for name in ("group_vars", "host_vars")]
+        files = [
+            path,
+            *(p for d in beside if d.is_dir() for p in sorted(d.rglob("*")) if p.is_file()),
+        ]
+    for file in files:
+        kind = {"group_vars", "host_vars"} & set(file.relative_to(path.parent).parts)
+        check_yaml(file, variables=bool(kind))
+
+
+def _ignored(file: Path, root: Path) -> bool:
+    return any(part.startswith(".") or part.endswith("~") for part in file.relative_to(root).parts)
+
+
+def check_yaml(file: Path, *, variables: bool) -> None:
+    """Refuse a file that cannot be read, or is no YAML, or (`variables`) holds no mapping.
+
+    Files of other kinds are only opened.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        if file.suffix not in _YAML:
+            return
+        raise UserError(f"{file}: this is no text in UTF-8", fix=f"edit {file}") from None
+    except OSError as error:
+        raise UserError(
+            f"{file}: cannot be read: {error.strerror}",
+            fix=f"name a file that you may read: {file}",
+        ) from error
+    if text.startswith("$ANSIBLE_VAULT;") or not (file.suffix in _YAML or variables):
+        return
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{file}:{mark.line + 1}" if mark else str(file)
+        problem = getattr(error, "problem", None) or "it cannot be parsed"
+        raise UserError(
+            f"{place}: this is not valid YAML: {problem}", fix=f"edit line {place}"
+        ) from None
+    if node is not None and not isinstance(node, yaml.MappingNode):
+        raise UserError(
+            f"{file}:{node.start_mark.line + 1}: expected `name: value` lines, found a "
+            f"{'list' if isinstance(node, yaml.SequenceNode) else 'single value'}",
+            fix=f"edit {file}",
+        )
+
+
+def check_limit(inventory: Inventory, limit: str | None) -> None:
+    """Refuse a --limit that names no host or group; patterns are left to Ansible."""
+    for name in (limit or "").split(","):
+        plain = re.fullmatch(r"[\w.-]+", name.strip())
+        if plain and plain.group() not in inventory.names:
+            near = difflib.get_close_matches(plain.group(), inventory.names, n=1)
+            hosts = ", ".join(sorted(inventory.hosts))
+            raise UserError(
+                f"--limit: {inventory.path} has no host or group {plain.group()!r}",
+                fix=f"did you mean {near[0]}?" if near else f"hosts of the group kimi: {hosts}",
+            )
+
+
+def vars_file(text: str) -> Path:
+    """Return the file that `-e @FILE` names; UserError for anything else."""
+    if not text.startswith("@"):
+        name = text.partition("=")[0]
+        raise UserError(
+            f"-e {name}...: extra variables come from a file, so that their types are kept and "
+            "no secret is on a command line",
+            fix="write them into a YAML file:  -e @FILE",
+        )
+    path = Path(text[1:]).expanduser()
+    if not path.is_file():
+        raise UserError(f"-e {text}: there is no such file", fix="name a YAML or JSON file")
+    check_yaml(path, variables=True)
+    return path.absolute()
+
+
+def _listed(path: Path) -> Mapping[str, Any]:
+    """Ask Ansible itself what the inventory holds."""
+    environment = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(resources.root() / "ansible.cfg"),
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
+        "ANSIBLE_NOCOLOR": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+    command = [executable("ansible-inventory"), "-i", str(path.absolute()), "--list"]
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            timeout=_TIMEOUT_S,
+        )
+        document = json.loads(done.stdout) if done.returncode == 0 else None
+    except FileNotFoundError:
+        raise UserError(
+            "ansible-inventory is not installed beside kimi-prov",
+            fix="pip install 'ansible-core>=2.19,<2.20'",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"{path}: Ansible had not read this inventory after {_TIMEOUT_S} s",
+            fix=" ".join(command),
+        ) from None
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise UserError(
+            f"{path}: Ansible cannot read this inventory: {_complaint(done.stderr)}",
+            fix=f"correct it; `ansible-inventory -i {path} --list` tells more",
+        )
+    return document
+
+
+def _complaint(stderr: str) -> str:
+    """Take the sentence that says what is wrong out of Ansible's many: one for each reader."""
+    text = " ".join(re.sub(r"\[(?:ERROR|WARNING)\]:|ERROR!", " ", stderr).split())
+    readers = dict(_READER.findall(text))
+    said = readers.get("yaml") or readers.get("ini") or next(iter(readers.values()), text)
+    said = re.sub(r"\"?<class '[\w.]*?Tagged(\w+)'>\"?", r"a \1", said)
+    place = re.search(r"Origin: (/[^\s<>]+)", text)
+    return said.strip()[:400] + (f" ({place.group(1)})" if place else "") or "it said no more"
+
+
+def _members(document: Mapping[str, Any], group: str, seen: set[str]) -> list[str]:
+    """Hosts of a group and of the groups below it, in the inventory's order."""
+    if group in seen:
+        return []
+    seen.add(group)
+    entry = document.get(group) or {}
+    found = list(entry.get("hosts") or [])
+    for child in entry.get("children") or []:
+        found += _members(document, child, seen)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,149 @@
+"""What a run came to: failures, documents, plans, times, and the exit code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.errors import ExitCode
+from kimi_prov.runner import failure_reasons
+from kimi_prov.runner.events import Ended, Event, Said, Stats
+from kimi_prov.runner.failure_reasons import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+# The first that fits decides.
+PRECEDENCE = (
+    ExitCode.INTERRUPTED,
+    ExitCode.BAD_INPUT,
+    ExitCode.FAILED,
+    ExitCode.UNREACHABLE,
+    ExitCode.BLOCKED,
+)
+_PLAN = "kimi_plan"
+_ERROR = re.compile(r"^\s*(?:\[ERROR\]:|ERROR!)\s*(.*)", re.DOTALL)
+_NO_HOSTS = re.compile(
+    r"leaves us with no hosts|no hosts matched|no hosts to target", re.IGNORECASE
+)
+
+
+@dataclass
+class Phase:
+    """What one host spent in one phase; times in seconds."""
+
+    host: str
+    phase: str
+    seconds: float = 0.0
+    tasks: int = 0
+    changed: int = 0
+
+
+@dataclass
+class Outcome:
+    """Gathered while the run goes on; complete when it has ended."""
+
+    addresses: Mapping[str, str]
+    failures: list[Failure] = field(default_factory=list)
+    documents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    plans: dict[str, dict[str, Any]] = field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    phases: dict[tuple[str, str], Phase] = field(default_factory=dict)
+    stats: Stats | None = None
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    changes: list[tuple[str, str, str]] = field(default_factory=list)
+    interrupted: bool = False
+    return_code: int | None = None
+    wall_seconds: float = 0.0
+
+    def add(self, event: Event) -> None:
+        """Take one event in."""
+        if isinstance(event, Ended):
+            self._ended(event)
+        elif isinstance(event, Stats):
+            self.stats = event
+        elif isinstance(event, Said):
+            error = _ERROR.match(event.text)
+            if error:
+                self.errors.append(" ".join(error.group(1).split()))
+
+    def close(self, return_code: int | None, wall_seconds: float, *, interrupted: bool) -> None:
+        """End the gathering: what a host was rescued from, or was told to ignore, is no failure."""
+        self.return_code, self.wall_seconds, self.interrupted = (
+            return_code,
+            wall_seconds,
+            interrupted,
+        )
+        if self.stats:
+            bad = {**self.stats.failures, **self.stats.unreachable}
+            self.failures = [failure for failure in self.failures if bad.get(failure.host)]
+        if not self.failures and not interrupted and return_code:
+            self.failures.append(self._unexplained(return_code))
+
+    def hide(self, mask: Callable[[str], str]) -> None:
+        """Mask secrets in what is going to be shown."""
+        self.failures = [
+            replace(failure, cause=mask(failure.cause), fix=mask(failure.fix))
+            for failure in self.failures
+        ]
+        self.warnings = [mask(text) for text in self.warnings]
+
+    @property
+    def changed(self) -> dict[str, int]:
+        """Number of tasks that changed something, by host."""
+        return dict(self.stats.changed) if self.stats else {}
+
+    def exit_code(self, *also: ExitCode) -> ExitCode:
+        """Return the documented code: of all that apply, the first in the documented order."""
+        codes = {failure.exit_code for failure in self.failures} | set(also)
+        if self.interrupted:
+            codes.add(ExitCode.INTERRUPTED)
+        return next((code for code in PRECEDENCE if code in codes), ExitCode.OK)
+
+    def _ended(self, event: Ended) -> None:
+        key = (event.host, event.phase)
+        phase = self.phases.setdefault(key, Phase(*key))
+        phase.seconds += event.seconds
+        phase.tasks += event.status != "skipped"
+        if event.status == "changed":
+            phase.changed += 1
+            self.changes.append((event.host, event.phase, event.task))
+            if str(event.action).startswith("kimi_"):
+                told = event.result.get("changes") or []
+                self.changes += [(event.host, event.phase, f"  {text}") for text in told]
+        warnings = event.result.get("warnings")
+        if isinstance(warnings, list):
+            self.warnings += [
+                f"{event.host}: {text}"
+                for text in warnings
+                if str(event.action).startswith("kimi_") and isinstance(text, str)
+            ]
+        document = event.result.get("kimi_document")
+        if isinstance(document, dict):
+            kept = self.plans if event.action == _PLAN else self.documents
+            kept[event.host] = document
+            if event.action == _PLAN and isinstance(event.result.get("facts"), dict):
+                self.facts[event.host] = event.result["facts"]
+        if event.status == "unreachable":
+            self.failures.append(failure_reasons.of_unreachable(event, self._address(event.host)))
+        elif event.status == "failed" and not event.ignored:
+            self.failures.append(failure_reasons.of_failed(event, self._address(event.host)))
+
+    def _address(self, host: str) -> str:
+        return self.addresses.get(host, host)
+
+    def _unexplained(self, return_code: int) -> Failure:
+        text = next((error for error in self.errors if error), "")
+        if _NO_HOSTS.search(text):
+            return Failure(
+                "",
+                "",
+                "",
+                "no host of the group kimi is left to work on",
+                "correct --limit",
+                ExitCode.BAD_INPUT,
+            )
+        cause = text or f"ansible-playbook ended with {return_code} and said no more"
+        return Failure("", "", "", cause, failure_reasons.LOG, ExitCode.FAILED)

@@ -1,0 +1,56 @@
+"""The private folder of a run: made for this user alone, removed with whatever a dead run left."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kimi_prov.runner import cancel
+from kimi_prov.runner.arguments import Private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A socket's path has at most 107 characters; ssh adds up to 30 of its own to the folder's.
+_LONGEST = 60
+_NAME = re.compile(r"kimi-([0-9]+)-\w+")
+_RUN = "run"
+
+
+@contextmanager
+def private_folder(run_id: str) -> Iterator[Private]:
+    """Make the folder of the run `run_id`, and remove it at the end.
+
+    Its name carries our process id. Where nobody was left to clean up after an earlier run (it
+    was killed together with its watchdog), its folder and processes go first.
+    """
+    usual = Path(tempfile.gettempdir())
+    base = usual if len(str(usual)) <= _LONGEST else Path("/tmp")  # noqa: S108 - mkdtemp is safe
+    _sweep(base)
+    folder = Path(tempfile.mkdtemp(prefix=f"kimi-{os.getpid()}-", dir=base))
+    (folder / _RUN).write_text(run_id)
+    try:
+        yield Private(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(base: Path) -> None:
+    for folder in base.glob("kimi-*-*"):
+        named = _NAME.fullmatch(folder.name)
+        try:
+            about = folder.lstat()
+            if not named or not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+                continue
+            if Path(f"/proc/{named.group(1)}").exists():
+                continue
+            cancel.end_run((folder / _RUN).read_text(), folder)
+        except OSError:
+            continue
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,148 @@
+"""How far long work on a machine is: told by action plugins, read by the command line.
+
+The two sides meet in a file of JSON lines that only the operator may read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kimi_prov.runner.arguments import PROGRESS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+INTERVAL_S = 5.0
+_last: dict[tuple[str, str], tuple[float, str]] = {}
+
+
+class Displays(Protocol):
+    """Ansible's own output, as far as it is used here."""
+
+    def display(self, msg: str) -> None:
+        """Show one line."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """How far one host is in one piece of work. Bytes, bytes per second, seconds."""
+
+    host: str
+    phase: str
+    line: str = ""
+    done_bytes: int | None = None
+    total_bytes: int | None = None
+    rate_bytes_per_s: float | None = None
+    eta_s: float | None = None
+
+
+def report(display: Displays, host: str, update: Mapping[str, Any]) -> None:
+    """Tell the reader how far `host` is.
+
+    Under `kimi-prov` a line goes to the file that KIMI_PROV_PROGRESS names; under a plain
+    ansible-playbook a sentence goes to the screen, at most every five seconds for each phase.
+    """
+    path = os.environ.get(PROGRESS)
+    if path:
+        line = json.dumps({"host": host, **update}) + "\n"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+        return
+    key = (host, str(update.get("phase")))
+    text = sentence(_update({"host": host, **update}))
+    then, before = _last.get(key, (float("-inf"), ""))
+    if time.monotonic() - then >= INTERVAL_S and text != before:
+        _last[key] = (time.monotonic(), text)
+        display.display(text)
+
+
+class Reader:
+    """Reads what was appended since the last call; lines that are not whole yet stay for later."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> list[Update]:
+        """Return the new updates in order; a line that makes no sense is left out."""
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read()
+        except OSError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        updates = []
+        for line in whole.splitlines():
+            try:
+                updates.append(_update(json.loads(line)))
+            except (ValueError, TypeError, AttributeError, KeyError):
+                continue
+        return updates
+
+
+def _update(document: Mapping[str, Any]) -> Update:
+    return Update(
+        host=str(document["host"]),
+        phase=str(document.get("phase") or "work"),
+        line=str(document.get("line") or ""),
+        done_bytes=_whole(document.get("done_bytes")),
+        total_bytes=_whole(document.get("total_bytes")),
+        rate_bytes_per_s=_real(document.get("rate_bytes_per_s")),
+        eta_s=_real(document.get("eta_s")),
+    )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _real(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def size(count: float) -> str:
+    """Write a number of bytes for people, in decimal units: 594.8 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} TB"
+
+
+def duration(seconds: float) -> str:
+    """Write a time for people: 4.1 s, 3:05, 1:02:05."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def amounts(update: Update) -> str:
+    """Write bytes, share, rate and time left, as far as they are known."""
+    parts = []
+    if update.total_bytes:
+        done = update.done_bytes or 0
+        share = min(100, done * 100 // update.total_bytes)
+        parts.append(f"{size(done)} of {size(update.total_bytes)} ({share} %)")
+    if update.rate_bytes_per_s:
+        parts.append(f"{size(update.rate_bytes_per_s)}/s")
+    if update.eta_s is not None:
+        parts.append(f"{duration(update.eta_s)} left")
+    return ", ".join(parts)
+
+
+def sentence(update: Update) -> str:
+    """Write the whole update as one plain line."""
+    told = " - ".join(part for part in (amounts(update), update.line) if part)
+    return f"{update.host}: {update.phase}: {told}"

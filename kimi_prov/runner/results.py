@@ -1,0 +1,47 @@
+"""Results that are kept from one run to the next, on the control machine.
+
+They outlive what they were measured on: a machine that was set up anew is compared with itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.console.output import write_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def folder(state: Path, inventory: Path, host: str) -> Path:
+    """Folder of one host's results; `state` is the folder of this user's state."""
+    real = str(inventory.resolve())
+    words = _NAME.sub("-", inventory.resolve().name).strip("-.") or "inventory"
+    owner = f"{words[:60]}-{hashlib.sha256(real.encode()).hexdigest()[:8]}"
+    return state / "bench" / owner / (_NAME.sub("-", host).strip("-.") or "host")
+
+
+def last(place: Path) -> dict[str, Any] | None:
+    """Return the newest result kept in a host's folder; one that cannot be read is passed over."""
+    for path in sorted(place.glob("*.json"), reverse=True):
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(found, dict):
+            return found
+    return None
+
+
+def keep(place: Path, result: dict[str, Any]) -> Path:
+    """Keep a result under the time at which it is kept; return its file."""
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = place / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
+    write_whole(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    return path

@@ -1,0 +1,329 @@
+"""Runs one playbook through ansible-runner, shows how it goes, and can be interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.packaging import resources
+from kimi_prov.runner import arguments, cancel, events, redaction
+from kimi_prov.runner.outcome import Outcome
+from kimi_prov.runner.private_folder import private_folder
+from kimi_prov.runner.progress import Reader
+from kimi_prov.runner.run_folder import RunFolder
+from kimi_prov.runner.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from kimi_prov.runner.arguments import Private, Request
+    from kimi_prov.runner.events import Event
+    from kimi_prov.runner.inventory import Inventory
+    from kimi_prov.runner.progress import Update
+
+_STEP_S = 0.1
+# Nothing that Ansible says is written by anybody but us, who mask it.
+_SETTINGS = {"suppress_output_file": True, "pexpect_timeout": 1}
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Screen(Protocol):
+    """Where a person looks while it runs."""
+
+    def start(self, title: str) -> None:
+        """Begin."""
+
+    def event(self, event: Event) -> None:
+        """Show what a host does."""
+
+    def progress(self, update: Update) -> None:
+        """Show how far long work is."""
+
+    def tick(self) -> None:
+        """Take the time to refresh; called several times a second."""
+
+    def say(self, line: str) -> None:
+        """Show one line."""
+
+    def stop(self) -> None:
+        """End; nothing moves on the screen any more."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended: what it came to, where it is kept, and the key where one came."""
+
+    outcome: Outcome
+    folder: Path
+    log: Path
+    key_lines: tuple[str, ...] = ()
+
+
+class _Interrupt:
+    """Remembers that a signal came; the run itself decides when to look."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+
+    def __call__(self, number: int, _frame: object) -> None:
+        self.name = signal.Signals(number).name
+
+
+def run(
+    request: Request, inventory: Inventory, screen: Screen, *, inherit: Sequence[int] = ()
+) -> Finished:
+    """Run the playbook to its end, or to an interruption.
+
+    `inherit` are file descriptors of locks that are to outlive a killed command line until the
+    last process of its run has ended. Raises UserError where the run could not begin.
+    """
+    masker = redaction.Masker()
+    for variables in inventory.hosts.values():
+        masker.add(redaction.from_variables(variables, inventory.base))
+    folder = RunFolder.create(request.command, inventory.path, masker)
+    addresses = {host: inventory.address(host) for host in inventory.hosts}
+    outcome = Outcome(addresses)
+    started = time.monotonic()
+    run_id = uuid.uuid4().hex
+    with private_folder(run_id) as private, _signals() as interrupt:
+        _prepare(request, private)
+        watchdog = Watchdog(run_id, private.folder, inherit)
+        work = _Work(request, private, run_id, folder, masker)
+        screen.start(f"{request.command} {inventory.path}")
+        try:
+            work.start()
+            _follow(work, outcome, screen, masker, interrupt)
+            if interrupt.name:
+                screen.say(f"interrupted ({interrupt.name}): ending what runs on this machine")
+        finally:
+            left = _end(work, private, run_id, everything=interrupt.name is not None)
+            screen.stop()
+            watchdog.dismiss()
+        if left:
+            screen.say(f"could not be ended (another user's): process {', '.join(map(str, left))}")
+        keys = _key_lines(private)
+    outcome.close(
+        work.return_code, time.monotonic() - started, interrupted=interrupt.name is not None
+    )
+    outcome.hide(masker.mask)
+    _keep(folder, request, outcome)
+    return Finished(outcome, folder.path, folder.log, keys)
+
+
+class _Work:
+    """ansible-runner in a thread of its own; what it reports comes out of a queue."""
+
+    def __init__(
+        self,
+        request: Request,
+        private: Private,
+        run_id: str,
+        folder: RunFolder,
+        masker: redaction.Masker,
+    ) -> None:
+        self._masker = masker
+        self.queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.return_code: int | None = None
+        self.error: BaseException | None = None
+        self.progress = Reader(private.progress)
+        self._folder = folder
+        self._cancelled = threading.Event()
+        self._argv = arguments.playbook_arguments(request, private)
+        self._private = private
+        self._environment = arguments.environment(
+            os.environ,
+            config=resources.root() / "ansible.cfg",
+            plugins=resources.plugins(),
+            private=private,
+            run_id=run_id,
+        )
+        self._thread = threading.Thread(target=self._run, name="ansible-runner", daemon=True)
+
+    def start(self) -> None:
+        """Start the playbook."""
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it still goes on."""
+        return self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """Tell ansible-runner to give up, too; the processes are ended by others."""
+        self._cancelled.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread, at most so long."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        # Imported here: it takes a quarter of a second that `--help` need not spend.
+        from ansible_runner.interface import init_command_config  # noqa: PLC0415
+
+        try:
+            runner = init_command_config(
+                arguments.executable(),
+                self._argv,
+                private_data_dir=str(self._private.folder / "runner"),
+                quiet=True,
+                envvars=self._environment,
+                event_handler=self._take,
+                cancel_callback=self._cancelled.is_set,
+            )
+            runner.run()
+            self.return_code = runner.rc
+        except BaseException as error:  # noqa: BLE001 - the main thread raises it
+            self.error = error
+
+    def _take(self, raw: dict[str, Any]) -> bool:
+        """Log and pass one event on; False keeps ansible-runner from writing it to a file."""
+        text = raw.get("stdout")
+        if text:
+            self._folder.write(str(text))
+        event = events.parse({**raw, "stdout": self._masker.mask(str(text))} if text else raw)
+        if event is not None:
+            self.queue.put(event)
+        return False
+
+
+def _follow(
+    work: _Work, outcome: Outcome, screen: Screen, masker: redaction.Masker, interrupt: _Interrupt
+) -> None:
+    """Show what comes until the playbook ends or somebody interrupts."""
+    while not interrupt.name:
+        running = work.running
+        while not work.queue.empty() or (running and _wait(work)):
+            event = work.queue.get()
+            outcome.add(event)
+            if isinstance(event, events.Ended) and event.host in outcome.plans:
+                masker.add(redaction.from_plan(outcome.plans[event.host]))
+            screen.event(event)
+            if interrupt.name:
+                return
+        for update in work.progress.read():
+            screen.progress(update)
+        screen.tick()
+        if not running:
+            break
+    if work.error is not None:
+        raise UserError(
+            f"ansible-runner could not run the playbook: {work.error}",
+            fix="pip install --force-reinstall kimi-prov",
+            exit_code=ExitCode.FAILED,
+        ) from work.error
+
+
+def _wait(work: _Work) -> bool:
+    """Sleep a moment, unless an event is there already."""
+    if work.queue.empty():
+        time.sleep(_STEP_S)
+    return not work.queue.empty()
+
+
+def _end(work: _Work, private: Private, run_id: str, *, everything: bool) -> list[int]:
+    """End the run's processes: all of them, or after a good end the shared connections alone."""
+    if everything or work.running:
+        work.cancel()
+        left = cancel.end_run(run_id, private.folder)
+        work.join(10)
+        return left
+    cancel.end(cancel.ssh_masters(private.folder))
+    return []
+
+
+def _prepare(request: Request, private: Private) -> None:
+    settings = private.folder / "runner" / "env"
+    for folder in (settings.parent, settings, private.sockets, private.temporary):
+        folder.mkdir(mode=0o700)
+    # Settings that are passed as an argument are dropped where this file is missing.
+    (settings / "settings").write_text(json.dumps(_SETTINGS))
+    if request.variables:
+        private.variables.touch(mode=0o600)
+        private.variables.write_text(json.dumps(dict(request.variables)))
+
+
+def _key_lines(private: Private) -> tuple[str, ...]:
+    try:
+        return tuple(private.key.read_text().splitlines())
+    except OSError:
+        return ()
+
+
+def _keep(folder: RunFolder, request: Request, outcome: Outcome) -> None:
+    """Write timings.json and result.json."""
+    folder.document(
+        "timings.json",
+        {
+            "wall_seconds": round(outcome.wall_seconds, 3),
+            "phases": [
+                {
+                    "host": phase.host,
+                    "phase": phase.phase,
+                    "seconds": round(phase.seconds, 3),
+                    "tasks": phase.tasks,
+                    "changed": phase.changed,
+                }
+                for phase in outcome.phases.values()
+            ],
+        },
+    )
+    stats = outcome.stats
+    folder.document(
+        "result.json",
+        {
+            "command": request.command,
+            "inventory": str(request.inventory),
+            "check": request.check,
+            "exit_code": int(outcome.exit_code()),
+            "interrupted": outcome.interrupted,
+            "wall_seconds": round(outcome.wall_seconds, 3),
+            "hosts": {
+                host: {
+                    "ok": stats.ok.get(host, 0),
+                    "changed": stats.changed.get(host, 0),
+                    "failed": stats.failures.get(host, 0),
+                    "unreachable": stats.unreachable.get(host, 0),
+                }
+                for host in sorted({*stats.ok, *stats.failures, *stats.unreachable})
+            }
+            if stats
+            else {},
+            "failures": [
+                {
+                    "host": failure.host,
+                    "phase": failure.phase,
+                    "task": failure.task,
+                    "cause": failure.cause,
+                    "fix": failure.fix,
+                    "exit_code": int(failure.exit_code),
+                    "findings": list(failure.findings),
+                }
+                for failure in outcome.failures
+            ],
+            "documents": outcome.documents,
+        },
+    )
+    folder.close()
+
+
+@contextmanager
+def _signals() -> Iterator[_Interrupt]:
+    """Turn the signals that end a program into a note for the main loop."""
+    interrupt = _Interrupt()
+    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    try:
+        yield interrupt
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,83 @@
+"""The run folder: what is kept of each run, secrets masked."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from kimi_prov.runner.redaction import Masker
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def state_home() -> Path:
+    """Folder of this user's state: $XDG_STATE_HOME/kimi-prov, else ~/.local/state/kimi-prov."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
+    return base / "kimi-prov"
+
+
+class RunFolder:
+    """`runs/<time>-<command>-<inventory>/` with run.log, timings.json and result.json."""
+
+    def __init__(self, path: Path, masker: Masker) -> None:
+        self.path = path
+        self._masker = masker
+        descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._log: TextIO = os.fdopen(descriptor, "w", encoding="utf-8", buffering=1)
+
+    @classmethod
+    def create(cls, command: str, inventory: Path, masker: Masker) -> RunFolder:
+        """Make the folder of a new run, readable by this user alone.
+
+        Raises UserError where the state folder cannot be written.
+        """
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        words = (
+            re.sub(r"[^A-Za-z0-9._-]+", "-", inventory.resolve().name).strip("-.") or "inventory"
+        )
+        base = state_home() / "runs"
+        try:
+            base.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for number in range(1000):
+                again = f".{number}" if number else ""
+                path = base / f"{stamp}-{command}-{words[:60]}{again}"
+                try:
+                    path.mkdir(mode=0o700)
+                except FileExistsError:
+                    continue
+                return cls(path, masker)
+        except OSError as error:
+            raise UserError(
+                f"{base} cannot be written: {error.strerror}",
+                fix="set XDG_STATE_HOME to a folder that you may write to",
+            ) from error
+        raise UserError(f"{base}: too many runs within one second", fix="run this again")
+
+    @property
+    def log(self) -> Path:
+        """Everything that Ansible said."""
+        return self.path / "run.log"
+
+    def write(self, text: str) -> None:
+        """Append to the log, masked and without control codes."""
+        clean = _CONTROL.sub("", text.replace("\r\n", "\n"))
+        self._log.write(self._masker.mask(clean).rstrip("\n") + "\n")
+
+    def document(self, name: str, content: object) -> None:
+        """Write a JSON document beside the log, masked."""
+        path = self.path / name
+        text = self._masker.mask(json.dumps(content, indent=1, default=str))
+        path.write_text(text + "\n", encoding="utf-8")
+        path.chmod(0o600)
+
+    def close(self) -> None:
+        """Close the log."""
+        self._log.close()

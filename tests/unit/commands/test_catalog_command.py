@@ -1,0 +1,47 @@
+"""What `kimi-prov catalog` shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from kimi_prov.catalog.loader import load
+from kimi_prov.commands import catalog
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "rows"),
+    [
+        ("models", "Kimi-K2.5", ["kimi-k2.5"]),
+        ("cpus", "8468", ["Xeon Platinum 8468"]),
+        ("gpus", "h200", ["H200 SXM"]),
+        ("formats", "INT4", ["int4"]),
+        ("flags", "--swap-space", ["--swap-space"]),
+        ("flags", "swap-space", ["--swap-space"]),
+        ("flags", "kt-cpuinfer", ["ktransformers kt"]),
+        ("systems", "debian-12", ["debian-12"]),
+        ("drivers", "marlin-ptx", ["marlin-ptx"]),
+        ("broken", "kt-no-gpu", ["kt-no-gpu"]),
+        ("prices", "gemini-3-pro", ["gemini-3-pro"]),
+    ],
+)
+def test_one_name_shows_its_rows_with_their_source(kind: str, name: str, rows: list[str]) -> None:
+    document = catalog.show(load(), kind, name)
+    assert [row["name"] for row in document["rows"]] == rows
+    text = catalog.text(document)
+    assert "source: " in text
+    assert "confidence: " in text
+
+
+def test_an_engine_is_found_with_and_without_its_version() -> None:
+    every = catalog.show(load(), "engines", "vllm")["rows"]
+    assert len(every) > 3
+    [one] = catalog.show(load(), "engines", "vllm-cuda-0.19.1")["rows"]
+    assert one["version"] == "0.19.1"
+
+
+@pytest.mark.parametrize("kind", [*catalog._KINDS, None])
+def test_tables_fit_a_terminal_and_hold_every_row(kind: str | None) -> None:
+    document = catalog.show(load(), kind, None)
+    lines = catalog.text(document).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len([line for line in lines if line.startswith("  ")]) >= len(document["rows"])

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+import jsonschema
+import pytest
+
+from kimi_prov.acceptance import suite
+from kimi_prov.console import documents
+
+CHECKS = [
+    {"name": "chat", "status": "ok", "detail": "16 tokens: hello", "seconds": 0.1},
+    {"name": "placement", "status": "fail", "detail": "word " * 40, "seconds": 0.0},
+    {"name": "known-answers", "status": "skip", "detail": "random weights", "seconds": 0.0},
+]
+VERIFY = {
+    "schema": "kimi-prov/verify/v1",
+    "ok": False,
+    "hosts": {
+        "node1": suite.document(
+            endpoint="https://10.93.5.11:8000/v1",
+            seen_from="control",
+            why="the control machine (10.93.5.1) is in an allowed network",
+            checks=CHECKS,
+            said=["the model has random weights: its answers have form and no meaning"],
+        )
+    },
+}
+UNIT = {
+    "state": "active",
+    "sub_state": "running",
+    "enabled": True,
+    "restarts": 2,
+    "uptime_seconds": 4000.0,
+}
+SERVING = {
+    "ok": True,
+    "provisioned": True,
+    "detail": "serving",
+    "stand_ins": [],
+    "units": {"kimi-serve@0.service": UNIT, "kimi-stage.service": {**UNIT, "uptime_seconds": None}},
+    "versions": {
+        "engine": "vllm",
+        "engine_variant": "cpu",
+        "engine_version": "0.32.0",
+        "engine_directory": "/srv/kimi/engines/vllm-cpu-0.32.0-abc",
+        "proxy": "2.6.12-1",
+    },
+    "model": {
+        "name": "kimi-k2-lab",
+        "revision": "lab-1",
+        "served_names": ["kimi-k2-lab"],
+        "directory": "/srv/kimi/ram/kimi-k2-lab/lab-1",
+        "bytes": 12172576,
+        "context": 4096,
+        "weights_verified": True,
+    },
+    "ram_disk": {
+        "planned": True,
+        "mounted": {"size_bytes": 80_000_000, "used_bytes": 12_000_000},
+        "reason": "memory holds the weights twice",
+    },
+    "port": {
+        "number": 8000,
+        "listening": ["any"],
+        "allowed_networks": [],
+        "guarded": False,
+        "certificate_sha256": "ab",
+        "keys": ["operator", "verify"],
+        "key_not_shown_yet": True,
+        "engines": [{"name": "engine0", "status": "UP", "requests": 0}],
+    },
+    "memory": {
+        "host_total_bytes": 25_000_000_000,
+        "host_available_bytes": 20_000_000_000,
+        "engines": [{"index": 0, "cgroup_bytes": None, "resident_bytes": 2_700_000_000}],
+    },
+    "placement": [
+        {
+            "index": 0,
+            "cpus": ["0-1"],
+            "policies": ["bind:0", "default"],
+            "bytes_by_node": {"0": 2_600_000_000},
+            "threads": 57,
+            "huge_bytes": 1_000_000_000,
+        }
+    ],
+    "uptime_seconds": 9000.5,
+}
+ABSENT = {"ok": False, "provisioned": False, "detail": "not provisioned", "stand_ins": []}
+STATUS = {
+    "schema": "kimi-prov/status/v1",
+    "ok": False,
+    "hosts": {"node1": SERVING, "node2": ABSENT},
+}
+
+
+@pytest.mark.parametrize(("name", "document"), [("verify", VERIFY), ("status", STATUS)])
+def test_documents_fit_their_schema_and_a_renamed_key_does_not(name, document):
+    schema = json.loads((files("kimi_prov.acceptance") / "schema" / f"{name}.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(document, schema)
+    broken = json.loads(json.dumps(document).replace('"detail"', '"details"'))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(broken, schema)
+
+
+@pytest.mark.parametrize("text", [documents.verify(VERIFY), documents.status(STATUS)])
+def test_text_keeps_to_eighty_columns(text):
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text
+
+
+def test_verify_text_shows_each_check_and_the_verdict():
+    text = documents.verify(VERIFY)
+    assert "ok   chat" in text
+    assert "fail placement" in text
+    assert "FAILED: 1 passed, 1 failed, 1 skipped" in text
+    assert "random weights: its answers have form and no meaning" in " ".join(text.split())
+
+
+def test_status_text_warns_of_what_is_not_as_it_should_be():
+    text = " ".join(documents.status(STATUS).split())
+    assert "NOT GUARDED" in text
+    assert "kimi-prov key" in text
+    assert "restarted 2 times" in text
+    assert "policy bind:0; 57 threads; 1.0 GB in huge pages" in text
+    assert "node2 not provisioned" in text

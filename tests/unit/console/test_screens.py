@@ -1,0 +1,93 @@
+import io
+import re
+
+import pytest
+from rich.cells import cell_len
+
+from kimi_prov.console import screens
+from kimi_prov.console.live import LiveScreen
+from kimi_prov.console.screens import PlainScreen
+from kimi_prov.runner.events import Began, Diff, Ended
+from kimi_prov.runner.progress import Update
+
+LONG = "Wait until every one of the weights has been fetched and verified and marked as such"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def drive(screen, hosts=2):
+    screen.start("apply inventories/a-rather-long-name-of-an-inventory/with/folders/below/it/hosts")
+    for number in range(hosts):
+        host = f"machine-number-{number}.example.com"
+        screen.event(Began(host, "engine", "Install"))
+        screen.event(Ended(host, "engine", "Install", "x", "changed", 1.0, {}))
+        screen.event(Began(host, "weights", LONG))
+        screen.progress(
+            Update(host, "download", LONG, 10**11, 6 * 10**11, rate_bytes_per_s=1e9, eta_s=500)
+        )
+        screen.tick()
+    screen.event(Ended("machine-number-0.example.com", "weights", LONG, "x", "failed", 1.0, {}))
+    screen.stop()
+
+
+def test_plain_lines_have_no_control_codes():
+    out = io.StringIO()
+    drive(PlainScreen(out))
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", out.getvalue())
+    assert re.search(r"example.com +engine +done in .* 1 changed", out.getvalue())
+    assert re.search(r"number-0.example.com +weights +failed in", out.getvalue())
+
+
+def test_a_silent_host_says_what_it_is_at(monkeypatch):
+    monkeypatch.setattr(screens, "_QUIET_S", 0.0)
+    out = io.StringIO()
+    screen = PlainScreen(out)
+    screen.event(Began("a", "engine", "Install the packages"))
+    screen.tick()
+    assert "Install the packages" in out.getvalue()
+
+
+def test_a_diff_is_shown():
+    out = io.StringIO()
+    PlainScreen(out).event(Diff("a", "--- before\n+++ after\n+x"))
+    assert "a:\n--- before" in out.getvalue()
+
+
+@pytest.mark.parametrize("columns", [80, 50])
+def test_the_live_screen_keeps_to_its_width(monkeypatch, columns):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "24")
+    out = Terminal()
+    drive(LiveScreen(out))
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", out.getvalue())
+    assert "download: 100 GB" in plain
+    assert max(cell_len(line) for line in re.split(r"[\r\n]+", plain)) <= columns
+
+
+def test_with_many_hosts_the_live_screen_keeps_to_its_height(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "12")
+    out = Terminal()
+    drive(LiveScreen(out), hosts=30)
+    assert "more hosts" in out.getvalue()
+
+
+def test_no_color_is_kept(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    drive(LiveScreen(out))
+    assert not re.search(r"\x1b\[(?:3[0-9]|9[0-9])m", out.getvalue())
+
+
+def test_without_a_terminal_the_plain_screen_is_taken(monkeypatch):
+    assert isinstance(screens.choose(io.StringIO()), PlainScreen)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(screens.choose(Terminal()), PlainScreen)
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(screens.choose(Terminal()), LiveScreen)

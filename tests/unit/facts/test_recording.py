@@ -1,0 +1,162 @@
+"""Recorded machines, read by the probe's own code; the traps that such machines set."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from kimi_prov.catalog import loader
+from kimi_prov.errors import UserError
+from kimi_prov.facts import document, host, recording, synthetic
+
+RECORDINGS = Path(__file__).parents[2] / "data" / "recordings"
+ALL = sorted(RECORDINGS.iterdir())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the larger recording, to be changed."""
+    copied = tmp_path / "machine"
+    shutil.copytree(RECORDINGS / "h200-x8", copied)
+    return copied
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
+def test_a_recording_is_facts(path: Path) -> None:
+    found = recording.read(path)
+    jsonschema.Draft202012Validator(document.schema("facts")).validate(found)
+    assert found["origin"]["kind"] == "recording"
+    assert found["origin"]["name"] == path.name
+    assert found["host"]["virtualization"] == "kvm"
+    assert found["host"]["systemd_running"] is None
+    assert found["python"]["version"] is None, "not that of the machine that reads"
+
+
+def test_eight_cards_on_one_node_joined_by_a_switch() -> None:
+    found = recording.read(RECORDINGS / "h200-x8")
+    assert len(found["gpus"]) == 8
+    assert {gpu["numa_node"] for gpu in found["gpus"]} == {0}
+    assert {gpu["model"] for gpu in found["gpus"]} == {"NVIDIA H200"}
+    assert {gpu["memory_bytes"] for gpu in found["gpus"]} == {143771 << 20}
+    assert {gpu["compute_capability"] for gpu in found["gpus"]} == {"9.0"}
+    assert {gpu["fabric_state"] for gpu in found["gpus"]} == {"Completed"}
+    assert found["gpus"][0]["pcie"] == {
+        "gen": 5,
+        "gen_max": 5,
+        "gen_card": 5,
+        "width": 16,
+        "width_max": 16,
+    }
+    assert (found["gpus"][0]["mig"], found["gpus"][0]["ecc"]) == (False, True)
+    nvidia = found["nvidia"]
+    assert (nvidia["driver_loaded"], nvidia["cuda"]) == ("580.159.04", "13.0")
+    assert nvidia["open_module"] is True
+    assert nvidia["nvswitch"] is True
+    assert nvidia["nvlink"]["links_per_gpu"] == [18] * 8
+    assert nvidia["nvlink"]["matrix"][7] == [18] * 7 + [0]
+
+
+def test_one_card_has_no_links_and_no_switch() -> None:
+    found = recording.read(RECORDINGS / "h200-x1")
+    assert found["nvidia"]["nvlink"]["matrix"] == [[0]]
+    assert found["nvidia"]["nvswitch"] is False
+    assert found["nvidia"]["driver_loaded"] == "580.159.04"
+    assert found["nvidia"]["open_module"] is None, "only /proc tells, and it was not recorded"
+    assert found["cpu"]["threads"] == 16, "although only two CPUs of cpuinfo were kept"
+
+
+def test_a_processor_without_a_model_number_is_known_by_its_family() -> None:
+    cpu = recording.read(RECORDINGS / "h200-x8")["cpu"]
+    assert cpu["model"] == "Intel(R) Xeon(R) Processor"
+    assert cpu["microarchitecture"] == "Emerald Rapids"
+    assert (cpu["sockets"], cpu["cores"], cpu["smt"]) == (1, 128, False)
+    assert {"avx512_bf16", "amx_int8"} <= set(cpu["isa"])
+    assert cpu["amx_permission"] is None, (
+        "the processor lists it; whether it may be used, nobody asked"
+    )
+    assert cpu["snc"] is None, "nodes of a virtual machine are not the firmware's"
+    assert cpu["caches"]["l3_bytes"] == 300 << 20
+
+
+def test_memory_that_reads_small_and_grows() -> None:
+    found = recording.read(RECORDINGS / "h200-x8")
+    assert found["memory"]["total_bytes"] == 577563364 * 1024
+    assert found["numa"]["nodes"][0]["memory_total_bytes"] == 6516208 * 1024
+    assert found["numa"]["memory_grows"] is True
+    seen = host.read(found, loader.load())
+    assert seen.nodes[0].memory_bytes == seen.memory_bytes > 500 << 30
+
+
+def test_numactl_tells_where_the_kernel_was_not_asked(folder: Path) -> None:
+    (folder / "numa.txt").unlink()
+    text = (folder / "numactl-hardware.txt").read_text().replace("6363", "4443")
+    (folder / "numactl-hardware.txt").write_text(text)
+    found = recording.read(folder)
+    assert found["numa"]["nodes"] == [
+        {
+            "id": 0,
+            "cpus": "0-127",
+            "memory_total_bytes": 4443 << 20,
+            "memory_free_bytes": 4416 << 20,
+            "memory_available_bytes": 4416 << 20,
+            "distances": [10],
+        }
+    ]
+    assert found["numa"]["memory_grows"] is True
+
+
+def test_compressed_files_are_read(folder: Path) -> None:
+    before = recording.read(folder)
+    plain = folder / "nvidia-smi-q.xml"
+    (folder / "nvidia-smi-q.xml.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    assert recording.read(folder) == before
+
+
+def test_two_nodes_and_threads_of_one_core(tmp_path: Path) -> None:
+    head = "CPU NODE SOCKET CORE L1d:L1i:L2:L3 ONLINE\n"
+    rows = [f"{n} {n % 4 // 2} {n % 4 // 2} {n % 4} 0:0:0:0 yes\n" for n in range(8)]
+    (tmp_path / "lscpu_e.txt").write_text(head + "".join(rows))
+    (tmp_path / "cpuinfo.txt").write_text("vendor_id : AuthenticAMD\nflags : avx2 avx512f\n")
+    found = recording.read(tmp_path)
+    cpu = found["cpu"]
+    assert (cpu["sockets"], cpu["cores"], cpu["threads"], cpu["smt"]) == (2, 4, 8, True)
+    assert cpu["nps"] == 1
+    assert [node["cpus"] for node in found["numa"]["nodes"]] == ["0-1,4-5", "2-3,6-7"]
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in (RECORDINGS / "h200-x8").iterdir()))
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00\xff<>{}[", b"node 0 cpus: 99999999999\n0-9999999\n"]
+)
+def test_a_broken_file_makes_things_unknown(folder: Path, name: str, content: bytes) -> None:
+    (folder / name).write_bytes(content)
+    jsonschema.Draft202012Validator(document.schema("facts")).validate(recording.read(folder))
+
+
+def test_a_folder_with_nothing_recorded_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing recorded"):
+        recording.read(tmp_path)
+    (tmp_path / "cpuinfo.txt.gz").write_bytes(b"not compressed")
+    with pytest.raises(UserError, match=r"cpuinfo\.txt\.gz"):
+        recording.read(tmp_path)
+
+
+def test_made_facts_say_so_and_leave_the_recorded_ones() -> None:
+    recorded = recording.read(RECORDINGS / "h200-x8")
+    found = synthetic.made(
+        recorded, "h100-570", card=synthetic.H100, driver="570.133.20", cuda="12.8"
+    )
+    jsonschema.Draft202012Validator(document.schema("facts")).validate(found)
+    assert found["origin"]["kind"] == "made"
+    assert "h200-x8" in found["origin"]["detail"]
+    assert found["origins"]["gpus[7].memory_bytes"] == "made"
+    assert found["nvidia"]["driver_loaded"] == "570.133.20"
+    card = loader.load().find_gpu(found["gpus"][0]["model"], found["gpus"][0]["memory_bytes"])
+    assert card is not None
+    assert "H100" in card.name
+    assert recorded == recording.read(RECORDINGS / "h200-x8")

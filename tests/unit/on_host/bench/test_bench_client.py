@@ -1,0 +1,178 @@
+"""The bench on the machine, with a client in the engine's place that answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.on_host.bench import client as bench_client
+from kimi_prov.on_host.bench import run as bench
+from kimi_prov.on_host.system.process import EdgeError, Paths
+from kimi_prov.packaging.zipapp import build_zipapp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = "sk-kimi-canary-of-the-bench"
+CLIENT = """
+import json, os, sys
+argv = sys.argv[1:]
+value = {a: b for a, b in zip(argv, argv[1:])}
+folder, name = value["--result-dir"], value["--result-filename"]
+total = int(value["--num-prompts"])
+for trust in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+    assert open(os.environ[trust]).read() == "the certificate"
+print("a table that is not the answer")
+for done in range(total + 1):
+    sys.stderr.write("\\r 50%%|##  | %d/%d [00:01<00:01]" % (done, total))
+with open(os.environ["SEEN"], "a") as stream:
+    stream.write(json.dumps({"argv": argv, "key": os.environ.get("OPENAI_API_KEY")}) + "\\n")
+json.dump({"completed": total, "duration": 2.0, "total_input_tokens": 256 * total,
+           "total_output_tokens": 64 * total, "output_throughput": 64.0 * total / 2,
+           "median_ttft_ms": 50.0, "p99_ttft_ms": 60.0, "median_tpot_ms": 5.0,
+           "p99_tpot_ms": float("nan")}, open(os.path.join(folder, name), "w"))
+"""
+BROKEN = "import sys\nprint('RuntimeError: no such flag', file=sys.stderr)\nsys.exit(2)\n"
+
+
+def plan_of(tmp_path: Path, client: str, concurrency: int = 5) -> dict[str, Any]:
+    """A plan whose engine's environment is this Python with a bench client of ours."""
+    place = tmp_path / "site" / "vllm" / "entrypoints" / "cli"
+    place.mkdir(parents=True)
+    (place / "main.py").write_text(client)
+    env = tmp_path / "env" / "bin"
+    env.mkdir(parents=True)
+    (env / "python").symlink_to(sys.executable)
+    environment = {"PYTHONPATH": str(tmp_path / "site"), "SEEN": str(tmp_path / "seen")}
+    return {
+        "engine": {"name": "vllm", "env_dir": str(tmp_path / "env")},
+        "instances": [{"env": environment, "argv": [], "numactl": []}],
+        "model": {"context": 4096, "served_names": ["kimi"], "serve_dir": "/models/kimi"},
+        "proxy": {"port": 8000},
+        "throughput": {"concurrency": concurrency},
+    }
+
+
+@pytest.fixture
+def engine_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    archive = build_zipapp(tmp_path / "kimi-target.pyz")
+    monkeypatch.setattr(layout, "ZIPAPP", str(archive))
+    monkeypatch.setattr(layout, "USER", "nobody-of-this-name")
+    return bench.Engine
+
+
+def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine_of) -> None:
+    plan = plan_of(tmp_path, CLIENT)
+    paths = Paths(tmp_path / "root")
+    paths.keys.mkdir(parents=True)
+    paths.verify_key.write_text(KEY + "\n")
+    paths.proxy.mkdir(parents=True)
+    paths.tls_crt.write_text("the certificate")
+    said: list[str] = []
+    found = bench.serve(plan, paths, engine_of(plan), said.append)
+    assert [level["concurrency"] for level in found["levels"]] == [1, 4, 5]
+    assert found["levels"][0] == {
+        "concurrency": 1,
+        "requests": 3,
+        "failed": 0,
+        "seconds": 2.0,
+        "input_tokens": 768,
+        "output_tokens": 192,
+        "ttft_s": {"median": 0.05, "p99": 0.06},
+        "tpot_s": {"median": 0.005, "p99": None},
+        "decode_tok_s": 200.0,
+        "aggregate_tok_s": 96.0,
+        "prefill_tok_s": 5120.0,
+    }
+    assert "4 at once: 8 of 8 requests" in said
+    seen = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()]
+    assert [run["key"] for run in seen] == [KEY] * 3
+    assert KEY not in " ".join(part for run in seen for part in run["argv"])
+
+
+def test_a_client_that_fails_says_why(tmp_path, engine_of) -> None:
+    plan = plan_of(tmp_path, BROKEN)
+    with pytest.raises(EdgeError, match="no such flag"):
+        bench.serve(plan, Paths(tmp_path), engine_of(plan), lambda _: None)
+
+
+def test_two_levels_never_ask_the_same_prompts(tmp_path) -> None:
+    runs = bench_client.runs(plan_of(tmp_path, CLIENT, 16), (256, 64), "/tmp/x", 7)
+    seeds = [run["argv"][run["argv"].index("--seed") + 1] for run in runs]
+    assert len(set(seeds)) == len(seeds) == 3
+
+
+def test_ktransformers_is_asked_by_sglangs_client(tmp_path) -> None:
+    plan = plan_of(tmp_path, CLIENT, 1)
+    plan["engine"]["name"] = "ktransformers"
+    (run,) = bench_client.runs(plan, (256, 64), "/tmp/x", 7)
+    assert run["module"] == "sglang.bench_serving"
+    # The other random data set is fetched from a hub.
+    assert run["argv"][run["argv"].index("--dataset-name") + 1] == "random-ids"
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "levels"),
+    [(0, [1]), (1, [1]), (2, [1, 2]), (16, [1, 4, 16]), (64, [1, 4, 16, 64]), (20, [1, 4, 16, 20])],
+)
+def test_levels(concurrency, levels) -> None:
+    assert bench_client.levels(concurrency) == levels
+
+
+def test_lengths_are_the_predictions_where_time_allows() -> None:
+    fast = {"input_tokens": 8192, "output_tokens": 1024, "concurrency": 1}
+    fast |= {"prefill_tok_s": {"expected": 7000.0}, "decode_tok_s": {"expected": 100.0}}
+    assert bench_client.lengths(fast, 65536) == (8192, 1024)
+    slow = {**fast, "prefill_tok_s": {"expected": 50.0}, "decode_tok_s": {"expected": 5.0}}
+    asked, answered = bench_client.lengths(slow, 65536)
+    assert asked / 50 + answered / 5 < 100
+    assert bench_client.lengths({}, 256) == (128, 64)
+    asked, answered = bench_client.lengths(fast, 512)
+    assert asked + answered < 512
+
+
+@pytest.mark.parametrize("text", ["", "{cut", '{"completed": 0}'])
+def test_a_result_without_an_answer_is_refused(text) -> None:
+    with pytest.raises(bench_client.ClientError):
+        bench_client.read(1, text)
+
+
+def test_the_layer_is_the_models_own_and_run_as_the_engine_runs_it() -> None:
+    config = {
+        "text_config": {
+            "n_routed_experts": 384,
+            "num_experts_per_tok": 8,
+            "hidden_size": 7168,
+            "moe_intermediate_size": 2048,
+            "num_hidden_layers": 61,
+            "first_k_dense_replace": 1,
+        }
+    }
+    argv = ["python", "-m", "sglang.launch_server", "--kt-method", "RAWINT4", "--kt-cpuinfer", "94"]
+    argv += ["--kt-threadpool-count", "2", "--kt-numa-nodes", "0", "2"]
+    plan = {
+        "engine": {"name": "ktransformers"},
+        "instances": [{"argv": argv, "env": {}}],
+        "model": {"serve_dir": "/models/kimi"},
+    }
+    shape, reason = bench.layer_shape(plan, lambda _: json.dumps(config))
+    assert reason == ""
+    assert shape is not None
+    assert (shape["experts"], shape["threads"], shape["nodes"]) == (384, 94, [0, 2])
+    # FACTS: 634.2 GB resident over 60 layers.
+    assert shape["layers"] == 60
+    assert shape["experts"] * shape["bytes_per_expert"] * 60 == pytest.approx(634.2e9, rel=0.001)
+    plan["engine"]["name"] = "vllm"
+    assert bench.layer_shape(plan, lambda _: "{}")[0] is None
+
+
+def test_vllm_with_the_plugin_for_experts_has_kt_kernel_too() -> None:
+    env = {"KIMI_EXPERTS": "kt", "KIMI_KT_THREADS": "92", "KIMI_KT_NODES": "0-1"}
+    plan = {"engine": {"name": "vllm"}, "instances": [{"argv": [], "env": env}]}
+    assert bench.kernel_of(plan) == (92, [0, 1])
+    env["KIMI_EXPERTS"] = "vllm"
+    assert bench.kernel_of(plan) == "the engine vllm has no kt-kernel"

@@ -1,0 +1,201 @@
+"""What is told apart before a driver is installed: keys, packages of a driver, their versions."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kimi_prov.contract import paths
+from kimi_prov.on_host.driver import apt, openpgp, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Commands = Callable[..., Path]
+    Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, bytes]]:
+    """Two keys as gpg itself tells and writes them."""
+    if not shutil.which("gpg"):
+        pytest.skip("no gpg on this computer")
+    home = tmp_path_factory.mktemp("gpg")
+    home.chmod(0o700)
+    gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--pinentry-mode", "loopback"]
+    for name, kind in (("one", "rsa2048"), ("two", "ed25519")):
+        made = [*gpg, "--passphrase", "", "--quick-gen-key", name, kind, "sign", "never"]
+        subprocess.run(made, check=True, capture_output=True)
+
+    def say(*words: str) -> bytes:
+        return subprocess.run([*gpg, *words], check=True, capture_output=True).stdout
+
+    listed = say("--with-colons", "--list-keys").decode()
+    told = [line.split(":")[9] for line in listed.splitlines() if line.startswith("fpr")]
+    written = {
+        "one": say("--export", "one"),
+        "both": say("--export"),
+        "armoured": say("--armor", "--export"),
+    }
+    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
+    return told, written
+
+
+def test_fingerprints_are_what_gpg_says(keys: tuple[list[str], dict[str, bytes]]) -> None:
+    told, written = keys
+    assert openpgp.fingerprints(written["one"]) == told[:1]
+    assert openpgp.fingerprints(written["both"]) == told
+    assert openpgp.fingerprints(written["armoured"]) == told
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"<html>404</html>",
+        b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n####\n-----END PGP PUBLIC KEY BLOCK-----\n",
+        bytes([0x99, 0x01]),
+        bytes([0xC6, 0xFF]),
+        bytes([0xC6, 0xC8]),
+        base64.b64decode("mQENBGA="),
+        bytes([0x83]),
+    ],
+)
+def test_what_is_no_key_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        openpgp.fingerprints(content)
+
+
+def test_a_drivers_packages_are_told_from_tools_beside_them() -> None:
+    have = {
+        "nvidia-driver-cuda": "570.133.20-1",
+        "libcuda1": "570.133.20-1",
+        "libnvidia-compute-535-server": "535.247.01-0ubuntu1",
+        "nvidia-fabricmanager-570": "570.133.20-1",
+        "cuda-drivers-570": "570.133.20-1",
+        "nvidia-settings": "1:535.171.04-1~deb12u1",
+        "nvidia-container-toolkit": "1.17.8-1",
+        "libnvidia-container1": "1.17.8-1",
+        "nvidia-cuda-toolkit": "11.8.89~11.8.0-5",
+        "nvidia-kernel-common": "20151021+13",
+        "nvidia-fs": "2.24.2-1",
+        "python3": "3.11.2-1",
+    }
+    others = ("container", "toolkit", "common", "-fs", "python3")
+    wanted = {name for name in have if not any(word in name for word in others)}
+    assert set(steps.family(have)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("version", "bare"),
+    [
+        ("580.159.04-1", "580.159.04"),
+        ("580.95.05-0ubuntu1", "580.95.05"),
+        ("1:535.171.04-1~deb12u1", "535.171.04"),
+        ("570.133.20", "570.133.20"),
+    ],
+)
+def test_a_packages_version_without_what_the_packager_adds(version: str, bare: str) -> None:
+    assert apt.upstream(version) == bare
+
+
+def test_a_key_that_cannot_be_fetched_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    asked = {
+        "check": False,
+        "repository": {
+            "url": "http://127.0.0.1:1",
+            "key_url": "http://127.0.0.1:1/key.asc",
+            "fingerprint": "AB" * 20,
+        },
+        "ca_bundle": str(tmp_path / "none.pem"),
+    }
+    with pytest.raises(steps.Refused, match="cannot be reached") as refused:
+        steps.key(asked)
+    assert "kimi_nvidia_repo_url" in refused.value.fix
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Stand-ins for commands of the system: name to shell script. Returns where calls are noted."""
+
+    def write(**scripts: str) -> Path:
+        for name, script in scripts.items():
+            program = tmp_path / "bin" / name.replace("_", "-")
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(
+                f'#!/bin/sh\necho "{program.name} $*" >> {tmp_path}/calls\n{script}\n'
+            )
+            program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+        return tmp_path / "calls"
+
+    return write
+
+
+def asked(
+    verb: str, question: dict[str, object], patch: pytest.MonkeyPatch, capsys: Capture
+) -> dict[str, object]:
+    """Ask as the action plugin does; the answer is one JSON object."""
+    patch.setattr("sys.stdin", io.StringIO(json.dumps(question)))
+    assert steps.main([verb]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_a_kernel_whose_headers_are_not_to_be_had(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    calls = commands(dpkg="", dpkg_query="", apt_get="", apt_cache="")
+    release = os.uname()
+    gone = os.uname_result((*release[:2], "6.1.0-99-gone", *release[3:]))
+    monkeypatch.setattr(os, "uname", lambda: gone)
+    told = asked("prepare", {"version": "580.159.04"}, monkeypatch, capsys)
+    assert "no linux-headers-6.1.0-99-gone" in str(told["refused"])
+    assert "nothing was changed" in str(told["refused"])
+    assert "reboot" in str(told["fix"])
+    assert "install" not in calls.read_text()
+
+
+def test_daemons_that_run_are_not_restarted(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A fabric that is trained anew ends what runs on the GPUs."""
+    shown = "Id=%s\\nLoadState=loaded\\nActiveState=%s\\n\\n"
+    calls = commands(
+        dpkg_query="",
+        apt_mark="",
+        systemctl=f"""case $1 in
+            show) printf '{shown}' nvidia-persistenced.service inactive \\
+                nvidia-fabricmanager.service active ;;
+            is-enabled) echo disabled ;;
+        esac""",
+    )
+    told = asked("keep", {"fabric_manager": True}, monkeypatch, capsys)
+    assert told["done"] == [
+        "enable nvidia-persistenced.service",
+        "start nvidia-persistenced.service",
+        "enable nvidia-fabricmanager.service",
+    ]
+    assert "restart" not in calls.read_text()
+
+
+def test_the_way_back_is_that_of_this_version_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Packages kept before another upgrade are older than what ran before this one."""
+    state, wanted = tmp_path / "driver.json", tmp_path / "wanted.json"
+    kept = {"packages": {"libcuda1": "550.1.1-1"}, "version": "550.1.1", "whole": True}
+    state.write_text(json.dumps({"version": "570.133.20", "previous": kept}))
+    wanted.write_text(json.dumps({"version": "570.133.20", "words": [], "headers": []}))
+    monkeypatch.setattr(paths, "DRIVER_STATE", str(state))
+    monkeypatch.setattr(steps, "WANTED", str(wanted))
+    question = {"version": "580.159.04", "why": "nvidia-smi does not answer"}
+    told = asked("back", question, monkeypatch, capsys)
+    assert "no way back from 580.159.04 (nvidia-smi does not answer)" in str(told["refused"])

@@ -1,0 +1,135 @@
+"""Readiness as a unit's start sees it, against a real server on the loopback."""
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from kimi_prov.on_host.engine import ready
+
+
+class Engine(ThreadingHTTPServer):
+    """Healthy at once; refuses the first chat, as an engine does that still warms up."""
+
+    refusals = 1
+    asked: list[dict[str, object]]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Engine
+
+    def do_GET(self) -> None:
+        self._answer(200 if self.path == "/health" else 404, b"")
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(body)
+        early = len(self.server.asked) <= self.server.refusals
+        self._answer(503 if early else 200, b'{"choices": [{}]}')
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setattr(ready, "_PAUSE_S", 0.01)
+    server = Engine(("127.0.0.1", 0), Handler)
+    server.asked = []
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_ready_is_a_chat_of_one_token_not_an_open_socket(
+    engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--port", str(engine.server_port), "--model", "m", "--pid", str(os.getpid())]
+    assert ready.main(argv) == 0
+    assert [(asked["model"], asked["max_tokens"]) for asked in engine.asked] == [("m", 1)] * 2
+    assert "not ready yet: POST /v1/chat/completions: 503" in capsys.readouterr().out
+
+
+def test_a_process_that_ended_is_not_waited_for(
+    engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    argv = ["--port", str(engine.server_port), "--model", "m", "--pid", str(ended.pid)]
+    assert ready.main(argv) == 1
+    assert "ended before it was ready" in capsys.readouterr().out
+    assert engine.asked == []
+
+
+def test_weights_are_waited_for_until_the_mark_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ready, "_PAUSE_S", 0.01)
+    waiting = threading.Thread(target=ready.main, args=(["--weights", str(tmp_path)],))
+    waiting.start()
+    time.sleep(0.1)
+    assert waiting.is_alive()
+    (tmp_path / ".kimi-verified").touch()
+    waiting.join(5)
+    assert not waiting.is_alive()
+
+
+SMI = """#!/bin/sh
+case "$1" in
+*memory.used) cat "$(dirname "$0")/memory" ;;
+*compute-apps*) echo 'GPU-b, 4711, /srv/kimi/engine/bin/python' ;;
+esac
+"""
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two GPUs; the file says what each has in use."""
+    monkeypatch.setattr(ready, "_PAUSE_S", 0.01)
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(SMI)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    table = tmp_path / "memory"
+    table.write_text("0, GPU-a, 4\n1, GPU-b, 131072\n")
+    return table
+
+
+def test_gpus_are_waited_for_until_their_memory_is_free(
+    memory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = threading.Thread(target=ready.main, args=(["--gpus", "0,1"],))
+    waiting.start()
+    time.sleep(0.3)
+    assert waiting.is_alive()
+    memory.write_text("0, GPU-a, 4\n1, GPU-b, 17\n")
+    waiting.join(5)
+    assert not waiting.is_alive()
+    said = capsys.readouterr().out
+    assert "GPU 1: 131072 MiB in use by /srv/kimi/engine/bin/python (4711)" in said
+
+
+def test_gpus_that_stay_held_are_given_up_with_their_holder(
+    memory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ready.main(["--gpus", "0"]) == 0
+    assert ready.main(["--gpus", "0,1", "--patience", "0"]) == 1
+    assert "given up after 0 s: GPU 1: 131072 MiB" in capsys.readouterr().out
+    memory.unlink()
+    assert ready.main(["--gpus", "0", "--patience", "0"]) == 1
+    assert "nvidia-smi does not answer" in capsys.readouterr().out

@@ -1,0 +1,200 @@
+"""The real HAProxy on the loopback, with the role's own configuration and a stand-in engine."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import jinja2
+import pytest
+
+from kimi_prov.on_host.gateway import keys, tls
+from kimi_prov.on_host.gateway.api import Endpoint
+from kimi_prov.on_host.system.process import Paths
+from kimi_prov.packaging.resources import root
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+STAMP = "0123456789abcdef-fedcba9876543210"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Engine(http.server.ThreadingHTTPServer):
+    """Answers as an engine would, slowly where it streams, and remembers what reached it."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.seen: list[tuple[str, dict[str, str]]] = []
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def handle_error(self, request, client_address) -> None:
+        """A health check hangs up as soon as it knows enough."""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Engine
+
+    def log_message(self, *args) -> None:
+        pass
+
+    def _json(self, status: int, value: object) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self._json(200, {})
+            return
+        self.server.seen.append((self.path, dict(self.headers)))
+        self._json(200, {"object": "list", "data": [{"id": "tiny"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.seen.append((self.path, dict(self.headers)))
+        if body.get("stream"):
+            self._stream()
+            return
+        self._json(200, answer_to(body))
+
+    def _stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        pieces = [json.dumps({"choices": [{"delta": {"content": str(n)}}]}) for n in range(5)]
+        for piece in [*pieces, "[DONE]"]:
+            data = f"data: {piece}\n\n".encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+            self.wfile.flush()
+            time.sleep(0.1)
+        self.wfile.write(b"0\r\n\r\n")
+
+
+def answer_to(body: dict) -> dict:
+    message: dict = {"role": "assistant", "content": "hello", "reasoning": "it greets"}
+    if "tools" in body:
+        call = {"name": "get_temperature", "arguments": '{"city": "Oslo"}'}
+        message["tool_calls"] = [{"id": "c1", "type": "function", "function": call}]
+    return {"choices": [{"message": message}], "usage": {"completion_tokens": 1}}
+
+
+@dataclass
+class Proxy:
+    """A running proxy and everything a test may turn."""
+
+    paths: Paths
+    port: int
+    engines: list[Engine]
+    config: Path
+    process: subprocess.Popen | None = None
+    networks: list[str] = field(default_factory=list)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint("127.0.0.1", self.port, tls.fingerprint(self.paths.tls_pem.read_text()), 10)
+
+    def render(self) -> None:
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(root() / "roles/proxy/templates"),
+            trim_blocks=True,
+            keep_trailing_newline=True,
+            undefined=jinja2.StrictUndefined,
+            autoescape=False,  # noqa: S701 - a configuration file, no page
+        )
+        plan = {
+            "paths": {"proxy": str(self.paths.proxy)},
+            "proxy": {
+                "port": self.port,
+                "allowed_networks": self.networks,
+                "backends": [{"index": n, "port": e.port} for n, e in enumerate(self.engines)],
+            },
+        }
+        text = environment.get_template("haproxy.cfg.j2").render(
+            kimi_plan=plan,
+            kimi_facts={"network": {"addresses": ["10.0.0.1"]}},
+            proxy_idle_timeout_s=60,
+            proxy_queue_timeout_s=60,
+            proxy_drain_s=5,
+            proxy_max_connections=64,
+        )
+        self.config.write_text(text.replace("/run/kimi-proxy/", f"{self.paths.socket.parent}/"))
+
+    def start(self) -> None:
+        self.render()
+        stamp = self.config.with_name("stamp.cfg")
+        stamp.write_text(f"global\n    description {STAMP}\n")
+        files = ["-f", str(self.config), "-f", str(stamp)]
+        subprocess.run(["haproxy", "-c", "-q", *files], check=True, timeout=20)
+        log = self.config.with_name("log").open("w")
+        self.process = subprocess.Popen(["haproxy", "-W", "-db", *files], stdout=log, stderr=log)
+        log.close()
+        for _ in range(100):
+            if self.paths.socket.exists():
+                return
+            time.sleep(0.05)
+        raise AssertionError(self.config.with_name("log").read_text())
+
+    def stop(self) -> None:
+        if self.process:
+            self.process.terminate()
+            self.process.wait(timeout=10)
+
+    @property
+    def log(self) -> str:
+        return self.config.with_name("log").read_text()
+
+    def key(self) -> str:
+        return self.paths.verify_key.read_text().strip()
+
+
+@pytest.fixture
+def make_proxy(tmp_path, request):
+    """Builds proxies; `engines` engines behind it, `names` further keys."""
+    if shutil.which("haproxy") is None:
+        pytest.fail("haproxy is not installed: run tests/system-packages haproxy")
+    made: list[Proxy] = []
+
+    def build(engines: int = 1, given: dict[str, str] | None = None) -> Proxy:
+        paths = Paths(tmp_path)
+        for directory in (paths.proxy, paths.socket.parent):
+            directory.mkdir(parents=True)
+        tls.ensure(paths, {"mode": "self-signed", "names": ["lab1", "10.0.0.1"]})
+        keys.ensure(paths, {n: keys.digest(k) for n, k in (given or {}).items()})
+        proxy = Proxy(
+            paths, free_port(), [Engine() for _ in range(engines)], tmp_path / "haproxy.cfg"
+        )
+        made.append(proxy)
+        proxy.start()
+        return proxy
+
+    yield build
+    for proxy in made:
+        proxy.stop()
+        for engine in proxy.engines:
+            engine.shutdown()
+            engine.server_close()

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+
+from kimi_prov.on_host.gateway import firewall
+
+WISH = {"port": 8000, "ipv4": ["10.0.0.0/8", "192.0.2.7/32"], "ipv6": ["fd00::/8"]}
+
+
+def chain(family, table, policy, hook="input"):
+    entry = {"family": family, "table": table, "name": "c", "hook": hook, "type": "filter"}
+    return {"chain": {**entry, "policy": policy, "prio": 0}}
+
+
+def rule(family, table, right, verdict, protocol="tcp"):
+    left = {"payload": {"protocol": protocol, "field": "dport"}}
+    match = {"match": {"op": "==", "left": left, "right": right}}
+    expression = [match, {"counter": None}, {verdict: None}]
+    return {"rule": {"family": family, "table": table, "chain": "c", "expr": expression}}
+
+
+@pytest.mark.parametrize(
+    ("rules", "manager", "found"),
+    [
+        ([chain("inet", "filter", "accept")], "nftables", 0),
+        ([chain("inet", "filter", "drop")], "nftables", 1),
+        ([chain("inet", "filter", "drop", hook="forward")], "nftables", 0),
+        ([chain("inet", "filter", "drop"), rule("inet", "filter", 8000, "accept")], "nftables", 0),
+        (
+            [chain("inet", "f", "drop"), rule("inet", "f", {"set": [22, 8000]}, "accept")],
+            "nftables",
+            0,
+        ),
+        (
+            [chain("inet", "f", "drop"), rule("inet", "f", {"range": [1, 9]}, "accept")],
+            "nftables",
+            1,
+        ),
+        ([chain("inet", "f", "drop"), rule("inet", "f", 8000, "accept", "udp")], "nftables", 1),
+        ([rule("inet", "other", {"range": [7000, 9000]}, "reject")], "nftables", 1),
+        ([rule("inet", "kimi", 8000, "drop")], "nftables", 0),
+        ([chain("ip", "filter", "drop")], "ufw", 0),
+        ([chain("ip", "filter", "drop")], "nftables", 1),
+        ([chain("inet", "firewalld", "drop")], "firewalld", 0),
+    ],
+)
+def test_what_others_drop_on_the_port_is_found(rules, manager, found):
+    assert len(firewall.find_drops({"nftables": rules}, 8000, manager)) == found
+
+
+def test_each_manager_gets_its_own_form_of_rule():
+    assert firewall.wanted_rules({**WISH, "manager": "nftables"}, []) == []
+    ufw = firewall.wanted_rules({**WISH, "manager": "ufw"}, [])
+    assert [one["from"] for one in ufw] == ["10.0.0.0/8", "192.0.2.7/32", "fd00::/8"]
+    rich = firewall.wanted_rules({**WISH, "manager": "firewalld"}, ["public"])
+    assert rich[2]["rule"] == (
+        'rule family="ipv6" source address="fd00::/8" port port="8000" protocol="tcp" accept'
+    )
+
+
+@pytest.mark.parametrize(
+    ("network", "line", "comment"),
+    [
+        ("10.0.0.0/8", "8000/tcp  ALLOW   10.0.0.0/8   # kimi-prov", "kimi-prov"),
+        ("192.0.2.7/32", "8000/tcp  ALLOW IN   192.0.2.7", None),
+        ("0.0.0.0/0", "8000/tcp  ALLOW  Anywhere  # kimi-prov", "kimi-prov"),
+        ("::/0", "8000/tcp (v6)  ALLOW  Anywhere (v6)  # mine", "mine"),
+    ],
+)
+def test_ufw_writes_networks_its_own_way(network, line, comment):
+    assert firewall.ufw_line(network, "8000").match(line).group("comment") == comment
+
+
+def test_another_port_or_network_is_not_taken_for_ours():
+    pattern = firewall.ufw_line("10.0.0.0/8", "8000")
+    assert not pattern.match("18000/tcp  ALLOW  10.0.0.0/8")
+    assert not pattern.match("8000/tcp  DENY  10.0.0.0/8")
+    assert not firewall.ufw_line("0.0.0.0/0", "8000").match("8000/tcp (v6) ALLOW Anywhere (v6)")

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+from kimi_prov.on_host.gateway import keys, proxy
+from kimi_prov.on_host.system.process import EdgeError, Paths
+
+
+@pytest.fixture
+def paths(tmp_path):
+    found = Paths(tmp_path)
+    found.proxy.mkdir(parents=True)
+    return found
+
+
+def in_map(paths):
+    return keys.parse_map(paths.key_map.read_text())
+
+
+def test_the_first_run_makes_two_keys_and_keeps_hashes(paths):
+    result = keys.ensure(paths, {})
+    shown = keys.show(paths)
+    assert result["created"] == ["operator", "verify"]
+    assert len(shown.removeprefix("sk-kimi-")) == 43
+    assert in_map(paths)["operator"] == keys.digest(shown)
+    assert shown not in paths.key_map.read_text()
+    assert shown not in json.dumps(result)
+    for file in (paths.operator_new, paths.verify_key):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(paths.keys.stat().st_mode) == 0o700
+
+
+def test_a_second_run_changes_nothing_also_after_the_key_was_shown(paths):
+    keys.ensure(paths, {"alice": "a" * 64})
+    assert keys.ensure(paths, {"alice": "a" * 64})["changed"] is False
+    keys.forget(paths)
+    before = in_map(paths)
+    assert keys.ensure(paths, {"alice": "a" * 64})["changed"] is False
+    assert in_map(paths) == before
+    assert keys.show(paths) is None
+
+
+def test_names_that_left_the_file_are_removed_and_ours_stay(paths):
+    keys.ensure(paths, {"alice": "a" * 64, "bob": "b" * 64})
+    operator = in_map(paths)["operator"]
+    result = keys.ensure(paths, {"bob": "c" * 64})
+    assert result["removed"] == ["alice"]
+    assert in_map(paths)["bob"] == "c" * 64
+    assert in_map(paths)["operator"] == operator
+
+
+def test_a_given_file_cannot_take_the_reserved_names(paths):
+    keys.ensure(paths, {"operator": "d" * 64})
+    assert in_map(paths)["operator"] == keys.digest(keys.show(paths))
+
+
+def test_a_run_killed_between_the_two_files_heals_itself(paths):
+    keys.ensure(paths, {})
+    keys.forget(paths)
+    fresh = keys.new_key()
+    paths.operator_new.write_text(fresh + "\n")  # written, and then the power went
+    assert keys.show(paths) == fresh
+    assert in_map(paths)["operator"] == keys.digest(fresh)
+
+
+def test_rotation_before_any_apply_says_what_to_do(paths):
+    with pytest.raises(EdgeError, match="kimi-prov apply"):
+        keys.rotate(paths)
+
+
+def test_check_mode_writes_nothing(paths):
+    wish = {"tls": {"mode": "self-signed", "names": ["h"]}, "api_keys": {}}
+    before = sorted(paths.root.rglob("*"))
+    assert proxy.ensure(paths, wish, check=True)["changed"] is True
+    assert sorted(paths.root.rglob("*")) == before

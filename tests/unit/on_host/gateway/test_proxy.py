@@ -1,0 +1,186 @@
+"""What a client of the opened port sees, through the real HAProxy."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from kimi_prov.on_host.gateway import api, checks, haproxy, keys
+
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+
+
+def test_a_key_opens_and_its_absence_or_a_wrong_one_is_refused_in_openai_form(make_proxy):
+    proxy = make_proxy(given={"alice": "sk-alice"})
+    for key in (proxy.key(), "sk-alice"):
+        assert api.chat(proxy.endpoint, key, BODY).status == 200
+    for key in (None, "", "sk-kimi-wrong", keys.digest("sk-alice")):
+        reply = api.chat(proxy.endpoint, key, BODY)
+        assert reply.status == 401
+        assert reply.headers["content-type"] == "application/json"
+        assert reply.json()["error"]["code"] == "invalid_api_key"
+        assert reply.json()["error"]["type"] == "invalid_request_error"
+    assert len(proxy.engines[0].seen) == 2
+
+
+def test_the_key_reaches_neither_the_engine_nor_the_log(make_proxy):
+    proxy = make_proxy()
+    api.chat(proxy.endpoint, proxy.key(), BODY)
+    _, headers = proxy.engines[0].seen[0]
+    assert "authorization" not in {name.lower() for name in headers}
+    proxy.stop()
+    assert proxy.key() not in proxy.log
+    assert " verify POST /v1/chat/completions 200 " in proxy.log
+
+
+def test_the_bearer_word_is_read_in_any_case_and_other_schemes_are_refused(make_proxy):
+    proxy = make_proxy()
+    for scheme, status in (("Bearer", 200), ("bearer", 200), ("BEARER", 200), ("Basic", 401)):
+        connection = api.connect(proxy.endpoint)
+        connection.request(
+            "GET", "/v1/models", headers={"Authorization": f"{scheme} {proxy.key()}"}
+        )
+        assert connection.getresponse().status == status
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/metrics", "/version", "/docs", "/", "/v1", "/v1/../metrics", "/v1/%2e%2e/metrics", "/load"],
+)
+def test_only_the_api_comes_through(make_proxy, path):
+    proxy = make_proxy()
+    assert api.call(proxy.endpoint, "GET", path, proxy.key()).status == 404
+    assert api.call(proxy.endpoint, "GET", path, None).status == 401
+    assert proxy.engines[0].seen == []
+
+
+def test_rotation_refuses_the_old_key_and_takes_the_new_one_with_no_restart(make_proxy):
+    proxy = make_proxy()
+    old = keys.show(proxy.paths)
+    assert api.chat(proxy.endpoint, old, BODY).status == 200
+    process = proxy.process.pid
+    keys.rotate(proxy.paths)
+    new = keys.show(proxy.paths)
+    assert old != new
+    assert api.chat(proxy.endpoint, old, BODY).status == 401
+    assert api.chat(proxy.endpoint, new, BODY).status == 200
+    assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    assert proxy.process.pid == process
+    assert proxy.process.poll() is None
+
+
+def test_the_running_proxy_tells_what_it_has_loaded(make_proxy):
+    proxy = make_proxy()
+    assert haproxy.description(proxy.paths.socket) == "0123456789abcdef-fedcba9876543210"
+
+    def loaded():
+        found = haproxy.loaded_map(proxy.paths.socket, str(proxy.paths.key_map))
+        return {name: value for value, name in found.items()}
+
+    assert loaded() == keys.parse_map(proxy.paths.key_map.read_text())
+    keys.rotate(proxy.paths)
+    assert loaded() == keys.parse_map(proxy.paths.key_map.read_text())
+
+
+def test_rotation_does_not_cut_a_stream_that_is_under_way(make_proxy):
+    proxy = make_proxy()
+    old = keys.show(proxy.paths)
+    pieces = api.stream(proxy.endpoint, old, BODY)
+    first = next(pieces)
+    keys.rotate(proxy.paths)
+    rest = list(pieces)
+    assert first[1] is not None
+    assert rest[-1][1] is None
+    assert len(rest) == 5
+
+
+def test_a_stream_comes_piece_by_piece(make_proxy):
+    proxy = make_proxy()
+    times = [since for since, _ in api.stream(proxy.endpoint, proxy.key(), BODY)]
+    assert len(times) == 6
+    assert times[-1] - times[0] > 0.3
+
+
+def test_requests_go_to_the_idle_engine_and_a_drained_one_gets_none(make_proxy):
+    proxy = make_proxy(engines=2)
+    busy = threading.Thread(
+        target=lambda: list(api.stream(proxy.endpoint, proxy.key(), BODY)), daemon=True
+    )
+    busy.start()
+    time.sleep(0.2)
+    api.chat(proxy.endpoint, proxy.key(), BODY)
+    assert [len(engine.seen) for engine in proxy.engines] == [1, 1]
+    busy.join()
+    haproxy.set_state(proxy.paths.socket, 0, "drain")
+    for _ in range(3):
+        assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    assert [len(engine.seen) for engine in proxy.engines] == [1, 4]
+    assert {s["name"]: s["status"] for s in haproxy.servers(proxy.paths.socket)} == {
+        "engine0": "DRAIN",
+        "engine1": "UP",
+    }
+
+
+def test_health_needs_no_key_and_tells_up_from_down(make_proxy):
+    proxy = make_proxy()
+    assert api.call(proxy.endpoint, "GET", "/health", None).status == 200
+    proxy.engines[0].shutdown()
+    proxy.engines[0].server_close()
+    reply = api.chat(proxy.endpoint, proxy.key(), BODY)
+    assert reply.status == 503
+    assert reply.json()["error"]["code"] == "engine_unavailable"
+    for _ in range(150):
+        if api.call(proxy.endpoint, "GET", "/health", None).status == 503:
+            return
+        time.sleep(0.1)
+    pytest.fail("/health did not notice that the engine is gone")
+
+
+def test_another_certificate_than_the_installed_one_is_not_trusted(make_proxy):
+    proxy = make_proxy()
+    with pytest.raises(api.ApiError, match="another certificate"):
+        api.connect(api.Endpoint("127.0.0.1", proxy.port, "0" * 64))
+
+
+def test_what_speaks_no_tls_gets_no_answer_in_clear(make_proxy):
+    proxy = make_proxy()
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as plain:
+        plain.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert b"ok" not in plain.recv(1000)
+
+
+def test_the_suite_passes_against_a_sound_service_and_says_what_it_skips(make_proxy):
+    proxy = make_proxy()
+    subject = checks.Subject(
+        proxy.endpoint,
+        proxy.key(),
+        "tiny",
+        ("tiny",),
+        random_weights=True,
+        reasons=True,
+        tools=True,
+    )
+    found = {check["name"]: check["status"] for check in checks.run(subject)}
+    assert found.pop("known-answers") == "skip"
+    assert set(found.values()) == {"ok"}
+
+
+def test_the_suite_names_what_is_wrong(make_proxy):
+    proxy = make_proxy()
+    subject = checks.Subject(
+        proxy.endpoint,
+        "sk-wrong",
+        "tiny",
+        ("tiny",),
+        random_weights=False,
+        reasons=True,
+        tools=True,
+    )
+    found = {check["name"]: check for check in checks.run(subject)}
+    assert found["tls"]["status"] == "ok"
+    assert found["chat"]["status"] == "fail"
+    assert "401" in found["chat"]["detail"]

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from kimi_prov.on_host.gateway import smoke_test
+from kimi_prov.on_host.system import units
+
+
+def unit(state="active", restarts=0, load="loaded"):
+    return {"load_state": load, "state": state, "restarts": restarts}
+
+
+@pytest.mark.parametrize(
+    ("states", "counts", "broken"),
+    [
+        ({"e": unit("activating")}, {}, ""),
+        ({"e": unit("failed")}, {}, "e"),
+        ({"e": unit("activating", 1)}, {"e": 0}, "e"),
+        ({"e": unit("activating", 4)}, {"e": 4}, ""),
+        ({"e": unit(), "p": unit(load="not-found")}, {}, "p"),
+    ],
+)
+def test_a_unit_that_failed_or_started_again_ends_the_waiting(states, counts, broken):
+    assert smoke_test.failed(states, counts) == broken
+
+
+def test_the_cause_is_the_last_telling_line_and_not_the_noise_after_it():
+    lines = [
+        "INFO loading",
+        "Traceback (most recent call last):",
+        "ValueError: No available memory for the cache blocks. Try increasing it",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        "kimi-serve@0.service: Main process exited, code=exited, status=1/FAILURE",
+    ]
+    found = units.cause(lines)
+    assert found.startswith("ValueError: No available memory")
+    assert "kimi_context" in smoke_test.advice(found)
+
+
+def test_the_engines_own_marks_before_a_line_are_left_out():
+    line = "(EngineCore pid=77) ERROR 11-21 03:04:19 [core.py:1] ValueError: too long"
+    assert units.cause([line, "INFO 11-21 03:04:20 [x.py:2] bye"]) == "ValueError: too long"
+    assert units.plain("(Worker pid=9) loading shards: 50%") == "loading shards: 50%"
+
+
+def test_what_pydantic_says_on_the_next_line_belongs_to_the_cause():
+    lines = ["pydantic_core.ValidationError: 1 validation error for ModelConfig", "no config.json"]
+    assert units.cause(lines).endswith("ModelConfig: no config.json")
+
+
+def test_without_a_telling_line_the_last_one_is_shown():
+    assert units.cause(["a", "b"]) == "b"
+    assert units.cause([]) == "nothing in the journal"
+    assert "journalctl" in smoke_test.advice("b")

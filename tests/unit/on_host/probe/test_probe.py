@@ -1,0 +1,176 @@
+"""The probe against the machine itself by another way, and against recorded trees."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+from machine_of_files import tree
+
+from kimi_prov.on_host.probe import collect, gpu, network, software, system
+from kimi_prov.on_host.probe import cpu as probe_cpu
+from kimi_prov.on_host.probe import memory as probe_memory
+from kimi_prov.on_host.system.machine import Machine, format_list, parse_list
+
+LIVE = Machine()
+
+
+def test_memory_is_what_psutil_says() -> None:
+    memory = probe_memory.memory(LIVE, system.shm_bytes(LIVE))
+    assert memory["total_bytes"] == pytest.approx(psutil.virtual_memory().total, rel=0.01)
+    assert memory["swap_total_bytes"] == psutil.swap_memory().total
+
+
+def test_cpus_are_what_psutil_says() -> None:
+    cpu = probe_cpu.cpu(LIVE)
+    assert cpu["threads"] == len(psutil.Process().cpu_affinity() or [])
+
+
+def test_disks_are_what_psutil_says() -> None:
+    rows = system.filesystems(LIVE)
+    assert rows
+    for row in rows:
+        usage = psutil.disk_usage(row["mount"])
+        assert row["total_bytes"] == usage.total
+        assert row["free_bytes"] == pytest.approx(usage.free, rel=0.1)
+
+
+def by_psutil() -> set[str]:
+    """Addresses but loopback's and link-local ones."""
+    return {
+        a.address
+        for rows in psutil.net_if_addrs().values()
+        for a in rows
+        if a.family.name in ("AF_INET", "AF_INET6")
+        and not a.address.startswith(("127.", "fe80"))
+        and a.address != "::1"
+    }
+
+
+def test_addresses_are_what_psutil_says() -> None:
+    for _ in range(5):
+        before = by_psutil()
+        ours = set(network.network(LIVE)["addresses"])
+        if before == by_psutil():  # no lab host came or went meanwhile
+            break
+    assert ours == before
+
+
+def test_listening_ports_are_what_psutil_says() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        rows = network.network(LIVE)["listening"]
+        row = next(row for row in rows if row["port"] == port)
+        assert row["address"] == "127.0.0.1"
+        assert row["process"] == Path(f"/proc/{os.getpid()}/comm").read_text().strip()
+
+
+def test_an_empty_tree_is_all_unknown(tmp_path: Path) -> None:
+    facts = collect.collect(Machine(str(tmp_path)))
+    assert facts["cpu"]["model"] is None
+    assert facts["cpu"]["isa"] is None
+    assert facts["memory"]["total_bytes"] is None
+    assert facts["numa"]["nodes"] == []
+    assert facts["nvidia"] is None
+    assert facts["packages"]["installed"] is None
+
+
+def test_hyperthreads_are_not_cores(tmp_path: Path) -> None:
+    files = {"/sys/devices/system/cpu/online": "0-3"}
+    for cpu in range(4):
+        base = f"/sys/devices/system/cpu/cpu{cpu}/topology"
+        files[f"{base}/physical_package_id"] = "0"
+        files[f"{base}/thread_siblings_list"] = f"{cpu % 2},{cpu % 2 + 2}"
+    files["/proc/cpuinfo"] = "model name\t: EPYC\nflags\t\t: avx2 avx512f\n\nprocessor: 1\n"
+    cpu = probe_cpu.cpu(tree(tmp_path, files))
+    assert (cpu["sockets"], cpu["cores"], cpu["threads"]) == (1, 2, 4)
+    assert cpu["primary"] == "0-1"
+    assert cpu["isa"] == ["avx2", "avx512f"]
+
+
+def test_nodes_with_memory_and_distances(tmp_path: Path) -> None:
+    node = "/sys/devices/system/node/node"
+    machine = tree(
+        tmp_path,
+        {
+            "/sys/devices/system/cpu/online": "0-3",
+            f"{node}0/cpulist": "0-1",
+            f"{node}0/distance": "10 21",
+            f"{node}0/meminfo": "Node 0 MemTotal:  4096 kB\nNode 0 MemFree:   1024 kB\n",
+            f"{node}1/cpulist": "2-3",
+            f"{node}1/distance": "21 10",
+            f"{node}1/meminfo": "Node 1 MemTotal:  8192 kB\nNode 1 MemFree:   2048 kB\n",
+        },
+    )
+    nodes = probe_cpu.numa(machine)["nodes"]
+    assert [n["memory_total_bytes"] for n in nodes] == [4 << 20, 8 << 20]
+    assert [n["cpus"] for n in nodes] == ["0-1", "2-3"]
+    assert nodes[1]["distances"] == [21, 10]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "limit"),
+    [
+        ("/sys/fs/cgroup/memory.max", "max", None),
+        ("/sys/fs/cgroup/memory.max", "1073741824", 1 << 30),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712", None),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648", 2 << 30),
+    ],
+)
+def test_the_limit_of_a_container(tmp_path: Path, path: str, text: str, limit: int) -> None:
+    machine = tree(tmp_path, {path: text, "/proc/meminfo": "MemTotal:  16777216 kB\n"})
+    assert probe_memory.memory(machine, None)["cgroup_limit_bytes"] == limit
+
+
+def test_sockets_are_read_in_both_families(tmp_path: Path) -> None:
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+    row = "   0: {} {}:0000 0A 00000000:00000000 00:00000000 00000000     0        0 {} 1\n"
+    machine = tree(
+        tmp_path,
+        {
+            "/proc/net/tcp": head + row.format("0100007F:1F40", "00000000", 11),
+            "/proc/net/tcp6": head + row.format("0" * 32 + ":0016", "0" * 32, 12),
+        },
+    )
+    rows = network.network(machine)["listening"]
+    assert [(r["port"], r["address"], r["process"]) for r in rows] == [
+        (22, "::", None),
+        (8000, "127.0.0.1", None),
+    ]
+
+
+@pytest.mark.parametrize(("switch", "state"), [("yes", "active"), ("no", "inactive")])
+def test_ufw_is_told_by_its_switch(tmp_path: Path, switch: str, state: str) -> None:
+    machine = tree(tmp_path, {"/usr/sbin/ufw": "", "/etc/ufw/ufw.conf": f"ENABLED={switch}\n"})
+    (tmp_path / "usr/sbin/ufw").chmod(0o755)
+    assert network.firewall(machine, {})["ufw"] == state
+    assert network.firewall(machine, {})["firewalld"] == "absent"
+
+
+def test_only_installed_packages_count(tmp_path: Path) -> None:
+    status = (
+        "Package: haproxy\nStatus: install ok installed\nVersion: 2.6\n\n"
+        "Package: nftables\nStatus: deinstall ok config-files\nVersion: 1.0\n\n"
+        "Package: bash\nStatus: install ok installed\nVersion: 5\n"
+    )
+    machine = tree(tmp_path, {"/var/lib/dpkg/status": status})
+    found = software.packages(machine, software.Packages(machine))
+    assert found["installed"] == {"haproxy": "2.6"}
+
+
+def test_a_card_without_a_driver_is_seen(tmp_path: Path) -> None:
+    base = "/sys/bus/pci/devices/0000:01:00.0"
+    machine = tree(tmp_path, {f"{base}/vendor": "0x10de", f"{base}/class": "0x030200"})
+    cards = gpu.Nvidia(machine)
+    seen = cards.facts(cards.gpus(), software.Packages(machine), {})
+    assert seen is not None
+    assert (seen["pci_devices"], seen["driver_loaded"]) == (1, None)
+    assert cards.gpus() == []
+
+
+@pytest.mark.parametrize("text", ["0-3,8", "5", "0,2,4-6", ""])
+def test_lists_are_read_and_written_alike(text: str) -> None:
+    assert format_list(parse_list(text)) == text

@@ -1,0 +1,49 @@
+"""The managed machine may have Python 3.9: what travels there has to run on it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kimi_prov.on_host.__main__ import COMMANDS
+from kimi_prov.packaging.zipapp import build_zipapp
+
+TARGET = Path(__file__).parents[3] / "kimi_prov" / "target"
+
+
+def oldest() -> str | None:
+    """A Python 3.9 of this computer."""
+    found = shutil.which("python3.9")
+    kept = sorted((Path.home() / ".pyenv" / "versions").glob("3.9.*/bin/python3.9"))
+    return str(kept[0]) if kept else found
+
+
+@pytest.mark.parametrize("path", sorted(TARGET.glob("*.py")), ids=lambda path: path.name)
+def test_its_syntax_is_of_that_version(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 9))
+
+
+def test_every_subcommand_imports_and_weights_are_fetched_and_read(tmp_path: Path) -> None:
+    python = oldest()
+    if python is None:
+        pytest.skip("no Python 3.9 on this computer: the imports were not tried on it")
+    archive = build_zipapp(tmp_path / "kimi-target.pyz")
+    modules = "; ".join(f"import {module}" for module in COMMANDS.values())
+    code = f"import sys; sys.path.insert(0, {str(archive)!r}); {modules}"
+    subprocess.run([python, "-W", "error", "-c", code], check=True, cwd=tmp_path)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "model.safetensors").write_bytes(b"abc" * 100_000)
+    weights = {"source": f"file://{tmp_path}/disk", "dir": f"{tmp_path}/models/kimi/rev"}
+    (tmp_path / "weights.json").write_text(json.dumps(weights))
+    stage = {"weights": f"{tmp_path}/weights.json", "target": None, "workers": 2}
+    (tmp_path / "stage.json").write_text(json.dumps(stage))
+    for name, config in (("fetch", "weights.json"), ("stage", "stage.json")):
+        command = [python, "-W", "error", str(archive), name, "--config", str(tmp_path / config)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "1 file," in done.stdout

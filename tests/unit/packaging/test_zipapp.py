@@ -1,0 +1,153 @@
+"""The one file that travels: the same bytes every time, and nothing left where it ran."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from kimi_prov.errors import UserError
+from kimi_prov.facts import document as facts
+from kimi_prov.packaging import zipapp
+
+TARGET = Path(zipapp.__file__).parents[1] / "target"
+
+
+def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
+    first = zipapp.build_zipapp(tmp_path / "a.pyz").read_bytes()
+    zipapp.zipapp_bytes.cache_clear()
+    assert zipapp.build_zipapp(tmp_path / "b.pyz").read_bytes() == first
+
+
+def test_it_describes_the_machine_and_leaves_nothing(tmp_path: Path) -> None:
+    program = zipapp.build_zipapp(tmp_path / "probe.pyz")
+    started = time.monotonic()
+    # -I: nothing of this project's environment helps it.
+    done = subprocess.run(
+        [sys.executable, "-I", str(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    took = time.monotonic() - started
+    document = json.loads(done.stdout)
+    jsonschema.Draft202012Validator(facts.schema("facts")).validate(document)
+    assert document["cpu"]["model"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["probe.pyz"]
+    assert took < 3, "it takes a third of a second on an idle machine"
+
+
+def test_it_needs_no_root() -> None:
+    # Where pytest's own folders are root's alone, another user sees neither them nor its Python.
+    with tempfile.TemporaryDirectory(prefix="kimi-probe-") as folder:
+        Path(folder).chmod(0o755)
+        program = zipapp.build_zipapp(Path(folder) / "probe.pyz")
+        done = subprocess.run(
+            ["/usr/bin/python3", "-I", str(program)],
+            capture_output=True,
+            text=True,
+            check=True,
+            user=65534 if os.geteuid() == 0 else None,
+        )
+    document = json.loads(done.stdout)
+    jsonschema.Draft202012Validator(facts.schema("facts")).validate(document)
+    assert document["host"]["root"] is False
+
+
+def pythons() -> list[Path]:
+    """The oldest Python that a vendor may have, where this machine has one."""
+    roots = [Path("/usr/bin"), *Path("~/.pyenv/versions").expanduser().glob("3.9.*/bin")]
+    return [path for root in roots for path in root.glob("python3.9") if os.access(path, os.X_OK)]
+
+
+@pytest.mark.skipif(not pythons(), reason="no Python 3.9 on this machine")
+@pytest.mark.parametrize("form", [[], ["probe"], ["--output", "facts.json"]])
+def test_it_runs_under_python_3_9_and_leaves_nothing(tmp_path: Path, form: list[str]) -> None:
+    program = zipapp.build_zipapp(tmp_path / "probe.pyz")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    done = subprocess.run(
+        [str(pythons()[0]), "-I", "-W", "error", str(program), *form],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"HOME": str(scratch), "TMPDIR": str(scratch)},
+    )
+    assert done.stderr == ""
+    written = tmp_path / "facts.json"
+    document = json.loads(written.read_text() if "--output" in form else done.stdout)
+    written.unlink(missing_ok=True)
+    jsonschema.Draft202012Validator(facts.schema("facts")).validate(document)
+    assert document["python"]["version"].startswith("3.9.")
+    assert document["origin"]["kind"] == "probe"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["probe.pyz", "scratch"]
+    assert list(scratch.iterdir()) == []
+
+
+WATCH = """
+import os, sys
+def watch(event, arguments):
+    if event == "open" and arguments[0] != os.devnull:
+        if (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise RuntimeError(f"opened for writing: {arguments}")
+    if event in ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.chmod", "os.chown"):
+        raise RuntimeError(f"{event}: {arguments}")
+sys.dont_write_bytecode = True
+sys.addaudithook(watch)
+sys.path.insert(0, sys.argv.pop(1))
+from kimi_prov.on_host.probe.collect import main
+sys.exit(main([]))
+"""
+
+
+def test_it_opens_nothing_for_writing(tmp_path: Path) -> None:
+    program = zipapp.build_zipapp(tmp_path / "probe.pyz")
+    command = [sys.executable, "-I", "-c", WATCH, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", sorted(TARGET.rglob("*.py")), ids=lambda path: path.name)
+def test_every_module_is_python_3_9(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 9))
+
+
+def test_it_holds_no_more_than_it_needs(tmp_path: Path) -> None:
+    program = zipapp.build_zipapp(tmp_path / "probe.pyz")
+    names = zipfile.ZipFile(program).namelist()
+    folders = {name.rsplit("/", 1)[0] for name in names if "/" in name}
+    assert folders == {"kimi_prov", "kimi_prov/target", "cpuinfo"}
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file"):
+        zipapp.build_zipapp(tmp_path / "file" / "probe.pyz")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{\n", "facts.json:2: not JSON"),
+        ("[]", "the document"),
+        ('{"schema": "kimi-prov/facts/v9"}', "required property"),
+    ],
+)
+def test_a_broken_facts_file_is_named_with_its_place(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "facts.json"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        facts.read(path)
+    assert str(path) in str(caught.value)
+    assert says in str(caught.value)

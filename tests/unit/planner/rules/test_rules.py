@@ -1,0 +1,446 @@
+"""Every rule: the machine on which it speaks, and a machine on which it is silent."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plan_inputs import GIB, blocked_by, found, gpu_facts, lab_facts, metal_facts, plan
+
+from kimi_prov.planner.rules import table
+from kimi_prov.planner.rules.context import RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "rules.md"
+HUGE = {"model": "kimi-k2.5", "weights_source": None}
+AVX512 = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "avx512vbmi"]
+
+
+def hybrid_facts(count: int = 2, mib: int = 95830, **host: Any) -> dict[str, Any]:
+    """A machine with two cards that do not hold all weights, and memory that does."""
+    facts = gpu_facts(count=count, mib=mib)
+    base = metal_facts(**({"nodes": 2, "gib": 1536, "cores": 96} | host))
+    facts = base | {"gpus": facts["gpus"], "nvidia": facts["nvidia"]}
+    facts["cpu"]["isa"] = list(AVX512)
+    for card in facts["gpus"]:
+        card["model"] = "NVIDIA H100 NVL"
+    return facts
+
+
+def change(path: str, value: object) -> Callable[[dict[str, Any]], None]:
+    """Set one key of the facts: `gpus.0.mig`."""
+
+    def apply(facts: dict[str, Any]) -> None:
+        where: Any = facts
+        *way, last = path.split(".")
+        for key in way:
+            where = where[int(key)] if isinstance(where, list) else where[key]
+        if isinstance(where, list):
+            where[int(last)] = value
+        else:
+            where[last] = value
+
+    return apply
+
+
+def balancing(facts: dict[str, Any]) -> None:
+    facts["tunables"]["sysctl"]["kernel.numa_balancing"] = {"value": "1", "writable": False}
+
+
+def root_on_fuse(facts: dict[str, Any]) -> None:
+    facts["filesystems"] = [
+        {"mount": "/srv/kimi", "fstype": "fuse.gcsfuse", "holds": ["/srv/kimi"]}
+        | {"device": "bucket", "total_bytes": None, "free_bytes": None}
+    ]
+
+
+def no_files(facts: dict[str, Any]) -> None:
+    facts["filesystems"] = []
+    facts["disks"] = [{"name": "nvme0n1", "kind": "nvme", "size_bytes": 480 * 10**9}]
+
+
+def dimms(*rows: tuple[int, int, int]) -> Callable[[dict[str, Any]], None]:
+    def apply(facts: dict[str, Any]) -> None:
+        facts["memory"]["dimms"] = [
+            {"size_bytes": size << 30, "speed_mt_s": speed, "configured_mt_s": now, "locator": None}
+            for size, speed, now in rows
+        ]
+
+    return apply
+
+
+def matrix(value: object) -> Callable[[dict[str, Any]], None]:
+    return change("nvidia.nvlink", {"matrix": value, "links_per_gpu": None})
+
+
+def full(count: int = 8, links: object = 18) -> list[list[object]]:
+    return [[links if a != b else 0 for b in range(count)] for a in range(count)]
+
+
+def pairs() -> list[list[int]]:
+    return [[4 if a != b and a // 2 == b // 2 else 0 for b in range(8)] for a in range(8)]
+
+
+def channels(facts: dict[str, Any]) -> None:
+    facts["memory"] |= {"channels_populated": 12, "channels_total": 24}
+
+
+def hugepages(facts: dict[str, Any]) -> None:
+    facts["memory"] |= {"hugepages_total": 256, "hugepage_bytes": GIB}
+
+
+def several(*changes: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    def apply(facts: dict[str, Any]) -> None:
+        for one in changes:
+            one(facts)
+
+    return apply
+
+
+ARGS = "engine_args"
+E8 = gpu_facts
+NVL = hybrid_facts
+# Rule, machine, what is changed on it, wishes, how grave. Without the change and the wishes the
+# same machine must not raise it, unless it is in ALWAYS.
+TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] = [
+    ("cpu.format_isa", NVL, change("cpu.isa", ["avx"]), {}, "blocker"),
+    ("cpu.format_isa", NVL, change("cpu.isa", ["avx2"]), {}, "warning"),
+    (
+        "cpu.amx_permission",
+        NVL,
+        several(
+            change("cpu.isa", [*AVX512, "amx_tile", "amx_int8"]),
+            change("cpu.amx_permission", False),
+        ),
+        {},
+        "warning",
+    ),
+    ("numa.node_room", NVL, change("numa.nodes.1.memory_available_bytes", GIB), {}, "blocker"),
+    ("cpu.threads_as_cores", NVL, None, {ARGS: {"kt-cpuinfer": 192}}, "warning"),
+    ("cpu.cores_left", NVL, None, {ARGS: {"kt-cpuinfer": 96}}, "warning"),
+    ("numa.binding", NVL, None, {ARGS: {"kt-threadpool-count": 3}}, "blocker"),
+    ("numa.binding", NVL, None, {ARGS: {"kt-numa-nodes": [0]}}, "blocker"),
+    ("memory.channels", NVL, channels, {}, "warning"),
+    ("memory.speed", NVL, dimms((64, 6400, 5200)), {}, "info"),
+    ("memory.dimms_mixed", NVL, dimms((64, 4800, 4800), (32, 4800, 4800)), {}, "warning"),
+    ("memory.cgroup", NVL, change("memory.cgroup_limit_bytes", 900 * GIB), {}, "info"),
+    ("memory.shm", E8, change("memory.shm_size_bytes", 64 << 20), {}, "warning"),
+    ("memory.swap", NVL, change("memory.swap_total_bytes", GIB), {}, "info"),
+    ("memory.hugepages", NVL, hugepages, {}, "warning"),
+    ("tuning.numa_balancing", NVL, balancing, {}, "warning"),
+    (
+        "tuning.governor",
+        NVL,
+        change("tunables.governor", {"value": "powersave", "choices": [], "writable": False}),
+        {},
+        "warning",
+    ),
+    ("tuning.thp", NVL, change("tunables.thp.value", "never"), {}, "info"),
+    ("disk.network", NVL, root_on_fuse, {}, "warning"),
+    ("disk.capacity", NVL, no_files, {}, "blocker"),
+    ("disk.speed", NVL, change("disks", [{"read_bytes_per_s": 150_000_000}]), {}, "warning"),
+    ("host.gib", E8, change("gib", {"present": True, "cached": ["libnccl-net.so"]}), {}, "blocker"),
+    ("gpu.mixed", E8, change("gpus.3.model", "NVIDIA H100 80GB HBM3"), {}, "warning"),
+    ("gpu.mig", E8, change("gpus.0.mig", True), {}, "blocker"),
+    ("gpu.pcie", E8, change("gpus.0.pcie", {"width": 8, "width_max": 16}), {}, "warning"),
+    ("gpu.pcie", NVL, change("gpus.0.pcie", {"gen_max": 4, "gen_card": 5}), {}, "warning"),
+    ("gpu.nvlink", E8, matrix(full(links=0)), {}, "warning"),
+    ("gpu.nvlink", E8, matrix(full(links="SYS")), {}, "warning"),
+    ("gpu.nvlink", E8, matrix(pairs()), {}, "warning"),
+    ("gpu.nvlink", E8, matrix(full(links="NV18")), {}, "pass"),
+    ("gpu.fabric", E8, change("gpus.0.fabric_state", "In Progress"), {}, "blocker"),
+    ("gpu.divisible", E8, None, {ARGS: {"tensor-parallel-size": 6}}, "blocker"),
+    ("gpu.divisible", E8, None, {ARGS: {"tensor-parallel-size": 16}}, "blocker"),
+    (
+        "parallel.context",
+        E8,
+        change("gpus", gpu_facts(8, 81559)["gpus"]),
+        {"context": 65536},
+        "info",
+    ),
+    ("parallel.pipeline", E8, change("gpus", gpu_facts(6)["gpus"]), {}, "info"),
+    ("parallel.instances", E8, change("gpus", gpu_facts(16)["gpus"]), {}, "info"),
+    ("parallel.data", E8, None, {"concurrency": 256}, "info"),
+    ("gpu.idle", E8, change("gpus", gpu_facts(6, 275040)["gpus"]), {}, "info"),
+    (
+        "driver.fabric_manager",
+        E8,
+        change("nvidia.fabric_manager", {"package_version": "580.95.05-1", "active": True}),
+        {},
+        "blocker",
+    ),
+    (
+        "driver.fabric_manager",
+        E8,
+        several(
+            change("nvidia.fabric_manager", {"package_version": None, "active": None}),
+            change("nvidia.nvswitch", True),
+        ),
+        {},
+        "blocker",
+    ),
+    (
+        "driver.fabric_manager",
+        E8,
+        change("nvidia.fabric_manager", {"package_version": "580.159.04-1", "active": False}),
+        {},
+        "blocker",
+    ),
+    ("driver.nscq", E8, change("nvidia.nscq", "580.95.05-1"), {}, "warning"),
+    (
+        "driver.open_module",
+        E8,
+        several(
+            change("gpus", [g | {"compute_capability": "10.0"} for g in gpu_facts()["gpus"]]),
+            change("nvidia.open_module", False),
+        ),
+        {},
+        "blocker",
+    ),
+    ("driver.hold", E8, change("nvidia.held", False), {}, "warning"),
+    (
+        "driver.stock",
+        E8,
+        several(
+            change("nvidia.driver_loaded", "535.183.01"),
+            change("nvidia.driver_installed", "535.183.01"),
+        ),
+        {},
+        "info",
+    ),
+    ("driver.persistence", E8, change("gpus.0.persistence", False), {}, "info"),
+    ("gpu.nvfp4", E8, None, {"weights_format": "nvfp4"}, "info"),
+    (
+        "engine.flag",
+        E8,
+        None,
+        {ARGS: {"language-model-only": True}, "engine_version": "0.15.0"},
+        "blocker",
+    ),
+    (
+        "engine.flag",
+        E8,
+        None,
+        {ARGS: {"num-redundant-experts": 8}, "engine_version": "0.11.1"},
+        "warning",
+    ),
+    (
+        "engine.known_broken",
+        E8,
+        None,
+        {"kv_dtype": "fp8", "engine_version": "0.15.0"},
+        "blocker",
+    ),
+    (
+        "engine.known_broken",
+        lambda: hybrid_facts(4),
+        None,
+        {"model": "kimi-k2.6", "engine": "ktransformers", ARGS: {"tensor-parallel-size": 4}},
+        "blocker",
+    ),
+    ("engine.kv_dtype", NVL, change("gpus", []), {"kv_dtype": "fp8"}, "warning"),
+    (
+        "engine.kv_dtype",
+        lambda: gpu_facts(8, 81920),
+        change("gpus", [g | {"compute_capability": "8.0"} for g in gpu_facts(8, 81920)["gpus"]]),
+        {"kv_dtype": "fp8"},
+        "blocker",
+    ),
+    ("engine.kv_dtype_chosen", E8, change("gpus", gpu_facts(8, 81559)["gpus"]), {}, "info"),
+    ("engine.tight", E8, change("gpus", gpu_facts(8, 81559)["gpus"]), {}, "warning"),
+    (
+        "engine.sequences",
+        E8,
+        change("gpus", gpu_facts(8, 81559)["gpus"]),
+        {"concurrency": 1024},
+        "warning",
+    ),
+    ("engine.override", E8, None, {"engine": "ktransformers"}, "info"),
+    ("weights.format_override", E8, None, {"weights_format": "nvfp4"}, "info"),
+    ("gpu.held", E8, change("gpus.2.memory_used_bytes", 70 * GIB), {}, "warning"),
+    (
+        "engine.speculative",
+        E8,
+        None,
+        {ARGS: {"speculative-config": {"method": "eagle3", "model": "x"}}},
+        "info",
+    ),
+]
+# Rules that say something of every machine of their kind.
+ALWAYS: list[tuple[str, Callable[[], dict[str, Any]], dict[str, Any], str]] = [
+    ("cpu.identity", NVL, {}, "info"),
+    ("numa.sub_nodes", lambda: snc(4), {}, "info"),
+    ("kv.replication", E8, {}, "info"),
+    ("engine.reasoning", E8, {}, "info"),
+    ("engine.alternative", lambda: metal_facts(gib=1024, cores=96), {}, "info"),
+    ("gpu.unknown", lambda: strange_cards(gpu_facts()), {}, "info"),
+]
+
+
+def snc(nodes: int) -> dict[str, Any]:
+    """Two sockets cut into this many nodes together."""
+    facts = hybrid_facts(nodes=nodes, cores=96)
+    facts["cpu"]["sockets"] = 2
+    return facts
+
+
+def strange_cards(facts: dict[str, Any]) -> dict[str, Any]:
+    for card in facts["gpus"]:
+        card["model"] = "Strange Card 9000"
+    return facts
+
+
+@pytest.mark.parametrize(
+    ("identity", "machine", "broken", "wishes", "severity"),
+    TABLE,
+    ids=[f"{row[0]}-{n}" for n, row in enumerate(TABLE)],
+)
+def test_a_rule_speaks_where_it_should_and_only_there(
+    identity: str,
+    machine: Callable[[], dict[str, Any]],
+    broken: Callable[[dict[str, Any]], None] | None,
+    wishes: dict[str, Any],
+    severity: str,
+) -> None:
+    well = machine()
+    before = [row["severity"] for row in found(plan(well, **HUGE), identity)]
+    facts = copy.deepcopy(machine())
+    if broken:
+        broken(facts)
+    rows = found(plan(facts, **(HUGE | wishes)), identity)
+    assert severity in {row["severity"] for row in rows}
+    assert severity not in before
+    for row in rows:
+        assert row["title"]
+        assert row["observed"]
+        assert row["required"]
+        assert row["source"]
+        assert row["fix"] or row["severity"] in ("info", "pass")
+
+
+@pytest.mark.parametrize(("identity", "machine", "wishes", "severity"), ALWAYS)
+def test_a_rule_says_what_was_assumed(
+    identity: str, machine: Callable[[], dict[str, Any]], wishes: dict[str, Any], severity: str
+) -> None:
+    rows = found(plan(machine(), **(HUGE | wishes)), identity)
+    assert [row["severity"] for row in rows] == [severity]
+
+
+def test_every_rule_has_a_test() -> None:
+    assert {row[0] for row in [*TABLE, *ALWAYS]} == set(RULES)
+
+
+def test_the_documentation_is_that_of_the_rules() -> None:
+    assert DOCS.read_text(encoding="utf-8") == table(), (
+        "run: python -m kimi_prov.planner.rules > docs/rules.md"
+    )
+
+
+def test_our_own_engine_may_hold_the_gpus() -> None:
+    facts = gpu_facts()
+    facts["gpus"][0]["memory_used_bytes"] = 130 * GIB
+    facts["kimi"]["units"] = {"kimi-serve@0.service": "active"}
+    assert not found(plan(facts, **HUGE), "gpu.held")
+
+
+def test_every_rule_has_an_id_of_its_form_and_a_source() -> None:
+    for identity, rule in RULES.items():
+        assert identity == rule.id
+        assert "." in identity
+        assert rule.source
+        assert rule.title
+
+
+def test_a_small_model_of_the_lab_is_not_bothered() -> None:
+    rules = {row["id"] for row in plan()["findings"]} & set(RULES)
+    assert rules == set()
+
+
+def test_three_nodes_of_a_socket_leave_pools_idle() -> None:
+    document = plan(snc(6), **HUGE)
+    assert document["hybrid"]["pools"] == 4
+    assert document["hybrid"]["nodes"] == [0, 1, 3, 4]
+    assert found(document, "numa.pools")[0]["severity"] == "warning"
+    assert not found(plan(snc(8), **HUGE), "numa.pools")
+
+
+def test_a_node_that_cannot_hold_its_share_is_a_blocker() -> None:
+    facts = hybrid_facts(gib=768)
+    facts["numa"]["nodes"][1]["memory_total_bytes"] = 200 * GIB
+    assert "numa.node_memory" in blocked_by(plan(facts, **HUGE))
+
+
+@pytest.mark.parametrize(
+    ("installed", "loaded", "rule"),
+    [
+        ("580.159.04", "575.57.08", "driver.restart"),
+        ("570.133.20", "570.133.20", "driver.branch"),
+    ],
+)
+def test_a_driver_that_has_to_be_mended(installed: str, loaded: str, rule: str) -> None:
+    facts = gpu_facts(driver=loaded)
+    facts["nvidia"]["driver_installed"] = installed
+    document = plan(facts, **HUGE)
+    assert rule in blocked_by(document)
+    assert document["driver"]["action"] == {"driver.restart": "restart"}.get(rule, "install")
+    if rule == "driver.branch":
+        assert "PTX JIT compilation failed" in found(document, rule)[0]["required"]
+
+
+def test_a_driver_that_is_installed_and_not_loaded() -> None:
+    facts = gpu_facts()
+    facts["nvidia"]["driver_loaded"] = None
+    assert found(plan(facts, **HUGE), "driver.not_loaded")[0]["severity"] == "warning"
+
+
+def test_an_engine_too_old_for_the_model_is_a_blocker() -> None:
+    document = plan(gpu_facts(), engine_version="0.11.1", **HUGE)
+    assert "engine.too_old" in blocked_by(document)
+    newer = plan(gpu_facts(), **(HUGE | {"model": "kimi-k2.6"}))
+    assert newer["engine"]["version"] == "0.32.0"
+
+
+def test_a_model_that_no_recipe_knows_is_a_warning() -> None:
+    document = plan(gpu_facts(), **(HUGE | {"model": "glm-5.2"}))
+    assert found(document, "engine.model_unknown")[0]["severity"] == "warning"
+
+
+def test_a_lab_container_is_served_as_before() -> None:
+    """The path that is provisioned today: its command line and environment do not move."""
+    document = plan(lab_facts())
+    instance = document["instances"][0]
+    # The path that really runs, not the link to it.
+    assert instance["argv"] == [
+        *[f"{document['engine']['env_dir']}/bin/python", "-m"],
+        "vllm.entrypoints.openai.api_server",
+        *["--model", "/srv/kimi/ram/kimi-k2-lab/lab-1", "--served-model-name", "kimi-k2-lab"],
+        *["--host", "127.0.0.1", "--port", "8001", "--max-model-len", "4096"],
+        *["--max-num-seqs", "16", "--dtype", "bfloat16", "--enforce-eager"],
+        *["--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2"],
+        *["--reasoning-parser", "kimi_k2"],
+    ]
+    assert set(instance["env"]) == {
+        *["DO_NOT_TRACK", "HF_HOME", "HF_HUB_OFFLINE", "TORCHDYNAMO_DISABLE"],
+        *["TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "VLLM_CPU_KVCACHE_SPACE"],
+        *["VLLM_CPU_OMP_THREADS_BIND", "VLLM_NO_USAGE_STATS", "XDG_CACHE_HOME"],
+    }
+
+
+def test_a_node_without_room_for_what_is_bound_to_it_is_refused_before_the_first_start() -> None:
+    facts = metal_facts(gib=64)
+    for row in facts["numa"]["nodes"]:
+        row["memory_available_bytes"] = 30 << 30
+    assert not found(plan(facts), "numa.node_room")
+    facts["numa"]["nodes"][1]["memory_available_bytes"] = 2 << 30
+    (refused,) = found(plan(facts), "numa.node_room")
+    assert refused["severity"] == "blocker"
+    assert "node 1: 2.0 GiB" in refused["observed"]
+    # What is not bound there does not need it.
+    assert not found(plan(facts, instances=1), "numa.node_room")
+    # A converged host has used what it was given.
+    facts["kimi"]["units"] = {"kimi-serve@1.service": "active"}
+    assert not found(plan(facts), "numa.node_room")

@@ -1,0 +1,176 @@
+"""What is wrong in an inventory is refused in one sentence that says where and what instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from plan_inputs import LAB_WISHES, lab_facts
+
+from kimi_prov.catalog.loader import load
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.planner.plan import make_plan
+from kimi_prov.planner.settings import definitions
+from kimi_prov.planner.settings.locate import locator
+from kimi_prov.planner.settings.parsing import parse
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "variables.md"
+
+
+def refused(values: dict, **more: object) -> UserError:
+    with pytest.raises(UserError) as caught:
+        parse(LAB_WISHES | values, host="h1", **more)
+    assert caught.value.exit_code == ExitCode.BAD_INPUT
+    assert caught.value.fix
+    return caught.value
+
+
+def test_the_documentation_is_current() -> None:
+    assert DOCS.read_text() == definitions.table(), (
+        "run: python -m kimi_prov.planner.settings.definitions > docs/variables.md"
+    )
+
+
+def test_every_example_and_default_is_accepted_by_its_own_check(tmp_path: Path) -> None:
+    for variable in definitions.VARIABLES:
+        if variable.kind in ("file", "links"):
+            continue
+        value = yaml.safe_load(variable.example)
+        extra = {"kimi_model": "kimi-k2-lab"} if variable.name != "kimi_model" else {}
+        parse({variable.name: value, **extra}, host="h1")
+
+
+def test_a_misspelt_variable_is_named_with_file_line_and_neighbour(tmp_path: Path) -> None:
+    folder = tmp_path / "group_vars"
+    folder.mkdir()
+    (folder / "kimi.yml").write_text("---\nkimi_model: kimi-k2-lab\nkimi_contxt: 4096\n")
+    error = refused({"kimi_contxt": 4096}, locate=locator([tmp_path]))
+    assert f"{folder / 'kimi.yml'}:3: unknown variable kimi_contxt" in error.message
+    assert "kimi_context" in error.message
+
+
+def test_a_variable_beside_a_host_in_an_ini_file_is_found(tmp_path: Path) -> None:
+    (tmp_path / "hosts.ini").write_text("[kimi]\nnode1 kimi_port=8o00\n")
+    error = refused({"kimi_port": "8o00"}, locate=locator([tmp_path / "hosts.ini"]))
+    assert f"{tmp_path / 'hosts.ini'}:2: kimi_port" in error.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kimi_port", 0),
+        ("kimi_port", 70000),
+        ("kimi_port", True),
+        ("kimi_context", "many"),
+        ("kimi_context", 0),
+        ("kimi_concurrency", "auto"),
+        ("kimi_concurrency", 1.5),
+        ("kimi_engine", "vlm"),
+        ("kimi_engine_version", 0.32),
+        ("kimi_ram_disk", True),
+        ("kimi_allowed_networks", "10.0.0.0/8"),
+        ("kimi_allowed_networks", ["10.0.0.1/8"]),
+        ("kimi_allowed_networks", [8]),
+        ("kimi_weights_source", "ftp://x/y"),
+        ("kimi_weights_source", "hf://onlyname"),
+        ("kimi_weights_source", "/srv/model"),
+        ("kimi_pip_index_url", "index.example/simple"),
+        ("kimi_ca_bundle", "/nowhere/ca.pem"),
+        ("kimi_pip_find_links", "/nowhere"),
+        ("kimi_engine_args", ["--seed", "1"]),
+        ("kimi_engine_args", {"a b": 1}),
+        ("kimi_served_names", ["two words"]),
+        ("kimi_model", 5),
+    ],
+)
+def test_a_wrong_value_is_refused(name: str, value: object) -> None:
+    assert name in refused({name: value}).message
+
+
+@pytest.mark.parametrize("name", ["pip_index_url", "weights_source", "pip_find_links"])
+def test_credentials_in_a_url_are_refused_and_not_repeated(name: str) -> None:
+    message = str(refused({f"kimi_{name}": "https://me:canary@host.test/x"}))
+    assert "credentials" in message
+    assert "canary" not in message
+
+
+def test_a_choice_gets_the_nearest_one() -> None:
+    assert "did you mean vllm?" in refused({"kimi_engine": "vlm"}).message
+
+
+def test_the_model_is_the_one_thing_that_must_be_named() -> None:
+    with pytest.raises(UserError, match="kimi_model is not set"):
+        parse({}, host="h1")
+
+
+def test_certificate_and_key_go_together(tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_text("x")
+    refused({"kimi_tls_cert_file": "cert.pem"}, base=tmp_path)
+
+
+def test_files_are_looked_for_beside_the_inventory(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("x")
+    wishes = parse(LAB_WISHES | {"kimi_ca_bundle": "ca.pem"}, host="h1", base=tmp_path)
+    assert wishes.ca_bundle == str(tmp_path / "ca.pem")
+
+
+def test_numbers_that_templates_turned_into_text_are_taken() -> None:
+    wishes = parse(LAB_WISHES | {"kimi_port": "9000", "kimi_context": " 2048 "}, host="h1")
+    assert (wishes.port, wishes.context) == (9000, 2048)
+
+
+def test_a_manifest_pins_what_is_served(tmp_path: Path) -> None:
+    pinned = tmp_path / "m.json"
+    pinned.write_text('{"files": [{"path": "a", "size": 7, "sha256": "%s"}]}' % ("a" * 64))
+    wishes = parse(LAB_WISHES | {"kimi_weights_manifest": str(pinned)}, host="h1")
+    plan = make_plan(lab_facts(), wishes, load())
+    assert plan["weights"]["bytes"] == 7
+    assert plan["weights"]["manifest"]["files"][0]["path"] == "a"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"files": []}', '{"files": [{"path": "a", "size": 1, "sha256": "x"}]}']
+)
+def test_a_broken_manifest_is_named(tmp_path: Path, text: str) -> None:
+    broken = tmp_path / "m.json"
+    broken.write_text(text)
+    assert str(broken) in refused({"kimi_weights_manifest": str(broken)}).message
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=12)
+    | st.sampled_from(
+        ["auto", "always", "never", "int4", "http://[", "hf://a/b", "~nobody-at-all/x"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.dictionaries(
+        st.sampled_from([variable.name for variable in definitions.VARIABLES])
+        | st.text(max_size=6).map(lambda tail: "kimi_" + tail),
+        ANYTHING,
+        max_size=4,
+    )
+)
+def test_no_inventory_however_broken_ends_in_a_traceback(values: dict) -> None:
+    try:
+        make_plan(lab_facts(), parse({**LAB_WISHES, **values}, host="h1"), load())
+    except UserError as error:
+        problem = error
+    else:
+        return
+    assert problem.message
+    assert problem.fix

@@ -1,0 +1,158 @@
+"""Machines that keep the experts in memory: plan, unit and command line against golden files.
+
+Their facts come from spec sheets: nobody here has these machines. KIMI_PROV_GOLDEN=write writes
+the golden files anew, for the eye to compare.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import jsonschema
+import pytest
+import yaml
+from test_inventories import GOLDEN, ROOT, essence, units
+
+from kimi_prov.catalog.loader import load
+from kimi_prov.contract import unit_files
+from kimi_prov.facts import spec
+from kimi_prov.facts.document import schema
+from kimi_prov.planner.plan import blockers, make_plan
+from kimi_prov.planner.settings.parsing import parse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INVENTORY = ROOT / "inventories" / "epyc-h100-hybrid"
+
+
+def sheet(
+    cpu: str, nodes: int, dimms: int, gpu: str, count: int = 1, **more: int
+) -> dict[str, Any]:
+    """A quoted machine; two sockets and modules of 64 GiB unless `more` says otherwise."""
+    document = {
+        "schema": "kimi-prov/spec/v1",
+        "name": "machine",
+        "cpu": {"model": cpu, "sockets": more.get("sockets", 2), "numa_nodes": nodes},
+        "memory": {"dimms": dimms, "dimm_gb": more.get("gb", 64), "speed_mt_s": 4800},
+        "gpus": {"model": gpu, "count": count},
+        "disks": [{"kind": "nvme", "size_gb": 3840, "count": 2, "read_gb_s": 7}],
+        "software": {"os": "debian-12", "nvidia_driver": "580.126.09"},
+    }
+    return spec.facts(document, load(), "a test's sheet")
+
+
+CASES = {
+    "epyc-h100-hybrid": sheet("EPYC 9654", 2, 24, "H100 NVL 94GB", 2),
+    "xeon-8468-h100-2tb": sheet("Xeon Platinum 8468", 2, 32, "H100 PCIe 80GB"),
+    "xeon-8468-h100-768gb": sheet("Xeon Platinum 8468", 2, 16, "H100 PCIe 80GB", gb=48),
+    "xeon-6980p-snc3-3tb": sheet("Xeon 6980P", 6, 24, "H100 PCIe 80GB", gb=128),
+    "xeon-6980p-snc3-768gb": sheet("Xeon 6980P", 6, 24, "H100 PCIe 80GB", gb=32),
+    "threadripper-4090": sheet("Threadripper PRO 7995WX", 1, 8, "RTX 4090", sockets=1, gb=128),
+}
+
+
+def planned(name: str) -> dict[str, Any]:
+    wishes = yaml.safe_load((INVENTORY / "group_vars" / "kimi.yml").read_text())
+    if name != "epyc-h100-hybrid":
+        wishes |= {"kimi_context": "auto"}
+    return make_plan(CASES[name], parse(wishes, host=name, base=INVENTORY), load())
+
+
+def shown(plan: dict[str, Any]) -> dict[str, Any]:
+    ram_disk = {key: plan["ram_disk"][key] for key in ("enabled", "size_bytes", "reason")}
+    return essence(plan) | {"hybrid": plan["hybrid"], "ram_disk": ram_disk, "warm": plan["warm"]}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_plan_and_units_are_those_that_were_looked_at(name: str) -> None:
+    plan = planned(name)
+    jsonschema.Draft202012Validator(schema("plan")).validate(plan)
+    assert plan["engine"]["name"] == "ktransformers"
+    assert plan["engine"]["provisioned"] is True
+    written = {GOLDEN / f"{name}.json": json.dumps(shown(plan), indent=1) + "\n"}
+    if name == "epyc-h100-hybrid":
+        written[GOLDEN / f"{name}.units"] = units(plan)
+    else:
+        written[GOLDEN / f"{name}.argv"] = "\n".join(plan["instances"][0]["argv"]) + "\n"
+    for file, text in written.items():
+        if os.environ.get("KIMI_PROV_GOLDEN") == "write":
+            file.write_text(text)
+        assert file.read_text() == text, f"{file}: look at the difference, then write it anew"
+
+
+def converting() -> dict[str, Any]:
+    """The same machine with a model that is published in fp8, its experts made into AMXINT4."""
+    wishes = {"kimi_model": "kimi-k2-instruct", "kimi_kt_method": "AMXINT4", "kimi_context": 32768}
+    return make_plan(CASES["epyc-h100-hybrid"], parse(wishes, host="kimi1"), load())
+
+
+def test_a_conversion_and_its_unit_are_those_that_were_looked_at() -> None:
+    plan = converting()
+    assert not blockers(plan)
+    templates = ROOT / "roles" / "convert" / "templates"
+    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)  # noqa: S701
+    environment.filters["systemd_quote"] = unit_files.quote_argument
+    text = (templates / "kimi-convert.service.j2").read_text()
+    written = {
+        GOLDEN / "epyc-h100-amxint4.json": json.dumps(
+            shown(plan) | {"conversion": plan["conversion"]}, indent=1
+        )
+        + "\n",
+        GOLDEN / "epyc-h100-amxint4.units": environment.from_string(text).render(kimi_plan=plan)
+        + "\n\n"
+        + units(plan),
+    }
+    for file, content in written.items():
+        if os.environ.get("KIMI_PROV_GOLDEN") == "write":
+            file.write_text(content)
+        assert file.read_text() == content, f"{file}: look at the difference, then write it anew"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_exposure_of_the_conversion_is_at_most_two(tmp_path: Path) -> None:
+    unit = tmp_path / "kimi-convert.service"
+    unit.write_text((GOLDEN / "epyc-h100-amxint4.units").read_text().split("\n\n# Written")[0])
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    overall = re.search(r"Overall exposure level.*: ([0-9.]+)", done.stdout)
+    assert overall, done.stdout + done.stderr
+    assert float(overall.group(1)) <= 2.0, done.stdout
+
+
+def test_of_six_nodes_four_are_used_where_they_hold_the_experts() -> None:
+    plan = planned("xeon-6980p-snc3-3tb")
+    assert not blockers(plan)
+    assert plan["hybrid"]["pools"] == 4
+    # Two of each socket.
+    assert plan["hybrid"]["nodes"] == [0, 1, 3, 4]
+
+
+def test_nodes_too_small_for_their_share_are_refused_with_the_setting_to_change() -> None:
+    plan = planned("xeon-6980p-snc3-768gb")
+    (refused,) = [row for row in blockers(plan) if row["id"] == "numa.node_memory"]
+    assert "SNC off" in refused["fix"]
+
+
+def test_the_ram_disk_is_left_out_where_the_copy_beside_it_does_not_fit() -> None:
+    small, large = (planned(f"xeon-8468-h100-{size}") for size in ("768gb", "2tb"))
+    assert small["ram_disk"]["enabled"] is False
+    assert small["warm"]["enabled"] is True
+    # 768 GiB less 630 of engine and system: so much of the 554 may outlast the start.
+    assert "at most 138.0 GiB there and reads 416.3 GiB" in small["warm"]["reason"]
+    assert large["ram_disk"]["enabled"] is True
+
+
+def test_threads_are_physical_cores_and_fewer_than_the_unit_may_use() -> None:
+    hybrid = planned("xeon-8468-h100-2tb")["hybrid"]
+    assert hybrid["threads"] <= 2 * 48 - 2

@@ -1,0 +1,190 @@
+"""What the planner asks of the estimator: ranges that make sense, in time, for any machine."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kimi_prov.catalog import loader
+from kimi_prov.planner import throughput
+from kimi_prov.planner.throughput import calibrate, rows, stored, subjects
+from kimi_prov.planner.throughput.estimate import checkpoint_gb
+
+K25 = throughput.shape_of("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
+INT4 = throughput.weight_format("int4")
+RAW = throughput.weight_format("rawint4")
+
+
+def h200(**wishes):
+    machine = throughput.Machine(gpus=subjects.gpus("H200 SXM", 8))
+    return throughput.estimate(K25, machine, throughput.Serving("vllm", INT4, **wishes))
+
+
+def hybrid(cpu="EPYC 9654", card="H100 NVL", cards=2, **wishes):
+    machine = throughput.Machine(cpu=subjects.cpu(cpu, 2), gpus=subjects.gpus(card, cards))
+    return throughput.estimate(K25, machine, throughput.Serving("ktransformers", RAW, **wishes))
+
+
+def holds(given: throughput.Range, low: float, high: float) -> bool:
+    return given.low <= high and given.high >= low
+
+
+def test_shapes_of_the_catalogue_and_of_the_measured_rows_agree():
+    assert dataclasses.replace(K25, name="") == dataclasses.replace(
+        subjects.model("Kimi-K2.5"), name=""
+    )
+
+
+def test_checkpoint_is_counted_as_published():
+    assert checkpoint_gb(K25, throughput.Serving("vllm", INT4)) == pytest.approx(594.2, rel=0.002)
+
+
+def test_one_stream_on_eight_h200_is_bound_by_latency_not_by_bandwidth():
+    found = h200(input_tokens=1000)
+    assert found.basis == "latency-bound"
+    assert found.kind == "gpu-single"
+    assert holds(found.decode_tok_s, 112, 121)
+
+
+def test_reference_system_000_gets_what_it_measured():
+    found = hybrid(cpu_threads=64)
+    assert found.kind == "hybrid"
+    assert found.decode_tok_s.expected == pytest.approx(15.57, rel=0.2)
+
+
+def test_load_time_holds_the_start_that_was_timed_and_shrinks_with_the_page_cache():
+    # 595 GB from a cloud disk to eight cards took five and a half minutes and the start after it.
+    assert holds(h200().load_s, 330, 480)
+    assert h200(weights_in_memory=True).load_s.expected < h200().load_s.expected
+
+
+def test_more_users_share_the_machine_and_get_more_out_of_it():
+    alone, many = h200(concurrency=4), h200(concurrency=32)
+    assert many.kind == "gpu-batched"
+    assert many.decode_tok_s.expected < alone.decode_tok_s.expected
+    assert many.aggregate_tok_s.expected > alone.aggregate_tok_s.expected
+    assert many.aggregate_tok_s.expected == pytest.approx(32 * many.decode_tok_s.expected)
+
+
+def test_requests_that_find_no_room_in_the_cache_wait():
+    bounded = h200(concurrency=64, kv_tokens_max=8 * (8192 + 1024))
+    assert bounded.aggregate_tok_s.expected == pytest.approx(
+        h200(concurrency=8).aggregate_tok_s.expected
+    )
+
+
+def test_cards_without_links_are_slower_for_the_same_bandwidth():
+    linked = subjects.gpus("H100 SXM", 8)
+    serving = throughput.Serving("vllm", INT4)
+    apart = throughput.Machine(gpus=dataclasses.replace(linked, nvlink_gb_s=0))
+    one = throughput.estimate(K25, throughput.Machine(gpus=linked), serving)
+    assert (
+        throughput.estimate(K25, apart, serving).decode_tok_s.expected < one.decode_tok_s.expected
+    )
+
+
+def test_experts_on_the_gpu_take_work_from_the_processor():
+    assert hybrid(gpu_experts=96).decode_tok_s.expected > hybrid().decode_tok_s.expected
+
+
+def test_long_prompts_are_streamed_to_the_gpu_unless_that_is_off():
+    on, off = hybrid(input_tokens=16384), hybrid(input_tokens=16384, stream_prefill_from=None)
+    assert on.prefill_tok_s.expected > 2 * off.prefill_tok_s.expected
+
+
+def test_layers_are_streamed_once_for_each_chunk_of_a_prompt():
+    whole, cut = (hybrid(input_tokens=16384, stream_chunk=size) for size in (16384, 4096))
+    # Four times the streaming, the same arithmetic.
+    ratio = whole.prefill_tok_s.expected / cut.prefill_tok_s.expected
+    assert 2 < ratio <= 4
+
+
+def test_prompts_that_wait_together_share_what_is_streamed():
+    short = {"concurrency": 16, "output_tokens": 1024}
+    shared = hybrid(input_tokens=1024, **short).decode_tok_s.expected
+    apart = hybrid(input_tokens=1024, stream_chunk=1024, **short).decode_tok_s.expected
+    assert shared > 1.4 * apart
+
+
+def test_narrow_numbers_are_multiplied_faster_where_the_card_can():
+    fp8, nvfp4 = throughput.weight_format("fp8"), throughput.weight_format("nvfp4")
+    rates = {
+        name: (card.tflops, card.tflops_of(fp8), card.tflops_of(nvfp4))
+        for name in ("A100 SXM 80GB", "H200 SXM", "B200 SXM", "MI300X", "MI355X")
+        for card in [subjects.gpus(name, 1)]
+    }
+    speedups = {name: (f / b, n / b) for name, (b, f, n) in rates.items()}
+    assert speedups == {
+        "A100 SXM 80GB": (1, 1),
+        "H200 SXM": (2, 1),
+        "B200 SXM": (2, 4),
+        "MI300X": (2, 1),
+        "MI355X": (2, 4),
+    }
+
+
+def test_a_short_prompt_leaves_blocks_of_the_experts_half_empty():
+    short, long = h200(input_tokens=500), h200(input_tokens=8192)
+    assert long.prefill_tok_s.expected > 1.5 * short.prefill_tok_s.expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cores=st.integers(1, 256),
+    bandwidth=st.floats(10, 3000),
+    cards=st.integers(0, 8),
+    vector=st.sampled_from(["avx2", "avx512", "amx", "arm"]),
+    concurrency=st.integers(1, 2000),
+    tokens=st.floats(1, 262144),
+    engine=st.sampled_from(["vllm", "sglang", "ktransformers", "llama.cpp", "ik_llama.cpp"]),
+)
+def test_any_machine_gets_ordered_positive_ranges(
+    cores, bandwidth, cards, vector, concurrency, tokens, engine
+):
+    machine = throughput.Machine(
+        cpu=throughput.Cpu(1, cores, bandwidth, vector=vector),
+        gpus=subjects.gpus("RTX 4090", cards) if cards else None,
+    )
+    serving = throughput.Serving(engine, RAW, concurrency=concurrency, input_tokens=tokens)
+    found = throughput.estimate(K25, machine, serving)
+    for spread in (found.decode_tok_s, found.aggregate_tok_s, found.prefill_tok_s, found.load_s):
+        assert 0 < spread.low < spread.expected < spread.high
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        throughput.Machine,
+        lambda: throughput.Cpu(0, 8, 100),
+        lambda: dataclasses.replace(subjects.gpus("L20", 1), count=0),
+        lambda: throughput.Serving("vllm", INT4, output_tokens=0),
+    ],
+)
+def test_impossible_inputs_are_refused(make):
+    with pytest.raises(ValueError, match=r"wanted above 0|needs a CPU or a GPU"):
+        make()
+
+
+def test_unknown_formats_are_refused_and_gguf_kinds_found():
+    assert throughput.weight_format("UD-Q4_K_XL").rest == pytest.approx(4.85 / 8)
+    with pytest.raises(KeyError):
+        throughput.weight_format("q99")
+
+
+def test_reading_the_coefficients_needs_no_fit():
+    code = (
+        "import sys, kimi_prov.planner.throughput as s; from kimi_prov.planner.throughput import stored;"
+        "stored.load(); print('kimi_prov.planner.throughput.rows' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_stored_coefficients_are_those_of_the_rows():
+    cases, _ = rows.read(stored.ROWS)
+    assert stored.render(calibrate.learn(cases)) == stored.COEFFICIENTS.read_text("utf-8"), (
+        "run: python -m kimi_prov.planner.throughput.score --write"
+    )

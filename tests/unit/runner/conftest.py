@@ -1,0 +1,40 @@
+import io
+
+import pytest
+
+from kimi_prov.console.screens import PlainScreen
+from kimi_prov.packaging import resources
+from kimi_prov.runner import inventory as inventories
+from kimi_prov.runner import run as runner
+from kimi_prov.runner.arguments import Request
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    home = tmp_path / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    return home / "kimi-prov"
+
+
+@pytest.fixture
+def hosts_file(tmp_path):
+    path = tmp_path / "hosts.yml"
+    path.write_text("kimi:\n  hosts:\n    one: {}\n  vars: {ansible_connection: local}\n")
+    return path
+
+
+@pytest.fixture
+def play(tmp_path, hosts_file):
+    """Run tasks (YAML text) on the inventory's hosts; gives what it came to and what was shown."""
+
+    def run(tasks, **options):
+        book = tmp_path / "book.yml"
+        indented = "".join(f"    {line}\n" for line in tasks.strip("\n").splitlines())
+        book.write_text(f"- hosts: kimi\n  gather_facts: false\n  tasks:\n{indented}")
+        inventory = inventories.load(options.pop("inventory", hosts_file))
+        shown = io.StringIO()
+        request = Request("apply", book, inventory.path, **options)
+        return runner.run(request, inventory, PlainScreen(shown)), shown.getvalue()
+
+    assert resources.root().joinpath("ansible.cfg").is_file()
+    return run

@@ -1,0 +1,88 @@
+from pathlib import Path
+
+from kimi_prov.runner import arguments
+from kimi_prov.runner.arguments import Private, Request
+
+PRIVATE = Private(Path("/run/p"))
+BOOK, HOSTS = Path("/b/site.yml"), Path("/i/hosts.yml")
+
+
+def test_a_plain_request_needs_nothing_but_inventory_and_playbook():
+    assert arguments.playbook_arguments(Request("apply", BOOK, HOSTS), PRIVATE) == [
+        "-i",
+        "/i/hosts.yml",
+        "/b/site.yml",
+    ]
+
+
+def test_everything_passes_through_in_a_fixed_order():
+    request = Request(
+        "apply",
+        BOOK,
+        HOSTS,
+        limit="a,b",
+        tags="engine",
+        skip_tags="firewall",
+        check=True,
+        diff=True,
+        vars_files=(Path("/v/one.yml"), Path("/v/two.json")),
+        variables={"kimi_key_rotate": True},
+    )
+    assert arguments.playbook_arguments(request, PRIVATE) == [
+        "-i",
+        "/i/hosts.yml",
+        "--limit",
+        "a,b",
+        "--tags",
+        "engine",
+        "--skip-tags",
+        "firewall",
+        "--check",
+        "--diff",
+        "-e",
+        "@/v/one.yml",
+        "-e",
+        "@/v/two.json",
+        "-e",
+        "@/run/p/vars.json",
+        "/b/site.yml",
+    ]
+
+
+def test_no_variable_is_on_the_command_line():
+    request = Request("key", BOOK, HOSTS, variables={"secret": "sk-kimi-canary"})
+    assert "canary" not in " ".join(arguments.playbook_arguments(request, PRIVATE))
+
+
+def test_the_environment_is_exactly_this():
+    given = arguments.environment(
+        {}, config=Path("/b/ansible.cfg"), plugins=Path("/k/plugins"), private=PRIVATE, run_id="r1"
+    )
+    assert given == {
+        "ANSIBLE_CONFIG": "/b/ansible.cfg",
+        "ANSIBLE_ACTION_PLUGINS": "/k/plugins/action",
+        "ANSIBLE_FILTER_PLUGINS": "/k/plugins/filter",
+        "ANSIBLE_LOCAL_TEMP": "/run/p/tmp",
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": "/run/p/s",
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_FORCE_COLOR": "0",
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
+        "MAX_EVENT_RES": "50000000",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+        "KIMI_PROV_RUN": "r1",
+        "KIMI_PROV_PROGRESS": "/run/p/progress",
+        "KIMI_PROV_KEY_OUT": "/run/p/key",
+    }
+
+
+def test_an_operator_may_still_turn_the_host_key_check_off():
+    given = arguments.environment(
+        {"ANSIBLE_HOST_KEY_CHECKING": "False"},
+        config=Path("/c"),
+        plugins=Path("/p"),
+        private=PRIVATE,
+        run_id="r",
+    )
+    assert given["ANSIBLE_HOST_KEY_CHECKING"] == "False"

@@ -1,0 +1,99 @@
+import pytest
+
+from kimi_prov.errors import ExitCode
+from kimi_prov.runner import failure_reasons
+from kimi_prov.runner.events import Ended
+
+
+def ended(status="failed", **result):
+    return Ended("box", "plan", "Ask", "kimi_plan", status, 1.0, result)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("root@192.0.2.1: Permission denied (publickey).", "wrong user or key"),
+        ("connect to host 192.0.2.1 port 22: Connection refused", "no SSH server"),
+        ("connect to host 192.0.2.1 port 22: No route to host", "no route"),
+        ("connect to host 192.0.2.1 port 22: Connection timed out", "did not answer in time"),
+        ("Host key verification failed.", "host key"),
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "host key"),
+        (
+            "ssh: Could not resolve hostname 192.0.2.1: Name or service not known",
+            "cannot be resolved",
+        ),
+        ("WARNING: UNPROTECTED PRIVATE KEY FILE! Permission denied", "may be read by others"),
+        ("kex_exchange_identification: Connection closed by remote host", "cut the SSH"),
+        ("something nobody has seen before", "something nobody has seen before"),
+    ],
+)
+def test_each_way_not_to_reach_a_host_has_its_sentence(said, expected):
+    failure = failure_reasons.of_unreachable(
+        ended("unreachable", msg=f"Failed: {said}"), "192.0.2.1"
+    )
+    assert expected in failure.cause
+    assert "\n" not in failure.cause
+    assert "192.0.2.1" in failure.cause + failure.fix
+    assert failure.exit_code is ExitCode.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ssh: connect to host 198.51.100.7 port 22: Connection refused",
+        "ssh: connect to host 198.51.100.7 port 22: Connection timed out",
+        "root@198.51.100.7: Permission denied (publickey,password).",
+        "Connection closed by 198.51.100.7 port 22",
+    ],
+)
+def test_the_address_that_was_tried_is_named_not_the_inventorys(said):
+    failure = failure_reasons.of_unreachable(
+        ended("unreachable", msg=f"Failed: {said}"), "192.0.2.1"
+    )
+    assert "198.51.100.7" in failure.cause
+    assert "192.0.2.1" not in failure.cause + failure.fix
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ({"msg": "Missing sudo password"}, "may not become root"),
+        ({"msg": "x", "module_stderr": "sudo: a password is required\n"}, "may not become root"),
+        (
+            {"msg": "sudo: a password is required", "kimi": {"code": "failed"}},
+            "may not become root",
+        ),
+        ({"msg": "ana is not in the sudoers file."}, "may not become root"),
+        ({"msg": "/bin/sh: 1: sudo: not found"}, "no sudo on box"),
+    ],
+)
+def test_an_account_that_may_not_manage_the_host_is_bad_input(result, expected):
+    failure = failure_reasons.of_failed(ended(**result), "192.0.2.1")
+    assert expected in failure.cause
+    assert failure.exit_code is ExitCode.BAD_INPUT
+
+
+def test_a_host_without_python_counts_as_unreachable():
+    said = {"msg": "/bin/sh: 1: /usr/bin/python3: not found", "rc": 127}
+    failure = failure_reasons.of_failed(ended(**said), "192.0.2.1")
+    assert "no /usr/bin/python3" in failure.cause
+    assert failure.exit_code is ExitCode.UNREACHABLE
+
+
+def test_a_module_speaks_for_itself():
+    failure = failure_reasons.of_failed(ended(msg="Destination /x not writable\nmore"), "a")
+    assert failure.cause == "Destination /x not writable"
+    assert failure.exit_code is ExitCode.FAILED
+
+
+def test_a_loop_is_explained_by_what_failed_in_it():
+    items = [{"msg": "fine"}, {"failed": True, "msg": "the second broke"}]
+    failure = failure_reasons.of_failed(ended(msg="One or more items failed", results=items), "a")
+    assert failure.cause == "the second broke"
+
+
+def test_a_full_disk_is_recognised():
+    failure = failure_reasons.of_failed(
+        ended(msg="OSError: [Errno 28] No space left on device"), "a"
+    )
+    assert "disk of box is full" in failure.cause

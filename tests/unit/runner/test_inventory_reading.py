@@ -1,0 +1,145 @@
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.planner.settings import locate
+from kimi_prov.runner import inventory
+
+
+def refused(path):
+    with pytest.raises(UserError) as error:
+        inventory.load(path)
+    assert error.value.exit_code is ExitCode.BAD_INPUT
+    assert error.value.fix
+    return error.value.message
+
+
+def test_hosts_are_found_through_child_groups(tmp_path):
+    path = tmp_path / "hosts.yml"
+    path.write_text(
+        "kimi: {children: {gpu: {hosts: {a: {ansible_host: 192.0.2.1}}}, cpu: {hosts: {b: {}}}}}\n"
+        "kimi_outsiders: {hosts: {c: {}}}\n"
+    )
+    found = inventory.load(path)
+    assert sorted(found.hosts) == ["a", "b"]
+    assert (found.address("a"), found.address("b")) == ("192.0.2.1", "b")
+    assert {"c", "gpu", "all"} <= found.names
+
+
+def test_a_missing_one_is_named(tmp_path):
+    assert "no such inventory" in refused(tmp_path / "nosuch")
+
+
+def test_an_empty_folder_is_named(tmp_path):
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    assert "empty" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place", "expected"),
+    [
+        ("hosts.yml", "kimi:\n  hosts:\n\tx: {}\n", "hosts.yml:3", "not valid YAML"),
+        ("hosts.yml", "- kimi\n", "hosts.yml:1", "found a list"),
+        ("group_vars/kimi.yml", "a: b\nc: [1,\n", "group_vars/kimi.yml:3", "not valid YAML"),
+        ("group_vars/kimi", "just words\n", "group_vars/kimi:1", "single value"),
+        ("host_vars/a.yml", "kimi_model: 'open\n", "host_vars/a.yml:2", "not valid YAML"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(tmp_path, name, text, place, expected):
+    (tmp_path / "hosts.yml").write_text("kimi: {hosts: {a: {}}}\n")
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    message = refused(tmp_path)
+    assert f"{tmp_path / place}:" in message
+    assert expected in message
+
+
+def test_variables_beside_a_single_file_are_judged_too(tmp_path):
+    (tmp_path / "hosts.yml").write_text("kimi: {hosts: {a: {}}}\n")
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / "all.yml").write_text("x: {\n")
+    assert "group_vars/all.yml" in refused(tmp_path / "hosts.yml")
+
+
+def test_what_only_ansible_can_judge_is_told_in_one_sentence(tmp_path):
+    path = tmp_path / "hosts.yml"
+    path.write_text("kimi: {hosts: [a]}\n")
+    message = refused(path)
+    assert 'Invalid "hosts" entry for "kimi" group' in message
+    assert "\n" not in message
+
+
+def test_the_group_kimi_is_wanted_and_wants_hosts(tmp_path):
+    path = tmp_path / "hosts.yml"
+    path.write_text("all: {hosts: {a: {}}}\n")
+    assert "no group kimi" in refused(path)
+    path.write_text("kimi: {}\nall: {hosts: {a: {}}}\n")
+    assert "kimi" in refused(path)
+
+
+def test_a_limit_that_names_nobody_is_refused_and_patterns_pass(tmp_path):
+    found = inventory.Inventory(tmp_path, {"node1": {}}, frozenset({"node1", "kimi"}))
+    for good in (None, "node1", "kimi", "node*", "kimi:!node1", "~node[0-9]"):
+        inventory.check_limit(found, good)
+    with pytest.raises(UserError, match="node2") as error:
+        inventory.check_limit(found, "node1,node2")
+    assert error.value.fix == "did you mean node1?"
+
+
+def test_extra_variables_come_from_files(tmp_path):
+    file = tmp_path / "vars.yml"
+    file.write_text("kimi_port: 9000\n")
+    assert inventory.vars_file(f"@{file}") == file
+    for bad in ("kimi_port=9000", f"@{tmp_path}/nosuch"):
+        with pytest.raises(UserError):
+            inventory.vars_file(bad)
+    file.write_text("a: [\n")
+    with pytest.raises(UserError, match=r"vars\.yml:2"):
+        inventory.vars_file(f"@{file}")
+
+
+def test_a_vault_file_is_left_to_ansible(tmp_path):
+    file = tmp_path / "secret.yml"
+    file.write_text("$ANSIBLE_VAULT;1.1;AES256\n6162\n")
+    inventory.check_yaml(file, variables=True)
+
+
+WHOLE = (
+    "all:\n  vars: {ansible_user: root}\n  children:\n    kimi:\n      hosts:\n"
+    "        a: {ansible_host: 192.0.2.1, kimi_model: kimi-k2.5}\n        b:\n"
+)
+
+
+@st.composite
+def torn(draw):
+    """A whole inventory with something put in, taken out or cut off."""
+    at, length = draw(st.integers(0, len(WHOLE))), draw(st.integers(0, 12))
+    put = draw(st.text(max_size=8) | st.sampled_from(["\t", "[", "{", "'", ": ", "!!x ", "&a *a"]))
+    return (WHOLE[:at] + put + WHOLE[at + length :]).encode("utf-8", "surrogatepass")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    content=torn() | st.binary(max_size=60), name=st.sampled_from(["hosts.yml", "hosts", "x.json"])
+)
+def test_no_inventory_file_however_torn_ends_in_a_traceback(content, name):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        (path / name).write_bytes(content)
+        (path / "group_vars").mkdir()
+        (path / "group_vars" / "kimi.yml").write_bytes(content)
+        problem = None
+        try:
+            inventory.check_files(path)
+        except UserError as error:
+            problem = error
+        assert problem is None or (str(path) in problem.message and problem.fix)
+        assert problem is None or "\n" not in problem.message
+        # Where a variable stands is looked up in the same files.
+        locate.locator([path])("kimi_model")

@@ -1,0 +1,47 @@
+import multiprocessing
+import os
+import time
+
+import pytest
+
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.runner import locks
+
+
+def hold(path, state, ready):
+    with locks.held(path, "apply", state):
+        ready.set()
+        time.sleep(60)
+
+
+@pytest.fixture
+def holder(hosts_file, state):
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=hold, args=(hosts_file, state, ready))
+    process.start()
+    assert ready.wait(30)
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_the_second_is_told_who_holds_it_and_the_lock_dies_with_its_holder(
+    holder, hosts_file, state, tmp_path
+):
+    link = tmp_path / "link.yml"
+    link.symlink_to(hosts_file)
+    with pytest.raises(UserError) as refused, locks.held(link, "destroy", state):
+        pass
+    assert refused.value.exit_code is ExitCode.BLOCKED
+    assert f"process {holder.pid}" in refused.value.message
+    assert "kimi-prov apply" in refused.value.message
+    holder.kill()
+    holder.join()
+    with locks.held(hosts_file, "apply", state):
+        pass
+
+
+def test_another_inventory_is_another_lock(holder, state, tmp_path):
+    with locks.held(tmp_path / "other", "apply", state) as descriptor:
+        assert not os.get_inheritable(descriptor)

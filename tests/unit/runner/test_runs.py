@@ -1,0 +1,196 @@
+"""Real playbooks on this machine, run through ansible-runner."""
+
+import json
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from kimi_prov.console import run_summary
+from kimi_prov.errors import ExitCode
+from kimi_prov.runner.events import Ended
+from kimi_prov.runner.outcome import Outcome
+
+
+def result(finished):
+    return json.loads((finished.folder / "result.json").read_text())
+
+
+def test_a_good_run_is_kept_with_its_log_and_times(play, monkeypatch):
+    monkeypatch.setattr("kimi_prov.console.screens._UPDATE_S", 0.0)
+    told = '{"host": "one", "phase": "download", "done_bytes": 5, "total_bytes": 10}'
+    before = set(Path(tempfile.gettempdir()).glob(f"kimi-{os.getpid()}-*"))
+    finished, shown = play(
+        f"- shell: |\n    echo '{told}' >> $KIMI_PROV_PROGRESS; sleep 0.5\n- debug: {{msg: quiet}}"
+    )
+    outcome = finished.outcome
+    assert outcome.exit_code() is ExitCode.OK
+    assert outcome.changed == {"one": 1}
+    assert "one: download: 5 B of 10 B (50 %)" in shown
+    assert "TASK [shell]" in finished.log.read_text()
+    times = json.loads((finished.folder / "timings.json").read_text())
+    assert times["wall_seconds"] >= sum(phase["seconds"] for phase in times["phases"]) > 0
+    assert result(finished)["hosts"]["one"] == {
+        "ok": 2,
+        "changed": 1,
+        "failed": 0,
+        "unreachable": 0,
+    }
+    assert "\x1b" not in shown + finished.log.read_text()
+    # The run folder is the operator's alone, and the private one is gone.
+    assert stat.S_IMODE(finished.folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(p.stat().st_mode) for p in finished.folder.iterdir()} == {0o600}
+    assert set(Path(tempfile.gettempdir()).glob(f"kimi-{os.getpid()}-*")) == before == set()
+
+
+def test_what_a_plugin_changes_is_listed_below_its_task():
+    outcome = Outcome({})
+    told = {"changed": True, "changes": ["kimi-serve@0.service restarts: environment: X=1 added"]}
+    outcome.add(Ended("one", "serve", "Run the engine", "kimi_serve", "changed", 1.0, told))
+    outcome.add(Ended("one", "serve", "Copy", "copy", "changed", 1.0, {"changes": 4}))
+    assert outcome.changes == [
+        ("one", "serve", "Run the engine"),
+        ("one", "serve", "  kimi-serve@0.service restarts: environment: X=1 added"),
+        ("one", "serve", "Copy"),
+    ]
+
+
+def test_a_failure_is_told_without_noise(play):
+    finished, _ = play("- name: Break it\n  command: sh -c 'echo the disk said no >&2; exit 3'")
+    text = run_summary.failures(finished.outcome.failures, finished.log)
+    assert finished.outcome.exit_code() is ExitCode.FAILED
+    assert "failed: one, other: Break it" in text
+    assert "the disk said no" in text
+    assert str(finished.log) in text
+    assert "{" not in text
+
+
+def test_what_is_ignored_or_rescued_is_no_failure(play):
+    finished, _ = play(
+        """
+- command: "false"
+  ignore_errors: true
+- block:
+    - command: "false"
+  rescue:
+    - debug: {msg: mended}
+"""
+    )
+    assert finished.outcome.failures == []
+    assert finished.outcome.exit_code() is ExitCode.OK
+
+
+VERDICT = """
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        code = task_vars["inventory_hostname"]
+        return {"failed": True, "msg": f"{code} it is\\n  fix: mend it", "kimi": {"code": code}}
+"""
+
+
+def test_a_plugins_own_verdict_decides_the_exit_code(play, tmp_path, monkeypatch):
+    plugin = tmp_path / "action" / "kimi_verdict.py"
+    plugin.parent.mkdir()
+    plugin.write_text(VERDICT)
+    monkeypatch.setattr("kimi_prov.packaging.resources.plugins", lambda: tmp_path)
+    path = tmp_path / "four.yml"
+    path.write_text("kimi: {hosts: {blockers: {}, locked: {}, bad_input: {}, failed: {}}}\n")
+    finished, _ = play("- name: Ask\n  kimi_verdict:", inventory=path)
+    assert {f.host: f.exit_code for f in finished.outcome.failures} == {
+        "blockers": ExitCode.BLOCKED,
+        "locked": ExitCode.BLOCKED,
+        "bad_input": ExitCode.BAD_INPUT,
+        "failed": ExitCode.FAILED,
+    }
+    assert {(f.fix, f.phase) for f in finished.outcome.failures} == {("mend it", "verdict")}
+    assert finished.outcome.exit_code() is ExitCode.BAD_INPUT
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ({ExitCode.BLOCKED, ExitCode.UNREACHABLE}, ExitCode.UNREACHABLE),
+        ({ExitCode.BLOCKED, ExitCode.UNREACHABLE, ExitCode.FAILED}, ExitCode.FAILED),
+        ({ExitCode.FAILED, ExitCode.BAD_INPUT}, ExitCode.BAD_INPUT),
+        ({ExitCode.BAD_INPUT, ExitCode.INTERRUPTED}, ExitCode.INTERRUPTED),
+        ({ExitCode.BLOCKED}, ExitCode.BLOCKED),
+        (set(), ExitCode.OK),
+    ],
+)
+def test_where_several_codes_apply_the_documented_order_decides(codes, expected):
+    assert Outcome({}).exit_code(*codes) is expected
+
+
+def test_hosts_that_cannot_be_used_have_their_own_code_and_say_why(play, tmp_path):
+    path = tmp_path / "far.yml"
+    path.write_text(
+        "kimi: {hosts: {far: {ansible_host: 127.0.0.1, ansible_port: 9}, bare: "
+        "{ansible_connection: local, ansible_python_interpreter: /nosuch/python3}}}\n"
+    )
+    finished, _ = play("- command: uptime", inventory=path)
+    causes = {failure.host: failure.cause for failure in finished.outcome.failures}
+    assert finished.outcome.exit_code() is ExitCode.UNREACHABLE
+    assert causes == {
+        "far": "127.0.0.1 refused the connection: no SSH server listens on that port",
+        "bare": "there is no /usr/bin/python3 on bare",
+    }
+
+
+def test_a_broken_playbook_says_so(play):
+    finished, _ = play("- nosuchmodule: {}")
+    assert finished.outcome.exit_code() is ExitCode.FAILED
+    assert "nosuchmodule" in finished.outcome.failures[0].cause
+
+
+def test_secrets_reach_neither_log_nor_result_nor_arguments(play, tmp_path, hosts_file):
+    token = tmp_path / "token"
+    token.write_text("plain-canary-0815\n")
+    hosts_file.write_text(
+        "kimi:\n  hosts: {one: {}}\n"
+        "  vars: {ansible_connection: local, kimi_hf_token_file: token, "
+        "ansible_become_password: become-canary-4711}\n"
+    )
+    finished, shown = play(
+        """
+- debug: {msg: "a sk-kimi-canary01 b hf_canarycanary c {{ given }}"}
+- command: "echo 'Authorization: Bearer canary-bearer' plain-canary-0815 become-canary-4711"
+- shell: "tr '\\\\0' ' ' < /proc/*/cmdline 2>/dev/null | grep -c 'given.can[a]ry' || true"
+  register: seen
+- fail: {msg: "hf_canarycanary, seen {{ seen.stdout }}"}
+""",
+        variables={"given": "sk-kimi-given-canary"},
+    )
+    kept = "".join(path.read_text() for path in finished.folder.iterdir())
+    assert "canary" not in kept
+    assert "canary" not in shown
+    assert "canary" not in run_summary.failures(finished.outcome.failures, finished.log)
+    assert "seen 0" in finished.outcome.failures[0].cause
+
+
+def test_check_mode_lists_what_would_change(play, tmp_path):
+    target = tmp_path / "file"
+    finished, shown = play(
+        f"- name: Write it\n  copy: {{content: x, dest: {target}}}", check=True, diff=True
+    )
+    assert finished.outcome.changes == [("one", "other", "Write it")]
+    assert not target.exists()
+    assert "+x" in shown
+
+
+def test_a_large_result_is_not_lost(play, tmp_path, monkeypatch):
+    plugin = tmp_path / "action" / "kimi_plan.py"
+    plugin.parent.mkdir()
+    plugin.write_text(
+        "from ansible.plugins.action import ActionBase\n"
+        "class ActionModule(ActionBase):\n"
+        "    def run(self, tmp=None, task_vars=None):\n"
+        "        return {'kimi_document': {'big': 'x' * 900000}}\n"
+    )
+    monkeypatch.setattr("kimi_prov.packaging.resources.plugins", lambda: tmp_path)
+    finished, _ = play("- kimi_plan:")
+    assert len(finished.outcome.plans["one"]["big"]) == 900000
