@@ -14,12 +14,13 @@ from kimi_prov.packaging.zipapp import zipapp_bytes
 if TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
 
-# The zipapp comes by standard input into memory without a name and is imported from there.
+# The zipapp comes by standard input into memory without a name and is imported from there; what
+# follows it is the subcommand's own input.
 _RECEIVER = """\
 import os, sys
 name = os.memfd_create("kimi-target")
 with open(name, "wb", closefd=False) as file:
-    file.write(sys.stdin.buffer.read())
+    file.write(sys.stdin.buffer.read(int(sys.argv.pop(1))))
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/proc/self/fd/%d" % name)
 from kimi_prov.on_host.__main__ import main
@@ -31,18 +32,20 @@ class NoRightsError(RemoteError):
     """The inventory's user may not become root."""
 
 
-def run_sent(action: ActionBase, *arguments: str) -> dict[str, Any]:
-    """Return the JSON answer of a subcommand, in one round trip.
+def run_sent(action: ActionBase, *arguments: str, stdin: object = None) -> dict[str, Any]:
+    """Return the JSON answer of a subcommand, in one round trip; `stdin` is sent as JSON.
 
     `arguments` must hold no secret: they show in the process list. Raises RemoteError.
     """
-    words = (PYTHON, "-c", _RECEIVER, *arguments)
+    program = zipapp_bytes()
+    words = (PYTHON, "-c", _RECEIVER, str(len(program)), *arguments)
+    data = program if stdin is None else program + json.dumps(stdin).encode()
     try:
-        done = action._low_level_execute_command(shlex.join(words), in_data=zipapp_bytes())
+        done = action._low_level_execute_command(shlex.join(words), in_data=data)
     except AnsibleConnectionFailure:
         raise
     except AnsibleError as error:
-        raise _error(1, str(error)) from error
+        raise _error(1, str(error), arguments[0]) from error
     text = str(done["stdout"])
     start = text.find("{")
     try:
@@ -52,10 +55,10 @@ def run_sent(action: ActionBase, *arguments: str) -> dict[str, Any]:
         value = None
     if isinstance(value, dict):
         return answer_of(value)
-    raise _error(int(done["rc"]), f"{done['stderr']}\n{text}")
+    raise _error(int(done["rc"]), f"{done['stderr']}\n{text}", arguments[0])
 
 
-def _error(status: int, said: str) -> RemoteError:
+def _error(status: int, said: str, subcommand: str) -> RemoteError:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = lines[-1] if lines else f"exit status {status}"
     if any("sudo" in line for line in lines):
@@ -67,4 +70,4 @@ def _error(status: int, said: str) -> RemoteError:
         return RemoteError(
             f"{PYTHON} cannot be run on the machine: {last}", "apt-get install python3"
         )
-    return RemoteError(f"the machine could not be described: {last}")
+    return RemoteError(f"`{subcommand}` did not end well on the machine: {last}")

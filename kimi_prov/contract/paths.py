@@ -35,9 +35,8 @@ OPERATOR_NEW = f"{KEYS}/operator.new"
 VERIFY_KEY = f"{KEYS}/verify.key"
 PROXY = f"{ETC}/proxy"
 FIREWALL = f"{ETC}/firewall.nft"
+# Unit files of this product and of the administrator.
 UNITS = "/etc/systemd/system"
-
-SYSTEMD = "/etc/systemd/system"
 
 HOME = "/var/lib/kimi"
 STATE = f"{HOME}/state"
@@ -50,6 +49,8 @@ DRIVER_STATE = f"{STATE}/driver.json"
 DRIVER = f"{HOME}/driver"
 # With which engine and driver the GPUs were seen to sum up over NCCL.
 NCCL_STATE = f"{STATE}/nccl.json"
+# The units that the running engines were started with, by stamp.
+STARTED = f"{STATE}/serve"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
 QUARANTINE = f"{HOME}/set-aside"
 
@@ -70,9 +71,9 @@ FIREWALL_TABLE = ("inet", "kimi")
 MANAGED = (
     "/etc/apt/apt.conf.d/52kimi-nvidia",
     "/etc/sysctl.d/80-kimi.conf",
-    f"{SYSTEMD}/kimi-firewall.service",
-    f"{SYSTEMD}/kimi-proxy.service",
-    f"{SYSTEMD}/nftables.service.d/kimi-firewall.conf",
+    f"{UNITS}/kimi-firewall.service",
+    f"{UNITS}/kimi-proxy.service",
+    f"{UNITS}/nftables.service.d/kimi-firewall.conf",
     "/etc/tmpfiles.d/kimi-tuning.conf",
     "/etc/tmpfiles.d/kimi.conf",
     CA_BUNDLE,

@@ -127,6 +127,9 @@ class Outcome:
         if event.status == "changed":
             phase.changed += 1
             self.changes.append((event.host, event.phase, event.task))
+            if str(event.action).startswith("kimi_"):
+                told = event.result.get("changes") or []
+                self.changes += [(event.host, event.phase, f"  {text}") for text in told]
         found = [HostFinding(event.host, row) for row in _findings(event)]
         for row in found:
             if row not in self.findings:

@@ -35,7 +35,7 @@ START = r"""
 import json, os, pwd, subprocess
 plan = json.load(open("/etc/kimi/plan.json"))
 instance, user = plan["instances"][0], pwd.getpwnam("kimi")
-argv = [w.replace("/srv/kimi/engine/", plan["engine"]["env_dir"] + "/") for w in instance["argv"]]
+argv = list(instance["argv"])
 argv[argv.index("--port") + 1] = "PORT"
 env = {**instance["env"], "PATH": os.defpath, "HOME": "/srv/kimi/cache",
        "VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}

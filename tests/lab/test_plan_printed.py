@@ -69,8 +69,7 @@ def carried_out(host: Host, instance: dict) -> dict:
     line = host.ssh(f"systemctl cat {unit} | grep ^ExecStart=").strip().split("=", 1)[1]
     cpus = host.ssh(f"grep Cpus_allowed_list /proc/{pid}/status").split()[1]
     return {
-        "argv": words[1:],
-        "python": words[0],
+        "argv": words,
         "env": {name: env.get(name) for name in instance["env"]},
         "numactl": line.split()[: len(instance["numactl"])],
         "cpus": cpus,
@@ -86,9 +85,9 @@ def test_what_runs_is_what_plan_prints(served_host: Host, door: str) -> None:
     plan = printed(served_host)
     for instance in plan["instances"]:
         runs = carried_out(served_host, instance)
-        assert runs["argv"] == instance["argv"][1:]
+        assert runs["argv"] == instance["argv"]
         # The environment of the plan itself, not the link that a later one may move.
-        assert runs["python"] == f"{plan['engine']['env_dir']}/bin/python"
+        assert runs["argv"][0] == f"{plan['engine']['env_dir']}/bin/python"
         assert runs["env"] == instance["env"]
         assert runs["numactl"] == instance["numactl"]
         if not instance["numactl"] and instance["cpus"]:

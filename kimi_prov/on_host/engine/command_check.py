@@ -41,7 +41,7 @@ def main(argv: List[str]) -> int:
         changed = True
         if "--check" in argv:
             continue
-        refusal = ask(env_dir, instance["argv"], instance["env"])
+        refusal = ask(instance["argv"], instance["env"])
         if refusal:
             raise HostError(refusal)
         mark.parent.mkdir(exist_ok=True)
@@ -49,11 +49,10 @@ def main(argv: List[str]) -> int:
     return answer({"ok": True, "changed": changed})
 
 
-def ask(env_dir: Path, argv: List[str], env: Dict[str, str]) -> Optional[str]:
-    """Let the engine in `env_dir` parse a command line; the reason when it refuses, else None.
+def ask(argv: List[str], env: Dict[str, str]) -> Optional[str]:
+    """Let an engine parse a command line; the reason when it refuses, else None.
 
-    `argv` is the whole of it, `PYTHON -m MODULE ARGUMENT...`; its python is replaced by that of
-    `env_dir`, for the link to the engine in use may still point elsewhere.
+    `argv` is the whole of it: `PYTHON -m MODULE ARGUMENT...`.
     """
     if len(argv) < 3 or argv[1] != "-m":
         return f"expected PYTHON -m MODULE ARGUMENT..., got {' '.join(argv[:3])}"
@@ -61,7 +60,7 @@ def ask(env_dir: Path, argv: List[str], env: Dict[str, str]) -> Optional[str]:
         user = _service_user()
         if user is not None:
             os.chown(home, user.pw_uid, user.pw_gid)
-        python = str(env_dir / "bin/python")
+        python = argv[0]
         done = process.run(
             *(python, "-c", _parse_source(), *argv[2:]),
             env={"PATH": os.defpath, **env, "HOME": home, "XDG_CACHE_HOME": home},

@@ -1,27 +1,30 @@
-"""`serve-ensure` brings the engine's units to the plan, judging by what runs, not by what changed.
+"""`serve-ensure` writes the engine's units and lets exactly the planned instances run.
 
-Each unit's configuration carries a stamp of its content in the environment variable KIMI_STAMP. A
-process with another stamp is restarted; so an apply that was killed between writing a unit and
-restarting it is made good by the next one.
+It judges by what runs, not by what changed. Each unit carries a stamp of what its process depends
+on in the environment variable KIMI_STAMP. A process with another stamp is restarted where the unit
+that it was started with differs in meaning; so an apply that was killed between writing a unit and
+restarting is made good by the next one, and a process that an older version started goes on.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
-from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.unit_form import Form, form, stamp_in, why
+from kimi_prov.on_host.engine import started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
 from kimi_prov.on_host.system.process import run
 
-STAMP = "KIMI_STAMP"
-UNITS = Path(paths.UNITS)
 _DROP_IN = re.compile(re.escape(unit_names.SERVE_PREFIX) + r"(\d+)\.service\.d")
 _PROPERTIES = (
     "ActiveState", "SubState", "Job", "MainPID", "ControlPID", "UnitFileState", "NeedDaemonReload",
@@ -29,55 +32,82 @@ _PROPERTIES = (
 
 
 def main(argv: List[str]) -> int:
-    """Read {INDEX: STAMP} from standard input; `--check` only says what would be done.
+    """Read {"template": TEXT, "drop_ins": {INDEX: TEXT}} from standard input.
 
-    Starts do not wait for readiness. The answer is {"changed", "started", "restarted", "removed"}.
+    `--check` only says what would be done. Starts do not wait for readiness. The answer is
+    {"changed", "started", "restarted", "removed", "reasons", "written"}: `reasons` has sentences
+    by unit, `written` rows of {"path", "before", "after"}.
     """
-    wanted = {unit_names.serve(int(index)): stamp for index, stamp in json.load(sys.stdin).items()}
-    return answer(ensure(wanted, UNITS, check="--check" in argv))
+    wanted = json.load(sys.stdin)
+    drop_ins = {unit_names.serve(int(index)): text for index, text in wanted["drop_ins"].items()}
+    check = "--check" in argv
+    return answer(ensure(wanted["template"], drop_ins, started.Places(), check=check))
 
 
-def ensure(wanted: Dict[str, str], units: Path, *, check: bool) -> Dict[str, Any]:
-    """Start, restart and remove units until exactly those in `wanted` run with their stamps."""
-    gone = [unit for unit in installed(units) if unit not in wanted]
-    states = show([*wanted, *gone])
-    verdicts = {
-        unit: verdict(states.get(unit, {}), stamp_of(states.get(unit, {})), stamp)
-        for unit, stamp in wanted.items()
-    }
+def ensure(
+    template: str, drop_ins: Dict[str, str], places: started.Places, *, check: bool
+) -> Dict[str, Any]:
+    """Write units; start, restart and remove until exactly the instances in `drop_ins` run."""
+    gone = [unit for unit in installed(places.units) if unit not in drop_ins]
+    states = show([*drop_ins, *gone])
+    wanted = {unit: started.joined(template, text) for unit, text in drop_ins.items()}
+    forms = {unit: form(text) for unit, text in wanted.items()}
+    running = {unit: stamp_of(states.get(unit, {}), places) for unit in wanted}
+    had = {unit: started.unit_of(running[unit], unit, places) for unit in wanted}
+    reasons = {unit: why(running[unit], _form(had[unit]), forms[unit]) for unit in wanted}
+    verdicts = {unit: verdict(states.get(unit, {}), differs=bool(reasons[unit])) for unit in wanted}
     enabled = [unit for unit in wanted if states.get(unit, {}).get("UnitFileState") != "enabled"]
-    started = [unit for unit, word in verdicts.items() if word == "start"]
+    begun = [unit for unit, word in verdicts.items() if word == "start"]
     restarted = [unit for unit, word in verdicts.items() if word == "restart"]
+    written = _unlike({places.template: template}) + _unlike(
+        {places.drop_in(unit): text for unit, text in drop_ins.items()}
+    )
     if not check:
+        for unit, text in wanted.items():
+            before = had[unit]
+            if before is not None:
+                started.keep(running[unit], before, places)
+            if verdicts[unit] != "leave":
+                started.keep(stamp_in(text), text, places)
         for unit in gone:
-            remove(unit, units)
-        if gone or any(state.get("NeedDaemonReload") == "yes" for state in states.values()):
+            remove(unit, places.units)
+        for row in written:
+            path = Path(row["path"])
+            make_directory(path.parent, 0o755)
+            write_atomic(path, row["after"], 0o644)
+        stale = any(state.get("NeedDaemonReload") == "yes" for state in states.values())
+        if gone or written or stale:
             _systemctl("daemon-reload")
-        if started:
-            run("systemctl", "reset-failed", *started)
+        if begun:
+            run("systemctl", "reset-failed", *begun)
         _systemctl("enable", "--quiet", *enabled)
-        _systemctl("start", "--no-block", *started)
+        _systemctl("start", "--no-block", *begun)
         _systemctl("restart", "--no-block", *restarted)
+        marks = {**running, **{unit: stamp_in(wanted[unit]) for unit in [*begun, *restarted]}}
+        started.forget_all_but(list(marks.values()), places)
     return {
-        "changed": bool(started or restarted or gone or enabled),
-        "started": started,
+        "changed": bool(begun or restarted or gone or enabled or written),
+        "started": begun,
         "restarted": restarted,
         "removed": gone,
+        "reasons": {unit: reasons[unit] for unit in restarted},
+        "written": written,
     }
 
 
-def verdict(state: Dict[str, str], running: str, stamp: str) -> str:
-    """Judge one unit: `start`, `restart` or `leave`, from systemd's words and the stamp it has.
+def verdict(state: Dict[str, str], *, differs: bool) -> str:
+    """Judge one unit: `start`, `restart` or `leave`, from systemd's words.
 
-    A unit whose start is queued or that waits to be started again is left: it has read nothing
-    yet, and takes the new configuration by itself.
+    `differs`: its process was started with another unit. A unit whose start is queued or that
+    waits to be started again is left: it has read nothing yet, and takes the new configuration by
+    itself.
     """
     if state.get("Job", "0") not in ("", "0") and state.get("ActiveState") == "inactive":
         return "leave"
     if state.get("ActiveState") not in ("active", "activating", "reloading"):
         return "start"
     waits = state.get("SubState") in ("auto-restart", "auto-restart-queued")
-    return "leave" if waits or running == stamp else "restart"
+    return "leave" if waits or not differs else "restart"
 
 
 def installed(units: Path) -> List[str]:
@@ -91,16 +121,9 @@ def show(units: List[str]) -> Dict[str, Dict[str, str]]:
     return systemd.properties(units, _PROPERTIES)
 
 
-def stamp_of(state: Dict[str, str]) -> str:
+def stamp_of(state: Dict[str, str], places: started.Places) -> str:
     """Read the stamp that a unit's process was started with; empty where there is none."""
-    pid = state.get("MainPID", "0")
-    pid = state.get("ControlPID", "0") if pid == "0" else pid
-    try:
-        variables = Path(f"/proc/{int(pid)}/environ").read_bytes().split(b"\0")
-    except (OSError, ValueError):
-        return ""
-    prefix = f"{STAMP}=".encode()
-    return next((v[len(prefix) :].decode() for v in variables if v.startswith(prefix)), "")
+    return started.running_stamp(started.pid_of(state), places) or ""
 
 
 def remove(unit: str, units: Path) -> None:
@@ -109,6 +132,26 @@ def remove(unit: str, units: Path) -> None:
     run("systemctl", "stop", unit, timeout=300)
     run("systemctl", "reset-failed", unit)
     shutil.rmtree(str(units / f"{unit}.d"), ignore_errors=True)
+
+
+def _form(text: Optional[str]) -> Optional[Form]:
+    return None if text is None else form(text)
+
+
+def _unlike(files: Dict[Path, str]) -> List[Dict[str, str]]:
+    """List the files that are not as they shall be."""
+    there = {path: read_text(path) for path in files}
+    return [
+        {"path": str(path), "before": there[path], "after": text}
+        for path, text in files.items()
+        if there[path] != text or not _readable_by_all(path)
+    ]
+
+
+def _readable_by_all(path: Path) -> bool:
+    state = path.stat()
+    ours = os.geteuid() != 0 or (state.st_uid, state.st_gid) == (0, 0)
+    return ours and state.st_mode & 0o7777 == 0o644
 
 
 def _systemctl(verb: str, *arguments: str) -> None:

@@ -29,8 +29,8 @@ TAKE_OVER_S = 10.0
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Bring certificate and keys to `settings` {"tls": {...}, "api_keys": {name: sha256}}.
 
-    The running proxy takes new keys over at once; a new certificate waits for `converge`. `converged`
-    says whether the proxy runs what is in place now, so that nobody has to ask again.
+    The running proxy takes new keys over at once; a new certificate waits for `converge`.
+    `converged` says whether the proxy runs what is in place now, so that nobody has to ask again.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
     certificate = tls.ensure(paths, settings["tls"], check=check)

@@ -9,8 +9,9 @@ import stat
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract.unit_form import form
+from kimi_prov.on_host.engine import started
 from kimi_prov.on_host.system import units as systemd
-from kimi_prov.on_host.system.process import PROXY_USER
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
@@ -31,7 +32,7 @@ _UNITS = (
     unit_names.PERSISTENCED,
     unit_names.RAM_MOUNT,
 )
-_PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState")
+_PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "ControlPID")
 
 
 def units(machine: Machine) -> Dict[str, Dict[str, str]]:
@@ -61,7 +62,7 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "ram_disk_mounted": os.path.ismount(machine.path(paths.RAM)) if machine.live else None,
         "files": {path: _file(machine, path) for path in paths.MANAGED},
         "user": _has_user(machine, paths.USER),
-        "proxy_user": _has_user(machine, PROXY_USER),
+        "proxy_user": _has_user(machine, paths.PROXY_USER),
         "before": _kept(machine, paths.BEFORE),
         "driver": _kept(machine, paths.DRIVER_STATE),
         "nccl": _kept(machine, paths.NCCL_STATE),
@@ -76,7 +77,24 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "units": {
             name: row.get("ActiveState") for name, row in sorted(states.items()) if "kimi" in name
         },
+        "serving": _serving(machine, states),
     }
+
+
+def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
+    """Tell what each running engine depends on; null where that is not known any more.
+
+    An engine whose process we may not look at is left out.
+    """
+    places = started.Places(machine.root or "/")
+    found: Dict[str, Any] = {}
+    for unit, row in sorted(states.items()):
+        if unit.startswith("kimi-serve@") and started.pid_of(row) != "0":
+            stamp = started.running_stamp(started.pid_of(row), places)
+            if stamp is not None:
+                text = started.unit_of(stamp, unit, places)
+                found[unit] = {"stamp": stamp, "form": None if text is None else form(text)}
+    return found
 
 
 def _kept(machine: Machine, path: str) -> Optional[Dict[str, Any]]:

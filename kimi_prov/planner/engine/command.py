@@ -179,7 +179,8 @@ def of_instance(chosen: Mapping[str, Any], place: Placement, nodes: list[int]) -
 def argv(choice: Choice, chosen: dict[str, Any], served: Served, port: int) -> list[str]:
     """Give an instance's whole command line; each element is one argument."""
     serve_dir, names = served.directory, served.names
-    line = [f"{paths.ENGINE}/bin/python", "-m", choice.engine.module]
+    # Not through the link: python imports by the path that it was called by.
+    line = [f"{selection.env_dir(choice)}/bin/python", "-m", choice.engine.module]
     line += ["--model", serve_dir, "--served-model-name"]
     # sglang takes one name.
     line += names[:1] if choice.hybrid else names

@@ -36,6 +36,7 @@ SUBJECTS = {
     "port": "Ports",
     "python": "The engine's interpreter",
     "ram_disk": "The RAM disk",
+    "serve": "Engines that run already",
     "tuning": "Settings of the kernel",
     "weights": "The weights",
 }

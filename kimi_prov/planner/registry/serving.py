@@ -51,4 +51,11 @@ DEFINITIONS = (
         remedy="process",
         titles={"pass": "The ports are free, or held by our own units"},
     ),
+    Definition(
+        "serve.restart",
+        title="The engine of instance {index} restarts: {reasons}",
+        severities=("info",),
+        source="the unit that it was started with, against the one that is planned",
+        remedy="none",
+    ),
 )

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import jsonschema
 import pytest
 import yaml
 
 from kimi_prov import schemas
+from kimi_prov.ansible import serve_units
 from kimi_prov.catalog.loader import load
-from kimi_prov.contract import unit_files
 from kimi_prov.facts import recording, synthetic
 from kimi_prov.planner.plan import blockers, make_plan
 from kimi_prov.planner.settings.parsing import parse
@@ -84,22 +84,12 @@ def essence(plan: dict[str, Any]) -> dict[str, Any]:
 
 def units(plan: dict[str, Any]) -> str:
     """The unit and the drop-in of the first instance, as the role writes them."""
-    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)  # noqa: S701
-    environment.filters |= {
-        "systemd_quote": unit_files.quote_argument,
-        "systemd_assignment": unit_files.quote_assignment,
-    }
-    values = {
-        **yaml.safe_load((SERVE / "defaults" / "main.yml").read_text()),
-        "serve_start_timeout_s": max(3600, plan["timeouts"]["start_s"]),
-        "kimi_plan": plan,
-        "instance": plan["instances"][0],
-        "__serve_gpus": True,
-        "__serve_stamps": {0: "STAMP"},
-    }
-    names = ("kimi-serve@.service.j2", "10-plan.conf.j2")
-    texts = [(SERVE / "templates" / name).read_text() for name in names]
-    return "\n".join(environment.from_string(text).render(values) + "\n" for text in texts)
+    role = yaml.safe_load((SERVE / "defaults" / "main.yml").read_text())
+    role["serve_start_timeout_s"] = max(3600, plan["timeouts"]["start_s"])
+    options = {name.removeprefix("serve_"): value for name, value in role.items()}
+    written = serve_units.render(plan, serve_units.Options(**options))
+    text = f"{written.template}\n{written.drop_ins[0]}"
+    return re.sub(r"(?<=KIMI_STAMP=)[0-9a-f]{16}$", "STAMP", text, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", CASES)

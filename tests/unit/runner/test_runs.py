@@ -10,6 +10,7 @@ import pytest
 
 from kimi_prov.console import run_summary
 from kimi_prov.errors import ExitCode
+from kimi_prov.runner.events import Ended
 from kimi_prov.runner.outcome import Outcome
 
 
@@ -42,6 +43,18 @@ def test_a_good_run_is_kept_with_its_log_and_times(play, monkeypatch):
     assert stat.S_IMODE(finished.folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(p.stat().st_mode) for p in finished.folder.iterdir()} == {0o600}
     assert set(Path(tempfile.gettempdir()).glob(f"kimi-{os.getpid()}-*")) == before == set()
+
+
+def test_what_a_plugin_changes_is_listed_below_its_task():
+    outcome = Outcome({})
+    told = {"changed": True, "changes": ["kimi-serve@0.service restarts: environment: X=1 added"]}
+    outcome.add(Ended("one", "serve", "Run the engine", "kimi_serve", "changed", 1.0, told))
+    outcome.add(Ended("one", "serve", "Copy", "copy", "changed", 1.0, {"changes": 4}))
+    assert outcome.changes == [
+        ("one", "serve", "Run the engine"),
+        ("one", "serve", "  kimi-serve@0.service restarts: environment: X=1 added"),
+        ("one", "serve", "Copy"),
+    ]
 
 
 def test_a_failure_is_told_without_noise(play):

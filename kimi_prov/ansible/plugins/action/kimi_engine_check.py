@@ -43,8 +43,11 @@ def _instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
     if not replaced:
         return list(plan["instances"])
     own, other = plan["engine"], replaced["engine"]
-    same = (own["name"], own["version"]) == (other["name"], other["version"])
-    return [*plan["instances"], *(replaced["instances"] if same else [])]
+    if (own["name"], own["version"]) != (other["name"], other["version"]):
+        return list(plan["instances"])
+    python = plan["instances"][0]["argv"][0]
+    judged = [{**row, "argv": [python, *row["argv"][1:]]} for row in replaced["instances"]]
+    return [*plan["instances"], *judged]
 
 
 def _refused(engine: dict[str, Any], error: RemoteError) -> dict[str, Any]:

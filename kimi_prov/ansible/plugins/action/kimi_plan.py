@@ -12,11 +12,12 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible import apply_lock, role_options
+from kimi_prov.ansible import apply_lock, role_options, serve_units
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import NoRightsError, run_sent
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
+from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
 from kimi_prov.planner.settings.definitions import INTERNAL
@@ -24,6 +25,8 @@ from kimi_prov.planner.settings.locate import locator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from kimi_prov.planner.findings import Finding
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -62,6 +65,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | failure(error)
         try:
             plan = make_plan(facts, wanted, loader.load())
+            plan["findings"] = _with_restarts(plan, facts)
             self._check_role_options(variables, {"kimi_plan": plan, "kimi_facts": facts}, locate)
         except BaseException as error:
             if locking:
@@ -117,6 +121,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
 def _lock_arguments(*, locking: bool) -> list[str]:
     return ["--lock", json.dumps(apply_lock.holder())] if locking else []
+
+
+def _with_restarts(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Finding]:
+    findings = Findings()
+    findings.extend(plan["findings"])
+    serve_units.restarts(plan, facts, findings)
+    return findings.rows()
 
 
 def _given() -> list[str]:

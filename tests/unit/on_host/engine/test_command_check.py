@@ -44,7 +44,7 @@ def ask(
     capsys: pytest.CaptureFixture[str],
     options: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    argv = ["/srv/kimi/engine/bin/python", "-m", "engine", *arguments]
+    argv = [f"{env_dir}/bin/python", "-m", "engine", *arguments]
     request = {"env_dir": str(env_dir), "instances": [{"argv": argv, "env": {}}]}
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(request)))
     main(["engine-check", *options])

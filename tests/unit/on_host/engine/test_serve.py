@@ -4,48 +4,205 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kimi_prov.on_host.engine import serve
+from kimi_prov.contract.unit_form import STAMP, UNKNOWN, form, stamp
+from kimi_prov.on_host.engine import serve, started
 
+UNIT = "kimi-serve@0.service"
 ACTIVE = {"ActiveState": "active", "SubState": "running"}
 
 
 @pytest.mark.parametrize(
-    ("state", "running", "word"),
+    ("state", "differs", "word"),
     [
-        ({}, "", "start"),
-        ({"ActiveState": "inactive", "SubState": "dead"}, "", "start"),
-        ({"ActiveState": "failed", "SubState": "failed"}, "", "start"),
-        (ACTIVE, "new", "leave"),
-        (ACTIVE, "old", "restart"),
-        (ACTIVE, "", "restart"),
-        ({"ActiveState": "activating", "SubState": "start-post"}, "new", "leave"),
-        ({"ActiveState": "activating", "SubState": "start-post"}, "old", "restart"),
-        ({"ActiveState": "activating", "SubState": "auto-restart"}, "", "leave"),
-        ({"ActiveState": "inactive", "SubState": "dead", "Job": "12"}, "", "leave"),
+        ({}, True, "start"),
+        ({"ActiveState": "inactive", "SubState": "dead"}, True, "start"),
+        ({"ActiveState": "failed", "SubState": "failed"}, True, "start"),
+        (ACTIVE, False, "leave"),
+        (ACTIVE, True, "restart"),
+        ({"ActiveState": "activating", "SubState": "start-post"}, False, "leave"),
+        ({"ActiveState": "activating", "SubState": "start-post"}, True, "restart"),
+        ({"ActiveState": "activating", "SubState": "auto-restart"}, True, "leave"),
+        ({"ActiveState": "inactive", "SubState": "dead", "Job": "12"}, True, "leave"),
     ],
 )
-def test_verdict(state: dict[str, str], running: str, word: str) -> None:
-    assert serve.verdict(state, running, "new") == word
+def test_verdict(state: dict[str, str], differs: bool, word: str) -> None:
+    assert serve.verdict(state, differs=differs) == word
 
 
 def test_the_stamp_is_read_from_the_process_itself() -> None:
-    environment = {**os.environ, serve.STAMP: "0123456789abcdef"}
+    environment = {**os.environ, STAMP: "0123456789abcdef"}
     command = [sys.executable, "-c", "print(flush=True); input()"]
     pipe = subprocess.PIPE
+    places = started.Places()
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         process.stdout.readline()  # it runs
-        assert serve.stamp_of({"MainPID": str(process.pid)}) == "0123456789abcdef"
+        assert serve.stamp_of({"MainPID": str(process.pid)}, places) == "0123456789abcdef"
         control = {"MainPID": "0", "ControlPID": str(process.pid)}
-        assert serve.stamp_of(control) == "0123456789abcdef"
+        assert serve.stamp_of(control, places) == "0123456789abcdef"
         process.kill()
-    assert serve.stamp_of({"MainPID": "0"}) == ""
+    assert serve.stamp_of({"MainPID": "0"}, places) == ""
 
 
 def test_instances_are_known_by_their_drop_ins(tmp_path: Path) -> None:
     for name in ("kimi-serve@0.service.d", "kimi-serve@12.service.d", "kimi-serve@x.service.d"):
         (tmp_path / name).mkdir()
     assert serve.installed(tmp_path) == ["kimi-serve@0.service", "kimi-serve@12.service"]
+
+
+class Machine:
+    """A machine of files: units, one process, and a systemctl that notes what it was told."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.places = started.Places(str(root))
+        self.log = root / "systemctl.log"
+        self.state = root / "state"
+        program = root / "bin" / "systemctl"
+        program.parent.mkdir()
+        program.write_text(
+            f'#!/bin/sh\n[ "$1" = show ] && exec cat {self.state}\necho "$@" >> {self.log}\n'
+            f'[ ! -e {root}/killed-by-"$1" ] || kill -9 $PPID\n'
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        self.says("inactive", "0")
+
+    def says(self, active: str, pid: str) -> None:
+        lines = {"Id": UNIT, "ActiveState": active, "MainPID": pid, "UnitFileState": "enabled"}
+        self.state.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+
+    def runs(self, mark: str) -> None:
+        """The unit's process is one that was started with this stamp."""
+        self.says("active", "4711")
+        environ = self.places.proc / "4711" / "environ"
+        environ.parent.mkdir(parents=True, exist_ok=True)
+        environ.write_bytes(f"HOME=/\0{STAMP}={mark}\0".encode())
+
+    def has(self, template: str, drop_in: str) -> None:
+        """These files lie there, as older versions wrote them: the template first."""
+        self.places.drop_in(UNIT).parent.mkdir(parents=True, exist_ok=True)
+        files = ((self.places.template, template), (self.places.drop_in(UNIT), drop_in))
+        for second, (path, text) in enumerate(files):
+            path.write_text(text)
+            path.chmod(0o644)
+            os.utime(path, (second, second))
+
+    def ensure(self, wanted: tuple[str, str], *, check: bool = False) -> dict[str, Any]:
+        self.log.write_text("")
+        return serve.ensure(wanted[0], {UNIT: wanted[1]}, self.places, check=check)
+
+    @property
+    def told(self) -> str:
+        return self.log.read_text()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def unit(
+    *, length: int = 4096, clock: str = "yes", timeout: int = 60, mark: str = "", note: str = ""
+) -> tuple[str, str]:
+    """A template and a drop-in; the stamp is made of both where none is given."""
+    template = f"# {note}\n[Service]\nTimeoutStartSec={timeout}\nProtectClock={clock}\n"
+    drop_in = f"[Service]\nEnvironment={STAMP}=MARK\nExecStart=/e/bin/python -m e --len {length}\n"
+    mark = mark or stamp(form(started.joined(template, drop_in)))
+    return template, drop_in.replace("MARK", mark)
+
+
+OLD = "0ldstamp0ldstamp"
+
+
+def test_an_engine_of_another_version_goes_on_where_its_unit_means_the_same(
+    machine: Machine,
+) -> None:
+    machine.has(*unit(mark=OLD, note="As an older version wrote it."))
+    machine.runs(OLD)
+    wanted = unit(note="As this one does.", timeout=90)
+    first = machine.ensure(wanted)
+    assert first["changed"]
+    assert (first["started"], first["restarted"]) == ([], [])
+    assert machine.told == "daemon-reload\n"
+    assert machine.places.template.read_text() == wanted[0]
+    assert machine.places.drop_in(UNIT).read_text() == wanted[1]
+    for _ in range(2):
+        assert not machine.ensure(wanted)["changed"]
+        assert machine.told == ""
+
+
+def test_it_is_restarted_where_it_differs_and_check_says_why_beforehand(machine: Machine) -> None:
+    machine.has(*unit(mark=OLD))
+    machine.runs(OLD)
+    wanted = unit(length=8192, clock="no")
+    said = machine.ensure(wanted, check=True)
+    assert said["reasons"] == {
+        UNIT: ["command line: --len 4096 -> 8192", "protection: ProtectClock yes -> no"]
+    }
+    assert machine.told == ""
+    assert machine.places.drop_in(UNIT).read_text() != wanted[1]
+    assert machine.ensure(wanted)["restarted"] == [UNIT]
+    assert machine.told == f"daemon-reload\nrestart --no-block {UNIT}\n"
+    mark = stamp(form(started.joined(*wanted)))
+    machine.runs(mark)
+    assert not machine.ensure(wanted)["changed"]
+    assert [path.stem for path in machine.places.kept.iterdir()] == [mark]
+
+
+def test_a_version_with_other_stamps_finds_what_was_started(machine: Machine) -> None:
+    assert machine.ensure(unit(mark=OLD))["started"] == [UNIT]
+    machine.runs(OLD)
+    # Since then another comment was written, which that version did not restart for.
+    machine.places.template.write_text(unit(note="Newer than the drop-in.")[0])
+    assert machine.ensure(unit())["restarted"] == []
+    assert machine.ensure(unit(length=8192), check=True)["reasons"] == {
+        UNIT: ["command line: --len 4096 -> 8192"]
+    }
+
+
+def test_a_run_killed_between_writing_and_restarting_is_made_good(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.has(*unit(mark=OLD))
+    machine.runs(OLD)
+    wanted = unit(length=8192)
+    dies = tmp_path / "killed-by-daemon-reload"
+    dies.touch()
+    machine.log.write_text("")
+    program = (
+        "import sys; from kimi_prov.on_host import serve, started\n"
+        f"serve.ensure({wanted[0]!r}, {{{UNIT!r}: {wanted[1]!r}}}, "
+        f"started.Places({str(tmp_path)!r}), check=False)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
+    dies.unlink()
+    assert machine.places.drop_in(UNIT).read_text() == wanted[1]
+    assert "restart" not in machine.told
+    again = machine.ensure(wanted)
+    assert again["restarted"] == [UNIT]
+    assert again["reasons"] == {UNIT: ["command line: --len 4096 -> 8192"]}
+
+
+def test_what_it_was_started_with_is_not_guessed(machine: Machine) -> None:
+    wanted = unit()
+    machine.has(*unit(mark="ffff"))
+    machine.runs(OLD)
+    assert machine.ensure(wanted, check=True)["reasons"] == {UNIT: [UNKNOWN]}
+    # A run of an older version that was killed after it wrote the template, before the drop-in.
+    machine.has(*unit(mark=OLD))
+    machine.places.template.write_text(unit(clock="no")[0])
+    assert machine.ensure(wanted, check=True)["reasons"] == {UNIT: [UNKNOWN]}
+
+
+def test_a_unit_that_nobody_can_read_is_set_right(machine: Machine) -> None:
+    wanted = unit()
+    machine.has(*wanted)
+    machine.runs(stamp(form(started.joined(*wanted))))
+    machine.places.template.chmod(0o600)
+    assert machine.ensure(wanted)["changed"]
+    assert machine.places.template.stat().st_mode & 0o777 == 0o644
+    assert not machine.ensure(wanted)["changed"]

@@ -392,9 +392,12 @@ def test_a_model_that_no_recipe_knows_is_a_warning() -> None:
 
 def test_a_lab_container_is_served_as_before() -> None:
     """The path that is provisioned today: its command line and environment do not move."""
-    instance = plan(lab_facts())["instances"][0]
+    document = plan(lab_facts())
+    instance = document["instances"][0]
+    # The path that really runs, not the link to it.
     assert instance["argv"] == [
-        *["/srv/kimi/engine/bin/python", "-m", "vllm.entrypoints.openai.api_server"],
+        *[f"{document['engine']['env_dir']}/bin/python", "-m"],
+        "vllm.entrypoints.openai.api_server",
         *["--model", "/srv/kimi/ram/kimi-k2-lab/lab-1", "--served-model-name", "kimi-k2-lab"],
         *["--host", "127.0.0.1", "--port", "8001", "--max-model-len", "4096"],
         *["--max-num-seqs", "16", "--dtype", "bfloat16", "--enforce-eager"],

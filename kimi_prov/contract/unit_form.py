@@ -1,0 +1,219 @@
+"""What a running process depends on, read by meaning from the text of its unit.
+
+Left out are comments, descriptions, the order in which systemd does not read, and what takes
+effect without a new process: checks before and after a start, timeouts, restarts, logging. A
+directive that is not known here counts as one that a process depends on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+
+from kimi_prov.on_host.system.machine import format_list, parse_list
+
+STAMP = "KIMI_STAMP"
+UNKNOWN = "the unit that its process was started with is not known"
+# Category, name, value.
+Form = dict[str, dict[str, str]]
+
+_PYTHON = re.compile(r".*/bin/python[0-9.]*")
+_FLAG = re.compile(r"--?[A-Za-z]")
+_COMMAND_LINE = "command line"
+_ASSIGNED = ("environment", "limits", "protection")
+_LATER = re.compile(
+    r"Exec(Condition|StartPre|StartPost|Reload|Stop|StopPost)|(Timeout|Restart|Log|Syslog|Standard)"
+    r"\w*|Type|KillMode|(Kill|FinalKill|RestartKill)Signal|SendSIG\w+|SuccessExitStatus|OOMPolicy"
+)
+# Each assignment adds words, an empty one takes all away; systemd reads them in any order.
+_WORDS = re.compile(
+    r"AmbientCapabilities|CapabilityBoundingSet|IPAddress(Allow|Deny)|SupplementaryGroups|"
+    r"(ReadWrite|ReadOnly|Inaccessible|Exec|NoExec)Paths|Restrict(AddressFamilies|FileSystems)|"
+    r"SystemCall(Architectures|Filter|Log)|SocketBind(Allow|Deny)"
+)
+_BINDING = re.compile(r"CPUAffinity|NUMA\w+|Allowed\w+")
+_SECRET = re.compile(
+    r"(keys?|token|passwords?|passwd|secrets?|credentials?)(?![a-z])", re.IGNORECASE
+)
+_HIDDEN = "hidden:"
+_BOOLEANS = {"true": "yes", "on": "yes", "false": "no", "off": "no"}
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[0-7]{3}|.)", re.DOTALL)
+_NAMED = {"n": "\n", "t": "\t", "r": "\r", "s": " ", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_WORD = re.compile(r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\\.|[^\s"'\\])+""", re.DOTALL)
+_PART = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|((?:\\.|[^\s"\'\\])+)', re.DOTALL)
+
+
+def form(text: str) -> Form:
+    """Tell what a process started from this unit depends on; values of secrets are hidden.
+
+    `text` is the unit's file with its drop-ins after it.
+    """
+    found: Form = {"engine": {}, _COMMAND_LINE: {}, "environment": {}, "binding": {}}
+    found.update({"limits": {}, "protection": {}})
+    start: list[str] = []
+    for name, value in assignments(text):
+        if name == "ExecStart":
+            start = [word.replace("$$", "$") for word in words(value)]
+        elif name == "Environment":
+            _environment(found["environment"], value)
+        elif not _LATER.fullmatch(name):
+            _directive(found, name, value)
+    found["environment"].pop(STAMP, None)
+    binding, found["engine"], found[_COMMAND_LINE] = _command(start)
+    if binding:
+        found["binding"][binding[0]] = shlex.join(binding[1:])
+    return {
+        category: {name: _shown(name, value) for name, value in sorted(named.items())}
+        for category, named in found.items()
+    }
+
+
+def stamp(of: Form) -> str:
+    """Return the mark of a form: two processes with one mark need not replace each other."""
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def stamp_in(text: str) -> str:
+    """Return the stamp that a unit gives its process; empty where it gives none."""
+    environment: dict[str, str] = {}
+    for name, value in assignments(text):
+        if name == "Environment":
+            _environment(environment, value)
+    return environment.get(STAMP, "")
+
+
+def differences(old: Form, new: Form) -> list[str]:
+    """Say in sentences what a process of the form `old` lacks to be one of the form `new`."""
+    return [
+        f"{category}: {_difference(category, name, was.get(name), will.get(name))}"
+        for category in list(dict.fromkeys([*new, *old]))
+        for was, will in [(old.get(category, {}), new.get(category, {}))]
+        for name in list(dict.fromkeys([*will, *was]))
+        if was.get(name) != will.get(name)
+    ]
+
+
+def why(mark: str, had: Form | None, wanted: Form) -> list[str]:
+    """Say why a process has to be replaced; nothing where it need not.
+
+    `mark` is its stamp, `had` the form of the unit that it was started with, where that is known.
+    """
+    if mark == stamp(wanted):
+        return []
+    return [UNKNOWN] if had is None else differences(had, wanted)
+
+
+def assignments(text: str) -> list[tuple[str, str]]:
+    """List the assignments of the section [Service], in order."""
+    found: list[tuple[str, str]] = []
+    section = ""
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        bare = line.strip()
+        if not bare or bare[0] in "#;":
+            continue
+        if bare.startswith("["):
+            section = bare
+        elif section == "[Service]" and "=" in bare:
+            name, _, value = bare.partition("=")
+            found.append((name.strip(), value.strip()))
+    return found
+
+
+def words(text: str) -> list[str]:
+    """Split a value as systemd does: quotes, escapes, and `%%` for a per cent sign."""
+    return [
+        "".join(_unescaped(part) for part in _parts(match.group())).replace("%%", "%")
+        for match in _WORD.finditer(text)
+    ]
+
+
+def _parts(word: str) -> list[str]:
+    return [next(g for g in m.groups() if g is not None) for m in _PART.finditer(word)]
+
+
+def _unescaped(text: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        code = match.group(1)
+        if len(code) == 1:
+            return _NAMED.get(code, code)
+        return chr(int(code, 8) if code[0].isdigit() else int(code[1:], 16))
+
+    return _ESCAPE.sub(character, text)
+
+
+def _environment(into: dict[str, str], value: str) -> None:
+    if not value:
+        into.clear()
+    for word in words(value):
+        name, _, content = word.partition("=")
+        into[name] = content
+
+
+def _directive(found: Form, name: str, value: str) -> None:
+    if name == "CPUAffinity":
+        value = format_list(parse_list(value.replace(" ", ",")))
+    value = _BOOLEANS.get(value.lower(), value)
+    if _BINDING.fullmatch(name):
+        category = "binding"
+    else:
+        category = "limits" if name.startswith("Limit") else "protection"
+    if _WORDS.fullmatch(name) and value:
+        every = [*found[category].get(name, "").split(), *value.split()]
+        # With `~` the later word takes from the earlier.
+        ordered = every if "~" in "".join(every) else sorted(set(every))
+        value = " ".join(ordered)
+    found[category][name] = value
+
+
+def _command(line: list[str]) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    """Split a command line: what binds the engine, the engine itself, and its arguments by flag.
+
+    A parser of flags does not mind their order; it does among `--x`, `--x` and `--no-x`.
+    """
+    at = next((n for n, word in enumerate(line) if _PYTHON.fullmatch(word)), 0)
+    rest = line[at + 1 :]
+    engine = {"python": line[at]} if line else {}
+    if rest[:1] == ["-m"]:
+        engine["module"], rest = " ".join(rest[1:2]), rest[2:]
+    flags: dict[str, list[str]] = {}
+    family = ""
+    for word in rest:
+        name, mark, value = word.partition("=")
+        if _FLAG.match(word):
+            family = re.sub(r"^--no-", "--", name)
+            told = flags.setdefault(family, [])
+            if told or name != family:
+                told.append(name)
+            if mark:
+                told.append(shlex.quote(value))
+        else:
+            flags.setdefault(family, []).append(shlex.quote(word))
+    return line[:at], engine, {name: " ".join(values) for name, values in flags.items()}
+
+
+def _shown(name: str, value: str) -> str:
+    if value and _SECRET.search(name):
+        return _HIDDEN + hashlib.sha256(value.encode()).hexdigest()[:8]
+    return value
+
+
+def _difference(category: str, name: str, old: str | None, new: str | None) -> str:
+    hidden = any((value or "").startswith(_HIDDEN) for value in (old, new))
+    joint = "=" if category in _ASSIGNED else " "
+    if old is None or new is None:
+        told = name if hidden else _told(name, joint, old if new is None else new)
+        return f"{told} {'removed' if new is None else 'added'}"
+    if hidden:
+        return f"{name} changed (not shown)"
+    if old and new and "--no-" not in (old[:5], new[:5]):
+        return f"{name} {old} -> {new}"
+    return f"{_told(name, joint, old)} -> {_told(name, joint, new)}"
+
+
+def _told(name: str, joint: str, value: str | None) -> str:
+    """Write a name with its value; a flag that says no is the value of the one that says yes."""
+    if not value:
+        return name
+    return value if value.startswith("--no-") else f"{name}{joint}{value}"

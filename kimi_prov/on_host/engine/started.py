@@ -1,0 +1,99 @@
+"""Which unit a running engine was started with.
+
+Its environment holds the stamp of that unit, and the unit itself is kept by its stamp for as long
+as the engine runs. So a run after one that was killed between writing and restarting still finds
+what it has to compare with, and so does a later version that makes its stamps otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Dict, List, Optional
+
+from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract.unit_form import STAMP, form, stamp, stamp_in
+from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
+
+_DROP_IN = "{}.d/10-plan.conf"
+_SUFFIX = ".conf"
+
+
+class Places:
+    """Where units lie, where they are kept, and what tells about processes, below one root."""
+
+    def __init__(self, root: str = "/") -> None:
+        base = Path(root)
+        self.units = base / paths.UNITS[1:]
+        self.kept = base / paths.STARTED[1:]
+        self.proc = base / "proc"
+
+    @property
+    def template(self) -> Path:
+        """Return the path of the unit that the instances share."""
+        return self.units / unit_names.SERVE_TEMPLATE
+
+    def drop_in(self, unit: str) -> Path:
+        """Return the path of what one instance runs."""
+        return self.units / _DROP_IN.format(unit)
+
+
+def pid_of(state: Dict[str, str]) -> str:
+    """Return the process of a unit, or of a check before its start; "0" where there is none."""
+    return next((state[k] for k in ("MainPID", "ControlPID") if state.get(k, "0") != "0"), "0")
+
+
+def running_stamp(pid: str, places: Places) -> Optional[str]:
+    """Read the stamp that a process was started with: empty where it has none, None if unseen."""
+    try:
+        variables = (places.proc / str(int(pid)) / "environ").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    prefix = f"{STAMP}=".encode()
+    return next((v[len(prefix) :].decode() for v in variables if v.startswith(prefix)), "")
+
+
+def unit_of(mark: str, unit: str, places: Places) -> Optional[str]:
+    """Return the text of the unit with this stamp, kept or installed; None where there is none.
+
+    A drop-in with the stamp may lie beside a template that a killed run wrote after it. It is
+    believed where the stamp is made of both, and else where the template is no younger: the
+    versions before this one made their stamps otherwise, and wrote the template first.
+    """
+    if not mark or not mark.isalnum():
+        return None
+    kept = read_text(places.kept / (mark + _SUFFIX))
+    if kept:
+        return kept
+    drop_in = read_text(places.drop_in(unit))
+    if stamp_in(drop_in) != mark:
+        return None
+    text = joined(read_text(places.template), drop_in)
+    return text if stamp(form(text)) == mark or _in_order(unit, places) else None
+
+
+def _in_order(unit: str, places: Places) -> bool:
+    try:
+        return places.template.stat().st_mtime <= places.drop_in(unit).stat().st_mtime
+    except OSError:
+        return False
+
+
+def joined(template: str, drop_in: str) -> str:
+    """Return a unit and its drop-in as systemd reads them, one after the other."""
+    return f"{template.rstrip()}\n{drop_in}"
+
+
+def keep(mark: str, text: str, places: Places) -> None:
+    """Keep a unit by its stamp."""
+    path = places.kept / (mark + _SUFFIX)
+    if read_text(path) != text:
+        make_directory(places.kept, 0o700)
+        write_atomic(path, text, 0o600)
+
+
+def forget_all_but(marks: List[str], places: Places) -> None:
+    """Remove the units that no process runs any more."""
+    for path in sorted(places.kept.glob("*" + _SUFFIX)):
+        if path.stem not in marks:
+            os.unlink(str(path))

