@@ -12,7 +12,7 @@ import json
 import re
 import shlex
 
-from kimi_prov.on_host.system.machine import format_list, parse_list
+from kimi_prov.contract.cpu_lists import format_list, parse_list
 
 STAMP = "KIMI_STAMP"
 UNKNOWN = "the unit that its process was started with is not known"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.on_host.system.machine import parse_list
+from kimi_prov.contract.cpu_lists import parse_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,9 +13,10 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.probe import collect, nvidia_smi
-from kimi_prov.on_host.system.machine import Machine, format_list, parse_list
+from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov import schemas
 from kimi_prov.catalog.reading import FAULTS, line_of, not_yaml, parse, spelled
+from kimi_prov.contract.cpu_lists import format_list
 from kimi_prov.errors import UserError
 from kimi_prov.facts.form import MisfitError, fit
-from kimi_prov.on_host.system.machine import format_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -20,6 +20,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
+from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.contract.sizes import human
@@ -29,7 +30,7 @@ from kimi_prov.on_host.gateway import smoke_test
 from kimi_prov.on_host.probe import collect, measure
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text, remove, write_json
-from kimi_prov.on_host.system.machine import Machine, parse_list
+from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.system.progress import Progress
 

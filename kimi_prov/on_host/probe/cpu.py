@@ -9,8 +9,9 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
 
+from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.on_host.probe import amx
-from kimi_prov.on_host.system.machine import Machine, fields, format_list, parse_list
+from kimi_prov.on_host.system.machine import Machine, fields
 
 if TYPE_CHECKING:
     from types import ModuleType

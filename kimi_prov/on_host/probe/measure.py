@@ -14,12 +14,15 @@ import stat
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from kimi_prov.contract import paths
+from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.on_host.probe.memory_kernel import SOURCE
-from kimi_prov.on_host.system.machine import Machine, parse_list
 from kimi_prov.on_host.system.process import run as run_program
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.machine import Machine
 
 # Processes that want to run, for each core, from which on a measurement tells of them instead.
 _BUSY = 0.5

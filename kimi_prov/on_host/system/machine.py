@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from typing import Dict, List, Optional, Sequence
 
 from kimi_prov.contract.paths import under
@@ -15,7 +14,6 @@ _PATH = (
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     ":/usr/local/nvidia/bin:/opt/rocm/bin"
 )
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 class Machine:
@@ -78,31 +76,6 @@ class Machine:
         environment = {"PATH": _PATH, "LC_ALL": "C", "LANG": "C"}
         done = process.run(program, *argv[1:], timeout=timeout_s, env=environment)
         return None if isinstance(done, process.Unfinished) else done.stdout
-
-
-def parse_list(text: Optional[str]) -> List[int]:
-    """Return `0-3,8` as [0, 1, 2, 3, 8]; what is not a number is left out."""
-    numbers: List[int] = []
-    for part in (text or "").split(","):
-        match = _RANGE.fullmatch(part.strip())
-        if match:
-            first = int(match.group(1))
-            numbers.extend(range(first, int(match.group(2) or first) + 1))
-    return sorted(set(numbers))
-
-
-def format_list(numbers: Sequence[int]) -> str:
-    """Return [0, 1, 2, 3, 8] as `0-3,8`: the kernel's own form."""
-    parts: List[str] = []
-    ordered = sorted(set(numbers))
-    start = 0
-    for position in range(len(ordered)):
-        last = position + 1 == len(ordered)
-        if last or ordered[position + 1] != ordered[position] + 1:
-            first, end = ordered[start], ordered[position]
-            parts.append(str(first) if first == end else f"{first}-{end}")
-            start = position + 1
-    return ",".join(parts)
 
 
 def fields(text: Optional[str], separator: str) -> Dict[str, str]:

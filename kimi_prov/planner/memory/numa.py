@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract.cpu_lists import format_list
 from kimi_prov.contract.sizes import human
-from kimi_prov.on_host.system.machine import format_list
 from kimi_prov.planner.decisions import Placement
 from kimi_prov.planner.registry import DEFINITIONS
 

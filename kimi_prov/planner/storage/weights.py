@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
+from kimi_prov.contract.cpu_lists import format_list
 from kimi_prov.contract.sizes import human
-from kimi_prov.on_host.system.machine import format_list
 from kimi_prov.planner.decisions import RamDisk, Weights
 from kimi_prov.planner.memory import architecture
 

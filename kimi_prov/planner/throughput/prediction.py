@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.sizes import human
-from kimi_prov.on_host.system.machine import parse_list
 from kimi_prov.planner.engine import expert_backend, sglang
 
 if TYPE_CHECKING:

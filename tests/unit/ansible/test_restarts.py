@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
-from test_unit import INSTANCE, OPTIONS, PLAN
+from serve_inputs import INSTANCE, OPTIONS, PLAN
 
+from kimi_prov import schemas
 from kimi_prov.ansible import serve_units
-from kimi_prov.facts.document import schema
 from kimi_prov.on_host.probe import installed
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.planner.findings import Findings
@@ -40,7 +40,7 @@ def serve(root: Path, plan: dict[str, Any], *, mark: str | None = None) -> None:
 
 def probed(root: Path) -> dict[str, Any]:
     facts = {"kimi": installed.kimi(Machine(str(root)), STATES)}
-    shape = schema("facts")
+    shape = schemas.load("facts")
     jsonschema.Draft202012Validator(shape["properties"]["kimi"]).validate(facts["kimi"])
     return facts
 

@@ -17,7 +17,7 @@ import jinja2
 import jsonschema
 import pytest
 import yaml
-from test_inventories import GOLDEN, ROOT, essence, units
+from golden import GOLDEN, ROOT, essence, units
 
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from test_inventories import GOLDEN, ROOT, essence, units
+from golden import GOLDEN, ROOT, essence, units
 
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import spec

@@ -4,44 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from html.parser import HTMLParser
 
 import jsonschema
 import pytest
-from check_inputs import GIB, document, eight_h200, facts, no_gpu, speeds, target, two_h100
+from check_inputs import GIB, document, eight_h200, facts, no_gpu, read, speeds, target, two_h100
 
 from kimi_prov import schemas
 from kimi_prov.report import check, renderer, view
-
-
-class Reader(HTMLParser):
-    """Collects what a page holds, and refuses tags that do not close."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in {"meta", "br", "hr", "img", "link"}:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "style" not in self.open:
-            self.text.append(data)
-
-
-def read(page: str) -> Reader:
-    reader = Reader()
-    reader.feed(page)
-    reader.close()
-    assert reader.open == []
-    return reader
 
 
 def unspaced(text: str) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import re
 
-from check_inputs import document
+from check_inputs import document, read
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from test_check_forms import read
 
 from kimi_prov.report import check, renderer
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from test_inventories import planned
+from golden import planned
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")

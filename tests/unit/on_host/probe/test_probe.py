@@ -12,10 +12,11 @@ import pytest
 from cpuinfo import cpuinfo
 from machine_of_files import tree
 
+from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.on_host.probe import collect, gpu, network, software, system
 from kimi_prov.on_host.probe import cpu as probe_cpu
 from kimi_prov.on_host.probe import memory as probe_memory
-from kimi_prov.on_host.system.machine import Machine, format_list, parse_list
+from kimi_prov.on_host.system.machine import Machine
 
 LIVE = Machine()
 
