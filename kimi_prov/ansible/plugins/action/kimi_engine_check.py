@@ -7,6 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.planner.findings import make
 
 _FIX = "change kimi_engine_args (or kimi_engine_version) in the inventory, then apply again"
 
@@ -51,16 +52,12 @@ def _instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _refused(engine: dict[str, Any], error: RemoteError) -> dict[str, Any]:
-    reason, fix = error.message, error.fix or _FIX
-    shown = f"{engine['name']} {engine['version']} ({engine['variant']})"
-    finding = {
-        "id": "engine.command_line",
-        "severity": "blocker",
-        "title": f"{shown} does not accept its command line",
-        "observed": reason,
-        "required": "flags of that version",
-        "fix": fix,
-        "source": "the engine's own argument parser",
-    }
-    message = f"{shown} does not accept its command line: {reason}"
-    return failure(message, fix, "blockers", [finding])
+    finding = make(
+        "engine.command_line",
+        names={key: engine[key] for key in ("name", "version", "variant")},
+        observed=error.message,
+        required="flags of that version",
+        fix=error.fix or _FIX,
+    )
+    message = f"{finding['title']}: {error.message}"
+    return failure(message, finding["fix"], "blockers", [finding])

@@ -174,7 +174,7 @@ def test_a_run_killed_between_writing_and_restarting_is_made_good(
     dies.touch()
     machine.log.write_text("")
     program = (
-        "import sys; from kimi_prov.on_host import serve, started\n"
+        "import sys; from kimi_prov.on_host.engine import serve, started\n"
         f"serve.ensure({wanted[0]!r}, {{{UNIT!r}: {wanted[1]!r}}}, "
         f"started.Places({str(tmp_path)!r}), check=False)"
     )
