@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
 from machines import kimi_prov
 
+from kimi_prov import schemas
+
 if TYPE_CHECKING:
     from machines import Host
 
 pytestmark = pytest.mark.lab
 
-SCHEMAS = {
-    "facts": "hardware",
-    "plan": "hardware",
-    "check": "report",
-    "verify": "acceptance",
-    "status": "acceptance",
-}
-
 
 def fits(document: Any, name: str) -> None:
     """Raise what is wrong with a document of this name."""
-    text = (files(f"kimi_prov.{SCHEMAS[name]}") / "schema" / f"{name}.json").read_text()
-    jsonschema.Draft202012Validator(json.loads(text)).validate(document)
+    jsonschema.Draft202012Validator(schemas.load(name)).validate(document)
 
 
 def given(host: Host, command: str, code: int, *words: str) -> dict[str, Any]:
