@@ -57,8 +57,8 @@ def not_yaml(file: Path, error: Exception, fix: str) -> UserError:
     """Say of what `parse` raised where it is and what is wrong."""
     mark = getattr(error, "problem_mark", None)
     where = f"{file}:{mark.line + 1}" if mark else str(file)
-    told = getattr(error, "problem", None) or str(error) or type(error).__name__
-    return UserError(f"{where}: not YAML: {told.splitlines()[0][:100]}", fix=fix)
+    problem = getattr(error, "problem", None) or str(error) or type(error).__name__
+    return UserError(f"{where}: not YAML: {problem.splitlines()[0][:100]}", fix=fix)
 
 
 def line_of(text: str, path: Key) -> int | None:

@@ -52,8 +52,7 @@ def _row(label: str, text: str) -> list[str]:
 
 
 def _stand_ins(host: Mapping[str, Any]) -> list[str]:
-    said = host.get("stand_ins") or []
-    return [line for text in said for line in _row("stand-in", text)]
+    return [line for text in host.get("stand_ins") or [] for line in _row("stand-in", text)]
 
 
 def _verdict(checks: Iterable[Mapping[str, Any]]) -> str:
@@ -164,10 +163,10 @@ def _measured(host: Mapping[str, Any]) -> list[str]:
     memory, layer, serve = host["memory"], host["layer"], host["serve"]
     speed = memory["bytes_per_s"]
     by = {"probe": "", "torch": ", read through torch"}.get(memory["by"], "")
-    told = f"{_rate(speed)}{by}" if speed else f"not measured: {memory['reason']}"
+    text = f"{_rate(speed)}{by}" if speed else f"not measured: {memory['reason']}"
     busy = ", others work on it" if host["load"]["busy"] else ""
     lines = _row("load before", f"{host['load']['average']}{busy}")
-    lines += [*_row("memory", told), *_row("one MoE layer", _layer(layer))]
+    lines += [*_row("memory", text), *_row("one MoE layer", _layer(layer))]
     lines += _row("asked", f"{serve['input_tokens']} tokens, for {serve['output_tokens']}")
     lines += ["", _TABLE.format(*_HEAD)]
     lines += [_TABLE.format(*_level(level)) for level in serve["levels"]]
@@ -210,8 +209,8 @@ def _compared(host: Mapping[str, Any]) -> list[str]:
         low, expected, high = (
             _figure(row["predicted"][key], row["unit"]) for key in ("low", "expected", "high")
         )
-        told = f"{_figure(row['measured'], row['unit'])}; predicted {expected} ({low} to {high})"
-        lines += _row(_ROWS[row["name"]], f"{row['verdict'].upper()}: {told}")
+        text = f"{_figure(row['measured'], row['unit'])}; predicted {expected} ({low} to {high})"
+        lines += _row(_ROWS[row["name"]], f"{row['verdict'].upper()}: {text}")
     open_rows = [r for r in host["compared"] if r["unit"] == "tok_per_s" and not r["predicted"]]
     if open_rows:
         lines += _row("predicted", host["basis"])

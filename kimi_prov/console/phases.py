@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kimi_prov.runner import progress
-from kimi_prov.runner.events import Began, Ended
+from kimi_prov.runner.events import TaskFinished, TaskStarted
 
 if TYPE_CHECKING:
     from kimi_prov.runner.events import Event
@@ -49,7 +49,7 @@ class Tracker:
     def take(self, event: Event) -> tuple[str, Phase] | None:
         """Take an event in; return the host and the phase that it ended, if it did."""
         ended = None
-        if isinstance(event, Began):
+        if isinstance(event, TaskStarted):
             now = self.current.get(event.host)
             if now is None or now.name != event.phase:
                 if now is not None and now.name != "other":
@@ -57,7 +57,7 @@ class Tracker:
                 self.current[event.host] = Phase(event.phase, event.task)
             else:
                 now.task, now.task_started, now.ended = event.task, time.monotonic(), None
-        elif isinstance(event, Ended) and event.host in self.current:
+        elif isinstance(event, TaskFinished) and event.host in self.current:
             phase = self.current[event.host]
             phase.changed += event.status == "changed"
             phase.ended = time.monotonic()

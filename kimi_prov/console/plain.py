@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.console.phases import Tracker, ending
 from kimi_prov.runner import progress
-from kimi_prov.runner.events import Began, Diff
+from kimi_prov.runner.events import Diff, TaskStarted
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -37,7 +37,7 @@ class PlainScreen:
         ended = self._tracker.take(event)
         if ended:
             self._line(ended[0], ending(*ended, self._width))
-        if isinstance(event, Began):
+        if isinstance(event, TaskStarted):
             self._width = max(self._width, len(event.host))
             self._spoken.setdefault(event.host, time.monotonic())
         elif isinstance(event, Diff):

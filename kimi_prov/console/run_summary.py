@@ -103,7 +103,7 @@ def endpoint(plan: Mapping[str, Any], address: str) -> str:
     return f"https://{shown}:{plan['proxy']['port']}/v1"
 
 
-def served(plan: Mapping[str, Any], host: str, address: str, said: Sequence[str]) -> str:
+def served(plan: Mapping[str, Any], host: str, address: str, stand_ins: Sequence[str]) -> str:
     """Write what a host serves now, and what in that is a stand-in."""
     engine, model = plan["engine"], plan["model"]
     about = f"{model['name']}, {human(model['bytes'])}, context {model['context']}"
@@ -115,7 +115,7 @@ def served(plan: Mapping[str, Any], host: str, address: str, said: Sequence[str]
     ]
     notes = [
         textwrap.fill(f"note      {text}", 80, initial_indent=" " * 4, subsequent_indent=" " * 14)
-        for text in said
+        for text in stand_ins
     ]
     return "\n".join(lines + notes)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import ExitCode
 from kimi_prov.runner import failure_reasons
-from kimi_prov.runner.events import Ended, Event, Said, Stats
+from kimi_prov.runner.events import Event, LogLine, Stats, TaskFinished
 from kimi_prov.runner.failure_reasons import Failure
 
 if TYPE_CHECKING:
@@ -70,17 +70,17 @@ class Outcome:
 
     def add(self, event: Event) -> None:
         """Take one event in."""
-        if isinstance(event, Ended):
-            self._ended(event)
+        if isinstance(event, TaskFinished):
+            self._finished(event)
         elif isinstance(event, Stats):
             self.stats = event
-        elif isinstance(event, Said):
+        elif isinstance(event, LogLine):
             error = _ERROR.match(event.text)
             if error:
                 self.errors.append(" ".join(error.group(1).split()))
 
     def close(self, return_code: int | None, wall_seconds: float, *, interrupted: bool) -> None:
-        """End the gathering: what a host was rescued from, or was told to ignore, is no failure."""
+        """End the gathering: a failure that was rescued or ignored does not count."""
         self.return_code, self.wall_seconds, self.interrupted = (
             return_code,
             wall_seconds,
@@ -119,7 +119,7 @@ class Outcome:
             codes.add(ExitCode.INTERRUPTED)
         return next((code for code in PRECEDENCE if code in codes), ExitCode.OK)
 
-    def _ended(self, event: Ended) -> None:
+    def _finished(self, event: TaskFinished) -> None:
         key = (event.host, event.phase)
         phase = self.phases.setdefault(key, Phase(*key))
         phase.seconds += event.seconds
@@ -128,8 +128,8 @@ class Outcome:
             phase.changed += 1
             self.changes.append((event.host, event.phase, event.task))
             if str(event.action).startswith("kimi_"):
-                told = event.result.get("changes") or []
-                self.changes += [(event.host, event.phase, f"  {text}") for text in told]
+                reported = event.result.get("changes") or []
+                self.changes += [(event.host, event.phase, f"  {text}") for text in reported]
         found = [HostFinding(event.host, row) for row in _findings(event)]
         for row in found:
             if row not in self.findings:
@@ -174,7 +174,7 @@ class Outcome:
         return Failure("", "", "", cause, failure_reasons.LOG, ExitCode.FAILED)
 
 
-def _findings(event: Ended) -> Iterator[Mapping[str, Any]]:
+def _findings(event: TaskFinished) -> Iterator[Mapping[str, Any]]:
     """Give the findings under `kimi.findings` of a task that succeeded, of a loop's items too."""
     if event.status not in {"ok", "changed"}:
         return

@@ -1,4 +1,4 @@
-"""How far long work on a machine is: told by action plugins, read by the command line.
+"""How far long work on a machine is: reported by action plugins, read by the command line.
 
 The two sides meet in a file of JSON lines that only the operator may read.
 """
@@ -22,7 +22,7 @@ INTERVAL_S = 5.0
 _last: dict[tuple[str, str], tuple[float, str]] = {}
 
 
-class Displays(Protocol):
+class Display(Protocol):
     """Ansible's own output, as far as it is used here."""
 
     def display(self, msg: str) -> None:
@@ -42,8 +42,8 @@ class Update:
     eta_s: float | None = None
 
 
-def report(display: Displays, host: str, update: Mapping[str, Any]) -> None:
-    """Tell the reader how far `host` is.
+def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
+    """Report how far `host` is.
 
     Under `kimi-prov` a line goes to the file that KIMI_PROV_PROGRESS names; under a plain
     ansible-playbook a sentence goes to the screen, at most every five seconds for each phase.
@@ -58,7 +58,7 @@ def report(display: Displays, host: str, update: Mapping[str, Any]) -> None:
             os.close(descriptor)
         return
     key = (host, str(update.get("phase")))
-    text = sentence(_update({"host": host, **update}))
+    text = sentence(_parse({"host": host, **update}))
     then, before = _last.get(key, (float("-inf"), ""))
     if time.monotonic() - then >= INTERVAL_S and text != before:
         _last[key] = (time.monotonic(), text)
@@ -85,13 +85,13 @@ class Reader:
         updates = []
         for line in whole.splitlines():
             try:
-                updates.append(_update(json.loads(line)))
+                updates.append(_parse(json.loads(line)))
             except (ValueError, TypeError, AttributeError, KeyError):
                 continue
         return updates
 
 
-def _update(document: Mapping[str, Any]) -> Update:
+def _parse(document: Mapping[str, Any]) -> Update:
     return Update(
         host=str(document["host"]),
         phase=str(document.get("phase") or "work"),
@@ -136,5 +136,5 @@ def amounts(update: Update) -> str:
 
 def sentence(update: Update) -> str:
     """Write the whole update as one plain line."""
-    told = " - ".join(part for part in (amounts(update), update.line) if part)
-    return f"{update.host}: {update.phase}: {told}"
+    text = " - ".join(part for part in (amounts(update), update.line) if part)
+    return f"{update.host}: {update.phase}: {text}"

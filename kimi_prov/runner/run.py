@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kimi_prov.runner.progress import Update
 
 _STEP_S = 0.1
-# Nothing that Ansible says is written by anybody but us, who mask it.
+# Only this module writes what Ansible prints, and masks it.
 _SETTINGS = {"suppress_output_file": True, "pexpect_timeout": 1}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -206,7 +206,7 @@ def _follow(
         while not work.queue.empty() or (running and _wait(work)):
             event = work.queue.get()
             outcome.add(event)
-            if isinstance(event, events.Ended) and event.host in outcome.plans:
+            if isinstance(event, events.TaskFinished) and event.host in outcome.plans:
                 masker.add(redaction.from_plan(outcome.plans[event.host]))
             screen.event(event)
             if interrupt.name:

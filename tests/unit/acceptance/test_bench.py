@@ -9,7 +9,6 @@ import pytest
 
 from kimi_prov import schemas
 from kimi_prov.acceptance import bench
-from kimi_prov.commands import bench_results
 from kimi_prov.console import documents
 
 SPEED = {"low": 4.0, "expected": 6.0, "high": 9.0}
@@ -203,16 +202,3 @@ def test_the_text_keeps_to_eighty_columns_and_gives_the_verdict() -> None:
     assert "384 of 384 experts" in " ".join(text.split())
     assert "node2  away" in text
     valid(report(found, again, {"ok": False, "detail": "away", "stand_ins": []}))
-
-
-@pytest.mark.parametrize("host", ["node1", "../up", "a b"])
-def test_results_are_kept_apart_and_the_newest_is_the_last(tmp_path, host) -> None:
-    place = bench_results.folder(tmp_path, tmp_path / "inv", host)
-    assert place.resolve().is_relative_to((tmp_path / "bench").resolve())
-    assert bench_results.last(place) is None
-    place.mkdir(parents=True)
-    (place / "20200101-000000.json").write_text('{"n": 1}')
-    bench_results.keep(place, {"n": 2})
-    (place / "99999999-000000.json").write_text("{cut")
-    assert bench_results.last(place) == {"n": 2}
-    assert bench_results.folder(tmp_path, tmp_path / "other", host) != place

@@ -23,7 +23,7 @@ VERIFY = {
             seen_from="control",
             why="the control machine (10.93.5.1) is in an allowed network",
             checks=CHECKS,
-            said=["the model has random weights: its answers have form and no meaning"],
+            stand_ins=["the model has random weights: its answers have form and no meaning"],
         )
     },
 }
