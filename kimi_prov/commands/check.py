@@ -12,8 +12,8 @@ from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
 from kimi_prov.report import check as documents
-from kimi_prov.report import renderer
 from kimi_prov.report.cost import Use
+from kimi_prov.report.forms import renderer
 from kimi_prov.report.prices import known
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.commands import playbook_run
 from kimi_prov.errors import ExitCode
-from kimi_prov.report import text
+from kimi_prov.report import plan_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,5 +35,5 @@ def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
 
 def _text(plans: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(
-        f"{host}\n{'=' * len(host)}\n{text.plan(found)}" for host, found in plans.items()
+        f"{host}\n{'=' * len(host)}\n{plan_text.plan(found)}" for host, found in plans.items()
     )

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from kimi_prov.report.cost import Known, Use
 
+    Target = Mapping[str, Any]
+
 SCHEMA = "kimi-prov/check/v1"
 _KINDS = {
     "probe": "probed on the machine itself",
@@ -59,7 +61,7 @@ def _origin(facts: Mapping[str, Any]) -> list[dict[str, str]]:
         rows.append(_row("The machine", _KINDS.get(origin["kind"], origin["kind"]), detail))
     by_source: dict[str, list[str]] = {}
     for key, source in (facts.get("origins") or {}).items():
-        # What the sheet itself says is no assumption; like parts are told once.
+        # What the sheet itself says is no assumption; like parts are listed once.
         if source != "sheet":
             by_source.setdefault(str(source), []).append(re.sub(r"\[\d+\]", "", str(key)))
     rows += [

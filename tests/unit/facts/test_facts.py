@@ -20,8 +20,9 @@ from kimi_prov.facts import document as facts
 from kimi_prov.facts import host, recording
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
-from kimi_prov.report import check, prices, renderer
+from kimi_prov.report import check, prices
 from kimi_prov.report.cost import Use
+from kimi_prov.report.forms import renderer
 
 RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "h200-x8"
 
