@@ -9,8 +9,9 @@ from kimi_prov.report.cost import Api, Known, Rate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.catalog.hardware import Cpu, Gpu
     from kimi_prov.catalog.loader import Catalogue
-    from kimi_prov.catalog.rows import Cpu, Gpu, GpuHour
+    from kimi_prov.catalog.prices import GpuHour
 
 
 def known(facts: Mapping[str, Any], catalogue: Catalogue) -> Known:
