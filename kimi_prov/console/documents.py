@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
-from kimi_prov.runner.progress import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

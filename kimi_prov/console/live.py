@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kimi_prov.console.phases import Phase, Tracker
+from kimi_prov.contract.durations import duration
 from kimi_prov.runner import progress
 from kimi_prov.runner.events import Diff
 
@@ -101,7 +102,7 @@ class LiveScreen:
         line = Text(f"{mark} ", style=style)
         line.append(f"{host:<{min(self._width, 24)}}  ", style="default")
         line.append(f"{phase.name:<12} ", style="default")
-        line.append(f"{progress.duration(phase.seconds):>8}", style="default")
+        line.append(f"{duration(phase.seconds):>8}", style="default")
         if phase.verdict == "stopped":
             line.append("  stopped", style="yellow")
         elif phase.changed:
@@ -136,7 +137,7 @@ class LiveScreen:
             host,
             Text(phase.name, style="cyan"),
             Text(now),
-            Text(progress.duration(phase.seconds), style="dim"),
+            Text(duration(phase.seconds), style="dim"),
         )
         if update is None or not update.total_bytes:
             return [grid]

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kimi_prov.console.phases import Tracker, ending
+from kimi_prov.contract.durations import duration
 from kimi_prov.runner import progress
 from kimi_prov.runner.events import Diff, TaskStarted
 
@@ -53,7 +54,7 @@ class PlainScreen:
         """Say what a host is at, when it has been silent for long."""
         for host, phase in self._tracker.working():
             if time.monotonic() - self._spoken.get(host, 0.0) >= _QUIET_S:
-                took = progress.duration(time.monotonic() - phase.task_started)
+                took = duration(time.monotonic() - phase.task_started)
                 self._line(host, f"{host:<{self._width}}  {phase.name:<12} {phase.task} ({took})")
 
     def say(self, line: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
 from kimi_prov.errors import ExitCode
-from kimi_prov.runner import progress
 from kimi_prov.runner.failure_reasons import LOG
 
 if TYPE_CHECKING:
@@ -85,15 +85,15 @@ def times(outcome: Outcome) -> str:
         lines += [_time(phase, outcome.wall_seconds) for phase in spent]
         rest = outcome.wall_seconds - sum(phase.seconds for phase in spent)
         if rest >= 0.05:
-            lines.append(f"    {'waiting, Ansible itself':<24} {progress.duration(rest):>8}")
-    lines.append(f"  {'in all':<26} {progress.duration(outcome.wall_seconds):>8}")
+            lines.append(f"    {'waiting, Ansible itself':<24} {duration(rest):>8}")
+    lines.append(f"  {'in all':<26} {duration(outcome.wall_seconds):>8}")
     return "\n".join(lines)
 
 
 def _time(phase: Phase, wall: float) -> str:
     bar = "#" * (round(phase.seconds * 30 / wall) if wall else 0)
     changed = f" ({phase.changed} changed)" if phase.changed else ""
-    took = progress.duration(phase.seconds)
+    took = duration(phase.seconds)
     return f"    {phase.phase:<24} {took:>8} {bar}{changed}".rstrip()
 
 

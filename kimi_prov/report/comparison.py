@@ -8,7 +8,7 @@ from kimi_prov.contract.sizes import human
 from kimi_prov.report.capacity import cache_tokens
 from kimi_prov.report.cost_text import hourly, price
 from kimi_prov.report.findings import of_severity
-from kimi_prov.report.formats import UNKNOWN, clean, durations, share, span, spread
+from kimi_prov.report.formats import UNKNOWN, clean, duration_range, money_range, share, span
 from kimi_prov.report.verdict import STATUS, engine, status
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def table(targets: Sequence[Target]) -> list[tuple[str, list[str]]]:
         rows.append((f"{label}, {unit}", cells))
     loads = [span(t["plan"]["throughput"]["load_s"]) for t in targets]
     rows += [
-        (SPEEDS[3][1], [durations(found) for found in loads]),
+        (SPEEDS[3][1], [duration_range(found) for found in loads]),
         ("Host memory needed", [_ram(t) for t in targets]),
         ("RAM disk", [_ram_disk(t) for t in targets]),
         ("Disk needed", [human(t["plan"]["disk"]["required_bytes"]) for t in targets]),
@@ -60,7 +60,7 @@ def table(targets: Sequence[Target]) -> list[tuple[str, list[str]]]:
         ("Cost of an hour", [hourly(t) for t in targets]),
         (
             "Cost of a million output tokens",
-            [spread(span(t["cost"]["usd_per_million_output_tokens"])) for t in targets],
+            [money_range(span(t["cost"]["usd_per_million_output_tokens"])) for t in targets],
         ),
         ("Cheaper than the API", [_cheaper_from(t) for t in targets]),
     ]

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.report.formats import UNKNOWN, clean, figure, money, sentence, share, span, spread
+from kimi_prov.report.formats import (
+    UNKNOWN,
+    clean,
+    figure,
+    money,
+    money_range,
+    sentence,
+    share,
+    span,
+)
 from kimi_prov.report.verdict import running
 
 if TYPE_CHECKING:
@@ -38,7 +47,7 @@ def money_sentences(target: Target) -> list[str]:
     use = share(found["utilisation"])
     if each.expected is not None:
         lines.append(
-            f"At {use} use a million output tokens cost {spread(each)}, the "
+            f"At {use} use a million output tokens cost {money_range(each)}, the "
             f"{found['input_tokens_per_output_token']:g} million input tokens with them included."
         )
     lines += [

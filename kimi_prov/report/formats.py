@@ -63,8 +63,8 @@ def money(value: float | None) -> str:
     return f"${value:,.0f}" if abs(value) >= 100 else f"${value:,.2f}"
 
 
-def duration(seconds: float | None) -> str:
-    """Give a time as a person says it."""
+def rounded_duration(seconds: float | None) -> str:
+    """Give an estimated time: whole seconds below two minutes, whole minutes above."""
     if seconds is None:
         return UNKNOWN
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
@@ -80,14 +80,15 @@ def span(values: Mapping[str, float | None]) -> Span:
     return Span(values.get("low"), values.get("expected"), values.get("high"))
 
 
-def durations(found: Span) -> str:
+def duration_range(found: Span) -> str:
     """Give a range of times."""
     if found.expected is None or found.low is None or found.high is None:
-        return duration(found.expected)
-    return f"{duration(found.expected)} ({duration(found.low)} to {duration(found.high)})"
+        return rounded_duration(found.expected)
+    low, high = rounded_duration(found.low), rounded_duration(found.high)
+    return f"{rounded_duration(found.expected)} ({low} to {high})"
 
 
-def spread(found: Span) -> str:
+def money_range(found: Span) -> str:
     """Give a range of dollars."""
     if found.expected is None:
         return UNKNOWN

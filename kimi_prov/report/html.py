@@ -24,7 +24,7 @@ from kimi_prov.report import (
     verdict,
 )
 from kimi_prov.report.comparison import SPEEDS
-from kimi_prov.report.formats import Span, clean, durations, money, span, spread
+from kimi_prov.report.formats import Span, clean, duration_range, money, money_range, span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ def _costs(targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             row = (f"API of {api['api']}", Span(None, price, None))
             if row not in rows:
                 rows.append(row)
-    texts = [spread(row) for _, row in rows]
+    texts = [money_range(row) for _, row in rows]
     return [_plot("cost", "Dollars for a million output tokens and their input", rows, texts)]
 
 
@@ -116,7 +116,7 @@ def _plot(
 
 
 def _text(key: str, row: Span) -> str:
-    return durations(row) if key == "load_s" else str(row)
+    return duration_range(row) if key == "load_s" else str(row)
 
 
 def _command(instance: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
-from kimi_prov.report.formats import durations, span
+from kimi_prov.report.formats import duration_range, span
 from kimi_prov.report.terminal import findings, wrap
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _speed(found: Mapping[str, Any]) -> str:
     return (
         f"estimated, {found['basis']}: {one} tokens/s for each of {found['concurrency']} "
         f"request(s), {everyone} together; reading {reading} tokens/s; first answer after "
-        f"{durations(span(found['load_s']))}"
+        f"{duration_range(span(found['load_s']))}"
     )
 
 

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
 from kimi_prov.runner.arguments import PROGRESS
 
@@ -109,15 +110,6 @@ def _whole(value: float | None) -> int | None:
 
 def _real(value: float | None) -> float | None:
     return None if value is None else float(value)
-
-
-def duration(seconds: float) -> str:
-    """Write a time for people: 4.1 s, 3:05, 1:02:05."""
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def amounts(update: Update) -> str:

@@ -1,8 +1,6 @@
 import json
 import stat
 
-import pytest
-
 from kimi_prov.runner import progress
 from kimi_prov.runner.progress import Reader, Update
 
@@ -54,11 +52,3 @@ def test_without_the_command_line_a_sentence_comes_now_and_then(monkeypatch):
             {"phase": "download", "done_bytes": done, "total_bytes": 40, "rate_bytes_per_s": 10e6},
         )
     assert screen.lines == ["now-and-then: download: 10 B of 40 B (25 %), 9.5 MiB/s"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.04, "0.0 s"), (59.9, "59.9 s"), (59.96, "1:00"), (185, "3:05"), (3725, "1:02:05")],
-)
-def test_times_are_readable(seconds, text):
-    assert progress.duration(seconds) == text
