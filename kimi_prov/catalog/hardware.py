@@ -56,13 +56,13 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A card or module, figures for one.
+    """A GPU, figures for one.
 
     `memory_gb` as sold, `memory_mib` as its driver's tool shows it. `nvlink_gb_s` both directions
     of its direct links (AMD: Infinity Fabric), 0 where there are none; `nvlink_links` how many
     lie between it and the switch, or its bridged neighbour. `machine_names`: how the driver's
     tool names it; several rows may share one and differ in memory. `pci_ids`: the device on the
-    bus, which tells a card that no driver serves yet.
+    bus, which names a GPU that no driver serves yet.
     """
 
     name: str

@@ -65,7 +65,7 @@ class Catalogue:
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Graphics cards and modules."""
+        """GPUs."""
         return self._rows("gpus", Gpu)
 
     @cached_property
@@ -102,7 +102,7 @@ class Catalogue:
 
     @cached_property
     def prices(self) -> Prices:
-        """What APIs, hours, cards and power cost."""
+        """What APIs, hours, GPUs and power cost."""
         return Prices(
             api=self._files.rows("prices", "api", ApiPrice, ("name",)),
             gpu_hour=self._files.rows("prices", "gpu_hour", GpuHour, ("name",)),
@@ -156,7 +156,7 @@ class Catalogue:
         return found
 
     def gpu(self, name: str, memory_bytes: int | None = None) -> Gpu:
-        """Find a card by any of its names; refuses others with the nearest names."""
+        """Find a GPU by any of its names; refuses others with the nearest names."""
         found = self.find_gpu(name, memory_bytes)
         if found is None:
             raise self.unknown_gpu(name)
@@ -167,7 +167,7 @@ class Catalogue:
         return unknown("CPU", name, {row.name: row.aliases for row in self.cpus})
 
     def unknown_gpu(self, name: str) -> UserError:
-        """Return the refusal of a card that is not known."""
+        """Return the refusal of a GPU that is not known."""
         return unknown("GPU", name, {row.name: row.aliases for row in self.gpus})
 
     def find_cpu(self, name: str) -> Cpu | None:
@@ -175,9 +175,9 @@ class Catalogue:
         return self._cpu_names.get(plain(name))
 
     def find_gpu(self, name: str, memory_bytes: int | None = None) -> Gpu | None:
-        """Find a card by a name as people or its driver have it; None where none is known.
+        """Find a GPU by a name as people or its driver have it; None where none is known.
 
-        Memory tells apart cards that carry one name.
+        Memory tells apart GPUs that have one name.
         """
         hits = self._gpu_names.get(plain(name))
         if memory_bytes is None or not hits:

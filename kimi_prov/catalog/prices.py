@@ -49,7 +49,7 @@ class MachineHour:
 
 @dataclass(frozen=True)
 class Purchase:
-    """What one card was seen to cost, as a range."""
+    """What one GPU was seen to cost, as a range."""
 
     name: str
     low_usd: float

@@ -176,7 +176,7 @@ class Files:
         where = f"{file.name if ours else file}" + (f":{line}" if line else "")
         return UserError(
             f"the catalogue is broken: {where}: {spelled(path)}: {fault.problem}",
-            fix="reinstall kimi-prov, or mend that row" if ours else f"mend {file}",
+            fix="reinstall kimi-prov, or correct that row" if ours else f"correct {file}",
             exit_code=ExitCode.FAILED if ours else ExitCode.BAD_INPUT,
         )
 
@@ -210,7 +210,7 @@ def _parsed(path: Path, _changed: int) -> Any:  # noqa: ANN401
     try:
         return parse(text)
     except FAULTS as error:
-        raise not_yaml(path, error, f"mend {path}") from None
+        raise not_yaml(path, error, f"correct {path}") from None
 
 
 def _text(path: Path) -> str:
@@ -218,7 +218,7 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise UserError(f"{path}: cannot be read: {reason}", fix=f"mend {path}") from None
+        raise UserError(f"{path}: cannot be read: {reason}", fix=f"correct {path}") from None
 
 
 def _section(path: Path, section: str) -> list[Any]:

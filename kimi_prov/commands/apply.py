@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.commands.playbook_run import PlaybookOptions
     from kimi_prov.runner.inventory import Inventory
-    from kimi_prov.runner.run import Finished
+    from kimi_prov.runner.run import FinishedRun
 
 
 def run(path: Path, options: PlaybookOptions) -> ExitCode:
@@ -37,7 +37,7 @@ def run(path: Path, options: PlaybookOptions) -> ExitCode:
     return code
 
 
-def _summary(finished: Finished, inventory: Inventory, options: PlaybookOptions) -> str:
+def _summary(finished: FinishedRun, inventory: Inventory, options: PlaybookOptions) -> str:
     outcome = finished.outcome
     blocks = [run_summary.counts(outcome) + (" (check mode)" if options.check else "")]
     if options.check:

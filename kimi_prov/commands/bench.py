@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.acceptance import bench
 from kimi_prov.commands import bench_results, host_reports
-from kimi_prov.console import documents
+from kimi_prov.console import bench_text
 from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def run(path: Path, limit: str | None, output: Output) -> ExitCode:
         if before is not None:
             result["last"] = bench.changes(before, result)
         bench_results.keep(folder, {**result, "last": None})
-    return host_reports.publish("bench", finished, output, documents.bench, _unreached)
+    return host_reports.publish("bench", finished, output, bench_text.text, _unreached)
 
 
 def _unreached(why: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from kimi_prov.planner.settings import parsing
 from kimi_prov.report import check as documents
 from kimi_prov.report.cost import Use
 from kimi_prov.report.forms import renderer
-from kimi_prov.report.prices import known
+from kimi_prov.report.prices import for_machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -122,7 +122,7 @@ def _written(path: Path, kind: str, options: CheckOptions) -> dict[str, Any]:
     variables = {"kimi_model": DEFAULT_MODEL, **options.variables}
     catalogue = loader.load()
     plan = make_plan(facts, parsing.parse(variables, host=name), catalogue)
-    return documents.target(name, facts, plan, options.use, known(facts, catalogue))
+    return documents.target(name, facts, plan, options.use, for_machine(facts, catalogue))
 
 
 def _facts(path: Path, kind: str) -> dict[str, Any]:
@@ -153,7 +153,8 @@ def _live(path: Path, options: CheckOptions) -> tuple[list[dict[str, Any]], Exit
     targets = []
     for host, plan in outcome.plans.items():
         facts = outcome.facts[host]
-        targets.append(documents.target(host, facts, plan, options.use, known(facts, catalogue)))
+        prices = for_machine(facts, catalogue)
+        targets.append(documents.target(host, facts, plan, options.use, prices))
     return targets, playbook_run.conclude(finished)
 
 

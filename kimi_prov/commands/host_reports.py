@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.console.output import Output
-    from kimi_prov.runner.run import Finished
+    from kimi_prov.runner.run import FinishedRun
 
 
-def collect(command: str, path: Path, limit: str | None) -> Finished:
+def collect(command: str, path: Path, limit: str | None) -> FinishedRun:
     """Run the command's playbook; each host's document is in the outcome."""
     inventory, request = playbook_run.prepare(command, command, path, PlaybookOptions(limit=limit))
     return playbook_run.run(request, inventory)
@@ -25,7 +25,7 @@ def collect(command: str, path: Path, limit: str | None) -> Finished:
 
 def publish(
     command: str,
-    finished: Finished,
+    finished: FinishedRun,
     output: Output,
     text: Callable[[Mapping[str, Any]], str],
     unreached: Callable[[str], dict[str, Any]],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.runner.inventory import Inventory
-    from kimi_prov.runner.run import Finished
+    from kimi_prov.runner.run import FinishedRun
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def prepare(
     return inventory, request
 
 
-def run(request: Request, inventory: Inventory, inherit: Sequence[int] = ()) -> Finished:
+def run(request: Request, inventory: Inventory, inherit: Sequence[int] = ()) -> FinishedRun:
     """Run the playbook on this terminal's screen; `inherit` are descriptors of locks.
 
     Raises UserError where the playbook is missing or could not be started.
@@ -76,7 +76,7 @@ def run(request: Request, inventory: Inventory, inherit: Sequence[int] = ()) -> 
     return runner.run(request, inventory, screens.choose(), inherit=inherit)
 
 
-def conclude(finished: Finished, *also: ExitCode) -> ExitCode:
+def conclude(finished: FinishedRun, *also: ExitCode) -> ExitCode:
     """Report findings, failures and where the log is; return the exit code.
 
     `also`: codes that the command itself adds to those of the run.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.commands import host_reports
-from kimi_prov.console import documents
+from kimi_prov.console import status_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ def run(path: Path, limit: str | None, output: Output) -> ExitCode:
     """Report what runs on every host; one that does not serve makes it exit 1."""
     output.check()
     finished = host_reports.collect("status", path, limit)
-    return host_reports.publish("status", finished, output, documents.status, _unreached)
+    return host_reports.publish("status", finished, output, status_text.text, _unreached)
 
 
 def _unreached(why: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.commands import host_reports
-from kimi_prov.console import documents
+from kimi_prov.console import verify_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ def run(path: Path, limit: str | None, output: Output) -> ExitCode:
     """Check every served model; a check that fails makes it exit 1."""
     output.check()
     finished = host_reports.collect("verify", path, limit)
-    return host_reports.publish("verify", finished, output, documents.verify, _unreached)
+    return host_reports.publish("verify", finished, output, verify_text.text, _unreached)
 
 
 def _unreached(why: str) -> dict[str, Any]:

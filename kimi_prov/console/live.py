@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from kimi_prov.runner.events import Event
-    from kimi_prov.runner.progress import Update
+    from kimi_prov.runner.progress import ProgressUpdate
 
 _BAR = 20
 _MARKS = {"done": ("✓", "green"), "failed": ("✗", "red"), "stopped": ("-", "yellow")}
@@ -43,7 +43,7 @@ class LiveScreen:
     def start(self, title: str) -> None:
         """Open the live region."""
         self._console.print(Text(title, style="bold"), overflow="ellipsis", no_wrap=True)
-        self._unsay_control_c()
+        self._hide_control_c()
         self._live = Live(
             console=self._console,
             auto_refresh=False,
@@ -62,7 +62,7 @@ class LiveScreen:
         if isinstance(event, Diff):
             self.say(f"{event.host}:\n{event.text}")
 
-    def progress(self, update: Update) -> None:
+    def progress(self, update: ProgressUpdate) -> None:
         """Remember the bar."""
         self._tracker.progress(update)
 
@@ -87,7 +87,7 @@ class LiveScreen:
         for host, phase in self._tracker.finish():
             self._print_end(host, phase)
 
-    def _unsay_control_c(self) -> None:
+    def _hide_control_c(self) -> None:
         """Keep the terminal from writing ^C into the region, which would move it by a line."""
         try:
             self._terminal = termios.tcgetattr(sys.stdin.fileno())
@@ -143,7 +143,7 @@ class LiveScreen:
             return [grid]
         return [grid, self._bar(update)]
 
-    def _bar(self, update: Update) -> RenderableType:
+    def _bar(self, update: ProgressUpdate) -> RenderableType:
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=1)
         grid.add_column(width=_BAR)

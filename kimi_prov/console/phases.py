@@ -10,7 +10,7 @@ from kimi_prov.runner.events import TaskFinished, TaskStarted
 
 if TYPE_CHECKING:
     from kimi_prov.runner.events import Event
-    from kimi_prov.runner.progress import Update
+    from kimi_prov.runner.progress import ProgressUpdate
 
 
 class Phase:
@@ -23,7 +23,7 @@ class Phase:
         self.task_started = self.started
         self.changed = 0
         self.failed = False
-        self.update: Update | None = None
+        self.update: ProgressUpdate | None = None
         self.ended: float | None = None
 
     @property
@@ -81,7 +81,7 @@ class Tracker:
             if phase.ended is None or host not in self._failed
         ]
 
-    def progress(self, update: Update) -> None:
+    def progress(self, update: ProgressUpdate) -> None:
         """Remember how far long work is."""
         if update.host in self.current:
             self.current[update.host].update = update
@@ -93,7 +93,7 @@ class Tracker:
         return left
 
 
-def ending(host: str, phase: Phase, width: int) -> str:
+def phase_line(host: str, phase: Phase, width: int) -> str:
     """Write one ended phase as a line."""
     count = f", {phase.changed} changed" if phase.changed else ""
     took = duration(phase.seconds)

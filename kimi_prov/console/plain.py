@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from kimi_prov.console.phases import Tracker, ending
+from kimi_prov.console.phases import Tracker, phase_line
 from kimi_prov.contract.durations import duration
 from kimi_prov.runner import progress
 from kimi_prov.runner.events import Diff, TaskStarted
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from kimi_prov.runner.events import Event
-    from kimi_prov.runner.progress import Update
+    from kimi_prov.runner.progress import ProgressUpdate
 
 _QUIET_S = 10.0
 _UPDATE_S = 5.0
@@ -37,14 +37,14 @@ class PlainScreen:
         """Write a line for each phase that a host ends, and what changed in files."""
         ended = self._tracker.take(event)
         if ended:
-            self._line(ended[0], ending(*ended, self._width))
+            self._line(ended[0], phase_line(*ended, self._width))
         if isinstance(event, TaskStarted):
             self._width = max(self._width, len(event.host))
             self._spoken.setdefault(event.host, time.monotonic())
         elif isinstance(event, Diff):
             self.say(f"{event.host}:\n{event.text}")
 
-    def progress(self, update: Update) -> None:
+    def progress(self, update: ProgressUpdate) -> None:
         """Write how far it is, every few seconds."""
         self._tracker.progress(update)
         if time.monotonic() - self._spoken.get(update.host, 0.0) >= _UPDATE_S:
@@ -65,7 +65,7 @@ class PlainScreen:
     def stop(self) -> None:
         """Write what was still open."""
         for host, phase in self._tracker.finish():
-            self._line(host, ending(host, phase, self._width))
+            self._line(host, phase_line(host, phase, self._width))
 
     def _line(self, host: str, text: str) -> None:
         self._spoken[host] = time.monotonic()

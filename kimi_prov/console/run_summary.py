@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.runner.failure_reasons import Failure
-    from kimi_prov.runner.outcome import HostFinding, Outcome, Phase
+    from kimi_prov.runner.outcome import HostFinding, Outcome, PhaseTime
 
 _KIND = {
     ExitCode.BLOCKED: "blocked",
@@ -90,7 +90,7 @@ def times(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _time(phase: Phase, wall: float) -> str:
+def _time(phase: PhaseTime, wall: float) -> str:
     bar = "#" * (round(phase.seconds * 30 / wall) if wall else 0)
     changed = f" ({phase.changed} changed)" if phase.changed else ""
     took = duration(phase.seconds)

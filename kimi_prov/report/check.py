@@ -10,7 +10,7 @@ from kimi_prov.report import cost
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.report.cost import Known, Use
+    from kimi_prov.report.cost import MachinePrices, Use
 
     Target = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ def document(targets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def target(
-    name: str, facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: Known
+    name: str, facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: MachinePrices
 ) -> dict[str, Any]:
     """Judge one target. The plan is the planner's own, its findings included."""
     costs, assumed = cost.of(facts, plan, use, known)
@@ -65,7 +65,7 @@ def _origin(facts: Mapping[str, Any]) -> list[dict[str, str]]:
         if source != "sheet":
             by_source.setdefault(str(source), []).append(re.sub(r"\[\d+\]", "", str(key)))
     rows += [
-        _row("Not told, filled in", ", ".join(dict.fromkeys(keys)), source)
+        _row("Not given, filled in", ", ".join(dict.fromkeys(keys)), source)
         for source, keys in by_source.items()
     ]
     return rows

@@ -54,26 +54,26 @@ class Api:
 
 
 @dataclass(frozen=True)
-class Known:
+class MachinePrices:
     """What the catalogue knows about one machine's money and power.
 
     `power_kw` is the draw at full work with cooling, `usual_rent` dollars an hour for its GPUs,
-    `assumed` the figures that nobody gave: amortise, utilisation, electricity,
-    input_per_output, idle_power.
+    `usual_gpu_price` the lowest and highest price of all its GPUs, with the source, `assumed` the
+    figures that nobody gave: amortise, utilisation, electricity, input_per_output, idle_power.
     """
 
     assumed: Mapping[str, Rate]
     apis: Sequence[Api] = ()
     power_kw: Rate | None = None
     usual_rent: Rate | None = None
-    usual_cards: tuple[float, float, str] | None = None
+    usual_gpu_price: tuple[float, float, str] | None = None
 
 
 @dataclass
 class _Notes:
     """What stands beside the figures: assumptions, and what stays unknown."""
 
-    known: Known
+    known: MachinePrices
     rows: list[dict[str, str]] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
@@ -97,7 +97,7 @@ class _Hour:
 
 
 def of(
-    facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: Known
+    facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: MachinePrices
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """Return the cost of one target, and every assumption that went into it with its source."""
     own = plan.get("power")
@@ -168,7 +168,7 @@ def _hour(
             parts["power"] = hour.at(utilisation) - paid_off
     else:
         notes.unknown.append("price: the target names neither a purchase price nor an hourly one")
-    rented, cards = known.usual_rent, known.usual_cards
+    rented, sold = known.usual_rent, known.usual_gpu_price
     return hour, {
         "purchase_usd": purchase,
         "amortise_years": years and years.value,
@@ -181,7 +181,7 @@ def _hour(
         else [],
         "usual_rent_usd_per_hour": rented and _rounded(rented.value),
         "usual_rent_source": rented and rented.source,
-        "usual_cards_usd": cards and {"low": cards[0], "high": cards[1], "source": cards[2]},
+        "usual_cards_usd": sold and {"low": sold[0], "high": sold[1], "source": sold[2]},
     }
 
 

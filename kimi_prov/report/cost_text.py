@@ -66,11 +66,11 @@ def money_sentences(target: Target) -> list[str]:
             f"Such GPUs usually rent for {money(rent)} an hour{word} "
             f"({found['usual_rent_source']})."
         )
-    cards = found["usual_cards_usd"]
-    if found["usd_per_hour"] is None and cards is not None:
+    sold = found["usual_cards_usd"]
+    if found["usd_per_hour"] is None and sold is not None:
         lines.append(
-            f"Such cards alone were seen for {money(cards['low'])} to {money(cards['high'])} "
-            f"({cards['source']})."
+            f"Such GPUs alone were seen for {money(sold['low'])} to {money(sold['high'])} "
+            f"({sold['source']})."
         )
     lines += [sentence(f"Unknown: {text}") for text in found["unknown"]]
     return [clean(line) for line in lines]

@@ -31,7 +31,7 @@ _NO_HOSTS = re.compile(
 
 
 @dataclass
-class Phase:
+class PhaseTime:
     """What one host spent in one phase; times in seconds."""
 
     host: str
@@ -58,7 +58,7 @@ class Outcome:
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    phases: dict[tuple[str, str], Phase] = field(default_factory=dict)
+    phases: dict[tuple[str, str], PhaseTime] = field(default_factory=dict)
     stats: Stats | None = None
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Outcome:
         if not self.failures and not interrupted and return_code:
             self.failures.append(self._unexplained(return_code))
 
-    def hide(self, mask: Callable[[str], str]) -> None:
+    def mask(self, mask: Callable[[str], str]) -> None:
         """Mask secrets in what is going to be shown."""
         self.failures = [
             replace(failure, cause=mask(failure.cause), fix=mask(failure.fix))
@@ -121,7 +121,7 @@ class Outcome:
 
     def _finished(self, event: TaskFinished) -> None:
         key = (event.host, event.phase)
-        phase = self.phases.setdefault(key, Phase(*key))
+        phase = self.phases.setdefault(key, PhaseTime(*key))
         phase.seconds += event.seconds
         phase.tasks += event.status != "skipped"
         if event.status == "changed":

@@ -31,7 +31,7 @@ class Display(Protocol):
 
 
 @dataclass(frozen=True)
-class Update:
+class ProgressUpdate:
     """How far one host is in one piece of work. Bytes, bytes per second, seconds."""
 
     host: str
@@ -66,14 +66,14 @@ def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
         display.display(text)
 
 
-class Reader:
+class ProgressReader:
     """Reads what was appended since the last call; lines that are not whole yet stay for later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
-    def read(self) -> list[Update]:
+    def read(self) -> list[ProgressUpdate]:
         """Return the new updates in order; a line that makes no sense is left out."""
         try:
             with self._path.open("rb") as stream:
@@ -92,8 +92,8 @@ class Reader:
         return updates
 
 
-def _parse(document: Mapping[str, Any]) -> Update:
-    return Update(
+def _parse(document: Mapping[str, Any]) -> ProgressUpdate:
+    return ProgressUpdate(
         host=str(document["host"]),
         phase=str(document.get("phase") or "work"),
         line=str(document.get("line") or ""),
@@ -112,7 +112,7 @@ def _real(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def amounts(update: Update) -> str:
+def amounts(update: ProgressUpdate) -> str:
     """Write bytes, share, rate and time left, as far as they are known."""
     parts = []
     if update.total_bytes:
@@ -126,7 +126,7 @@ def amounts(update: Update) -> str:
     return ", ".join(parts)
 
 
-def sentence(update: Update) -> str:
+def sentence(update: ProgressUpdate) -> str:
     """Write the whole update as one plain line."""
     text = " - ".join(part for part in (amounts(update), update.line) if part)
     return f"{update.host}: {update.phase}: {text}"

@@ -9,7 +9,7 @@ import pytest
 
 from kimi_prov import schemas
 from kimi_prov.acceptance import bench
-from kimi_prov.console import documents
+from kimi_prov.console import bench_text
 
 SPEED = {"low": 4.0, "expected": 6.0, "high": 9.0}
 LEVEL = {
@@ -165,7 +165,7 @@ def test_random_weights_are_a_stand_in_and_nothing_is_judged() -> None:
     assert found["normal"] is None
     assert len(found["stand_ins"]) == 2
     valid(report(found))
-    assert "nothing was predicted" in documents.bench(report(found))
+    assert "nothing was predicted" in bench_text.text(report(found))
 
 
 def test_requests_that_failed_make_it_fail() -> None:
@@ -195,7 +195,7 @@ def test_the_text_keeps_to_eighty_columns_and_gives_the_verdict() -> None:
     slow["serve"]["levels"][0]["decode_tok_s"] = 1.0  # type: ignore[index]
     found = bench.document(slow, FINDINGS, {})
     again = {**found, "last": bench.changes(found, found)}
-    text = documents.bench(report(found, again, {"ok": False, "detail": "away", "stand_ins": []}))
+    text = bench_text.text(report(found, again, {"ok": False, "detail": "away", "stand_ins": []}))
     assert max(map(len, text.splitlines())) <= 80
     assert "SLOWER than this machine should be" in text
     assert "8 of 16 channels" in text

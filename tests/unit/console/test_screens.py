@@ -8,7 +8,7 @@ from kimi_prov.console import plain, screens
 from kimi_prov.console.live import LiveScreen
 from kimi_prov.console.plain import PlainScreen
 from kimi_prov.runner.events import Diff, TaskFinished, TaskStarted
-from kimi_prov.runner.progress import Update
+from kimi_prov.runner.progress import ProgressUpdate
 
 LONG = "Wait until every one of the weights has been fetched and verified and marked as such"
 
@@ -26,7 +26,9 @@ def drive(screen, hosts=2):
         screen.event(TaskFinished(host, "engine", "Install", "x", "changed", 1.0, {}))
         screen.event(TaskStarted(host, "weights", LONG))
         screen.progress(
-            Update(host, "download", LONG, 10**11, 6 * 10**11, rate_bytes_per_s=1e9, eta_s=500)
+            ProgressUpdate(
+                host, "download", LONG, 10**11, 6 * 10**11, rate_bytes_per_s=1e9, eta_s=500
+            )
         )
         screen.tick()
     screen.event(

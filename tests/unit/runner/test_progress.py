@@ -2,7 +2,7 @@ import json
 import stat
 
 from kimi_prov.runner import progress
-from kimi_prov.runner.progress import Reader, Update
+from kimi_prov.runner.progress import ProgressReader, ProgressUpdate
 
 
 class Screen:
@@ -16,7 +16,7 @@ class Screen:
 def test_what_a_plugin_reports_is_what_the_reader_gets(tmp_path, monkeypatch):
     path = tmp_path / "progress"
     monkeypatch.setenv("KIMI_PROV_PROGRESS", str(path))
-    reader = Reader(path)
+    reader = ProgressReader(path)
     assert reader.read() == []
     screen = Screen()
     progress.report(
@@ -24,8 +24,8 @@ def test_what_a_plugin_reports_is_what_the_reader_gets(tmp_path, monkeypatch):
     )
     progress.report(screen, "b", {"phase": "start", "line": None})
     assert reader.read() == [
-        Update("a", "download", "x", done_bytes=1, total_bytes=4),
-        Update("b", "start"),
+        ProgressUpdate("a", "download", "x", done_bytes=1, total_bytes=4),
+        ProgressUpdate("b", "start"),
     ]
     assert reader.read() == []
     assert screen.lines == []
@@ -36,10 +36,10 @@ def test_half_a_line_waits_for_its_other_half(tmp_path):
     path = tmp_path / "progress"
     line = json.dumps({"host": "a", "phase": "stage"})
     path.write_text(line[:9])
-    reader = Reader(path)
+    reader = ProgressReader(path)
     assert reader.read() == []
     path.write_text(line + "\nnonsense\n")
-    assert reader.read() == [Update("a", "stage")]
+    assert reader.read() == [ProgressUpdate("a", "stage")]
 
 
 def test_without_the_command_line_a_sentence_comes_now_and_then(monkeypatch):
