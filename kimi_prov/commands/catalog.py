@@ -63,7 +63,7 @@ def run(kind: str | None, name: str | None, output: Output) -> None:
 
 
 def show(catalogue: Catalogue, kind: str | None, name: str | None) -> Document:
-    """Return the rows asked for; without a kind all of them.
+    """Return the requested rows; without a kind all of them.
 
     Raises UserError for a kind or a name that is not known, with the nearest ones.
     """

@@ -26,7 +26,7 @@ class PlainScreen:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._tracker = Tracker()
-        self._spoken: dict[str, float] = {}
+        self._last_line: dict[str, float] = {}
         self._width = 0
 
     def start(self, title: str) -> None:
@@ -40,20 +40,20 @@ class PlainScreen:
             self._line(ended[0], phase_line(*ended, self._width))
         if isinstance(event, TaskStarted):
             self._width = max(self._width, len(event.host))
-            self._spoken.setdefault(event.host, time.monotonic())
+            self._last_line.setdefault(event.host, time.monotonic())
         elif isinstance(event, Diff):
             self.say(f"{event.host}:\n{event.text}")
 
     def progress(self, update: ProgressUpdate) -> None:
         """Write how far it is, every few seconds."""
         self._tracker.progress(update)
-        if time.monotonic() - self._spoken.get(update.host, 0.0) >= _UPDATE_S:
+        if time.monotonic() - self._last_line.get(update.host, 0.0) >= _UPDATE_S:
             self._line(update.host, progress.sentence(update))
 
     def tick(self) -> None:
         """Say what a host is at, when it has been silent for long."""
         for host, phase in self._tracker.working():
-            if time.monotonic() - self._spoken.get(host, 0.0) >= _QUIET_S:
+            if time.monotonic() - self._last_line.get(host, 0.0) >= _QUIET_S:
                 took = duration(time.monotonic() - phase.task_started)
                 self._line(host, f"{host:<{self._width}}  {phase.name:<12} {phase.task} ({took})")
 
@@ -68,5 +68,5 @@ class PlainScreen:
             self._line(host, phase_line(host, phase, self._width))
 
     def _line(self, host: str, text: str) -> None:
-        self._spoken[host] = time.monotonic()
+        self._last_line[host] = time.monotonic()
         self.say(text)

@@ -207,7 +207,7 @@ def _complaint(stderr: str) -> str:
     message = readers.get("yaml") or readers.get("ini") or next(iter(readers.values()), text)
     message = re.sub(r"\"?<class '[\w.]*?Tagged(\w+)'>\"?", r"a \1", message)
     place = re.search(r"Origin: (/[^\s<>]+)", text)
-    return message.strip()[:400] + (f" ({place.group(1)})" if place else "") or "it said no more"
+    return message.strip()[:400] + (f" ({place.group(1)})" if place else "") or "it gave no reason"
 
 
 def _members(document: Mapping[str, Any], group: str, seen: set[str]) -> list[str]:

@@ -170,7 +170,7 @@ class Outcome:
                 "correct --limit",
                 ExitCode.BAD_INPUT,
             )
-        cause = text or f"ansible-playbook ended with {return_code} and said no more"
+        cause = text or f"ansible-playbook ended with {return_code} and gave no reason"
         return Failure("", "", "", cause, failure_reasons.LOG, ExitCode.FAILED)
 
 
