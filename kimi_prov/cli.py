@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -79,11 +78,10 @@ def plan(
     inventory: Path, limit: str | None, extra: tuple[str, ...], form: str, output: Path | None
 ) -> ExitCode:
     """Print what would be done and why; changes nothing. Exits 3 where that is blocked."""
-    from kimi_prov.commands import playbooks
-    from kimi_prov.report import text
+    from kimi_prov.commands import plan as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    passed = playbooks.Passed(limit=limit, extra=extra)
-    return playbooks.plan(inventory, passed, _output(form, output), text.plan)
+    return command.run(inventory, PlaybookOptions(limit=limit, extra=extra), _output(form, output))
 
 
 @cli.command()
@@ -113,17 +111,15 @@ def plan(
     show_default=True,
 )
 @OUTPUT
-def check(targets: tuple[Path, ...], form: str, output: Path | None, **asked: Any) -> ExitCode:  # noqa: ANN401
+def check(targets: tuple[Path, ...], form: str, output: Path | None, **options: Any) -> ExitCode:  # noqa: ANN401
     """Say whether machines can serve the model, how fast, at what cost, and what is in the way.
 
     A TARGET is a spec sheet, a facts file that `probe` wrote, or an inventory, whose hosts are
     probed and not changed. Exits 3 where any of them is blocked.
     """
-    from kimi_prov import report
-    from kimi_prov.commands import check as checking
+    from kimi_prov.commands import check as command
 
-    wished = checking.asked(**asked)
-    return checking.run(targets, wished, _output(form, output), report.renderer(form))
+    return command.run(targets, command.options(**options), _output(form, output), form)
 
 
 @cli.command()
@@ -135,12 +131,12 @@ def check(targets: tuple[Path, ...], form: str, output: Path | None, **asked: An
 @click.option("--diff", is_flag=True, help="Show what changes in files.")
 @EXTRA
 @CATALOG
-def apply(inventory: Path, extra: tuple[str, ...], **passed: Any) -> ExitCode:  # noqa: ANN401
+def apply(inventory: Path, extra: tuple[str, ...], **options: Any) -> ExitCode:  # noqa: ANN401
     """Bring the machines to a served model; the same command again changes nothing."""
-    from kimi_prov.acceptance import suite
-    from kimi_prov.commands import playbooks
+    from kimi_prov.commands import apply as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    return playbooks.apply(inventory, playbooks.Passed(extra=extra, **passed), suite.stand_ins)
+    return command.run(inventory, PlaybookOptions(extra=extra, **options))
 
 
 @cli.command()
@@ -149,11 +145,10 @@ def apply(inventory: Path, extra: tuple[str, ...], **passed: Any) -> ExitCode:  
 @FORMAT
 @OUTPUT
 def verify(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
-    """Have the served model, and its port, prove themselves."""
-    from kimi_prov.commands import playbooks
-    from kimi_prov.console import documents
+    """Check that the served model answers rightly, and who can reach its port."""
+    from kimi_prov.commands import verify as command
 
-    return playbooks.verify(inventory, limit, _output(form, output), documents.verify)
+    return command.run(inventory, limit, _output(form, output))
 
 
 @cli.command()
@@ -163,10 +158,9 @@ def verify(inventory: Path, limit: str | None, form: str, output: Path | None) -
 @OUTPUT
 def status(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
     """Say what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve."""
-    from kimi_prov.commands import playbooks
-    from kimi_prov.console import documents
+    from kimi_prov.commands import status as command
 
-    return playbooks.status(inventory, limit, _output(form, output), documents.status)
+    return command.run(inventory, limit, _output(form, output))
 
 
 @cli.command()
@@ -176,12 +170,9 @@ def status(inventory: Path, limit: str | None, form: str, output: Path | None) -
 @OUTPUT
 def bench(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
     """Measure memory, the kernel and the served model, and say whether that is normal here."""
-    from kimi_prov.acceptance import bench as judging
-    from kimi_prov.commands import playbooks
-    from kimi_prov.console import documents
+    from kimi_prov.commands import bench as command
 
-    wished = _output(form, output)
-    return playbooks.bench(inventory, limit, wished, documents.bench, judging.changes)
+    return command.run(inventory, limit, _output(form, output))
 
 
 @cli.command()
@@ -190,9 +181,9 @@ def bench(inventory: Path, limit: str | None, form: str, output: Path | None) ->
 @click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted.")
 def key(inventory: Path, limit: str | None, *, rotate: bool) -> ExitCode:
     """Print `HOST KEY` for the API key that nobody has seen yet. It is shown once."""
-    from kimi_prov.commands import playbooks
+    from kimi_prov.commands import key as command
 
-    return playbooks.key(inventory, limit, rotate=rotate)
+    return command.run(inventory, limit, rotate=rotate)
 
 
 @cli.command()
@@ -201,13 +192,10 @@ def key(inventory: Path, limit: str | None, *, rotate: bool) -> ExitCode:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--purge-weights", is_flag=True, help="Remove the weights too.")
 def destroy(inventory: Path, limit: str | None, *, yes: bool, purge_weights: bool) -> ExitCode:
-    """Put the machines back as they were; the weights stay unless told otherwise."""
-    from kimi_prov.commands import playbooks
+    """Put the machines back as they were; the weights stay unless `--purge-weights` is given."""
+    from kimi_prov.commands import destroy as command
 
-    def ask(question: str) -> bool:
-        return click.confirm(question, err=True)
-
-    return playbooks.destroy(inventory, limit, confirmed=yes, purge=purge_weights, ask=ask)
+    return command.run(inventory, limit, confirmed=yes, purge=purge_weights)
 
 
 @cli.command()
@@ -215,13 +203,9 @@ def destroy(inventory: Path, limit: str | None, *, yes: bool, purge_weights: boo
 @click.option("--profile", required=True, metavar="NAME", help="lab, localhost, ...")
 def init(directory: Path, profile: str) -> None:
     """Write an inventory to start from, with its variables explained."""
-    from kimi_prov.commands import init as starter
-    from kimi_prov.console.output import say
+    from kimi_prov.commands import init as command
 
-    for file in starter.write(directory, profile):
-        sys.stdout.write(f"{file}\n")
-    first = "lab up" if profile.startswith("lab") else "plan"
-    say(f"next: edit what it says, then  kimi-prov {first} {directory}")
+    command.run(directory, profile)
 
 
 @cli.command()
@@ -230,14 +214,9 @@ def init(directory: Path, profile: str) -> None:
 @click.option("--measure", is_flag=True, help="Time memory, disk and hashing too.")
 def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
     """Describe this machine as JSON; needs no root and changes nothing."""
-    from kimi_prov.commands import probe as probing
+    from kimi_prov.commands import probe as command
 
-    if bundle is not None:
-        sys.stdout.write(f"{probing.bundle(bundle)}\n")
-        return
-    wished = _output("json", output)
-    wished.check()
-    wished.write(probing.probe(measure=measure), str)
+    command.run(_output("json", output), bundle, measure=measure)
 
 
 @cli.command()
@@ -261,18 +240,13 @@ def catalog(
     `catalog pin hf://OWNER/NAME@REVISION` writes a manifest for kimi_weights_manifest instead: size
     and SHA-256 of each file, from the hub (or from the one that HF_ENDPOINT names).
     """
-    from kimi_prov.catalog.loader import load
-    from kimi_prov.commands import catalog as showing
+    from kimi_prov.commands import catalog as command
     from kimi_prov.commands import pin
 
-    wished = _output(form, output)
-    wished.check()
     if kind == "pin":
-        made = pin.pin(name or "", token_file=hf_token_file, ca_bundle=ca_bundle)
-        wished.write(made, lambda: pin.text(made))
-        return
-    document = showing.show(load(), kind, name)
-    wished.write(document, lambda: showing.text(document))
+        pin.run(name or "", _output(form, output), hf_token_file, ca_bundle)
+    else:
+        command.run(kind, name, _output(form, output))
 
 
 @cli.group()
@@ -284,18 +258,18 @@ def lab() -> None:
 @INVENTORY
 def lab_up(inventory: Path) -> None:
     """Bring the inventory's lab hosts up; those that are up stay as they are."""
-    from kimi_prov.commands import lab as labs
+    from kimi_prov.commands import lab as command
 
-    labs.up(inventory)
+    command.up(inventory)
 
 
 @lab.command("down")
 @INVENTORY
 def lab_down(inventory: Path) -> None:
     """Take the inventory's lab away, with all that it made."""
-    from kimi_prov.commands import lab as labs
+    from kimi_prov.commands import lab as command
 
-    labs.down(inventory)
+    command.down(inventory)
 
 
 @lab.command("list")
@@ -304,18 +278,9 @@ def lab_down(inventory: Path) -> None:
 @OUTPUT
 def lab_list(inventory: Path, form: str, output: Path | None) -> None:
     """Say which lab hosts the inventory has, where they answer, and whether they are up."""
-    from kimi_prov.commands import lab as labs
+    from kimi_prov.commands import lab as command
 
-    wished = _output(form, output)
-    wished.check()
-    hosts = [asdict(host) for host in labs.list_hosts(inventory)]
-
-    def text() -> str:
-        return "\n".join(
-            "{name:<16} {kind:<7} {state:<7} {address}:{port}  {image}".format(**h) for h in hosts
-        )
-
-    wished.write({"hosts": hosts}, text)
+    command.print_hosts(inventory, _output(form, output))
 
 
 @lab.command("ssh", context_settings={"ignore_unknown_options": True})

@@ -148,11 +148,11 @@ def causes(measured: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -
                 "fix": "measure again when it is idle: uptime, top",
             }
         )
-    told = {row["id"]: row for row in reversed(findings) if row["severity"] != "pass"}
+    present = {row["id"]: row for row in reversed(findings) if row["severity"] != "pass"}
     found += [
-        {key: told[cause].get(key) or "" for key in ("title", "observed", "fix")}
+        {key: present[cause].get(key) or "" for key in ("title", "observed", "fix")}
         for cause in CAUSES
-        if cause in told
+        if cause in present
     ]
     if not found:
         found.append(
@@ -168,13 +168,13 @@ def causes(measured: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -
 def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Compare two results of one host: what was another thing then, and each figure's change."""
     then, figures = _figures(last), _figures(now)
-    asked = ("input_tokens", "output_tokens")
+    request = ("input_tokens", "output_tokens")
     differs = [
         f"{name}: {old} then, {new} now"
         for name, old, new in (
             ("model", last["model"], now["model"]),
             ("engine", _named(last), _named(now)),
-            ("tokens", *([r["serve"][key] for key in asked] for r in (last, now))),
+            ("tokens", *([r["serve"][key] for key in request] for r in (last, now))),
             ("busy", last["load"]["busy"], now["load"]["busy"]),
         )
         if old != new

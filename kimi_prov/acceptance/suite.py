@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.sizes import human
 
 if TYPE_CHECKING:
@@ -31,15 +32,15 @@ def stand_ins(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> list[str
     `variables`: the host's, of which `lab_kind` and `lab_files` say how it was made.
     """
     kind = variables.get("lab_kind")
-    said = [STAND_INS[kind]] if kind in STAND_INS else []
+    found = [STAND_INS[kind]] if kind in STAND_INS else []
     sources = [str(file.get("src", "")) for file in variables.get("lab_files") or ()]
     recordings = [text.rpartition("/")[2] for text in sources if text.startswith(_RECORDED)]
-    said += [f"nvidia-smi answers from the recording {name}" for name in recordings]
+    found += [f"nvidia-smi answers from the recording {name}" for name in recordings]
     if plan.get("stand_in"):
-        said.append(str(plan["stand_in"]["said"]))
+        found.append(str(plan["stand_in"]["said"]))
     if plan.get("model", {}).get("random_weights"):
-        said.append("the model has random weights: its answers have form and no meaning")
-    return said
+        found.append("the model has random weights: its answers have form and no meaning")
+    return found
 
 
 def vantage(
@@ -72,20 +73,11 @@ def _listed(address: str, networks: list[str]) -> bool:
     return any(found in ipaddress.ip_network(network, strict=False) for network in networks)
 
 
-def cpu_set(text: str) -> set[int]:
-    """Return the numbers in a CPU list as the kernel writes it (`0-3,8`)."""
-    numbers: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        low, _, high = part.partition("-")
-        numbers.update(range(int(low), int(high or low) + 1))
-    return numbers
-
-
 def placement(plan: dict[str, Any], seen: dict[str, Any]) -> Check:
     """Judge whether the engine's processes run and keep their memory where the plan says."""
     reports = {item["index"]: item for item in seen["instances"]}
     wrong: list[str] = []
-    said: list[str] = []
+    report: list[str] = []
     for instance in plan["instances"]:
         processes = reports.get(instance["index"], {}).get("processes", [])
         if not processes:
@@ -98,19 +90,23 @@ def placement(plan: dict[str, Any], seen: dict[str, Any]) -> Check:
         wrong += [
             f"instance {instance['index']}: {text}" for text in [*faults, *fault, *held, *small]
         ]
-        said.append(
+        report.append(
             f"instance {instance['index']}: {len(processes)} processes within CPUs "
             f"{instance['cpus'] or 'any'}, {threads}, {memory}, {huge}"
         )
-    return _check("placement", "; ".join(wrong), "; ".join(said))
+    return _check("placement", "; ".join(wrong), "; ".join(report))
+
+
+def _cpus(text: str) -> set[int]:
+    return set(parse_list(text))
 
 
 def _cpu_faults(instance: dict[str, Any], process: dict[str, Any]) -> list[str]:
     if not instance["cpus"]:
         return []
-    allowed = cpu_set(instance["cpus"])
+    allowed = _cpus(instance["cpus"])
     masks = [process["cpus"], *process.get("threads", {})]
-    outside = sorted({mask for mask in masks if cpu_set(mask) - allowed})
+    outside = sorted({mask for mask in masks if _cpus(mask) - allowed})
     if not outside:
         return []
     who = f"{process['name']} ({process['pid']})"
@@ -151,9 +147,9 @@ def _held(
     """Say how many cores have threads of their own: each worker of a kernel is held to one."""
     masks = [mask for process in processes for mask in process["threads"]]
     count = sum(n for process in processes for n in process["threads"].values())
-    cores = {cpu for cpus in map(cpu_set, masks) if len(cpus) == 1 for cpu in cpus}
+    cores = {cpu for cpus in map(_cpus, masks) if len(cpus) == 1 for cpu in cpus}
     hybrid = plan.get("hybrid")
-    bound = cpu_set(instance.get("env", {}).get("VLLM_CPU_OMP_THREADS_BIND", ""))
+    bound = _cpus(instance.get("env", {}).get("VLLM_CPU_OMP_THREADS_BIND", ""))
     wanted = hybrid["threads"] if hybrid else len(bound)
     text = f"{count} threads, {len(cores)} cores with one held to them"
     if not wanted:
@@ -165,13 +161,13 @@ def _held(
 
 def _huge(plan: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[str, list[str]]:
     """Say how much lies in huge pages: some must, where the plan asks the kernel for them."""
-    told = [process["huge_bytes"] for process in processes if process["huge_bytes"] is not None]
-    if not told:
+    sizes = [process["huge_bytes"] for process in processes if process["huge_bytes"] is not None]
+    if not sizes:
         return "the kernel tells no huge pages", []
-    text = f"{human(sum(told))} in huge pages"
+    text = f"{human(sum(sizes))} in huge pages"
     if plan["tuning"]["thp"] != "always":
         return f"{text} (none planned)", []
-    return text, [] if sum(told) else ["nothing lies in huge pages, the plan asks for them always"]
+    return text, [] if sum(sizes) else ["nothing lies in huge pages, the plan asks for them always"]
 
 
 def loopback_only(seen: dict[str, Any]) -> Check:
@@ -220,8 +216,8 @@ def outsiders(tries: list[dict[str, Any]]) -> Check:
         for found in usable
         if found["outcome"] == "connected"
     ]
-    said = [f"{found['name']} -> {found['address']}: {found['outcome']}" for found in usable]
-    return {**_check("outsider-refused", "; ".join(wrong), "; ".join(said)), "seconds": seconds}
+    report = [f"{found['name']} -> {found['address']}: {found['outcome']}" for found in usable]
+    return {**_check("outsider-refused", "; ".join(wrong), "; ".join(report)), "seconds": seconds}
 
 
 def _check(name: str, wrong: str, right: str) -> Check:
@@ -230,7 +226,7 @@ def _check(name: str, wrong: str, right: str) -> Check:
 
 
 def document(
-    *, endpoint: str, seen_from: str, why: str, checks: list[Check], said: list[str]
+    *, endpoint: str, seen_from: str, why: str, checks: list[Check], stand_ins: list[str]
 ) -> dict[str, Any]:
     """Return the verify document of one host."""
     return {
@@ -239,5 +235,5 @@ def document(
         "vantage": seen_from,
         "vantage_reason": why,
         "checks": checks,
-        "stand_ins": said,
+        "stand_ins": stand_ins,
     }

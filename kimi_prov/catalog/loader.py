@@ -8,46 +8,28 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from kimi_prov.catalog import rows as kinds
-from kimi_prov.catalog.names import forms, index, plain, unknown
-from kimi_prov.catalog.reading import HERE, Files
-from kimi_prov.catalog.rows import (
-    Architecture,
-    Broken,
-    Combination,
-    Cpu,
-    Draft,
+from kimi_prov.catalog.broken import Broken, Combination, matches
+from kimi_prov.catalog.drivers import (
+    Cuda,
+    DriverPackages,
+    DriverRelease,
+    DriverRule,
     Drivers,
-    Engine,
-    Flag,
-    FlagSet,
-    FlagState,
-    Format,
-    Gpu,
-    Model,
-    Prices,
-    System,
-    Verdict,
+    Repository,
+    TorchBuild,
 )
+from kimi_prov.catalog.engines import Engine
+from kimi_prov.catalog.flags import Flag, FlagSet, FlagState, Verdict
+from kimi_prov.catalog.hardware import Cpu, Gpu
+from kimi_prov.catalog.models import Draft, Format, Model
+from kimi_prov.catalog.names import forms, index, plain, unknown
+from kimi_prov.catalog.prices import ApiPrice, Assumption, GpuHour, MachineHour, Prices, Purchase
+from kimi_prov.catalog.reading import HERE, Files
+from kimi_prov.catalog.systems import System
+from kimi_prov.catalog.versions import between
 
 if TYPE_CHECKING:
     from kimi_prov.errors import UserError
-
-__all__ = [
-    "LOCKS",
-    "OVERLAY",
-    "Architecture",
-    "Catalogue",
-    "Combination",
-    "Cpu",
-    "Draft",
-    "Engine",
-    "Gpu",
-    "Model",
-    "System",
-    "load",
-    "unknown",
-]
 
 _T = TypeVar("_T")
 LOCKS = HERE / "locks"
@@ -83,7 +65,7 @@ class Catalogue:
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Graphics cards and modules."""
+        """GPUs."""
         return self._rows("gpus", Gpu)
 
     @cached_property
@@ -110,23 +92,23 @@ class Catalogue:
     def drivers(self) -> Drivers:
         """Drivers, CUDA and PyTorch."""
         return Drivers(
-            cuda=self._files.rows("drivers", "cuda", kinds.Cuda, ("name",)),
-            rules=self._files.rows("drivers", "rules", kinds.Rule, ("name",)),
-            packages=self._files.rows("drivers", "packages", kinds.Packages, ("name",)),
-            torch=self._files.rows("drivers", "torch", kinds.TorchBuild, ("name",)),
-            releases=self._files.rows("drivers", "releases", kinds.Release, ("name",)),
-            repositories=self._files.rows("drivers", "repositories", kinds.Repository, ("name",)),
+            cuda=self._files.rows("drivers", "cuda", Cuda, ("name",)),
+            rules=self._files.rows("drivers", "rules", DriverRule, ("name",)),
+            packages=self._files.rows("drivers", "packages", DriverPackages, ("name",)),
+            torch=self._files.rows("drivers", "torch", TorchBuild, ("name",)),
+            releases=self._files.rows("drivers", "releases", DriverRelease, ("name",)),
+            repositories=self._files.rows("drivers", "repositories", Repository, ("name",)),
         )
 
     @cached_property
     def prices(self) -> Prices:
-        """What APIs, hours, cards and power cost."""
+        """What APIs, hours, GPUs and power cost."""
         return Prices(
-            api=self._files.rows("prices", "api", kinds.ApiPrice, ("name",)),
-            gpu_hour=self._files.rows("prices", "gpu_hour", kinds.GpuHour, ("name",)),
-            machine_hour=self._files.rows("prices", "machine_hour", kinds.MachineHour, ("name",)),
-            purchase=self._files.rows("prices", "purchase", kinds.Purchase, ("name",)),
-            assumptions=self._files.rows("prices", "assumptions", kinds.Assumption, ("name",)),
+            api=self._files.rows("prices", "api", ApiPrice, ("name",)),
+            gpu_hour=self._files.rows("prices", "gpu_hour", GpuHour, ("name",)),
+            machine_hour=self._files.rows("prices", "machine_hour", MachineHour, ("name",)),
+            purchase=self._files.rows("prices", "purchase", Purchase, ("name",)),
+            assumptions=self._files.rows("prices", "assumptions", Assumption, ("name",)),
         )
 
     @cached_property
@@ -174,7 +156,7 @@ class Catalogue:
         return found
 
     def gpu(self, name: str, memory_bytes: int | None = None) -> Gpu:
-        """Find a card by any of its names; refuses others with the nearest names."""
+        """Find a GPU by any of its names; refuses others with the nearest names."""
         found = self.find_gpu(name, memory_bytes)
         if found is None:
             raise self.unknown_gpu(name)
@@ -185,7 +167,7 @@ class Catalogue:
         return unknown("CPU", name, {row.name: row.aliases for row in self.cpus})
 
     def unknown_gpu(self, name: str) -> UserError:
-        """Return the refusal of a card that is not known."""
+        """Return the refusal of a GPU that is not known."""
         return unknown("GPU", name, {row.name: row.aliases for row in self.gpus})
 
     def find_cpu(self, name: str) -> Cpu | None:
@@ -193,9 +175,9 @@ class Catalogue:
         return self._cpu_names.get(plain(name))
 
     def find_gpu(self, name: str, memory_bytes: int | None = None) -> Gpu | None:
-        """Find a card by a name as people or its driver have it; None where none is known.
+        """Find a GPU by a name as people or its driver have it; None where none is known.
 
-        Memory tells apart cards that carry one name.
+        Memory tells apart GPUs that have one name.
         """
         hits = self._gpu_names.get(plain(name))
         if memory_bytes is None or not hits:
@@ -232,7 +214,7 @@ class Catalogue:
 
     def broken_with(self, given: Combination) -> tuple[Broken, ...]:
         """Return the broken combinations that this one is."""
-        return tuple(row for row in self.broken if _holds(row, given))
+        return tuple(row for row in self.broken if matches(row, given))
 
     @cached_property
     def _cpu_names(self) -> dict[str, Cpu]:
@@ -264,45 +246,3 @@ def load(overlay: Path | None = None) -> Catalogue:
 @cache
 def _load(overlay: Path | None) -> Catalogue:
     return Catalogue(overlay)
-
-
-def number(version: str) -> tuple[int, ...]:
-    """Return a version as numbers that compare; what follows the first other text is dropped."""
-    found: list[int] = []
-    for part in version.split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        found.append(int(digits))
-        if digits != part:
-            break
-    return tuple(found)
-
-
-def between(versions: dict[str, Verdict], version: str) -> Verdict | None:
-    """Return what is known of a version, or what its two nearest neighbours agree on."""
-    if version in versions:
-        return versions[version]
-    wanted = number(version)
-    known = sorted((number(name), verdict) for name, verdict in versions.items())
-    below = [verdict for at, verdict in known if at <= wanted]
-    above = [verdict for at, verdict in known if at > wanted]
-    if below and not above:
-        return below[-1] if below[-1] == "rejected" else None
-    return below[-1] if below and below[-1] == above[0] else None
-
-
-def _holds(row: Broken, given: Combination) -> bool:
-    flags = {*given.flags, *(flag.split("=", 1)[0] for flag in given.flags)}
-    version = number(given.version)
-    return (
-        row.engine == given.engine
-        and row.variant in (None, given.variant)
-        and (row.since is None or version >= number(row.since))
-        and (row.before is None or version < number(row.before))
-        and (not row.models or given.model in row.models)
-        and (not row.formats or given.weights_format in row.formats)
-        and (not row.capabilities or given.capability in row.capabilities)
-        and (row.tensor_parallel_above or 0) < given.tensor_parallel
-        and flags.issuperset(row.flags)
-    )

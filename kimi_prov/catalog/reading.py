@@ -57,8 +57,8 @@ def not_yaml(file: Path, error: Exception, fix: str) -> UserError:
     """Say of what `parse` raised where it is and what is wrong."""
     mark = getattr(error, "problem_mark", None)
     where = f"{file}:{mark.line + 1}" if mark else str(file)
-    told = getattr(error, "problem", None) or str(error) or type(error).__name__
-    return UserError(f"{where}: not YAML: {told.splitlines()[0][:100]}", fix=fix)
+    problem = getattr(error, "problem", None) or str(error) or type(error).__name__
+    return UserError(f"{where}: not YAML: {problem.splitlines()[0][:100]}", fix=fix)
 
 
 def line_of(text: str, path: Key) -> int | None:
@@ -176,7 +176,7 @@ class Files:
         where = f"{file.name if ours else file}" + (f":{line}" if line else "")
         return UserError(
             f"the catalogue is broken: {where}: {spelled(path)}: {fault.problem}",
-            fix="reinstall kimi-prov, or mend that row" if ours else f"mend {file}",
+            fix="reinstall kimi-prov, or correct that row" if ours else f"correct {file}",
             exit_code=ExitCode.FAILED if ours else ExitCode.BAD_INPUT,
         )
 
@@ -210,7 +210,7 @@ def _parsed(path: Path, _changed: int) -> Any:  # noqa: ANN401
     try:
         return parse(text)
     except FAULTS as error:
-        raise not_yaml(path, error, f"mend {path}") from None
+        raise not_yaml(path, error, f"correct {path}") from None
 
 
 def _text(path: Path) -> str:
@@ -218,7 +218,7 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise UserError(f"{path}: cannot be read: {reason}", fix=f"mend {path}") from None
+        raise UserError(f"{path}: cannot be read: {reason}", fix=f"correct {path}") from None
 
 
 def _section(path: Path, section: str) -> list[Any]:

@@ -1,14 +1,17 @@
-"""What `kimi-prov catalog` shows: rows of one kind, or all that is known of one name."""
+"""`kimi-prov catalog`: rows of one kind, or all that is known of one name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.loader import Catalogue
+from kimi_prov.catalog.loader import Catalogue, load
 from kimi_prov.catalog.names import nearest, unknown
 from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from kimi_prov.console.output import Output
 
 SCHEMA = "kimi-prov/catalog/v1"
 Document = dict[str, Any]
@@ -52,8 +55,15 @@ _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
 }
 
 
+def run(kind: str | None, name: str | None, output: Output) -> None:
+    """Write the rows of a kind, of a name, or all."""
+    output.check()
+    document = show(load(), kind, name)
+    output.write(document, lambda: text(document))
+
+
 def show(catalogue: Catalogue, kind: str | None, name: str | None) -> Document:
-    """Return the rows asked for; without a kind all of them.
+    """Return the requested rows; without a kind all of them.
 
     Raises UserError for a kind or a name that is not known, with the nearest ones.
     """

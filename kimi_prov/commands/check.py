@@ -1,10 +1,10 @@
-"""What `kimi-prov check` does: each target becomes facts, a plan and a cost, and one document."""
+"""`kimi-prov check`: each target becomes facts, a plan and a cost, all in one document."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog import loader
@@ -13,15 +13,14 @@ from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
 from kimi_prov.report import check as documents
 from kimi_prov.report.cost import Use
-from kimi_prov.report.prices import known
+from kimi_prov.report.forms import renderer
+from kimi_prov.report.prices import for_machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kimi_prov.console.output import Output
-
-    Render = Callable[[Mapping[str, Any]], str]
 
 DEFAULT_MODEL = "kimi-k2.5"
 # What only an inventory has at its top, and what only a spec sheet has.
@@ -36,41 +35,44 @@ _RECORDED = ("lscpu.json", "cpuinfo.txt", "meminfo.txt", "nvidia-smi-q.xml")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The settings of the command line by their variable's name, only those that were given."""
+class CheckOptions:
+    """Options of the command line: settings by their variable's name, only those given."""
 
     variables: Mapping[str, Any]
     use: Use
 
 
-def asked(
+def options(
     *,
     amortise_years: float | None,
     utilisation: float | None,
     power_price: float | None,
     **named: object,
-) -> Asked:
+) -> CheckOptions:
     """Sort the options of the command line; None stands for one that was not given."""
     variables = {f"kimi_{name}": value for name, value in named.items() if value is not None}
-    return Asked(variables, Use(amortise_years, utilisation, power_price))
+    return CheckOptions(variables, Use(amortise_years, utilisation, power_price))
 
 
-def run(paths: Sequence[Path], asked: Asked, output: Output, render: Render) -> ExitCode:
-    """Judge every target and write one report; exit 3 where any of them has a blocker."""
+def run(paths: Sequence[Path], options: CheckOptions, output: Output, form: str) -> ExitCode:
+    """Judge every target and write one report; exit 3 where any of them has a blocker.
+
+    `form`: text, json, markdown or html.
+    """
     output.check()
     kinds = [(path, kind_of(path)) for path in paths]
     targets: list[dict[str, Any]] = []
     codes: list[ExitCode] = []
     for path, kind in kinds:
         if kind == "inventory":
-            found, code = _live(path, asked)
+            found, code = _live(path, options)
             codes.append(code)
             targets += found
         else:
-            targets.append(_written(path, kind, asked))
+            targets.append(_written(path, kind, options))
     if targets:
         document = documents.document(targets)
-        output.write(document, lambda: render(document))
+        output.write(document, lambda: renderer(form)(document))
         codes.append(ExitCode.OK if document["ok"] else ExitCode.BLOCKED)
     return _worst(codes)
 
@@ -113,14 +115,14 @@ def _near(path: Path) -> str:
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
-def _written(path: Path, kind: str, asked: Asked) -> dict[str, Any]:
+def _written(path: Path, kind: str, options: CheckOptions) -> dict[str, Any]:
     """Judge a target that lies here as a file."""
     facts = _facts(path, kind)
     name = str((facts.get("origin") or {}).get("name") or path.stem)
-    variables = {"kimi_model": DEFAULT_MODEL, **asked.variables}
+    variables = {"kimi_model": DEFAULT_MODEL, **options.variables}
     catalogue = loader.load()
     plan = make_plan(facts, parsing.parse(variables, host=name), catalogue)
-    return documents.target(name, facts, plan, asked.use, known(facts, catalogue))
+    return documents.target(name, facts, plan, options.use, for_machine(facts, catalogue))
 
 
 def _facts(path: Path, kind: str) -> dict[str, Any]:
@@ -137,16 +139,23 @@ def _facts(path: Path, kind: str) -> dict[str, Any]:
     return facts.read(path)
 
 
-def _live(path: Path, asked: Asked) -> tuple[list[dict[str, Any]], ExitCode]:
-    """Probe all hosts of an inventory, several at a time; nothing on them is changed."""
-    from kimi_prov.commands import playbooks  # noqa: PLC0415  (Ansible's half second)
+def _live(path: Path, options: CheckOptions) -> tuple[list[dict[str, Any]], ExitCode]:
+    """Probe and plan all hosts of an inventory, several at a time; nothing on them is changed."""
+    from kimi_prov.commands import playbook_run  # noqa: PLC0415  (Ansible's half second)
 
-    catalogue = loader.load()
-    probed, code = playbooks.probe(path, asked.variables, default_model=DEFAULT_MODEL)
-    return [
-        documents.target(host, facts, plan, asked.use, known(facts, catalogue))
-        for host, (facts, plan) in probed.items()
-    ], code
+    inventory, request = playbook_run.prepare(
+        "check", "plan", path, playbook_run.PlaybookOptions(), options.variables
+    )
+    if not any("kimi_model" in found for found in inventory.hosts.values()):
+        request = replace(request, variables={"kimi_model": DEFAULT_MODEL, **options.variables})
+    finished = playbook_run.run(request, inventory)
+    catalogue, outcome = loader.load(), finished.outcome
+    targets = []
+    for host, plan in outcome.plans.items():
+        facts = outcome.facts[host]
+        prices = for_machine(facts, catalogue)
+        targets.append(documents.target(host, facts, plan, options.use, prices))
+    return targets, playbook_run.conclude(finished)
 
 
 def _worst(codes: Sequence[ExitCode]) -> ExitCode:

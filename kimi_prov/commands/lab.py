@@ -1,4 +1,4 @@
-"""`kimi-prov lab up|down|list|ssh`, and the hands that tests need: power and cable of one host."""
+"""`kimi-prov lab up|down|list|ssh`, and for tests the power and network cable of one host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from kimi_prov.errors import ExitCode, UserError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from kimi_prov.console.output import Output
     from kimi_prov.lab.shell import Say
 
 
@@ -102,6 +103,19 @@ def down(path: Path, report: Say = say) -> None:
 def list_hosts(path: Path) -> list[HostReport]:
     """Say of each lab host of the inventory what it runs as, where it answers, and its state."""
     return _list(inventory.load(path))
+
+
+def print_hosts(path: Path, output: Output) -> None:
+    """Write `list_hosts`, one host a line."""
+    output.check()
+    hosts = [asdict(host) for host in list_hosts(path)]
+
+    def text() -> str:
+        return "\n".join(
+            "{name:<16} {kind:<7} {state:<7} {address}:{port}  {image}".format(**h) for h in hosts
+        )
+
+    output.write({"hosts": hosts}, text)
 
 
 def ssh_command(path: Path, host_name: str, command: Sequence[str] = ()) -> list[str]:

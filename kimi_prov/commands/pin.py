@@ -21,11 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kimi_prov.console.output import Output
+
 _HUB = "https://huggingface.co"
 _ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 # A file that the hub keeps outside of its large storage is small.
 _SMALL_BYTES = 64 << 20
 _PART = 1 << 20
+
+
+def run(address: str, output: Output, token_file: Path | None, ca_bundle: Path | None) -> None:
+    """Write the manifest of `hf://OWNER/NAME@REVISION`."""
+    output.check()
+    document = pin(address, token_file=token_file, ca_bundle=ca_bundle)
+    output.write(document, lambda: text(document))
 
 
 def pin(
@@ -103,13 +112,13 @@ def _entry(row: Mapping[str, Any], web: Web, base: str, headers: dict[str, str])
     large = row.get("lfs")
     if large:
         return manifests.Entry(path, int(large["size"]), sha256=str(large["sha256"]))
-    told = manifests.Entry(path, int(row["size"]), git_sha1=str(row["blobId"]))
-    hasher = told.hasher()
-    body = _read(web, f"{base}/{quote(path)}", headers, min(told.size, _SMALL_BYTES))
+    entry = manifests.Entry(path, int(row["size"]), git_sha1=str(row["blobId"]))
+    hasher = entry.hasher()
+    body = _read(web, f"{base}/{quote(path)}", headers, min(entry.size, _SMALL_BYTES))
     hasher.update(body)
-    if len(body) != told.size or not hasher.matches():
+    if len(body) != entry.size or not hasher.matches():
         raise HostError(f"{path}: the bytes that came are not those that the hub names")
-    return manifests.Entry(path, told.size, sha256=hasher.sha256())
+    return manifests.Entry(path, entry.size, sha256=hasher.sha256())
 
 
 def _read(web: Web, url: str, headers: dict[str, str], most: int) -> bytes:

@@ -1,7 +1,8 @@
-"""What `kimi-prov probe` does."""
+"""`kimi-prov probe`: describe this machine."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.probe import collect as target_probe
@@ -10,6 +11,17 @@ from kimi_prov.packaging.zipapp import build_zipapp
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kimi_prov.console.output import Output
+
+
+def run(output: Output, zipapp: Path | None, *, measure: bool) -> None:
+    """Write this machine's facts, or the zipapp that does so elsewhere."""
+    if zipapp is not None:
+        sys.stdout.write(f"{bundle(zipapp)}\n")
+        return
+    output.check()
+    output.write(probe(measure=measure), str)
 
 
 def probe(*, measure: bool = False) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kimi_prov.console.phases import Phase, Tracker
+from kimi_prov.contract.durations import duration
 from kimi_prov.runner import progress
 from kimi_prov.runner.events import Diff
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from kimi_prov.runner.events import Event
-    from kimi_prov.runner.progress import Update
+    from kimi_prov.runner.progress import ProgressUpdate
 
 _BAR = 20
 _MARKS = {"done": ("✓", "green"), "failed": ("✗", "red"), "stopped": ("-", "yellow")}
@@ -42,7 +43,7 @@ class LiveScreen:
     def start(self, title: str) -> None:
         """Open the live region."""
         self._console.print(Text(title, style="bold"), overflow="ellipsis", no_wrap=True)
-        self._unsay_control_c()
+        self._hide_control_c()
         self._live = Live(
             console=self._console,
             auto_refresh=False,
@@ -61,7 +62,7 @@ class LiveScreen:
         if isinstance(event, Diff):
             self.say(f"{event.host}:\n{event.text}")
 
-    def progress(self, update: Update) -> None:
+    def progress(self, update: ProgressUpdate) -> None:
         """Remember the bar."""
         self._tracker.progress(update)
 
@@ -86,7 +87,7 @@ class LiveScreen:
         for host, phase in self._tracker.finish():
             self._print_end(host, phase)
 
-    def _unsay_control_c(self) -> None:
+    def _hide_control_c(self) -> None:
         """Keep the terminal from writing ^C into the region, which would move it by a line."""
         try:
             self._terminal = termios.tcgetattr(sys.stdin.fileno())
@@ -101,7 +102,7 @@ class LiveScreen:
         line = Text(f"{mark} ", style=style)
         line.append(f"{host:<{min(self._width, 24)}}  ", style="default")
         line.append(f"{phase.name:<12} ", style="default")
-        line.append(f"{progress.duration(phase.seconds):>8}", style="default")
+        line.append(f"{duration(phase.seconds):>8}", style="default")
         if phase.verdict == "stopped":
             line.append("  stopped", style="yellow")
         elif phase.changed:
@@ -136,13 +137,13 @@ class LiveScreen:
             host,
             Text(phase.name, style="cyan"),
             Text(now),
-            Text(progress.duration(phase.seconds), style="dim"),
+            Text(duration(phase.seconds), style="dim"),
         )
         if update is None or not update.total_bytes:
             return [grid]
         return [grid, self._bar(update)]
 
-    def _bar(self, update: Update) -> RenderableType:
+    def _bar(self, update: ProgressUpdate) -> RenderableType:
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=1)
         grid.add_column(width=_BAR)

@@ -20,7 +20,7 @@ Format = Literal["text", "json"]
 
 @dataclass(frozen=True)
 class Output:
-    """The reader's wishes: format, and a file in place of standard output."""
+    """What the reader chose: format, and a file in place of standard output."""
 
     format: Format = "text"
     file: Path | None = None

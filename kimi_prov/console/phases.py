@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from kimi_prov.runner import progress
-from kimi_prov.runner.events import Began, Ended
+from kimi_prov.contract.durations import duration
+from kimi_prov.runner.events import TaskFinished, TaskStarted
 
 if TYPE_CHECKING:
     from kimi_prov.runner.events import Event
-    from kimi_prov.runner.progress import Update
+    from kimi_prov.runner.progress import ProgressUpdate
 
 
 class Phase:
@@ -23,7 +23,7 @@ class Phase:
         self.task_started = self.started
         self.changed = 0
         self.failed = False
-        self.update: Update | None = None
+        self.update: ProgressUpdate | None = None
         self.ended: float | None = None
 
     @property
@@ -49,7 +49,7 @@ class Tracker:
     def take(self, event: Event) -> tuple[str, Phase] | None:
         """Take an event in; return the host and the phase that it ended, if it did."""
         ended = None
-        if isinstance(event, Began):
+        if isinstance(event, TaskStarted):
             now = self.current.get(event.host)
             if now is None or now.name != event.phase:
                 if now is not None and now.name != "other":
@@ -57,7 +57,7 @@ class Tracker:
                 self.current[event.host] = Phase(event.phase, event.task)
             else:
                 now.task, now.task_started, now.ended = event.task, time.monotonic(), None
-        elif isinstance(event, Ended) and event.host in self.current:
+        elif isinstance(event, TaskFinished) and event.host in self.current:
             phase = self.current[event.host]
             phase.changed += event.status == "changed"
             phase.ended = time.monotonic()
@@ -81,7 +81,7 @@ class Tracker:
             if phase.ended is None or host not in self._failed
         ]
 
-    def progress(self, update: Update) -> None:
+    def progress(self, update: ProgressUpdate) -> None:
         """Remember how far long work is."""
         if update.host in self.current:
             self.current[update.host].update = update
@@ -93,8 +93,8 @@ class Tracker:
         return left
 
 
-def ending(host: str, phase: Phase, width: int) -> str:
+def phase_line(host: str, phase: Phase, width: int) -> str:
     """Write one ended phase as a line."""
     count = f", {phase.changed} changed" if phase.changed else ""
-    took = progress.duration(phase.seconds)
+    took = duration(phase.seconds)
     return f"{host:<{width}}  {phase.name:<12} {phase.verdict} in {took}{count}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
 from kimi_prov.errors import ExitCode
-from kimi_prov.runner import progress
 from kimi_prov.runner.failure_reasons import LOG
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.runner.failure_reasons import Failure
-    from kimi_prov.runner.outcome import HostFinding, Outcome, Phase
+    from kimi_prov.runner.outcome import HostFinding, Outcome, PhaseTime
 
 _KIND = {
     ExitCode.BLOCKED: "blocked",
@@ -85,15 +85,15 @@ def times(outcome: Outcome) -> str:
         lines += [_time(phase, outcome.wall_seconds) for phase in spent]
         rest = outcome.wall_seconds - sum(phase.seconds for phase in spent)
         if rest >= 0.05:
-            lines.append(f"    {'waiting, Ansible itself':<24} {progress.duration(rest):>8}")
-    lines.append(f"  {'in all':<26} {progress.duration(outcome.wall_seconds):>8}")
+            lines.append(f"    {'waiting, Ansible itself':<24} {duration(rest):>8}")
+    lines.append(f"  {'in all':<26} {duration(outcome.wall_seconds):>8}")
     return "\n".join(lines)
 
 
-def _time(phase: Phase, wall: float) -> str:
+def _time(phase: PhaseTime, wall: float) -> str:
     bar = "#" * (round(phase.seconds * 30 / wall) if wall else 0)
     changed = f" ({phase.changed} changed)" if phase.changed else ""
-    took = progress.duration(phase.seconds)
+    took = duration(phase.seconds)
     return f"    {phase.phase:<24} {took:>8} {bar}{changed}".rstrip()
 
 
@@ -103,7 +103,7 @@ def endpoint(plan: Mapping[str, Any], address: str) -> str:
     return f"https://{shown}:{plan['proxy']['port']}/v1"
 
 
-def served(plan: Mapping[str, Any], host: str, address: str, said: Sequence[str]) -> str:
+def served(plan: Mapping[str, Any], host: str, address: str, stand_ins: Sequence[str]) -> str:
     """Write what a host serves now, and what in that is a stand-in."""
     engine, model = plan["engine"], plan["model"]
     about = f"{model['name']}, {human(model['bytes'])}, context {model['context']}"
@@ -115,7 +115,7 @@ def served(plan: Mapping[str, Any], host: str, address: str, said: Sequence[str]
     ]
     notes = [
         textwrap.fill(f"note      {text}", 80, initial_indent=" " * 4, subsequent_indent=" " * 14)
-        for text in said
+        for text in stand_ins
     ]
     return "\n".join(lines + notes)
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.catalog.loader import Catalogue, Gpu
+    from kimi_prov.catalog.hardware import Gpu
+    from kimi_prov.catalog.loader import Catalogue
 
 
 def recognised(facts: Mapping[str, Any], catalogue: Catalogue) -> Mapping[str, Any]:

@@ -11,7 +11,8 @@ from kimi_prov.contract.cpu_lists import parse_list
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.catalog.loader import Catalogue, Cpu, Gpu
+    from kimi_prov.catalog.hardware import Cpu, Gpu
+    from kimi_prov.catalog.loader import Catalogue
 
 # Total memory differs by some MiB between two boots of a machine; a plan must not.
 _STEP = 1 << 28

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kimi_prov.catalog.loader import Catalogue, Cpu, Gpu
+    from kimi_prov.catalog.hardware import Cpu, Gpu
+    from kimi_prov.catalog.loader import Catalogue
 
 SCHEMA = "kimi-prov/spec/v1"
 _FACTS = "kimi-prov/facts/v1"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Engine, Model
+    from kimi_prov.catalog.engines import Engine
+    from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Python
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.catalog.loader import Catalogue, Engine
-    from kimi_prov.catalog.rows import Repository
+    from kimi_prov.catalog.drivers import Repository
+    from kimi_prov.catalog.engines import Engine
+    from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings

@@ -31,7 +31,8 @@ from kimi_prov.planner.throughput import prediction
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.catalog.loader import Catalogue, Model
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.models import Model
     from kimi_prov.planner.decisions import Budget, Choice, Converted, Placement, RamDisk, Weights
     from kimi_prov.planner.settings.parsing import Settings
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kimi_prov.catalog.loader import number
+from kimi_prov.catalog.versions import number
 from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.memory import gpu as graphics
 from kimi_prov.planner.registry import DEFINITIONS
@@ -18,7 +18,8 @@ from kimi_prov.planner.registry import DEFINITIONS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kimi_prov.catalog.rows import Gpu, Purchase
+    from kimi_prov.catalog.hardware import Gpu
+    from kimi_prov.catalog.prices import Purchase
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.registry.definition import Remedy
     from kimi_prov.planner.rules.context import PlanContext

@@ -17,7 +17,8 @@ from kimi_prov.contract.sizes import human
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kimi_prov.report import view
+    from kimi_prov.report.formats import Span
+    from kimi_prov.report.memory_bars import Bar
 
 _BAR_HEIGHT = 26
 _ROW_HEIGHT = 30
@@ -79,7 +80,7 @@ class Scale:
         return [value for value in found if self.low <= value <= self.high]
 
 
-def stacked(bar: view.Bar) -> Markup:
+def stacked(bar: Bar) -> Markup:
     """Draw how one memory is shared out, with a line at its end where it does not fit."""
     most = max(bar.total, bar.needed, 1)
     parts, left = [], 0.0
@@ -100,8 +101,8 @@ def stacked(bar: view.Bar) -> Markup:
     if bar.needed > bar.total:
         end = _percent(bar.total / most)
         parts.append(element("line", x1=end, x2=end, y1=0, y2=_BAR_HEIGHT, class_="limit"))
-    said = ", ".join(f"{part.label} {human(part.size)}" for part in bar.segments)
-    return _svg(_BAR_HEIGHT, parts, label=f"{bar.label}, {human(bar.total)}: {said}")
+    description = ", ".join(f"{part.label} {human(part.size)}" for part in bar.segments)
+    return _svg(_BAR_HEIGHT, parts, label=f"{bar.label}, {human(bar.total)}: {description}")
 
 
 def swatch(kind: str) -> Markup:
@@ -110,7 +111,7 @@ def swatch(kind: str) -> Markup:
     return element("svg", part, width=12, height=12, class_="swatch", aria_hidden="true")
 
 
-def spans(rows: Sequence[view.Span]) -> tuple[list[Markup], Markup, bool]:
+def spans(rows: Sequence[Span]) -> tuple[list[Markup], Markup, bool]:
     """Draw ranges over one scale: a picture for each row, the axis, whether it is logarithmic."""
     scale = Scale.over(
         value for row in rows for value in (row.low, row.expected, row.high) if value is not None
@@ -119,7 +120,7 @@ def spans(rows: Sequence[view.Span]) -> tuple[list[Markup], Markup, bool]:
     return [_span(row, scale, ticks) for row in rows], _axis(scale, ticks), scale.log
 
 
-def _span(row: view.Span, scale: Scale, ticks: Sequence[float]) -> Markup:
+def _span(row: Span, scale: Scale, ticks: Sequence[float]) -> Markup:
     middle = _ROW_HEIGHT / 2
     parts = [_grid(scale.place(tick), _ROW_HEIGHT) for tick in ticks]
     if row.low is not None and row.high is not None:
@@ -214,8 +215,9 @@ def capacity(points: Sequence[tuple[int, int]], context: int, requests: int) -> 
             class_="planned",
         )
     )
-    said = ", ".join(f"{number:,} of {tokens:,}" for tokens, number in points)
-    return _svg(_PLOT_HEIGHT, parts, label=f"Requests that fit at once, by tokens of each: {said}")
+    description = ", ".join(f"{number:,} of {tokens:,}" for tokens, number in points)
+    label = f"Requests that fit at once, by tokens of each: {description}"
+    return _svg(_PLOT_HEIGHT, parts, label=label)
 
 
 def _short(tokens: int) -> str:

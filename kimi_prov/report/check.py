@@ -10,7 +10,9 @@ from kimi_prov.report import cost
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.report.cost import Known, Use
+    from kimi_prov.report.cost import MachinePrices, Use
+
+    Target = Mapping[str, Any]
 
 SCHEMA = "kimi-prov/check/v1"
 _KINDS = {
@@ -36,7 +38,7 @@ def document(targets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def target(
-    name: str, facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: Known
+    name: str, facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: MachinePrices
 ) -> dict[str, Any]:
     """Judge one target. The plan is the planner's own, its findings included."""
     costs, assumed = cost.of(facts, plan, use, known)
@@ -59,11 +61,11 @@ def _origin(facts: Mapping[str, Any]) -> list[dict[str, str]]:
         rows.append(_row("The machine", _KINDS.get(origin["kind"], origin["kind"]), detail))
     by_source: dict[str, list[str]] = {}
     for key, source in (facts.get("origins") or {}).items():
-        # What the sheet itself says is no assumption; like parts are told once.
+        # What the sheet itself says is no assumption; like parts are listed once.
         if source != "sheet":
             by_source.setdefault(str(source), []).append(re.sub(r"\[\d+\]", "", str(key)))
     rows += [
-        _row("Not told, filled in", ", ".join(dict.fromkeys(keys)), source)
+        _row("Not given, filled in", ", ".join(dict.fromkeys(keys)), source)
         for source, keys in by_source.items()
     ]
     return rows

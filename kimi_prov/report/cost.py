@@ -36,7 +36,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Rate:
-    """A figure with its source; the unit is told where it is used."""
+    """A figure with its source; the unit stands where it is used."""
 
     value: float
     source: str
@@ -54,34 +54,34 @@ class Api:
 
 
 @dataclass(frozen=True)
-class Known:
+class MachinePrices:
     """What the catalogue knows about one machine's money and power.
 
     `power_kw` is the draw at full work with cooling, `usual_rent` dollars an hour for its GPUs,
-    `assumed` the figures that nobody told us: amortise, utilisation, electricity,
-    input_per_output, idle_power.
+    `usual_gpu_price` the lowest and highest price of all its GPUs, with the source, `assumed` the
+    figures that nobody gave: amortise, utilisation, electricity, input_per_output, idle_power.
     """
 
     assumed: Mapping[str, Rate]
     apis: Sequence[Api] = ()
     power_kw: Rate | None = None
     usual_rent: Rate | None = None
-    usual_cards: tuple[float, float, str] | None = None
+    usual_gpu_price: tuple[float, float, str] | None = None
 
 
 @dataclass
-class _Told:
-    """What is said beside the figures: assumptions, and what stays unknown."""
+class _Notes:
+    """What stands beside the figures: assumptions, and what stays unknown."""
 
-    known: Known
+    known: MachinePrices
     rows: list[dict[str, str]] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
-    def note(self, what: str, value: str, source: str) -> None:
+    def add(self, what: str, value: str, source: str) -> None:
         self.rows.append({"what": what, "value": value, "source": source})
 
     def chosen(self, name: str, given: float | None) -> Rate:
-        """Give what the reader asked for, else the catalogue's assumption."""
+        """Give what the command line has, else the catalogue's assumption."""
         return self.known.assumed[name] if given is None else Rate(given, "given by the reader")
 
 
@@ -97,30 +97,30 @@ class _Hour:
 
 
 def of(
-    facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: Known
+    facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: MachinePrices
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """Return the cost of one target, and every assumption that went into it with its source."""
     own = plan.get("power")
     if own:
         known = replace(known, power_kw=Rate(float(own["kw"]), str(own["source"])))
-    told = _Told(known)
-    utilisation = told.chosen("utilisation", use.utilisation)
+    notes = _Notes(known)
+    utilisation = notes.chosen("utilisation", use.utilisation)
     inputs = known.assumed["input_per_output"]
-    hour, parts = _hour(facts.get("price") or {}, use, utilisation.value, told)
-    rate = _rate(plan, inputs.value, told)
+    hour, parts = _hour(facts.get("price") or {}, use, utilisation.value, notes)
+    rate = _rate(plan, inputs.value, notes)
     apis = _comparable(str(plan["model"]["name"]), known.apis)
     if rate["expected"]:
         many = plan["throughput"]["concurrency"]
-        told.note(
+        notes.add(
             "Use",
             f"{utilisation.value:.0%} of all hours, then {many} requests at once",
             utilisation.source,
         )
-        told.note(
+        notes.add(
             "Input", f"{inputs.value:g} tokens for each output token, none cached", inputs.source
         )
     for api in apis:
-        told.note(
+        notes.add(
             f"API price of {api.name}",
             f"${api.input_usd:,.2f} per million input tokens, ${api.output_usd:,.2f} output",
             api.source,
@@ -137,38 +137,38 @@ def of(
             for api in apis
         ],
         "by_use": _by_use(hour, rate, [_worth(api, inputs.value) for api in apis[:1]]),
-        "unknown": told.unknown,
+        "unknown": notes.unknown,
     }
-    return document, told.rows
+    return document, notes.rows
 
 
 def _hour(
-    price: Mapping[str, Any], use: Use, utilisation: float, told: _Told
+    price: Mapping[str, Any], use: Use, utilisation: float, notes: _Notes
 ) -> tuple[_Hour | None, dict[str, Any]]:
     """Give the cost of an hour and its parts; a part that is not known is null and named."""
     purchase, rent = price.get("purchase_usd"), price.get("hourly_usd")
-    known = told.known
+    known = notes.known
     years, power_price = None, None
     parts: dict[str, float | None] = {"purchase": None, "power": None, "rent": None}
     hour: _Hour | None = None
     if rent is not None:
-        told.note("Rent", f"${rent:,.2f} an hour at all hours, power included", "the quote")
+        notes.add("Rent", f"${rent:,.2f} an hour at all hours, power included", "the quote")
         parts["rent"] = float(rent)
         hour = _Hour(float(rent))
     elif purchase is not None:
-        years = told.chosen("amortise", use.amortise_years)
-        power_price = told.chosen("electricity", use.power_price)
-        told.note("Purchase", f"${purchase:,.0f}", "the quote")
-        told.note("Amortisation", f"{years.value:g} years, {_FREE_OF_INTEREST}", years.source)
-        told.note("People, network, rack space", "not counted", "a site's own")
+        years = notes.chosen("amortise", use.amortise_years)
+        power_price = notes.chosen("electricity", use.power_price)
+        notes.add("Purchase", f"${purchase:,.0f}", "the quote")
+        notes.add("Amortisation", f"{years.value:g} years, {_FREE_OF_INTEREST}", years.source)
+        notes.add("People, network, rack space", "not counted", "a site's own")
         paid_off = purchase / (years.value * HOURS_A_YEAR)
-        hour = _with_power(paid_off, power_price, told)
+        hour = _with_power(paid_off, power_price, notes)
         parts["purchase"] = paid_off
         if known.power_kw is not None:
             parts["power"] = hour.at(utilisation) - paid_off
     else:
-        told.unknown.append("price: the target names neither a purchase price nor an hourly one")
-    rented, cards = known.usual_rent, known.usual_cards
+        notes.unknown.append("price: the target names neither a purchase price nor an hourly one")
+    rented, sold = known.usual_rent, known.usual_gpu_price
     return hour, {
         "purchase_usd": purchase,
         "amortise_years": years and years.value,
@@ -181,23 +181,23 @@ def _hour(
         else [],
         "usual_rent_usd_per_hour": rented and _rounded(rented.value),
         "usual_rent_source": rented and rented.source,
-        "usual_cards_usd": cards and {"low": cards[0], "high": cards[1], "source": cards[2]},
+        "usual_cards_usd": sold and {"low": sold[0], "high": sold[1], "source": sold[2]},
     }
 
 
-def _with_power(purchase: float, price: Rate, told: _Told) -> _Hour:
-    power, idle = told.known.power_kw, told.known.assumed["idle_power"]
+def _with_power(purchase: float, price: Rate, notes: _Notes) -> _Hour:
+    power, idle = notes.known.power_kw, notes.known.assumed["idle_power"]
     if power is None:
-        told.unknown.append("power: the catalogue has no figure for this machine; it is left out")
+        notes.unknown.append("power: the catalogue has no figure for this machine; it is left out")
         return _Hour(purchase)
-    told.note("Power", f"{power.value:.2f} kW at full work", power.source)
-    told.note("Power when idle", f"{idle.value:.0%} of that", idle.source)
-    told.note("Price of power", f"${price.value:g} a kWh", price.source)
+    notes.add("Power", f"{power.value:.2f} kW at full work", power.source)
+    notes.add("Power when idle", f"{idle.value:.0%} of that", idle.source)
+    notes.add("Price of power", f"${price.value:g} a kWh", price.source)
     full = power.value * price.value
     return _Hour(purchase + full * idle.value, full * (1 - idle.value))
 
 
-def _rate(plan: Mapping[str, Any], inputs: float, told: _Told) -> dict[str, float | None]:
+def _rate(plan: Mapping[str, Any], inputs: float, notes: _Notes) -> dict[str, float | None]:
     """Output tokens a second at full load, when the same machine has to read the input too.
 
     A second goes to writing at the aggregate speed or to reading at the prefill speed. Engines
@@ -206,17 +206,17 @@ def _rate(plan: Mapping[str, Any], inputs: float, told: _Told) -> dict[str, floa
     speed = plan["throughput"]
     writing, reading = speed["aggregate_tok_s"], speed["prefill_tok_s"]
     if not writing["expected"]:
-        told.unknown.append("speed: the plan has no estimate for this machine")
+        notes.unknown.append("speed: the plan has no estimate for this machine")
         return dict(_UNKNOWN)
     if not reading["expected"]:
-        told.unknown.append("time to read the input: the plan has no estimate of it")
+        notes.unknown.append("time to read the input: the plan has no estimate of it")
     found = {
         key: _rounded(1 / (1 / writing[key] + (inputs / reading[key] if reading[key] else 0)))
         if writing[key]
         else None
         for key in _SPAN
     }
-    told.note(
+    notes.add(
         "Output at full work",
         f"{found['expected']:,.0f} tokens/s, the time to read the input included",
         f"the plan's estimate of speed: {speed['basis']}",

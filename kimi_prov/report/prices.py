@@ -4,44 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.report.cost import Api, Known, Rate
+from kimi_prov.report.cost import Api, MachinePrices, Rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.catalog.hardware import Cpu, Gpu
     from kimi_prov.catalog.loader import Catalogue
-    from kimi_prov.catalog.rows import Cpu, Gpu, GpuHour
+    from kimi_prov.catalog.prices import GpuHour
 
 
-def known(facts: Mapping[str, Any], catalogue: Catalogue) -> Known:
+def for_machine(facts: Mapping[str, Any], catalogue: Catalogue) -> MachinePrices:
     """Look up prices and power of the machine that the facts describe."""
     prices = catalogue.prices
     assumed = {row.name: Rate(row.value, row.source) for row in prices.assumptions}
-    cards = _cards(facts, catalogue)
+    gpus = _gpus(facts, catalogue)
     hours = {row.name: row for row in prices.gpu_hour}
-    known_hours = [hours[card.name] for card in cards or () if card.name in hours]
-    complete = known_hours if cards and len(known_hours) == len(cards) else []
-    return Known(
+    known_hours = [hours[gpu.name] for gpu in gpus or () if gpu.name in hours]
+    complete = known_hours if gpus and len(known_hours) == len(gpus) else []
+    return MachinePrices(
         assumed=assumed,
         apis=[
             Api(row.name, row.model, row.input_usd_per_mtok, row.output_usd_per_mtok, row.source)
             for row in prices.api
         ],
-        power_kw=_all_in(complete) or _added_up(facts, cards, catalogue, assumed),
-        usual_rent=_rent(complete) or _seen(cards, catalogue),
-        usual_cards=_sold(cards, catalogue),
+        power_kw=_all_in(complete) or _added_up(facts, gpus, catalogue, assumed),
+        usual_rent=_rent(complete) or _seen(gpus, catalogue),
+        usual_gpu_price=_sold(gpus, catalogue),
     )
 
 
-def _cards(facts: Mapping[str, Any], catalogue: Catalogue) -> list[Gpu] | None:
-    """Find the machine's cards in the catalogue; None where one of them is not there."""
+def _gpus(facts: Mapping[str, Any], catalogue: Catalogue) -> list[Gpu] | None:
+    """Find the machine's GPUs in the catalogue; None where one of them is not there."""
     found = []
-    for gpu in facts.get("gpus") or ():
-        size = gpu.get("memory_bytes") or gpu.get("memory_total_bytes")
-        card = catalogue.find_gpu(str(gpu.get("model") or gpu.get("name_raw") or ""), size)
-        if card is None:
+    for part in facts.get("gpus") or ():
+        size = part.get("memory_bytes") or part.get("memory_total_bytes")
+        gpu = catalogue.find_gpu(str(part.get("model") or part.get("name_raw") or ""), size)
+        if gpu is None:
             return None
-        found.append(card)
+        found.append(gpu)
     return found
 
 
@@ -55,20 +56,20 @@ def _all_in(hours: Sequence[GpuHour]) -> Rate | None:
 
 def _added_up(
     facts: Mapping[str, Any],
-    cards: Sequence[Gpu] | None,
+    gpus: Sequence[Gpu] | None,
     catalogue: Catalogue,
     assumed: Mapping[str, Rate],
 ) -> Rate | None:
-    """Add up what processors and cards may draw, the rest of the machine, and cooling."""
+    """Add up what processors and GPUs may draw, the rest of the machine, and cooling."""
     cpu = facts.get("cpu") or {}
     row: Cpu | None = catalogue.find_cpu(str(cpu.get("catalogue_name") or cpu.get("model") or ""))
-    if row is None or row.tdp_w is None or cards is None or any(c.tdp_w is None for c in cards):
+    if row is None or row.tdp_w is None or gpus is None or any(c.tdp_w is None for c in gpus):
         return None
     rest, cooling = assumed["machine_power"], assumed["cooling"]
-    watts = (cpu.get("sockets") or 1) * row.tdp_w + sum(card.tdp_w or 0 for card in cards)
+    watts = (cpu.get("sockets") or 1) * row.tdp_w + sum(gpu.tdp_w or 0 for gpu in gpus)
     return Rate(
         (watts + rest.value) * cooling.value / 1000,
-        f"design power of processors and cards, {rest.value:g} W for the rest ({rest.source}), "
+        f"design power of processors and GPUs, {rest.value:g} W for the rest ({rest.source}), "
         f"times {cooling.value:g} for cooling ({cooling.source})",
     )
 
@@ -79,18 +80,18 @@ def _rent(hours: Sequence[GpuHour]) -> Rate | None:
     return Rate(sum(row.neocloud_usd for row in hours), hours[0].source)
 
 
-def _seen(cards: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
-    """Find a whole machine with these cards that was seen for rent."""
-    names = [card.name for card in cards or ()]
+def _seen(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
+    """Find a whole machine with these GPUs that was seen for rent."""
+    names = [gpu.name for gpu in gpus or ()]
     for row in catalogue.prices.machine_hour:
         if names == [row.gpu] * row.gpus:
             return Rate(row.usd, f"{row.name}: {row.source}")
     return None
 
 
-def _sold(cards: Sequence[Gpu] | None, catalogue: Catalogue) -> tuple[float, float, str] | None:
+def _sold(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> tuple[float, float, str] | None:
     rows = {row.name: row for row in catalogue.prices.purchase}
-    found = [rows[card.name] for card in cards or () if card.name in rows]
-    if not cards or len(found) < len(cards):
+    found = [rows[gpu.name] for gpu in gpus or () if gpu.name in rows]
+    if not gpus or len(found) < len(gpus):
         return None
     return sum(r.low_usd for r in found), sum(r.high_usd for r in found), found[0].source

@@ -1,162 +1,122 @@
-"""A plan and its findings as text for a terminal of 80 columns."""
+"""A check document as text for a terminal of 80 columns."""
 
 from __future__ import annotations
 
-import shlex
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
-from kimi_prov.report import view
+from kimi_prov.report.assumptions import assumptions
+from kimi_prov.report.capacity import capacity
+from kimi_prov.report.comparison import table
+from kimi_prov.report.cost_text import money_sentences
+from kimi_prov.report.findings import blockers, of_severity, remediation_cost
+from kimi_prov.report.formats import UNKNOWN, clean, figure, money
+from kimi_prov.report.memory_bars import memory
+from kimi_prov.report.terminal import findings, wrap
+from kimi_prov.report.verdict import STATUS, status, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
-_WIDTH = 80
-_LABEL = 14
-_MARKS = {"blocker": "BLOCKER", "warning": "warning", "info": "info", "pass": "ok"}
+    from kimi_prov.report.memory_bars import Bar
+
+_BAR = 40
+_LABEL = 42
+# Name, verdict, context, speed of one request, cost of a million output tokens.
+_COLUMNS = "{:<28} {:<20} {:>7} {:>9} {:>11}"
+_FILL = {"weights": "#", "cache": "=", "overhead": "+", "ramdisk": "%", "free": "."}
 
 
-def plan(document: Mapping[str, Any]) -> str:
-    """Describe one host's plan: every decision with its reason, then the findings."""
-    engine, model, ram = document["engine"], document["model"], document["ram_disk"]
-    memory, tuning, proxy = document["memory"], document["tuning"], document["proxy"]
-    warm = document["warm"]
-    replaced = document.get("stand_in")
-    lines = [
-        *_row("STAND-IN", replaced["said"] if replaced else None),
-        *_row("model", f"{model['name']} ({model['weights_format']}, {human(model['bytes'])})"),
-        *_row("", "random weights: it talks nonsense" if model["random_weights"] else None),
-        *_row("weights from", document["weights"]["source"]),
-        *_row("weights at", model["dir"]),
-        *_row("engine", _engine(engine)),
-        *_row("", engine["reason"] if not replaced else None),
-        *_row("context", f"{model['context']} tokens, cache for {memory['kv_tokens_max']} in all"),
-        *_row("memory", _memory(memory)),
-        *_row("RAM disk", "no" if not ram["enabled"] else human(ram["size_bytes"])),
-        *_row("", ram["reason"]),
-        *_row("page cache", warm["reason"] if warm["enabled"] else None),
-        *_row(
-            "disk", f"{human(document['disk']['required_bytes'])} below {document['disk']['path']}"
-        ),
-        *_row("parallel", _parallel(document["parallel"], len(document["instances"]))),
-        *_row("speed", _speed(document["throughput"])),
-        *_row("tuning", _tuning(tuning)),
-        *[line for text in _skipped(tuning["skipped"]) for line in _row("", text)],
-        *_row("port", f"{proxy['port']}, TLS {proxy['tls']['mode']}"),
-        *_row("", "from " + (", ".join(proxy["allowed_networks"]) or "the machine itself alone")),
-        *_row("firewall", document["firewall"]["manager"]),
+def check(document: Mapping[str, Any]) -> str:
+    """Verdicts first, then what blocks, then each target, then what was assumed."""
+    targets = document["targets"]
+    lines = [line for target in targets for line in _verdict(target)]
+    if len(targets) > 1:
+        lines += _compared(targets)
+    blocked = blockers(targets)
+    if blocked:
+        lines += _heading("Blockers")
+        for names, row in blocked:
+            lines += wrap(f"{names}:")
+            lines.append(findings([_cleaned(row)]))
+            lines += wrap(f"costs: {remediation_cost(row)}", "  ", "         ")
+    for target in targets:
+        lines += _heading(clean(target["name"]))
+        lines += _target(target)
+    lines += _heading("Assumptions")
+    for names, row in assumptions(targets):
+        of = "" if names == "all" else f" [{names}]"
+        lines += wrap(f"{row['what']}: {row['value']}{of}", "", "  ")
+        lines += wrap(f"source: {row['source'] or UNKNOWN}", "  ", "          ")
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def _verdict(target: Mapping[str, Any]) -> list[str]:
+    mark = STATUS[status(target)].upper()
+    return [
+        *wrap(f"{clean(target['name'])}: {mark}", "", "  "),
+        *wrap(verdict(target), "  ", "  "),
+        "",
     ]
-    for instance in document["instances"]:
-        words = shlex.join([*instance["numactl"], *instance["argv"]])
-        lines += ["", *_row(f"instance {instance['index']}", f"port {instance['port']}")]
-        lines += _row("", f"NUMA nodes {instance['numa_nodes']}, CPUs {instance['cpus']}")
-        lines += _row("", _near(instance))
-        lines += _row("", words)
-    if replaced:
-        lines += ["", *_row("in place of", _engine(replaced["engine"]))]
-        for instance in replaced["instances"]:
-            lines += _row("", shlex.join([*instance["numactl"], *instance["argv"]]))
-    shown = [row for row in document["findings"] if row["severity"] != "pass"]
-    passed = len(document["findings"]) - len(shown)
-    lines += ["", findings(shown)] if shown else [""]
-    lines.append(f"{passed} requirement(s) met")
-    return "\n".join(lines) + "\n"
 
 
-def findings(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Describe findings: the title, what was found, what is needed, and how to mend it."""
-    lines: list[str] = []
-    for row in rows:
-        lines += wrap(f"{_MARKS[row['severity']]}: {row['title']} [{row['id']}]", "", "  ")
-        lines += wrap(f"found: {row['observed']}", "  ", "         ")
-        lines += wrap(f"needed: {row['required']}", "  ", "          ")
-        if row["fix"]:
-            lines += wrap(f"fix: {row['fix']}", "  ", "       ")
-    return "\n".join(lines)
+def _compared(targets: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [_COLUMNS.format("", "", "context", "tokens/s", "$/M output").rstrip()]
+    for target in targets:
+        found = target["plan"]["throughput"]["decode_tok_s"]["expected"]
+        each = target["cost"]["usd_per_million_output_tokens"]["expected"]
+        cells = (
+            clean(target["name"])[:28],
+            STATUS[status(target)],
+            target["plan"]["model"]["context"],
+            figure(found),
+            money(each),
+        )
+        lines.append(_COLUMNS.format(*cells))
+    return lines
 
 
-def _engine(engine: Mapping[str, Any]) -> str:
-    built = f", torch {engine['torch']}" if engine.get("torch") else ""
-    built += f" for CUDA {engine['cuda']}" if engine.get("cuda") else ""
-    return f"{engine['name']} {engine['version']} ({engine['variant']}{built})"
+def _target(target: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for label, cells in table([target])[3:]:
+        lines += wrap(cells[0], f"{label:<{_LABEL}}", " " * _LABEL)
+    lines += ["", *_bars(memory(target))]
+    points = capacity(target)
+    if points:
+        line = ", ".join(f"{number:,} of {context:,}" for context, number in points)
+        lines += ["", *wrap(f"The cache holds as many requests of so many tokens: {line}.")]
+    lines += ["", *wrap(" ".join(money_sentences(target)))]
+    warnings = [_cleaned(row) for row in of_severity(target, "warning")]
+    if warnings:
+        lines += ["", findings(warnings)]
+    notes = of_severity(target, "info")
+    if notes:
+        lines.append("")
+    for row in notes:
+        line = f"info: {clean(row['title'])}: {clean(row['observed'])} [{row['id']}]"
+        lines += wrap(line, "", "  ")
+    lines += ["", f"{len(of_severity(target, 'pass'))} requirement(s) met"]
+    return lines
 
 
-def _near(instance: Mapping[str, Any]) -> str | None:
-    """Say which GPUs work and which NUMA node each is near."""
-    gpus, nodes = instance["gpus"], instance.get("gpu_nodes") or []
-    if not gpus:
-        return None
-    if not nodes:
-        return f"GPUs {gpus}; which NUMA node each is near is not known"
-    near = {node: [g for g, n in zip(gpus, nodes, strict=True) if n == node] for node in nodes}
-    return "; ".join(f"GPUs {cards} near node {node}" for node, cards in sorted(near.items()))
+def _bars(bars: Sequence[Bar]) -> list[str]:
+    lines = []
+    for bar in bars:
+        scale = max(bar.total, bar.needed, 1)
+        drawn = "".join(_FILL[part.kind] * round(_BAR * part.size / scale) for part in bar.segments)
+        over = f", {human(bar.needed - bar.total)} TOO MUCH" if bar.needed > bar.total else ""
+        lines += wrap(f"{bar.label}, {human(bar.total)}{over}", "", "  ")
+        lines.append(f"  |{drawn[:_BAR]:<{_BAR}}|")
+        parts = [f"{_FILL[p.kind]} {p.label} {human(p.size)}" for p in bar.segments]
+        lines += wrap("  ".join(parts), "  ", "  ")
+    return lines
 
 
-def _row(label: str, value: str | None) -> list[str]:
-    if not value:
-        return []
-    return wrap(value, label.ljust(_LABEL), " " * _LABEL)
+def _heading(title: str) -> list[str]:
+    return ["", title, "=" * min(len(title), 80)]
 
 
-def wrap(text: str, first: str = "", rest: str = "") -> list[str]:
-    """Break a line at 80 columns; words are never cut."""
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _memory(memory: Mapping[str, Any]) -> str:
-    host = (
-        f"{human(memory['host_ram_required_bytes'])} needed of "
-        f"{human(memory['host_ram_available_bytes'])}"
-    )
-    if memory["weights_bytes_per_gpu"] is None:
-        return host
-    return (
-        f"{host}; each GPU: weights {human(memory['weights_bytes_per_gpu'])}, "
-        f"cache {human(memory['kv_available_bytes_per_gpu'])}"
-    )
-
-
-def _parallel(found: Mapping[str, Any], instances: int) -> str | None:
-    """Name the ways in which the model is shared out, where there is more than one part."""
-    ways = [
-        f"{name.replace('_', ' ')} {found[name]}"
-        for name in ("tensor", "pipeline", "data", "decode_context")
-        if found[name] > 1
-    ]
-    ways += ["experts whole on a GPU each"] if found["expert"] else []
-    ways += [f"{instances} instances"] if instances > 1 else []
-    return ", ".join(ways) or None
-
-
-def _speed(found: Mapping[str, Any]) -> str:
-    one = view.span(found["decode_tok_s"])
-    if one.expected is None:
-        return str(found["basis"])
-    everyone, reading = view.span(found["aggregate_tok_s"]), view.span(found["prefill_tok_s"])
-    return (
-        f"estimated, {found['basis']}: {one} tokens/s for each of {found['concurrency']} "
-        f"request(s), {everyone} together; reading {reading} tokens/s; first answer after "
-        f"{view.durations(view.span(found['load_s']))}"
-    )
-
-
-def _skipped(rows: Iterable[Mapping[str, str]]) -> list[str]:
-    """Name what was left alone, together where the reason is the same."""
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        reasons.setdefault(row["reason"], []).append(row["what"])
-    return [f"not {', '.join(names)}: {reason}" for reason, names in reasons.items()]
-
-
-def _tuning(tuning: Mapping[str, Any]) -> str:
-    parts = [f"{name}={value}" for name, value in sorted(tuning["sysctl"].items())]
-    parts += [f"{name} {tuning[name]}" for name in ("thp", "governor") if tuning[name]]
-    return ", ".join(parts) or "nothing that may be changed here"
+def _cleaned(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: clean(value) if isinstance(value, (str, list)) else value for key, value in row.items()
+    }

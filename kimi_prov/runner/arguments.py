@@ -34,7 +34,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Private:
+class PrivateFolder:
     """The places of one run inside its private folder, which is removed at its end."""
 
     folder: Path
@@ -71,7 +71,7 @@ def executable(name: str = "ansible-playbook") -> str:
     return str(beside) if beside.exists() else name
 
 
-def playbook_arguments(request: Request, private: Private) -> list[str]:
+def playbook_arguments(request: Request, private: PrivateFolder) -> list[str]:
     """Return the arguments of ansible-playbook for `request`; the playbook comes last."""
     arguments = ["-i", str(request.inventory)]
     for flag, value in (
@@ -92,7 +92,12 @@ def playbook_arguments(request: Request, private: Private) -> list[str]:
 
 
 def environment(
-    inherited: Mapping[str, str], *, config: Path, plugins: Path, private: Private, run_id: str
+    inherited: Mapping[str, str],
+    *,
+    config: Path,
+    plugins: Path,
+    private: PrivateFolder,
+    run_id: str,
 ) -> dict[str, str]:
     """Return the variables that ansible-playbook runs with, on top of `inherited`.
 

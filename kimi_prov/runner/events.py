@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Status = Literal["ok", "changed", "skipped", "failed", "unreachable"]
-_ENDS: dict[str, Status] = {
+_STATUSES: dict[str, Status] = {
     "runner_on_ok": "ok",
     "runner_on_skipped": "skipped",
     "runner_on_failed": "failed",
@@ -18,8 +18,8 @@ _ENDS: dict[str, Status] = {
 
 
 @dataclass(frozen=True)
-class Began:
-    """A host has begun a task. `phase` is the role, or what stands in for one."""
+class TaskStarted:
+    """A host has started a task. `phase` is the role, or what stands in for one."""
 
     host: str
     phase: str
@@ -27,8 +27,8 @@ class Began:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A host has ended a task after `seconds`; `result` is the module's or plugin's own."""
+class TaskFinished:
+    """A host has finished a task after `seconds`; `result` is the module's or plugin's own."""
 
     host: str
     phase: str
@@ -52,8 +52,8 @@ class Stats:
 
 
 @dataclass(frozen=True)
-class Said:
-    """Ansible said something outside of a task's result: a warning, an error, a plain line."""
+class LogLine:
+    """A line of Ansible's outside of a task's result: a warning, an error, a plain line."""
 
     text: str
 
@@ -66,7 +66,7 @@ class Diff:
     text: str
 
 
-Event = Began | Ended | Stats | Said | Diff
+Event = TaskStarted | TaskFinished | Stats | LogLine | Diff
 
 
 def parse(raw: Mapping[str, Any]) -> Event | None:
@@ -82,15 +82,15 @@ def parse(raw: Mapping[str, Any]) -> Event | None:
             rescued=data.get("rescued") or {},
         )
     if name == "runner_on_start":
-        return Began(str(data.get("host")), phase_of(data), str(data.get("task") or ""))
-    if name in _ENDS:
-        return _ended(_ENDS[name], data)
+        return TaskStarted(str(data.get("host")), phase_of(data), str(data.get("task") or ""))
+    if name in _STATUSES:
+        return _finished(_STATUSES[name], data)
     if name == "runner_on_file_diff":
         text = str(raw.get("stdout") or "").strip("\r\n")
         return Diff(str(data.get("host")), text) if text.strip() else None
     if name in {"verbose", "warning", "error", "deprecated", "system_warning"}:
         text = str(raw.get("stdout") or "").strip()
-        return Said(text) if text else None
+        return LogLine(text) if text else None
     return None
 
 
@@ -104,12 +104,12 @@ def phase_of(data: Mapping[str, Any]) -> str:
     return short.removeprefix("kimi_") if short.startswith("kimi_") else "other"
 
 
-def _ended(status: Status, data: Mapping[str, Any]) -> Ended:
+def _finished(status: Status, data: Mapping[str, Any]) -> TaskFinished:
     result = data.get("res")
     result = result if isinstance(result, dict) else {}
     if status == "ok" and result.get("changed"):
         status = "changed"
-    return Ended(
+    return TaskFinished(
         host=str(data.get("host")),
         phase=phase_of(data),
         task=str(data.get("task") or ""),

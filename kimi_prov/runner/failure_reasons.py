@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.errors import ExitCode
 
 if TYPE_CHECKING:
-    from kimi_prov.runner.events import Ended
+    from kimi_prov.runner.events import TaskFinished
 
 _CODES = {
     "bad_input": ExitCode.BAD_INPUT,
@@ -144,41 +144,41 @@ _GENERAL = (
 )
 
 
-def of_unreachable(ended: Ended, address: str) -> Failure:
+def of_unreachable(finished: TaskFinished, address: str) -> Failure:
     """Explain why a host could not be reached; `address` is where the inventory says it is."""
-    text = _text(ended.result)
+    text = _text(finished.result)
     address = next((m[1] for m in (place.search(text) for place in _PLACES) if m), address)
-    found = _match(_CONNECTION + _SUDO + _PYTHON, text, ended.host, address)
+    found = _match(_CONNECTION + _SUDO + _PYTHON, text, finished.host, address)
     cause, fix = found or (
         f"{address} cannot be reached: {_first(text)}",
         f"try  ssh {address}  by hand",
     )
-    return Failure(ended.host, ended.phase, ended.task, cause, fix, ExitCode.UNREACHABLE)
+    return Failure(finished.host, finished.phase, finished.task, cause, fix, ExitCode.UNREACHABLE)
 
 
-def of_failed(ended: Ended, address: str) -> Failure:
+def of_failed(finished: TaskFinished, address: str) -> Failure:
     """Explain why a task failed: in the plugin's own words, or in words for what is known."""
-    result = ended.result
+    result = finished.result
     ours = result.get("kimi")
     text = _text(result)
     if not (isinstance(ours, Mapping) and ours.get("code") in {"bad_input", "blockers"}):
         for reasons, code in ((_SUDO, ExitCode.BAD_INPUT), (_PYTHON, ExitCode.UNREACHABLE)):
-            if found := _match(reasons, text, ended.host, address):
-                return Failure(ended.host, ended.phase, ended.task, *found, code)
+            if found := _match(reasons, text, finished.host, address):
+                return Failure(finished.host, finished.phase, finished.task, *found, code)
     if isinstance(ours, Mapping):
         cause = str(ours.get("message") or result.get("msg") or "it failed").strip()
         rows = ours.get("findings")
         return Failure(
-            ended.host,
-            ended.phase,
-            ended.task,
+            finished.host,
+            finished.phase,
+            finished.task,
             cause.strip(),
             str(ours.get("fix") or LOG),
             _CODES.get(str(ours.get("code")), ExitCode.FAILED),
             tuple(rows) if isinstance(rows, list | tuple) else (),
         )
-    cause, fix = _match(_GENERAL, text, ended.host, address) or (_cause(result), LOG)
-    return Failure(ended.host, ended.phase, ended.task, cause, fix, ExitCode.FAILED)
+    cause, fix = _match(_GENERAL, text, finished.host, address) or (_cause(result), LOG)
+    return Failure(finished.host, finished.phase, finished.task, cause, fix, ExitCode.FAILED)
 
 
 def _match(
@@ -206,13 +206,13 @@ def _cause(result: Mapping[str, Any]) -> str:
     for item in result.get("results") or []:
         if isinstance(item, Mapping) and (item.get("failed") or item.get("unreachable")):
             return _cause(item)
-    said = _first(str(result.get("msg") or ""))
+    message = _first(str(result.get("msg") or ""))
     last = [line.strip() for line in str(result.get("stderr") or "").splitlines() if line.strip()]
-    if "non-zero return code" in said.lower() or said == "it gave no reason":
+    if "non-zero return code" in message.lower() or message == "it gave no reason":
         words = result.get("cmd")
         command = (
             " ".join(map(str, words)) if isinstance(words, list) else str(words or "a command")
         )
         reason = last[-1][:_LONGEST] if last else f"status {result.get('rc', '?')}"
         return f"{command[:120]} failed: {reason}"
-    return said
+    return message

@@ -204,10 +204,10 @@ def _complaint(stderr: str) -> str:
     """Take the sentence that says what is wrong out of Ansible's many: one for each reader."""
     text = " ".join(re.sub(r"\[(?:ERROR|WARNING)\]:|ERROR!", " ", stderr).split())
     readers = dict(_READER.findall(text))
-    said = readers.get("yaml") or readers.get("ini") or next(iter(readers.values()), text)
-    said = re.sub(r"\"?<class '[\w.]*?Tagged(\w+)'>\"?", r"a \1", said)
+    message = readers.get("yaml") or readers.get("ini") or next(iter(readers.values()), text)
+    message = re.sub(r"\"?<class '[\w.]*?Tagged(\w+)'>\"?", r"a \1", message)
     place = re.search(r"Origin: (/[^\s<>]+)", text)
-    return said.strip()[:400] + (f" ({place.group(1)})" if place else "") or "it said no more"
+    return message.strip()[:400] + (f" ({place.group(1)})" if place else "") or "it gave no reason"
 
 
 def _members(document: Mapping[str, Any], group: str, seen: set[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import ExitCode
 from kimi_prov.runner import failure_reasons
-from kimi_prov.runner.events import Ended, Event, Said, Stats
+from kimi_prov.runner.events import Event, LogLine, Stats, TaskFinished
 from kimi_prov.runner.failure_reasons import Failure
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _NO_HOSTS = re.compile(
 
 
 @dataclass
-class Phase:
+class PhaseTime:
     """What one host spent in one phase; times in seconds."""
 
     host: str
@@ -58,7 +58,7 @@ class Outcome:
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    phases: dict[tuple[str, str], Phase] = field(default_factory=dict)
+    phases: dict[tuple[str, str], PhaseTime] = field(default_factory=dict)
     stats: Stats | None = None
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -70,17 +70,17 @@ class Outcome:
 
     def add(self, event: Event) -> None:
         """Take one event in."""
-        if isinstance(event, Ended):
-            self._ended(event)
+        if isinstance(event, TaskFinished):
+            self._finished(event)
         elif isinstance(event, Stats):
             self.stats = event
-        elif isinstance(event, Said):
+        elif isinstance(event, LogLine):
             error = _ERROR.match(event.text)
             if error:
                 self.errors.append(" ".join(error.group(1).split()))
 
     def close(self, return_code: int | None, wall_seconds: float, *, interrupted: bool) -> None:
-        """End the gathering: what a host was rescued from, or was told to ignore, is no failure."""
+        """End the gathering: a failure that was rescued or ignored does not count."""
         self.return_code, self.wall_seconds, self.interrupted = (
             return_code,
             wall_seconds,
@@ -92,7 +92,7 @@ class Outcome:
         if not self.failures and not interrupted and return_code:
             self.failures.append(self._unexplained(return_code))
 
-    def hide(self, mask: Callable[[str], str]) -> None:
+    def mask(self, mask: Callable[[str], str]) -> None:
         """Mask secrets in what is going to be shown."""
         self.failures = [
             replace(failure, cause=mask(failure.cause), fix=mask(failure.fix))
@@ -119,17 +119,17 @@ class Outcome:
             codes.add(ExitCode.INTERRUPTED)
         return next((code for code in PRECEDENCE if code in codes), ExitCode.OK)
 
-    def _ended(self, event: Ended) -> None:
+    def _finished(self, event: TaskFinished) -> None:
         key = (event.host, event.phase)
-        phase = self.phases.setdefault(key, Phase(*key))
+        phase = self.phases.setdefault(key, PhaseTime(*key))
         phase.seconds += event.seconds
         phase.tasks += event.status != "skipped"
         if event.status == "changed":
             phase.changed += 1
             self.changes.append((event.host, event.phase, event.task))
             if str(event.action).startswith("kimi_"):
-                told = event.result.get("changes") or []
-                self.changes += [(event.host, event.phase, f"  {text}") for text in told]
+                reported = event.result.get("changes") or []
+                self.changes += [(event.host, event.phase, f"  {text}") for text in reported]
         found = [HostFinding(event.host, row) for row in _findings(event)]
         for row in found:
             if row not in self.findings:
@@ -170,11 +170,11 @@ class Outcome:
                 "correct --limit",
                 ExitCode.BAD_INPUT,
             )
-        cause = text or f"ansible-playbook ended with {return_code} and said no more"
+        cause = text or f"ansible-playbook ended with {return_code} and gave no reason"
         return Failure("", "", "", cause, failure_reasons.LOG, ExitCode.FAILED)
 
 
-def _findings(event: Ended) -> Iterator[Mapping[str, Any]]:
+def _findings(event: TaskFinished) -> Iterator[Mapping[str, Any]]:
     """Give the findings under `kimi.findings` of a task that succeeded, of a loop's items too."""
     if event.status not in {"ok", "changed"}:
         return

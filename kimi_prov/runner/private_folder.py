@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kimi_prov.runner import cancel
-from kimi_prov.runner.arguments import Private
+from kimi_prov.runner.arguments import PrivateFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ _RUN = "run"
 
 
 @contextmanager
-def private_folder(run_id: str) -> Iterator[Private]:
+def private_folder(run_id: str) -> Iterator[PrivateFolder]:
     """Make the folder of the run `run_id`, and remove it at the end.
 
     Its name carries our process id. Where nobody was left to clean up after an earlier run (it
@@ -36,7 +36,7 @@ def private_folder(run_id: str) -> Iterator[Private]:
     folder = Path(tempfile.mkdtemp(prefix=f"kimi-{os.getpid()}-", dir=base))
     (folder / _RUN).write_text(run_id)
     try:
-        yield Private(folder)
+        yield PrivateFolder(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

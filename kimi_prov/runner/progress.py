@@ -1,4 +1,4 @@
-"""How far long work on a machine is: told by action plugins, read by the command line.
+"""How far long work on a machine is: reported by action plugins, read by the command line.
 
 The two sides meet in a file of JSON lines that only the operator may read.
 """
@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
 from kimi_prov.runner.arguments import PROGRESS
 
@@ -22,7 +23,7 @@ INTERVAL_S = 5.0
 _last: dict[tuple[str, str], tuple[float, str]] = {}
 
 
-class Displays(Protocol):
+class Display(Protocol):
     """Ansible's own output, as far as it is used here."""
 
     def display(self, msg: str) -> None:
@@ -30,7 +31,7 @@ class Displays(Protocol):
 
 
 @dataclass(frozen=True)
-class Update:
+class ProgressUpdate:
     """How far one host is in one piece of work. Bytes, bytes per second, seconds."""
 
     host: str
@@ -42,8 +43,8 @@ class Update:
     eta_s: float | None = None
 
 
-def report(display: Displays, host: str, update: Mapping[str, Any]) -> None:
-    """Tell the reader how far `host` is.
+def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
+    """Report how far `host` is.
 
     Under `kimi-prov` a line goes to the file that KIMI_PROV_PROGRESS names; under a plain
     ansible-playbook a sentence goes to the screen, at most every five seconds for each phase.
@@ -58,21 +59,21 @@ def report(display: Displays, host: str, update: Mapping[str, Any]) -> None:
             os.close(descriptor)
         return
     key = (host, str(update.get("phase")))
-    text = sentence(_update({"host": host, **update}))
+    text = sentence(_parse({"host": host, **update}))
     then, before = _last.get(key, (float("-inf"), ""))
     if time.monotonic() - then >= INTERVAL_S and text != before:
         _last[key] = (time.monotonic(), text)
         display.display(text)
 
 
-class Reader:
+class ProgressReader:
     """Reads what was appended since the last call; lines that are not whole yet stay for later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
-    def read(self) -> list[Update]:
+    def read(self) -> list[ProgressUpdate]:
         """Return the new updates in order; a line that makes no sense is left out."""
         try:
             with self._path.open("rb") as stream:
@@ -85,14 +86,14 @@ class Reader:
         updates = []
         for line in whole.splitlines():
             try:
-                updates.append(_update(json.loads(line)))
+                updates.append(_parse(json.loads(line)))
             except (ValueError, TypeError, AttributeError, KeyError):
                 continue
         return updates
 
 
-def _update(document: Mapping[str, Any]) -> Update:
-    return Update(
+def _parse(document: Mapping[str, Any]) -> ProgressUpdate:
+    return ProgressUpdate(
         host=str(document["host"]),
         phase=str(document.get("phase") or "work"),
         line=str(document.get("line") or ""),
@@ -111,16 +112,7 @@ def _real(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def duration(seconds: float) -> str:
-    """Write a time for people: 4.1 s, 3:05, 1:02:05."""
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def amounts(update: Update) -> str:
+def amounts(update: ProgressUpdate) -> str:
     """Write bytes, share, rate and time left, as far as they are known."""
     parts = []
     if update.total_bytes:
@@ -134,7 +126,7 @@ def amounts(update: Update) -> str:
     return ", ".join(parts)
 
 
-def sentence(update: Update) -> str:
+def sentence(update: ProgressUpdate) -> str:
     """Write the whole update as one plain line."""
-    told = " - ".join(part for part in (amounts(update), update.line) if part)
-    return f"{update.host}: {update.phase}: {told}"
+    text = " - ".join(part for part in (amounts(update), update.line) if part)
+    return f"{update.host}: {update.phase}: {text}"

@@ -33,7 +33,7 @@ _FILES = frozenset({"kimi_hf_token_file", "kimi_api_keys_file", "kimi_tls_key_fi
 
 
 class Masker:
-    """Replaces whatever looks like a secret, and the secrets that it was told."""
+    """Replaces whatever looks like a secret, and the secrets that it was given."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values: set[str] = set()
@@ -41,7 +41,7 @@ class Masker:
         self.add(values)
 
     def add(self, values: Iterable[str]) -> None:
-        """Remember further values; those too short to be told from ordinary words are not taken."""
+        """Remember further values; those too short to differ from ordinary words are not taken."""
         fresh = {value.strip() for value in values} - self._values
         self._values |= {value for value in fresh if len(value) >= _SHORTEST}
         longest = sorted(self._values, key=len, reverse=True)

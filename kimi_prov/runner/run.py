@@ -18,7 +18,7 @@ from kimi_prov.packaging import resources
 from kimi_prov.runner import arguments, cancel, events, redaction
 from kimi_prov.runner.outcome import Outcome
 from kimi_prov.runner.private_folder import private_folder
-from kimi_prov.runner.progress import Reader
+from kimi_prov.runner.progress import ProgressReader
 from kimi_prov.runner.run_folder import RESULT, RunFolder
 from kimi_prov.runner.watchdog import Watchdog
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from kimi_prov.runner.arguments import Private, Request
+    from kimi_prov.runner.arguments import PrivateFolder, Request
     from kimi_prov.runner.events import Event
     from kimi_prov.runner.inventory import Inventory
-    from kimi_prov.runner.progress import Update
+    from kimi_prov.runner.progress import ProgressUpdate
 
 _STEP_S = 0.1
-# Nothing that Ansible says is written by anybody but us, who mask it.
+# Only this module writes what Ansible prints, and masks it.
 _SETTINGS = {"suppress_output_file": True, "pexpect_timeout": 1}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -46,7 +46,7 @@ class Screen(Protocol):
     def event(self, event: Event) -> None:
         """Show what a host does."""
 
-    def progress(self, update: Update) -> None:
+    def progress(self, update: ProgressUpdate) -> None:
         """Show how far long work is."""
 
     def tick(self) -> None:
@@ -60,7 +60,7 @@ class Screen(Protocol):
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     """A run that has ended: what it came to, where it is kept, and the key where one came."""
 
     outcome: Outcome
@@ -81,7 +81,7 @@ class _Interrupt:
 
 def run(
     request: Request, inventory: Inventory, screen: Screen, *, inherit: Sequence[int] = ()
-) -> Finished:
+) -> FinishedRun:
     """Run the playbook to its end, or to an interruption.
 
     `inherit` are file descriptors of locks that are to outlive a killed command line until the
@@ -115,9 +115,9 @@ def run(
     outcome.close(
         work.return_code, time.monotonic() - started, interrupted=interrupt.name is not None
     )
-    outcome.hide(masker.mask)
+    outcome.mask(masker.mask)
     _keep(folder, request, outcome)
-    return Finished(outcome, folder.path, folder.log, keys)
+    return FinishedRun(outcome, folder.path, folder.log, keys)
 
 
 class _Work:
@@ -126,7 +126,7 @@ class _Work:
     def __init__(
         self,
         request: Request,
-        private: Private,
+        private: PrivateFolder,
         run_id: str,
         folder: RunFolder,
         masker: redaction.Masker,
@@ -135,7 +135,7 @@ class _Work:
         self.queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.return_code: int | None = None
         self.error: BaseException | None = None
-        self.progress = Reader(private.progress)
+        self.progress = ProgressReader(private.progress)
         self._folder = folder
         self._cancelled = threading.Event()
         self._argv = arguments.playbook_arguments(request, private)
@@ -206,7 +206,7 @@ def _follow(
         while not work.queue.empty() or (running and _wait(work)):
             event = work.queue.get()
             outcome.add(event)
-            if isinstance(event, events.Ended) and event.host in outcome.plans:
+            if isinstance(event, events.TaskFinished) and event.host in outcome.plans:
                 masker.add(redaction.from_plan(outcome.plans[event.host]))
             screen.event(event)
             if interrupt.name:
@@ -231,7 +231,7 @@ def _wait(work: _Work) -> bool:
     return not work.queue.empty()
 
 
-def _end(work: _Work, private: Private, run_id: str, *, everything: bool) -> list[int]:
+def _end(work: _Work, private: PrivateFolder, run_id: str, *, everything: bool) -> list[int]:
     """End the run's processes: all of them, or after a good end the shared connections alone."""
     if everything or work.running:
         work.cancel()
@@ -242,7 +242,7 @@ def _end(work: _Work, private: Private, run_id: str, *, everything: bool) -> lis
     return []
 
 
-def _prepare(request: Request, private: Private) -> None:
+def _prepare(request: Request, private: PrivateFolder) -> None:
     settings = private.folder / "runner" / "env"
     for folder in (settings.parent, settings, private.sockets, private.temporary):
         folder.mkdir(mode=0o700)
@@ -253,7 +253,7 @@ def _prepare(request: Request, private: Private) -> None:
         private.variables.write_text(json.dumps(dict(request.variables)))
 
 
-def _key_lines(private: Private) -> tuple[str, ...]:
+def _key_lines(private: PrivateFolder) -> tuple[str, ...]:
     try:
         return tuple(private.key.read_text().splitlines())
     except OSError:

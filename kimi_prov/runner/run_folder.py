@@ -81,7 +81,7 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """Everything that Ansible said."""
+        """Everything that Ansible wrote."""
         return self.path / "run.log"
 
     def write(self, text: str) -> None:

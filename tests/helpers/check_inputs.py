@@ -12,7 +12,7 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
 from kimi_prov.report import check
-from kimi_prov.report.cost import Api, Known, Rate, Use
+from kimi_prov.report.cost import Api, MachinePrices, Rate, Use
 
 LAB = Path(__file__).resolve().parents[1] / "data" / "facts" / "lab-nspawn.json"
 GIB = 1 << 30
@@ -27,7 +27,7 @@ APIS = (
     Api("gemini-3-pro", None, 2, 12, "reference 004"),
     Api("kimi-k2.5", "kimi-k2.5", 0.6, 3.0, "a pricing test"),
 )
-KNOWN = Known(
+KNOWN = MachinePrices(
     assumed=ASSUMED,
     apis=APIS,
     power_kw=Rate(13.84, "InferenceX, April 2026"),
@@ -106,7 +106,7 @@ def target(
     speed: dict[str, Any] | None = None,
     *,
     use: Use | None = None,
-    known: Known = KNOWN,
+    known: MachinePrices = KNOWN,
     **settings: Any,
 ) -> dict[str, Any]:
     """A judged target; keyword arguments are settings without their prefix."""

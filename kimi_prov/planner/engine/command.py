@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.loader import number
+from kimi_prov.catalog.versions import number
 from kimi_prov.contract import paths
 from kimi_prov.planner.engine import expert_backend, selection, sglang
 from kimi_prov.planner.engine.flag_names import VLLM, kv_dtype, whole
@@ -13,7 +13,7 @@ from kimi_prov.planner.engine.flag_names import VLLM, kv_dtype, whole
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.catalog.loader import Model
+    from kimi_prov.catalog.models import Model
     from kimi_prov.planner.decisions import Budget, Choice, GpuBudget, Placement, Served
     from kimi_prov.planner.engine.flag_names import FlagNames
     from kimi_prov.planner.findings import Findings

@@ -8,7 +8,8 @@ from kimi_prov.planner.decisions import Slices
 from kimi_prov.planner.memory import architecture, numa
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Catalogue, Model
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import ExpertBackend, Placement, Workload
     from kimi_prov.planner.findings import Findings

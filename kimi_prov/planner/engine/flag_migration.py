@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.loader import Combination
+from kimi_prov.catalog.broken import Combination
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kimi_prov.catalog.loader import Catalogue, Engine
-    from kimi_prov.catalog.rows import FlagState
+    from kimi_prov.catalog.engines import Engine
+    from kimi_prov.catalog.flags import FlagState
+    from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.planner.decisions import Workload
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import paths
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Model
+    from kimi_prov.catalog.models import Model
     from kimi_prov.planner.decisions import Budget, Choice
 
 _SCRIPT = "benchmarks/kernels/benchmark_moe.py"

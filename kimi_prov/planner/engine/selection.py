@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kimi_prov.catalog.loader import number
+from kimi_prov.catalog.versions import number
 from kimi_prov.contract import paths
 from kimi_prov.facts.host import Python
 from kimi_prov.planner.decisions import AllOnGpus, Choice, Workload
@@ -15,7 +15,9 @@ from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.memory import gpu
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Catalogue, Engine, Model
+    from kimi_prov.catalog.engines import Engine
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.settings.parsing import Settings
 

@@ -9,7 +9,7 @@ from kimi_prov.on_host.kt import quantise
 from kimi_prov.planner.engine.flag_names import SGLANG_KT, fraction
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Model
+    from kimi_prov.catalog.models import Model
     from kimi_prov.planner.decisions import Budget, Choice, Placement
     from kimi_prov.planner.settings.parsing import Settings
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.loader import number
+from kimi_prov.catalog.versions import number
 from kimi_prov.contract import paths
 from kimi_prov.planner.storage import weights
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Catalogue, Draft, Engine, Model
+    from kimi_prov.catalog.engines import Engine
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.models import Draft, Model
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 

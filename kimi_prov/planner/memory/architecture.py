@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.catalog.loader import load
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Architecture
+    from kimi_prov.catalog.models import Architecture
 
 _BF16 = 2
 _FP8 = 1

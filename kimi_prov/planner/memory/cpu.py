@@ -11,7 +11,7 @@ from kimi_prov.planner.memory import architecture
 from kimi_prov.planner.memory.numa import room_of, roomiest
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Model
+    from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Slices, Workload
     from kimi_prov.planner.engine.flag_names import FlagNames

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.loader import Combination, number
+from kimi_prov.catalog.broken import Combination
+from kimi_prov.catalog.versions import number
 from kimi_prov.on_host.kt import quantise
 from kimi_prov.planner.decisions import Budget, GpuBudget, Part, Workload
 from kimi_prov.planner.engine import sglang, speculative
@@ -17,8 +18,9 @@ from kimi_prov.planner.memory.cpu import CONTEXT_STEP, GIB, fitting_context
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.catalog.loader import Architecture, Catalogue, Engine
-    from kimi_prov.catalog.rows import Format
+    from kimi_prov.catalog.engines import Engine
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.models import Architecture, Format
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.settings.parsing import Settings
 

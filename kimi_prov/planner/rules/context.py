@@ -11,7 +11,8 @@ from kimi_prov.planner.registry import DEFINITIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from kimi_prov.catalog.loader import Catalogue, Model
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Bound, Budget, Choice, Placement
     from kimi_prov.planner.registry.definition import Definition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from kimi_prov.catalog.loader import Combination
+from kimi_prov.catalog.broken import Combination
 from kimi_prov.planner.engine.flag_names import VLLM, meant, names
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 from kimi_prov.planner.throughput import prediction

@@ -15,7 +15,7 @@ from kimi_prov.planner.storage import weights as storage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.catalog.loader import Model
+    from kimi_prov.catalog.models import Model
     from kimi_prov.planner.decisions import Choice, Weights
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings

@@ -12,7 +12,8 @@ from kimi_prov.planner.decisions import RamDisk, Weights
 from kimi_prov.planner.memory import architecture
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Engine, Model
+    from kimi_prov.catalog.engines import Engine
+    from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Bound, Choice, Converted
     from kimi_prov.planner.findings import Findings

@@ -10,7 +10,8 @@ from kimi_prov.contract.sizes import human
 from kimi_prov.planner.engine import expert_backend, sglang
 
 if TYPE_CHECKING:
-    from kimi_prov.catalog.loader import Catalogue, Model
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Budget, Choice, ExpertBackend, Placement
     from kimi_prov.planner.settings.parsing import Settings

@@ -11,16 +11,18 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kimi_prov.catalog.loader import load, number
+from kimi_prov.catalog.loader import load
 from kimi_prov.catalog.reading import HERE, parse
+from kimi_prov.catalog.versions import number
 from kimi_prov.planner.memory import architecture as counting
 from kimi_prov.planner.throughput.inputs import Cpu, Gpus, ModelShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kimi_prov.catalog.loader import Architecture, Gpu
-    from kimi_prov.catalog.loader import Cpu as CatalogueCpu
+    from kimi_prov.catalog.hardware import Cpu as CatalogueCpu
+    from kimi_prov.catalog.hardware import Gpu
+    from kimi_prov.catalog.models import Architecture
 
 CATALOGUE = HERE
 _T = TypeVar("_T")

@@ -9,8 +9,7 @@ import pytest
 
 from kimi_prov import schemas
 from kimi_prov.acceptance import bench
-from kimi_prov.commands import bench_results
-from kimi_prov.console import documents
+from kimi_prov.console import bench_text
 
 SPEED = {"low": 4.0, "expected": 6.0, "high": 9.0}
 LEVEL = {
@@ -166,7 +165,7 @@ def test_random_weights_are_a_stand_in_and_nothing_is_judged() -> None:
     assert found["normal"] is None
     assert len(found["stand_ins"]) == 2
     valid(report(found))
-    assert "nothing was predicted" in documents.bench(report(found))
+    assert "nothing was predicted" in bench_text.text(report(found))
 
 
 def test_requests_that_failed_make_it_fail() -> None:
@@ -196,23 +195,10 @@ def test_the_text_keeps_to_eighty_columns_and_gives_the_verdict() -> None:
     slow["serve"]["levels"][0]["decode_tok_s"] = 1.0  # type: ignore[index]
     found = bench.document(slow, FINDINGS, {})
     again = {**found, "last": bench.changes(found, found)}
-    text = documents.bench(report(found, again, {"ok": False, "detail": "away", "stand_ins": []}))
+    text = bench_text.text(report(found, again, {"ok": False, "detail": "away", "stand_ins": []}))
     assert max(map(len, text.splitlines())) <= 80
     assert "SLOWER than this machine should be" in text
     assert "8 of 16 channels" in text
     assert "384 of 384 experts" in " ".join(text.split())
     assert "node2  away" in text
     valid(report(found, again, {"ok": False, "detail": "away", "stand_ins": []}))
-
-
-@pytest.mark.parametrize("host", ["node1", "../up", "a b"])
-def test_results_are_kept_apart_and_the_newest_is_the_last(tmp_path, host) -> None:
-    place = bench_results.folder(tmp_path, tmp_path / "inv", host)
-    assert place.resolve().is_relative_to((tmp_path / "bench").resolve())
-    assert bench_results.last(place) is None
-    place.mkdir(parents=True)
-    (place / "20200101-000000.json").write_text('{"n": 1}')
-    bench_results.keep(place, {"n": 2})
-    (place / "99999999-000000.json").write_text("{cut")
-    assert bench_results.last(place) == {"n": 2}
-    assert bench_results.folder(tmp_path, tmp_path / "other", host) != place

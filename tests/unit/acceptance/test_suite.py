@@ -134,7 +134,7 @@ def test_stand_ins_are_named_and_real_things_are_not():
 def test_a_host_passes_only_when_something_was_checked_and_nothing_failed():
     def document(*statuses):
         checks = [{"name": "n", "status": s, "detail": "", "seconds": 0.0} for s in statuses]
-        return suite.document(endpoint="", seen_from="control", why="", checks=checks, said=[])
+        return suite.document(endpoint="", seen_from="control", why="", checks=checks, stand_ins=[])
 
     assert document("ok", "skip")["ok"] is True
     assert document("ok", "fail")["ok"] is False

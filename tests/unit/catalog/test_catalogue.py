@@ -13,7 +13,8 @@ import pytest
 
 from kimi_prov import schemas
 from kimi_prov.catalog import reading
-from kimi_prov.catalog.loader import Catalogue, Combination, load
+from kimi_prov.catalog.broken import Combination
+from kimi_prov.catalog.loader import Catalogue, load
 from kimi_prov.catalog.names import forms, plain
 from kimi_prov.commands import catalog
 from kimi_prov.errors import UserError

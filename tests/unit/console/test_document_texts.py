@@ -7,7 +7,7 @@ import pytest
 
 from kimi_prov import schemas
 from kimi_prov.acceptance import suite
-from kimi_prov.console import documents
+from kimi_prov.console import status_text, verify_text
 
 CHECKS = [
     {"name": "chat", "status": "ok", "detail": "16 tokens: hello", "seconds": 0.1},
@@ -23,7 +23,7 @@ VERIFY = {
             seen_from="control",
             why="the control machine (10.93.5.1) is in an allowed network",
             checks=CHECKS,
-            said=["the model has random weights: its answers have form and no meaning"],
+            stand_ins=["the model has random weights: its answers have form and no meaning"],
         )
     },
 }
@@ -106,14 +106,14 @@ def test_documents_fit_their_schema_and_a_renamed_key_does_not(name, document):
         jsonschema.validate(broken, schema)
 
 
-@pytest.mark.parametrize("text", [documents.verify(VERIFY), documents.status(STATUS)])
+@pytest.mark.parametrize("text", [verify_text.text(VERIFY), status_text.text(STATUS)])
 def test_text_keeps_to_eighty_columns(text):
     assert max(map(len, text.splitlines())) <= 80
     assert "\x1b" not in text
 
 
 def test_verify_text_shows_each_check_and_the_verdict():
-    text = documents.verify(VERIFY)
+    text = verify_text.text(VERIFY)
     assert "ok   chat" in text
     assert "fail placement" in text
     assert "FAILED: 1 passed, 1 failed, 1 skipped" in text
@@ -121,7 +121,7 @@ def test_verify_text_shows_each_check_and_the_verdict():
 
 
 def test_status_text_warns_of_what_is_not_as_it_should_be():
-    text = " ".join(documents.status(STATUS).split())
+    text = " ".join(status_text.text(STATUS).split())
     assert "NOT GUARDED" in text
     assert "kimi-prov key" in text
     assert "restarted 2 times" in text

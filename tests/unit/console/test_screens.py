@@ -7,8 +7,8 @@ from rich.cells import cell_len
 from kimi_prov.console import plain, screens
 from kimi_prov.console.live import LiveScreen
 from kimi_prov.console.plain import PlainScreen
-from kimi_prov.runner.events import Began, Diff, Ended
-from kimi_prov.runner.progress import Update
+from kimi_prov.runner.events import Diff, TaskFinished, TaskStarted
+from kimi_prov.runner.progress import ProgressUpdate
 
 LONG = "Wait until every one of the weights has been fetched and verified and marked as such"
 
@@ -22,14 +22,18 @@ def drive(screen, hosts=2):
     screen.start("apply inventories/a-rather-long-name-of-an-inventory/with/folders/below/it/hosts")
     for number in range(hosts):
         host = f"machine-number-{number}.example.com"
-        screen.event(Began(host, "engine", "Install"))
-        screen.event(Ended(host, "engine", "Install", "x", "changed", 1.0, {}))
-        screen.event(Began(host, "weights", LONG))
+        screen.event(TaskStarted(host, "engine", "Install"))
+        screen.event(TaskFinished(host, "engine", "Install", "x", "changed", 1.0, {}))
+        screen.event(TaskStarted(host, "weights", LONG))
         screen.progress(
-            Update(host, "download", LONG, 10**11, 6 * 10**11, rate_bytes_per_s=1e9, eta_s=500)
+            ProgressUpdate(
+                host, "download", LONG, 10**11, 6 * 10**11, rate_bytes_per_s=1e9, eta_s=500
+            )
         )
         screen.tick()
-    screen.event(Ended("machine-number-0.example.com", "weights", LONG, "x", "failed", 1.0, {}))
+    screen.event(
+        TaskFinished("machine-number-0.example.com", "weights", LONG, "x", "failed", 1.0, {})
+    )
     screen.stop()
 
 
@@ -45,7 +49,7 @@ def test_a_silent_host_says_what_it_is_at(monkeypatch):
     monkeypatch.setattr(plain, "_QUIET_S", 0.0)
     out = io.StringIO()
     screen = PlainScreen(out)
-    screen.event(Began("a", "engine", "Install the packages"))
+    screen.event(TaskStarted("a", "engine", "Install the packages"))
     screen.tick()
     assert "Install the packages" in out.getvalue()
 
@@ -73,20 +77,20 @@ def test_a_host_that_fails_is_no_longer_shown_at_work(monkeypatch, kind):
     screen = kind(out)
     screen.start("apply hosts.yml")
     for host in ("refused", "healthy"):
-        screen.event(Began(host, "preflight", "Assert"))
-        screen.event(Ended(host, "preflight", "Assert", "x", "ok", 1.0, {}))
-    screen.event(Began("refused", "preflight", "Meet the plan"))
+        screen.event(TaskStarted(host, "preflight", "Assert"))
+        screen.event(TaskFinished(host, "preflight", "Assert", "x", "ok", 1.0, {}))
+    screen.event(TaskStarted("refused", "preflight", "Meet the plan"))
     screen.tick()
     assert "Meet the plan" in shown(out)
-    screen.event(Ended("refused", "preflight", "Meet the plan", "x", "failed", 1.0, {}))
+    screen.event(TaskFinished("refused", "preflight", "Meet the plan", "x", "failed", 1.0, {}))
     assert re.search(r"refused +preflight", shown(out))
     screen.tick()
     assert "refused" not in shown(out)
     # What clears up after it shows while it works, and not between two tasks.
-    screen.event(Began("refused", "lock", "Release the lock"))
+    screen.event(TaskStarted("refused", "lock", "Release the lock"))
     screen.tick()
     assert "Release the lock" in shown(out)
-    screen.event(Ended("refused", "lock", "Release the lock", "x", "changed", 1.0, {}))
+    screen.event(TaskFinished("refused", "lock", "Release the lock", "x", "changed", 1.0, {}))
     screen.tick()
     told = shown(out)
     assert "refused" not in told

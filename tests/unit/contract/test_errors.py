@@ -11,7 +11,7 @@ import pytest
 from kimi_prov.ansible import following, remote, send
 from kimi_prov.packaging.zipapp import build_zipapp
 from kimi_prov.runner import failure_reasons
-from kimi_prov.runner.events import Ended
+from kimi_prov.runner.events import TaskFinished
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ def older(folder: Path, answer: dict[str, Any]) -> str:
 def shown(result: dict[str, Any]) -> failure_reasons.Failure:
     """What the operator sees of a plugin's failure."""
     return failure_reasons.of_failed(
-        Ended("box", "p", "Task", "kimi_x", "failed", 1.0, result), "a"
+        TaskFinished("box", "p", "Task", "kimi_x", "failed", 1.0, result), "a"
     )
 
 

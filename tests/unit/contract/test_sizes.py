@@ -14,7 +14,7 @@ from kimi_prov.facts import spec
 from kimi_prov.on_host.weights import fetch
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
-from kimi_prov.report import text
+from kimi_prov.report import plan_text
 from kimi_prov.runner import progress
 
 SHEETS = Path(__file__).resolve().parents[3] / "inventories" / "specs"
@@ -28,7 +28,7 @@ def plan() -> dict[str, Any]:
 
 
 def test_plan_and_apply(plan: dict[str, Any]) -> None:
-    assert SHOWN in text.plan(plan)
+    assert SHOWN in plan_text.plan(plan)
     assert SHOWN in run_summary.served(plan, "box", "192.0.2.1", [])
 
 

@@ -20,8 +20,9 @@ from kimi_prov.facts import document as facts
 from kimi_prov.facts import host, recording
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
-from kimi_prov.report import check, prices, renderer
+from kimi_prov.report import check, prices
 from kimi_prov.report.cost import Use
+from kimi_prov.report.forms import renderer
 
 RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "h200-x8"
 
@@ -159,5 +160,5 @@ def test_odd_facts_are_judged_and_shown(changes: Any) -> None:
         return
     catalogue = loader.load()
     plan = make_plan(found, parsing.parse({"kimi_model": "kimi-k2.5"}, host="h"), catalogue)
-    target = check.target("h", found, plan, Use(), prices.known(found, catalogue))
+    target = check.target("h", found, plan, Use(), prices.for_machine(found, catalogue))
     assert renderer("text")(check.document([target]))

@@ -10,7 +10,8 @@ import pytest
 from check_inputs import GIB, document, eight_h200, facts, no_gpu, read, speeds, target, two_h100
 
 from kimi_prov import schemas
-from kimi_prov.report import check, renderer, view
+from kimi_prov.report import capacity, check, comparison, findings, formats, memory_bars, verdict
+from kimi_prov.report.forms import renderer
 
 
 def unspaced(text: str) -> str:
@@ -106,9 +107,9 @@ def test_many_targets_are_set_side_by_side_in_groups() -> None:
 
 
 def test_bars_add_up_to_the_memory_and_show_what_does_not_fit() -> None:
-    for bar in view.memory(eight_h200()):
+    for bar in memory_bars.memory(eight_h200()):
         assert sum(part.size for part in bar.segments) == bar.total
-    short = view.memory(two_h100())[0]
+    short = memory_bars.memory(two_h100())[0]
     assert short.needed > short.total
     assert "too little" in renderer("html")(check.document([two_h100()]))
     assert "TOO MUCH" in renderer("text")(check.document([two_h100()]))
@@ -116,7 +117,7 @@ def test_bars_add_up_to_the_memory_and_show_what_does_not_fit() -> None:
 
 def test_gpus_that_the_plan_does_not_use_are_a_bar_of_their_own() -> None:
     found = target("six", facts(gpus=("B300 SXM", 275040, 6)))
-    bars = view.memory(found)
+    bars = memory_bars.memory(found)
     assert [bar.label for bar in bars][:2] == ["GPU 0 to 3, each", "GPU 4, 5, each, not used"]
 
 
@@ -128,19 +129,19 @@ def test_parts_of_host_memory_come_from_the_plan_where_it_names_them() -> None:
     ]
     found["plan"]["memory"]["host_ram_required_bytes"] = 12 * GIB
     found["plan"]["ram_disk"]["enabled"] = False
-    kinds = [(part.kind, part.label) for part in view.memory(found)[-1].segments]
+    kinds = [(part.kind, part.label) for part in memory_bars.memory(found)[-1].segments]
     assert kinds == [("weights", "Experts"), ("overhead", "Reserve"), ("free", "Free")]
 
 
 def test_the_cache_is_shared_by_requests_of_each_length() -> None:
     found = eight_h200()
-    points = dict(view.capacity(found))
-    assert points[4096] == view.cache_tokens(found) // 4096
+    points = dict(capacity.capacity(found))
+    assert points[4096] == capacity.cache_tokens(found) // 4096
     assert max(points) == found["plan"]["model"]["context_max"] == 262144
     cards = facts(gpus=("B300 SXM", 275040, 8))
     short = target("b300", cards, model="kimi-k2-instruct")
-    assert view.cache_tokens(short) > 262144
-    assert max(dict(view.capacity(short))) == 131072
+    assert capacity.cache_tokens(short) > 262144
+    assert max(dict(capacity.capacity(short))) == 131072
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_the_cache_is_shared_by_requests_of_each_length() -> None:
     [(0, "0"), (0.0123, "0.0123"), (9.996, "10.0"), (48.12, "48.1"), (1234.5, "1,230")],
 )
 def test_figures_keep_three_significant_digits(value: float, shown: str) -> None:
-    assert view.figure(value) == shown
+    assert formats.figure(value) == shown
 
 
 def test_what_is_not_known_is_called_unknown() -> None:
@@ -157,7 +158,7 @@ def test_what_is_not_known_is_called_unknown() -> None:
         facts(),
         speeds(None, 16, None, 1) | {"load_s": speeds(1, 1, None, 1)["prefill_tok_s"]},
     )
-    cells = {label: cells[0] for label, cells in view.table([found])}
+    cells = {label: cells[0] for label, cells in comparison.table([found])}
     assert cells["Writing, one request, tokens/s"] == "unknown"
     assert cells["Cost of an hour"] == cells["Price"] == "unknown"
     for form in ("text", "markdown", "html"):
@@ -174,12 +175,12 @@ def test_a_blocker_says_what_mending_costs_where_that_is_known() -> None:
 
 
 def test_what_blocks_several_machines_is_told_once() -> None:
-    ((names, _),) = view.blockers([no_gpu("a"), no_gpu("b")])
+    ((names, _),) = findings.blockers([no_gpu("a"), no_gpu("b")])
     assert names == "a, b"
 
 
 def test_an_engine_that_apply_does_not_install_is_named_in_the_verdict() -> None:
     found = eight_h200()
-    assert "by hand" not in view.verdict(found)
+    assert "by hand" not in verdict.verdict(found)
     found["plan"]["engine"]["provisioned"] = False
-    assert "installed by hand" in view.verdict(found)
+    assert "installed by hand" in verdict.verdict(found)

@@ -10,7 +10,7 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
-from kimi_prov.report import text
+from kimi_prov.report import plan_text
 
 SHEETS = Path(__file__).resolve().parents[3] / "inventories" / "specs"
 FACTS = Path(__file__).resolve().parents[2] / "data" / "facts" / "lab-nspawn.json"
@@ -19,7 +19,8 @@ FACTS = Path(__file__).resolve().parents[2] / "data" / "facts" / "lab-nspawn.jso
 def shown(**settings: object) -> str:
     given = {"kimi_model": "kimi-k2-lab", "kimi_weights_source": "file:///srv/model"}
     given |= {f"kimi_{name}": value for name, value in settings.items()}
-    return text.plan(make_plan(json.loads(FACTS.read_text()), parse(given, host="lab1"), load()))
+    facts = json.loads(FACTS.read_text())
+    return plan_text.plan(make_plan(facts, parse(given, host="lab1"), load()))
 
 
 def test_it_fits_80_columns_and_names_every_decision() -> None:
@@ -31,7 +32,7 @@ def test_it_fits_80_columns_and_names_every_decision() -> None:
 
 def test_speeds_and_how_the_model_is_shared_out_are_shown() -> None:
     facts = spec.read(SHEETS / "quote-8x-h200.yml", load())
-    page = text.plan(make_plan(facts, parse({"kimi_model": "kimi-k2.5"}, host="q"), load()))
+    page = plan_text.plan(make_plan(facts, parse({"kimi_model": "kimi-k2.5"}, host="q"), load()))
     words = " ".join(page.split())
     assert "parallel tensor 8" in words
     assert re.search(r"speed estimated, \S+-bound: [\d.]+ \([\d.]+ to [\d.]+\) tokens/s for", words)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from check_inputs import document
 
-from kimi_prov.report import renderer
+from kimi_prov.report.forms import renderer
 
 if TYPE_CHECKING:
     from pathlib import Path

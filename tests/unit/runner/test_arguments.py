@@ -1,9 +1,9 @@
 from pathlib import Path
 
 from kimi_prov.runner import arguments
-from kimi_prov.runner.arguments import Private, Request
+from kimi_prov.runner.arguments import PrivateFolder, Request
 
-PRIVATE = Private(Path("/run/p"))
+PRIVATE = PrivateFolder(Path("/run/p"))
 BOOK, HOSTS = Path("/b/site.yml"), Path("/i/hosts.yml")
 
 

@@ -2,11 +2,11 @@ import pytest
 
 from kimi_prov.errors import ExitCode
 from kimi_prov.runner import failure_reasons
-from kimi_prov.runner.events import Ended
+from kimi_prov.runner.events import TaskFinished
 
 
 def ended(status="failed", **result):
-    return Ended("box", "plan", "Ask", "kimi_plan", status, 1.0, result)
+    return TaskFinished("box", "plan", "Ask", "kimi_plan", status, 1.0, result)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 import json
 import stat
 
-import pytest
-
 from kimi_prov.runner import progress
-from kimi_prov.runner.progress import Reader, Update
+from kimi_prov.runner.progress import ProgressReader, ProgressUpdate
 
 
 class Screen:
@@ -18,7 +16,7 @@ class Screen:
 def test_what_a_plugin_reports_is_what_the_reader_gets(tmp_path, monkeypatch):
     path = tmp_path / "progress"
     monkeypatch.setenv("KIMI_PROV_PROGRESS", str(path))
-    reader = Reader(path)
+    reader = ProgressReader(path)
     assert reader.read() == []
     screen = Screen()
     progress.report(
@@ -26,8 +24,8 @@ def test_what_a_plugin_reports_is_what_the_reader_gets(tmp_path, monkeypatch):
     )
     progress.report(screen, "b", {"phase": "start", "line": None})
     assert reader.read() == [
-        Update("a", "download", "x", done_bytes=1, total_bytes=4),
-        Update("b", "start"),
+        ProgressUpdate("a", "download", "x", done_bytes=1, total_bytes=4),
+        ProgressUpdate("b", "start"),
     ]
     assert reader.read() == []
     assert screen.lines == []
@@ -38,10 +36,10 @@ def test_half_a_line_waits_for_its_other_half(tmp_path):
     path = tmp_path / "progress"
     line = json.dumps({"host": "a", "phase": "stage"})
     path.write_text(line[:9])
-    reader = Reader(path)
+    reader = ProgressReader(path)
     assert reader.read() == []
     path.write_text(line + "\nnonsense\n")
-    assert reader.read() == [Update("a", "stage")]
+    assert reader.read() == [ProgressUpdate("a", "stage")]
 
 
 def test_without_the_command_line_a_sentence_comes_now_and_then(monkeypatch):
@@ -54,11 +52,3 @@ def test_without_the_command_line_a_sentence_comes_now_and_then(monkeypatch):
             {"phase": "download", "done_bytes": done, "total_bytes": 40, "rate_bytes_per_s": 10e6},
         )
     assert screen.lines == ["now-and-then: download: 10 B of 40 B (25 %), 9.5 MiB/s"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.04, "0.0 s"), (59.9, "59.9 s"), (59.96, "1:00"), (185, "3:05"), (3725, "1:02:05")],
-)
-def test_times_are_readable(seconds, text):
-    assert progress.duration(seconds) == text

@@ -10,7 +10,7 @@ import pytest
 
 from kimi_prov.console import run_summary
 from kimi_prov.errors import ExitCode
-from kimi_prov.runner.events import Ended
+from kimi_prov.runner.events import TaskFinished
 from kimi_prov.runner.outcome import Outcome
 
 
@@ -48,8 +48,8 @@ def test_a_good_run_is_kept_with_its_log_and_times(play, monkeypatch):
 def test_what_a_plugin_changes_is_listed_below_its_task():
     outcome = Outcome({})
     told = {"changed": True, "changes": ["kimi-serve@0.service restarts: environment: X=1 added"]}
-    outcome.add(Ended("one", "serve", "Run the engine", "kimi_serve", "changed", 1.0, told))
-    outcome.add(Ended("one", "serve", "Copy", "copy", "changed", 1.0, {"changes": 4}))
+    outcome.add(TaskFinished("one", "serve", "Run the engine", "kimi_serve", "changed", 1.0, told))
+    outcome.add(TaskFinished("one", "serve", "Copy", "copy", "changed", 1.0, {"changes": 4}))
     assert outcome.changes == [
         ("one", "serve", "Run the engine"),
         ("one", "serve", "  kimi-serve@0.service restarts: environment: X=1 added"),

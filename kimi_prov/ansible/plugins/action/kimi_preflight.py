@@ -8,7 +8,7 @@ from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import failure
 from kimi_prov.planner.plan import refusals
-from kimi_prov.report import text
+from kimi_prov.report import terminal
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -26,9 +26,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         found = refusals(plan)
         host = (task_vars or {}).get("inventory_hostname", "the machine")
         if found:
-            message = f"{host} does not meet what the plan requires:\n{text.findings(found)}"
+            message = f"{host} does not meet what the plan requires:\n{terminal.findings(found)}"
             return result | failure(message, code="blockers", findings=found)
         warnings = [row for row in plan["findings"] if row["severity"] == "warning"]
         return result | {
-            "msg": text.findings(warnings) if warnings else "nothing stands in the way"
+            "msg": terminal.findings(warnings) if warnings else "nothing stands in the way"
         }

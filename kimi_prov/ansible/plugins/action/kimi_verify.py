@@ -50,7 +50,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 seen_from="none",
                 why="the machine did not answer",
                 checks=[why],
-                said=[],
+                stand_ins=[],
             )
         result |= {"changed": False, "kimi_document": document}
         if not document["ok"]:
@@ -95,5 +95,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             seen_from=seen_from,
             why=why,
             checks=found,
-            said=suite.stand_ins(plan, variables),
+            stand_ins=suite.stand_ins(plan, variables),
         )

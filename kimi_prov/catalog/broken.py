@@ -1,0 +1,68 @@
+"""Combinations that are known not to work. Units stand in the names; None is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.versions import number
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A combination that is known not to work. What a row leaves out does not matter to it.
+
+    Versions from `since` on and before `before`; `tensor_parallel_above` ranks or fewer are well;
+    `flags` are all present (a name, or `name=value`). `leaves_out`: flags that a plan takes out
+    of the inventory's, because the engine serves as well without them.
+    """
+
+    id: str
+    title: str
+    severity: Literal["blocker", "warning", "info"]
+    engine: str
+    fix: str
+    source: str
+    confidence: Confidence
+    variant: str | None = None
+    since: str | None = None
+    before: str | None = None
+    models: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    tensor_parallel_above: int | None = None
+    leaves_out: tuple[str, ...] = ()
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Combination:
+    """What is to run together; `flags` as written, `--name` or `--name=value`."""
+
+    engine: str
+    variant: str
+    version: str
+    model: str
+    weights_format: str
+    tensor_parallel: int = 1
+    capability: str | None = None
+    flags: tuple[str, ...] = ()
+
+
+def matches(row: Broken, given: Combination) -> bool:
+    """Whether a combination is the one that the row is about."""
+    flags = {*given.flags, *(flag.split("=", 1)[0] for flag in given.flags)}
+    version = number(given.version)
+    return (
+        row.engine == given.engine
+        and row.variant in (None, given.variant)
+        and (row.since is None or version >= number(row.since))
+        and (row.before is None or version < number(row.before))
+        and (not row.models or given.model in row.models)
+        and (not row.formats or given.weights_format in row.formats)
+        and (not row.capabilities or given.capability in row.capabilities)
+        and (row.tensor_parallel_above or 0) < given.tensor_parallel
+        and flags.issuperset(row.flags)
+    )

@@ -1,0 +1,118 @@
+"""Drivers, CUDA and PyTorch in the catalogue. Units stand in the names; None is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """A CUDA version and the drivers that run it.
+
+    `compatible_driver` runs its machine code by minor-version compatibility, which leaves PTX out.
+    """
+
+    name: str
+    driver: str
+    compatible_driver: str
+    source: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class DriverRule:
+    """A rule about drivers, in words, with the branch it asks for where it asks for one."""
+
+    name: str
+    text: str
+    source: str
+    confidence: Confidence
+    driver_branch: int | None = None
+
+
+@dataclass(frozen=True)
+class DriverPackages:
+    """Package names that bring a driver branch on a distribution; `{branch}` stands for it."""
+
+    name: str
+    packages: tuple[str, ...]
+    source: str
+    confidence: Confidence
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class DriverRelease:
+    """The version of a driver branch that is installed where nobody names another."""
+
+    name: str
+    version: str
+    source: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class Repository:
+    """NVIDIA's package repository for a distribution, and what its packages are called there.
+
+    `{branch}` stands for the branch; `a|b` for the first of them that has the version: names have
+    lost and kept their branch differently. `fabric` is for machines with switches, `imex` for those
+    that have that service already. `fingerprint` is of the primary key in `key`.
+    """
+
+    name: str
+    id: str
+    version: str
+    url: str
+    key: str
+    fingerprint: str
+    userland: tuple[str, ...]
+    open_module: tuple[str, ...]
+    closed_module: tuple[str, ...]
+    fabric: tuple[str, ...]
+    source: str
+    confidence: Confidence
+    imex: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """Which torch and CUDA a range of engine versions brings."""
+
+    name: str
+    engine: str
+    source: str
+    confidence: Confidence
+    torch: str | None = None
+    cuda: str | None = None
+    driver_branch: int | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Drivers:
+    """The matrix of drivers, CUDA and PyTorch."""
+
+    cuda: tuple[Cuda, ...] = ()
+    rules: tuple[DriverRule, ...] = ()
+    packages: tuple[DriverPackages, ...] = ()
+    torch: tuple[TorchBuild, ...] = ()
+    releases: tuple[DriverRelease, ...] = ()
+    repositories: tuple[Repository, ...] = ()
+
+    def branch_for(self, cuda: str) -> int | None:
+        """Driver branch that a CUDA version was made for; None where it is not known."""
+        row = next((row for row in self.cuda if row.name == cuda), None)
+        return int(row.driver.split(".")[0]) if row else None
+
+    def release(self, branch: int) -> str | None:
+        """Version of a branch to install; None where the catalogue pins none."""
+        row = next((row for row in self.releases if row.name == str(branch)), None)
+        return row.version if row else None
+
+    def repository(self, system: str | None, version: str | None) -> Repository | None:
+        """NVIDIA's repository for a distribution's release; None where there is none."""
+        wanted = (system, version)
+        return next((row for row in self.repositories if (row.id, row.version) == wanted), None)

@@ -1,0 +1,71 @@
+"""Versions of engines in the catalogue. Units stand in the names; None is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A package of this project inside an engine's environment, and the formats it adds."""
+
+    name: str
+    version: str
+    formats: tuple[str, ...]
+    python: tuple[str, ...]
+    glibc: str
+    installed_bytes: int
+    source: str
+
+    @property
+    def lock_name(self) -> str:
+        """File name of the lock of what it brings."""
+        return f"{self.name}-{self.version}.txt"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One version of an engine, what it needs and what it takes. Sizes in bytes.
+
+    `overhead_bytes` is host memory beside weights and cache, `gpu_overhead_bytes` the same of
+    each GPU; `install_peak_bytes` the disk room that installing takes. `methods` maps a weight
+    format to the name by which a hybrid engine asks for it. `moe_tuner_sha256`: digest of
+    benchmarks/kernels/benchmark_moe.py in the sources of this version.
+    """
+
+    name: str
+    variant: str
+    version: str
+    distribution: str
+    module: str
+    python: tuple[str, ...]
+    glibc: str
+    arch: tuple[str, ...]
+    isa_any: tuple[str, ...]
+    formats: tuple[str, ...]
+    architectures: tuple[str, ...]
+    installed_bytes: int
+    install_peak_bytes: int
+    overhead_bytes: int
+    source: str
+    confidence: Confidence
+    numa_bind_flags: bool = False
+    mla: dict[str, int] | None = None
+    methods: dict[str, str] | None = None
+    driver_branch: int | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    transformers: str | None = None
+    compute_capabilities: tuple[str, ...] = ()
+    gpu_memory_utilization: float | None = None
+    gpu_overhead_bytes: int = 0
+    plugin: Plugin | None = None
+    moe_tuner_sha256: str | None = None
+    note: str | None = None
+
+    def lock_name(self, python: str) -> str:
+        """File name of the lock for a Python such as "3.11"."""
+        tag = "cp" + python.replace(".", "")
+        return f"{self.name}-{self.variant}-{self.version}-{tag}.txt"

@@ -1,0 +1,54 @@
+"""What versions of engines make of their flags. Units stand in the names; None is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+
+Verdict = Literal["accepted", "deprecated", "rejected", "fails"]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What versions of an engine make of a flag, or of one value of it.
+
+    `becomes`: the flag that a plan puts in its place where it is not taken, "nothing" where the
+    job is done without one; None where a person has to decide.
+    """
+
+    engine: str
+    flag: str
+    versions: dict[str, Verdict]
+    source: str
+    confidence: Confidence
+    value: str | None = None
+    replacement: str | None = None
+    becomes: str | None = None
+    reason: str | None = None
+    default: str | None = None
+
+
+@dataclass(frozen=True)
+class FlagSet:
+    """Flags that every one of these versions of an engine accepts."""
+
+    engine: str
+    name: str
+    versions: tuple[str, ...]
+    flags: tuple[str, ...]
+    source: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class FlagState:
+    """The answer for one flag at one version."""
+
+    flag: str
+    status: Verdict | Literal["unknown"]
+    replacement: str | None = None
+    reason: str | None = None
+    source: str | None = None
+    becomes: str | None = None

@@ -1,0 +1,165 @@
+"""Models, drafts and weight formats of the catalogue. Units stand in the names; None is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Dimensions of a model with routed experts.
+
+    `attention`: "mla" keeps one latent of kv_lora_rank + qk_rope_head_dim for all heads, on every
+    rank; "gqa" keeps kv_heads x 2 x head_dim, which ranks share. `kv_layers` counts the layers
+    that keep such a cache where not all do; `indexer_layers` those that keep
+    `indexer_bytes_per_token` beside it; `kv_fp8_bytes_per_layer` is the size of a token and layer
+    in an engine's own 8-bit layout. `expert_hidden`: width that experts see where it is not
+    `hidden`. `params_total` is given where counting the dimensions does not meet it.
+    """
+
+    class_name: str
+    layers: int
+    dense_layers: int
+    hidden: int
+    dense_width: int
+    experts: int
+    experts_per_token: int
+    shared_experts: int
+    expert_width: int
+    heads: int
+    q_lora_rank: int
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    vocab: int
+    vision_params: int
+    attention: Literal["mla", "gqa"] = "mla"
+    kv_heads: int = 0
+    head_dim: int = 0
+    kv_layers: int | None = None
+    indexer_layers: int = 0
+    indexer_bytes_per_token: int = 0
+    kv_fp8_bytes_per_layer: int | None = None
+    expert_hidden: int | None = None
+    params_total: int | None = None
+    params_active: int | None = None
+
+
+@dataclass(frozen=True)
+class Published:
+    """A checkpoint of a model in another format than its own."""
+
+    format: str
+    repo: str
+    source: str
+    confidence: Confidence
+    size_bytes: int | None = None
+    kv_dtype: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """A GGUF file of a model: what llama.cpp and ik_llama.cpp serve."""
+
+    kind: str
+    size_bytes: int
+    source: str
+
+
+@dataclass(frozen=True)
+class EngineVersion:
+    """Versions of an engine that serve a model: the least that was seen to, the one recommended."""
+
+    engine: str
+    least: str
+    recommended: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that can be asked for. `other_bytes`: tokenizer and other small files.
+
+    `formats` names what the model is published in, its own first. `cross_check`: here to hold the
+    arithmetic against other observations, not to be provisioned.
+    """
+
+    name: str
+    architecture: Architecture
+    context: int
+    native_format: str
+    other_bytes: int
+    source: str
+    confidence: Confidence
+    repo: str | None = None
+    revision: str | None = None
+    released: str | None = None
+    shards: int | None = None
+    aliases: tuple[str, ...] = ()
+    published: tuple[Published, ...] = ()
+    gguf: tuple[Gguf, ...] = ()
+    engine_versions: tuple[EngineVersion, ...] = ()
+    random_weights: bool = False
+    cross_check: bool = False
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    trust_remote_code: bool = False
+    note: str | None = None
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Formats in which somebody publishes it, its own first."""
+        return tuple(dict.fromkeys([self.native_format, *(row.format for row in self.published)]))
+
+    def versions(self, engine: str) -> EngineVersion | None:
+        """Versions of an engine that serve it; None where nothing is known."""
+        return next((row for row in self.engine_versions if row.engine == engine), None)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A small model that guesses tokens for a large one to verify (speculative decoding).
+
+    `models` names whom it was trained for. `kv_values`: values of the cache for one token;
+    `kv_split`: ranks share them out, where an MLA draft keeps them whole on every rank. `least`:
+    the first version of vLLM that loads it.
+    """
+
+    name: str
+    repo: str
+    models: tuple[str, ...]
+    method: str
+    size_bytes: int
+    kv_values: int
+    least: str
+    source: str
+    confidence: Confidence
+    kv_split: bool = False
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Format:
+    """A weight format, in bytes of one weight with its scales.
+
+    `kind`: "checkpoint" is how files are published, "resident" how kt-kernel keeps experts in
+    memory, "gguf" a file for llama.cpp. `rest_bytes` is for all that is not a routed expert.
+    `isa`: each inner list is a set of instructions of which the whole is needed; one set suffices.
+    """
+
+    name: str
+    kind: Literal["checkpoint", "resident", "gguf"]
+    expert_bytes: float
+    rest_bytes: float
+    source: str
+    confidence: Confidence
+    from_format: str | None = None
+    kt_method: str | None = None
+    isa: tuple[tuple[str, ...], ...] = ()
+    aliases: tuple[str, ...] = ()
+    note: str | None = None

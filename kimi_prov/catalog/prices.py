@@ -1,0 +1,85 @@
+"""What the catalogue knows of prices, US dollars. Units stand in the names; None is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+
+
+@dataclass(frozen=True)
+class ApiPrice:
+    """What an API asks for a million tokens; `model` names a model of the catalogue."""
+
+    name: str
+    input_usd_per_mtok: float
+    output_usd_per_mtok: float
+    source: str
+    confidence: Confidence
+    model: str | None = None
+    cached_input_usd_per_mtok: float | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class GpuHour:
+    """What an hour of one GPU costs to own or rent, and its share of the machine's power."""
+
+    name: str
+    hyperscaler_usd: float
+    neocloud_usd: float
+    rental_3_years_usd: float
+    power_kw: float | None
+    source: str
+    confidence: Confidence
+    list_usd: float | None = None
+
+
+@dataclass(frozen=True)
+class MachineHour:
+    """What an hour of a whole machine was seen to cost."""
+
+    name: str
+    gpu: str
+    gpus: int
+    usd: float
+    source: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class Purchase:
+    """What one GPU was seen to cost, as a range."""
+
+    name: str
+    low_usd: float
+    high_usd: float
+    source: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A figure that a cost needs and that nobody told us."""
+
+    name: str
+    value: float
+    unit: str
+    source: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What is paid, for the sums of a report. US dollars."""
+
+    api: tuple[ApiPrice, ...] = ()
+    gpu_hour: tuple[GpuHour, ...] = ()
+    machine_hour: tuple[MachineHour, ...] = ()
+    purchase: tuple[Purchase, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
+
+    def assumed(self, name: str) -> float:
+        """Return a figure by name. Raises KeyError for one that is not there."""
+        found = {row.name: row.value for row in self.assumptions}
+        return found[name]

@@ -1,0 +1,22 @@
+"""Operating systems of the catalogue. Units stand in the names; None is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+
+
+@dataclass(frozen=True)
+class System:
+    """An operating system as it comes; `proven` where the tests provision one."""
+
+    id: str
+    version: str
+    proven: bool
+    source: str
+    confidence: Confidence
+    glibc: str | None = None
+    python: str | None = None
+    kernel: str | None = None
+    nvidia_driver: str | None = None

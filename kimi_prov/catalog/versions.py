@@ -1,0 +1,34 @@
+"""Versions as numbers that compare, and what is known between two of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.flags import Verdict
+
+
+def number(version: str) -> tuple[int, ...]:
+    """Return a version as numbers that compare; what follows the first other text is dropped."""
+    found: list[int] = []
+    for part in version.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        found.append(int(digits))
+        if digits != part:
+            break
+    return tuple(found)
+
+
+def between(versions: dict[str, Verdict], version: str) -> Verdict | None:
+    """Return what is known of a version, or what its two nearest neighbours agree on."""
+    if version in versions:
+        return versions[version]
+    wanted = number(version)
+    known = sorted((number(name), verdict) for name, verdict in versions.items())
+    below = [verdict for at, verdict in known if at <= wanted]
+    above = [verdict for at, verdict in known if at > wanted]
+    if below and not above:
+        return below[-1] if below[-1] == "rejected" else None
+    return below[-1] if below and below[-1] == above[0] else None

@@ -1,0 +1,53 @@
+"""`kimi-prov apply`: bring the machines to what their plan says."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from kimi_prov.acceptance import suite
+from kimi_prov.commands import playbook_run
+from kimi_prov.console import run_summary
+from kimi_prov.console.output import say
+from kimi_prov.errors import ExitCode
+from kimi_prov.runner import locks
+from kimi_prov.user_dirs import state_home
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.runner.inventory import Inventory
+    from kimi_prov.runner.run import FinishedRun
+
+
+def run(path: Path, options: PlaybookOptions) -> ExitCode:
+    """Apply the plan; end with the endpoint and the time of each phase, on standard output."""
+    inventory, request = playbook_run.prepare("apply", "site", path, options)
+    if options.check:
+        finished = playbook_run.run(request, inventory)
+    else:
+        with locks.held(path, "apply", state_home()) as descriptor:
+            finished = playbook_run.run(request, inventory, (descriptor,))
+    code = playbook_run.conclude(finished)
+    if code is ExitCode.OK:
+        sys.stdout.write(_summary(finished, inventory, options))
+    elif code is ExitCode.INTERRUPTED:
+        say("what is done is kept; the same command goes on from there")
+    return code
+
+
+def _summary(finished: FinishedRun, inventory: Inventory, options: PlaybookOptions) -> str:
+    outcome = finished.outcome
+    blocks = [run_summary.counts(outcome) + (" (check mode)" if options.check else "")]
+    if options.check:
+        blocks += [f"  {host}: {phase}: {task}" for host, phase, task in outcome.changes]
+    else:
+        blocks.append("served:")
+        for host, plan in sorted(outcome.plans.items()):
+            notes = suite.stand_ins(plan, inventory.hosts.get(host, {}))
+            blocks.append(run_summary.served(plan, host, inventory.address(host), notes))
+    blocks += ["where the time went:", run_summary.times(outcome)]
+    if not options.check:
+        blocks.append(f"the API key, once:  kimi-prov key {inventory.path}")
+    return "\n".join([*blocks, f"log: {finished.log}"]) + "\n"

@@ -1,0 +1,33 @@
+"""`kimi-prov bench`: measure the hosts, and compare each with its last result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.acceptance import bench
+from kimi_prov.commands import bench_results, host_reports
+from kimi_prov.console import bench_text
+from kimi_prov.user_dirs import state_home
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.console.output import Output
+    from kimi_prov.errors import ExitCode
+
+
+def run(path: Path, limit: str | None, output: Output) -> ExitCode:
+    """Measure every host; keep the results, each compared with the one before."""
+    output.check()
+    finished = host_reports.collect("bench", path, limit)
+    for host, result in finished.outcome.documents.items():
+        folder = bench_results.folder(state_home(), path, host)
+        before = bench_results.last(folder)
+        if before is not None:
+            result["last"] = bench.changes(before, result)
+        bench_results.keep(folder, {**result, "last": None})
+    return host_reports.publish("bench", finished, output, bench_text.text, _unreached)
+
+
+def _unreached(why: str) -> dict[str, Any]:
+    return {"ok": False, "detail": why, "stand_ins": []}

@@ -1,0 +1,52 @@
+"""`kimi-prov destroy`: put the machines back as they were."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from kimi_prov.commands import playbook_run
+from kimi_prov.commands.playbook_run import PlaybookOptions
+from kimi_prov.console import run_summary
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.runner import locks
+from kimi_prov.user_dirs import state_home
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.runner.inventory import Inventory
+
+
+def run(path: Path, limit: str | None, *, confirmed: bool, purge: bool) -> ExitCode:
+    """Put the machines back as they were; ask on the terminal unless `confirmed`.
+
+    `purge` removes the weights too.
+    """
+    variables = {"destroy_confirmed": True, "destroy_purge_weights": purge}
+    options = PlaybookOptions(limit=limit)
+    inventory, request = playbook_run.prepare("destroy", "destroy", path, options, variables)
+    if not confirmed:
+        _confirm(inventory, limit, purge=purge)
+    with locks.held(path, "destroy", state_home()) as descriptor:
+        finished = playbook_run.run(request, inventory, (descriptor,))
+    code = playbook_run.conclude(finished)
+    if code is ExitCode.OK:
+        documents = sorted(finished.outcome.documents.items())
+        kept = [f"{host} keeps {', '.join(row['kept'])}" for host, row in documents if row["kept"]]
+        sys.stdout.write("\n".join([run_summary.counts(finished.outcome), *kept]) + "\n")
+    return code
+
+
+def _confirm(inventory: Inventory, limit: str | None, *, purge: bool) -> None:
+    hosts = limit or ", ".join(inventory.hosts)
+    if not sys.stdin.isatty():
+        raise UserError(
+            f"destroy would take the service off {hosts}, and there is no terminal to ask on",
+            fix="kimi-prov destroy --yes",
+        )
+    also = " and DELETE THE WEIGHTS" if purge else " (the weights stay)"
+    if not click.confirm(f"Take the service off {hosts}{also}?", err=True):
+        raise UserError("not destroyed: the answer was no", fix="answer y, or give --yes")

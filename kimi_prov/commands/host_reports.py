@@ -1,0 +1,52 @@
+"""Commands whose playbook gives one document a host: `verify`, `status` and `bench`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.commands import playbook_run
+from kimi_prov.commands.playbook_run import PlaybookOptions
+from kimi_prov.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from kimi_prov.console.output import Output
+    from kimi_prov.runner.run import FinishedRun
+
+
+def collect(command: str, path: Path, limit: str | None) -> FinishedRun:
+    """Run the command's playbook; each host's document is in the outcome."""
+    inventory, request = playbook_run.prepare(command, command, path, PlaybookOptions(limit=limit))
+    return playbook_run.run(request, inventory)
+
+
+def publish(
+    command: str,
+    finished: FinishedRun,
+    output: Output,
+    text: Callable[[Mapping[str, Any]], str],
+    unreached: Callable[[str], dict[str, Any]],
+) -> ExitCode:
+    """Write the hosts' documents as one; exit 1 where one of them is not `ok`.
+
+    `text` writes the document for people, `unreached` makes a host's entry from the reason why it
+    has none.
+    """
+    outcome = finished.outcome
+    hosts = dict(outcome.documents)
+    for failure in outcome.failures:
+        if failure.host:
+            hosts.setdefault(failure.host, unreached(failure.cause))
+    ok = bool(hosts) and all(found.get("ok") for found in hosts.values())
+    if hosts:
+        document = {"schema": f"kimi-prov/{command}/v1", "ok": ok, "hosts": hosts}
+        output.write(document, lambda: text(document))
+    # What the report itself says of a host is not repeated; only that it failed is.
+    failures = [failure for failure in outcome.failures if failure.host not in outcome.documents]
+    finished = replace(finished, outcome=replace(outcome, failures=failures))
+    # A host that was not reached has an exit code of its own.
+    bad = any(not found.get("ok") for found in outcome.documents.values())
+    return playbook_run.conclude(finished, *([ExitCode.FAILED] if bad else []))

@@ -1,0 +1,39 @@
+"""`kimi-prov plan`: print what `apply` would do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.commands import playbook_run
+from kimi_prov.errors import ExitCode
+from kimi_prov.report import plan_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.console.output import Output
+
+_BLOCKER = "blocker"
+
+
+def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
+    """Print every host's plan. Blockers make it exit 3, after the plan was printed."""
+    output.check()
+    inventory, request = playbook_run.prepare("plan", "plan", path, options)
+    finished = playbook_run.run(request, inventory)
+    plans = finished.outcome.plans
+    blocked = any(
+        row["severity"] == _BLOCKER for found in plans.values() for row in found["findings"]
+    )
+    if plans:
+        document = {"schema": "kimi-prov/plan/v1", "hosts": plans}
+        output.write(document, lambda: _text(plans))
+    return playbook_run.conclude(finished, *([ExitCode.BLOCKED] if blocked else []))
+
+
+def _text(plans: Mapping[str, Mapping[str, Any]]) -> str:
+    return "\n".join(
+        f"{host}\n{'=' * len(host)}\n{plan_text.plan(found)}" for host, found in plans.items()
+    )

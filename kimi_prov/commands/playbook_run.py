@@ -1,0 +1,94 @@
+"""Running a playbook for a command: check what was given, run it, report how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.console import run_summary, screens
+from kimi_prov.console.output import say
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.packaging import resources
+from kimi_prov.runner import inventory as inventories
+from kimi_prov.runner import run as runner
+from kimi_prov.runner.arguments import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from kimi_prov.runner.inventory import Inventory
+    from kimi_prov.runner.run import FinishedRun
+
+
+@dataclass(frozen=True)
+class PlaybookOptions:
+    """Options that go through to ansible-playbook as they are."""
+
+    limit: str | None = None
+    tags: str | None = None
+    skip_tags: str | None = None
+    check: bool = False
+    diff: bool = False
+    extra: Sequence[str] = ()
+
+
+def prepare(
+    command: str,
+    playbook: str,
+    path: Path,
+    options: PlaybookOptions,
+    variables: Mapping[str, Any] | None = None,
+) -> tuple[Inventory, Request]:
+    """Check the inventory and the options before anything starts; return what is to run.
+
+    `variables` win over the inventory. Raises UserError for what cannot be read or does not fit.
+    """
+    files = tuple(inventories.vars_file(text) for text in options.extra)
+    inventory = inventories.load(path)
+    inventories.check_limit(inventory, options.limit)
+    request = Request(
+        command=command,
+        playbook=resources.playbook(playbook),
+        inventory=inventory.path,
+        limit=options.limit,
+        tags=options.tags,
+        skip_tags=options.skip_tags,
+        check=options.check,
+        diff=options.diff,
+        vars_files=files,
+        variables=variables or {},
+    )
+    return inventory, request
+
+
+def run(request: Request, inventory: Inventory, inherit: Sequence[int] = ()) -> FinishedRun:
+    """Run the playbook on this terminal's screen; `inherit` are descriptors of locks.
+
+    Raises UserError where the playbook is missing or could not be started.
+    """
+    if not request.playbook.is_file():
+        raise UserError(
+            f"{request.playbook} is missing: this installation is not whole",
+            fix="pip install --force-reinstall kimi-prov",
+            exit_code=ExitCode.FAILED,
+        )
+    return runner.run(request, inventory, screens.choose(), inherit=inherit)
+
+
+def conclude(finished: FinishedRun, *also: ExitCode) -> ExitCode:
+    """Report findings, failures and where the log is; return the exit code.
+
+    `also`: codes that the command itself adds to those of the run.
+    """
+    code = finished.outcome.exit_code(*also)
+    failures = finished.outcome.failures
+    for warning in dict.fromkeys(finished.outcome.warnings):
+        say(f"warning: {warning}")
+    if found := run_summary.findings(finished.outcome.findings):
+        say(found)
+    if failures:
+        say("\n" + run_summary.failures(failures, finished.log))
+    elif code is ExitCode.INTERRUPTED:
+        say(f"interrupted; log: {finished.log}")
+    return code

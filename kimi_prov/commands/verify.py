@@ -1,0 +1,33 @@
+"""`kimi-prov verify`: check the served model and its port."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.commands import host_reports
+from kimi_prov.console import verify_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.console.output import Output
+    from kimi_prov.errors import ExitCode
+
+
+def run(path: Path, limit: str | None, output: Output) -> ExitCode:
+    """Check every served model; a check that fails makes it exit 1."""
+    output.check()
+    finished = host_reports.collect("verify", path, limit)
+    return host_reports.publish("verify", finished, output, verify_text.text, _unreached)
+
+
+def _unreached(why: str) -> dict[str, Any]:
+    check = {"name": "machine", "status": "fail", "detail": why, "seconds": 0.0}
+    return {
+        "ok": False,
+        "endpoint": "",
+        "vantage": "none",
+        "vantage_reason": "the machine did not answer",
+        "checks": [check],
+        "stand_ins": [],
+    }

@@ -1,0 +1,140 @@
+"""The bench document as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.console.host_lines import entry, head, stand_ins
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ROWS = {
+    "memory": "memory",
+    "layer": "one MoE layer",
+    "single": "one request",
+    "prefill": "its prompt",
+    "decode": "each at once",
+    "all": "all at once",
+}
+_TABLE = "{:>7} {:>8} {:>11} {:>10} {:>11} {:>10} {:>12}"
+_HEAD = (
+    "at once",
+    "requests",
+    "first token",
+    "per token",
+    "tok/s each",
+    "tok/s all",
+    "prompt tok/s",
+)
+
+
+def text(document: Mapping[str, Any]) -> str:
+    """Write the bench document: for each host what was measured, predicted, and last time."""
+    lines: list[str] = []
+    for name, host in document["hosts"].items():
+        if "compared" not in host:
+            lines += [*head(name, host["detail"]), *stand_ins(host), ""]
+            continue
+        lines += head(name, f"{host['model']} on {host['engine']['name']}")
+        lines += _measured(host) + _compared(host) + _against_last(host) + _look_at(host)
+        lines += [*stand_ins(host), "", _normal(host), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _measured(host: Mapping[str, Any]) -> list[str]:
+    memory, layer, serve = host["memory"], host["layer"], host["serve"]
+    speed = memory["bytes_per_s"]
+    by = {"probe": "", "torch": ", read through torch"}.get(memory["by"], "")
+    text = f"{_rate(speed)}{by}" if speed else f"not measured: {memory['reason']}"
+    busy = ", others work on it" if host["load"]["busy"] else ""
+    lines = entry("load before", f"{host['load']['average']}{busy}")
+    lines += [*entry("memory", text), *entry("one MoE layer", _layer(layer))]
+    lines += entry("request", f"{serve['input_tokens']} tokens, for {serve['output_tokens']}")
+    lines += ["", _TABLE.format(*_HEAD)]
+    lines += [_TABLE.format(*_level(level)) for level in serve["levels"]]
+    return [*lines, ""]
+
+
+def _layer(layer: Mapping[str, Any]) -> str:
+    if not layer["available"]:
+        return f"not measured: {layer['reason']}"
+    first = layer["rows"][0]
+    whole = first["seconds"] * layer["layers_of_model"]
+    steps = ", ".join(f"{row['seconds'] * 1e3:.2f} ms for {row['batch']}" for row in layer["rows"])
+    part = f"; {layer['reason']}" if layer["reason"] else ""
+    return (
+        f"{layer['method']}, {layer['experts']} of {layer['experts_of_model']} experts, "
+        f"{layer['threads']} threads: {steps} tokens; {_rate(first['bytes_per_s'])} for one; "
+        f"{layer['layers_of_model']} such layers alone allow {1 / whole:.1f} tok/s{part}"
+    )
+
+
+def _level(level: Mapping[str, Any]) -> tuple[str, ...]:
+    first, each = level["ttft_s"]["median"], level["tpot_s"]["median"]
+    failed = f" ({level['failed']} failed)" if level["failed"] else ""
+    return (
+        str(level["concurrency"]),
+        f"{level['requests']}{failed}",
+        f"{first:.3f} s" if first else "-",
+        f"{each * 1e3:.1f} ms" if each else "-",
+        _number(level["decode_tok_s"]),
+        _number(level["aggregate_tok_s"]),
+        _number(level["prefill_tok_s"]),
+    )
+
+
+def _compared(host: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for row in host["compared"]:
+        if row["predicted"] is None or row["measured"] is None:
+            continue
+        low, expected, high = (
+            _figure(row["predicted"][key], row["unit"]) for key in ("low", "expected", "high")
+        )
+        text = f"{_figure(row['measured'], row['unit'])}; predicted {expected} ({low} to {high})"
+        lines += entry(_ROWS[row["name"]], f"{row['verdict'].upper()}: {text}")
+    open_rows = [r for r in host["compared"] if r["unit"] == "tok_per_s" and not r["predicted"]]
+    if open_rows:
+        lines += entry("predicted", host["basis"])
+    return lines
+
+
+def _against_last(host: Mapping[str, Any]) -> list[str]:
+    last = host["last"]
+    if last is None:
+        return entry("last time", "this is the first")
+    rows = ", ".join(f"{row['name']} {row['change']:+.1%}" for row in last["rows"])
+    lines = entry(f"since {last['measured_at'][:10]}", rows or "nothing to compare")
+    return lines + [line for text in last["differs"] for line in entry("  differs", text)]
+
+
+def _look_at(host: Mapping[str, Any]) -> list[str]:
+    return [
+        line
+        for number, cause in enumerate(host["look_at"], start=1)
+        for line in entry(
+            f"look at {number}",
+            ". ".join(part for part in (cause["title"], cause["observed"], cause["fix"]) if part),
+        )
+    ]
+
+
+def _normal(host: Mapping[str, Any]) -> str:
+    if host["normal"] is None:
+        return "MEASURED; nothing was predicted to judge it by"
+    return "NORMAL for this machine" if host["normal"] else "SLOWER than this machine should be"
+
+
+def _figure(value: float, unit: str) -> str:
+    return _rate(value) if unit == "bytes_per_s" else f"{_number(value)} tok/s"
+
+
+def _rate(value: float) -> str:
+    return f"{value / 1e9:.1f} GB/s"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"

@@ -1,0 +1,29 @@
+"""Lines of a host's entry in a document, for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WIDTH = 80
+LABEL = 22
+
+
+def head(name: str, text: str) -> list[str]:
+    """Write a host's name and a line of text, underlined."""
+    return [f"{name}  {text}".rstrip(), "-" * WIDTH]
+
+
+def entry(label: str, text: str) -> list[str]:
+    """Wrap one labelled entry; further lines stand under the first."""
+    wrapped = textwrap.wrap(text, WIDTH - LABEL, break_on_hyphens=False) or [""]
+    first, *rest = wrapped
+    return [f"{label:<{LABEL - 1}} {first}".rstrip(), *(" " * LABEL + line for line in rest)]
+
+
+def stand_ins(host: Mapping[str, Any]) -> list[str]:
+    """Write what is a stand-in in a host's document."""
+    return [line for text in host.get("stand_ins") or [] for line in entry("stand-in", text)]

@@ -1,0 +1,87 @@
+"""The status document as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.console.host_lines import entry, head, stand_ins
+from kimi_prov.contract.durations import duration
+from kimi_prov.contract.sizes import human
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def text(document: Mapping[str, Any]) -> str:
+    """Write the status document: for each host what runs, from what, and how full it is."""
+    lines: list[str] = []
+    for name, host in document["hosts"].items():
+        lines += head(name, host["detail"])
+        if host.get("provisioned"):
+            lines += _served(host) + _units(host) + _space(host)
+        lines += [*stand_ins(host), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _served(host: Mapping[str, Any]) -> list[str]:
+    model, versions, port = host["model"], host["versions"], host["port"]
+    engine = f"{versions['engine']} {versions['engine_version']} ({versions['engine_variant']})"
+    verified = "weights verified" if model["weights_verified"] else "weights not verified"
+    guard = "guarded" if port["guarded"] else "NOT GUARDED by nftables"
+    networks = ", ".join(port["allowed_networks"]) or "the machine itself alone"
+    waiting = "; the operator's is waiting: `kimi-prov key`" if port["key_not_shown_yet"] else ""
+    return [
+        *entry(
+            "model", f"{model['name']} ({model['revision']}), {human(model['bytes'])}, {verified}"
+        ),
+        *entry("served as", ", ".join(model["served_names"])),
+        *entry("from", model["directory"]),
+        *entry("context", f"{model['context']} tokens"),
+        *entry("engine", engine),
+        *entry("proxy", f"HAProxy {versions['proxy']}"),
+        *entry("port", f"{port['number']}, {guard}, for {networks}"),
+        *entry("keys", ", ".join(port["keys"]) + waiting),
+        *[
+            line
+            for engine in port["engines"]
+            for line in entry(engine["name"], f"{engine['status']}, {engine['requests']} requests")
+        ],
+    ]
+
+
+def _units(host: Mapping[str, Any]) -> list[str]:
+    lines: list[str] = []
+    for name, unit in sorted(host["units"].items()):
+        since = unit["uptime_seconds"]
+        up = f" for {duration(since)}" if since is not None else ""
+        again = f", restarted {unit['restarts']} times" if unit["restarts"] else ""
+        lines += entry(name.removesuffix(".service"), f"{unit['state']}{up}{again}")
+    return lines
+
+
+def _space(host: Mapping[str, Any]) -> list[str]:
+    memory, ram = host["memory"], host["ram_disk"]
+    mounted = ram["mounted"]
+    disk = (
+        f"{human(mounted['used_bytes'])} of {human(mounted['size_bytes'])} used"
+        if mounted
+        else "none"
+    )
+    available, total = memory["host_available_bytes"], memory["host_total_bytes"]
+    free = f"{human(available)} of {human(total)} available"
+    lines = [*entry("RAM disk", f"{disk}: {ram['reason']}"), *entry("memory", free)]
+    for engine in memory["engines"]:
+        lines += entry(f"  engine {engine['index']}", f"{human(engine['resident_bytes'])} resident")
+    for placed in host["placement"]:
+        nodes = ", ".join(
+            f"node {node} {human(count)}" for node, count in sorted(placed["bytes_by_node"].items())
+        )
+        cpus = " and ".join(placed["cpus"]) or "none"
+        policy = f", policy {placed['policies'][0]}" if placed["policies"] else ""
+        huge = placed["huge_bytes"]
+        lines += entry(
+            f"  placed {placed['index']}",
+            f"CPUs {cpus}; {nodes or 'no NUMA figures'}{policy}; {placed['threads']} threads"
+            + (f"; {human(huge)} in huge pages" if huge is not None else ""),
+        )
+    return [*lines, *entry("machine up", duration(host["uptime_seconds"]))]

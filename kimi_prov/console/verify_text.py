@@ -1,0 +1,31 @@
+"""The verify document as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.console.host_lines import entry, head, stand_ins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+def text(document: Mapping[str, Any]) -> str:
+    """Write the verify document: for each host its checks, one a line, then the verdict."""
+    lines: list[str] = []
+    for name, host in document["hosts"].items():
+        lines += head(name, host.get("endpoint", ""))
+        lines += entry("seen from", f"{host['vantage']}: {host['vantage_reason']}")
+        for check in host["checks"]:
+            label = f"{check['status']:<4} {check['name']}"
+            lines += entry(label, f"{check['detail']} ({check['seconds']:.2f} s)")
+        lines += stand_ins(host)
+        lines += ["", _verdict(host["checks"]), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _verdict(checks: Iterable[Mapping[str, Any]]) -> str:
+    found = [check["status"] for check in checks]
+    failed, skipped = found.count("fail"), found.count("skip")
+    passed = f"{found.count('ok')} passed"
+    return f"{'FAILED' if failed else 'PASSED'}: {passed}, {failed} failed, {skipped} skipped"

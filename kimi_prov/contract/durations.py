@@ -1,0 +1,12 @@
+"""How a measured time is written for a person, everywhere: progress, summaries, status."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float) -> str:
+    """Write a time of `seconds`: 4.1 s, 3:05, 1:02:05."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

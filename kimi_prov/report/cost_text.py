@@ -1,0 +1,130 @@
+"""What a target costs, in sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.report.formats import (
+    UNKNOWN,
+    clean,
+    figure,
+    money,
+    money_range,
+    sentence,
+    share,
+    span,
+)
+from kimi_prov.report.verdict import running
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.report.check import Target
+
+
+def hourly(target: Target) -> str:
+    """Give the cost of an hour, and what it leaves out."""
+    found = target["cost"]
+    left = f", without {' and '.join(found['usd_per_hour_excludes'])}"
+    return money(found["usd_per_hour"]) + (left if found["usd_per_hour_excludes"] else "")
+
+
+def price(target: Target) -> str:
+    """Give the price as it was quoted."""
+    quoted = target["facts"].get("price") or {}
+    if quoted.get("purchase_usd") is not None:
+        return f"{money(quoted['purchase_usd'])} to buy"
+    if quoted.get("hourly_usd") is not None:
+        return f"{money(quoted['hourly_usd'])} an hour"
+    return UNKNOWN
+
+
+def money_sentences(target: Target) -> list[str]:
+    """Say what the tokens cost, and from where on self-hosting loses."""
+    found = target["cost"]
+    lines = []
+    each = span(found["usd_per_million_output_tokens"])
+    use = share(found["utilisation"])
+    if each.expected is not None:
+        lines.append(
+            f"At {use} use a million output tokens cost {money_range(each)}, the "
+            f"{found['input_tokens_per_output_token']:g} million input tokens with them included."
+        )
+    lines += [
+        _against(row, use, target["plan"]["throughput"]["concurrency"])
+        for row in found["break_even"][:1]
+    ]
+    if not lines:
+        lines.append("What a token costs is not known.")
+    if found["output_tok_s_at_full_use"]["expected"] is not None:
+        lines.append(_load(target))
+    rent = found["usual_rent_usd_per_hour"]
+    if found["usd_per_hour"] is None and rent is not None:
+        most = found["break_even"][0]["usd_per_hour_at_most"] if found["break_even"] else None
+        word = "" if most is None else ", more than that" if rent > most else ", less than that"
+        lines.append(
+            f"Such GPUs usually rent for {money(rent)} an hour{word} "
+            f"({found['usual_rent_source']})."
+        )
+    sold = found["usual_cards_usd"]
+    if found["usd_per_hour"] is None and sold is not None:
+        lines.append(
+            f"Such GPUs alone were seen for {money(sold['low'])} to {money(sold['high'])} "
+            f"({sold['source']})."
+        )
+    lines += [sentence(f"Unknown: {text}") for text in found["unknown"]]
+    return [clean(line) for line in lines]
+
+
+def _load(target: Target) -> str:
+    few, many = running(target), target["plan"]["throughput"]["concurrency"]
+    if few < many:
+        return (
+            f"All this with {few} requests running at once: the cache holds no more of that "
+            "length; shorter ones make a token cheaper."
+        )
+    return f"All this with {many} requests at once; more at once make a token cheaper."
+
+
+def money_short(target: Target) -> str:
+    """Say the same for the verdict: the cost beside the API's price, and which is less."""
+    found = target["cost"]
+    each = found["usd_per_million_output_tokens"]["expected"]
+    if each is None or not found["break_even"]:
+        return money_sentences(target)[0]
+    row = found["break_even"][0]
+    use = share(found["utilisation"])
+    loses = (
+        f"self-hosting loses below {share(row['utilisation'])} use"
+        if row["utilisation"]
+        else "self-hosting loses at any use"
+    )
+    return (
+        f"A million output tokens cost {money(each)} at {use} use, by the API of {row['api']} "
+        f"{money(row['api_usd_per_million_output_tokens'])}: {loses}."
+    )
+
+
+def _against(row: Mapping[str, Any], use: str, many: int) -> str:
+    asks = (
+        f"The API of {row['api']} asks {money(row['api_usd_per_million_output_tokens'])} for a "
+        "million output tokens with their input"
+    )
+    if row["usd_per_hour_at_most"] is None:
+        return f"{asks}; whether self-hosting pays is not known without a speed."
+    if row["cheaper"] is None:
+        return (
+            f"{asks}: at {use} use self-hosting loses unless an hour costs less than "
+            f"{money(row['usd_per_hour_at_most'])}, everything included."
+        )
+    if row["utilisation"] is None:
+        return (
+            f"{asks}. Self-hosting loses at any use: with {many} requests at once at all hours it "
+            f"would still cost {figure(row['cost_over_api_at_full_use'])} times as much."
+        )
+    daily = figure(row["output_tokens_per_day"] / 1e6)
+    wins = "is cheaper" if row["cheaper"] == "self-hosting" else "loses"
+    return (
+        f"{asks}. Self-hosting loses below {share(row['utilisation'])} use ({daily} million output "
+        f"tokens a day); at the stated {use} it {wins}."
+    )

@@ -1,0 +1,101 @@
+"""Numbers, money, times and text as every form of the report writes them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+UNKNOWN = "unknown"
+# Quotes and facts come from strangers: nothing of them may steer a terminal.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range with its expected value; all None where it is not known."""
+
+    low: float | None
+    expected: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        if self.expected is None:
+            return UNKNOWN
+        if self.low is None or self.high is None or self.low == self.high:
+            return figure(self.expected)
+        return f"{figure(self.expected)} ({figure(self.low)} to {figure(self.high)})"
+
+
+def clean(value: object) -> str:
+    """Give text without control characters, on one line."""
+    if isinstance(value, (list, tuple)):
+        value = ", ".join(str(item) for item in value)
+    return " ".join(_CONTROL.sub(" ", str(value)).split())
+
+
+def sentence(value: object) -> str:
+    """Give clean text that ends as a sentence does."""
+    text = clean(value)
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def figure(value: float | None) -> str:
+    """Give a number with three significant figures, thousands set apart."""
+    if value is None:
+        return UNKNOWN
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - _magnitude(value))
+    return (
+        f"{round(value, 2 - _magnitude(value)):,.{digits}f}" if abs(value) < 1e15 else f"{value:g}"
+    )
+
+
+def money(value: float | None) -> str:
+    """Give dollars: cents below a hundred, whole dollars above."""
+    if value is None:
+        return UNKNOWN
+    return f"${value:,.0f}" if abs(value) >= 100 else f"${value:,.2f}"
+
+
+def rounded_duration(seconds: float | None) -> str:
+    """Give an estimated time: whole seconds below two minutes, whole minutes above."""
+    if seconds is None:
+        return UNKNOWN
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def share(value: float) -> str:
+    """Give a share as a percentage that stays honest near nothing."""
+    return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
+
+
+def span(values: Mapping[str, float | None]) -> Span:
+    """Read {low, expected, high}."""
+    return Span(values.get("low"), values.get("expected"), values.get("high"))
+
+
+def duration_range(found: Span) -> str:
+    """Give a range of times."""
+    if found.expected is None or found.low is None or found.high is None:
+        return rounded_duration(found.expected)
+    low, high = rounded_duration(found.low), rounded_duration(found.high)
+    return f"{rounded_duration(found.expected)} ({low} to {high})"
+
+
+def money_range(found: Span) -> str:
+    """Give a range of dollars."""
+    if found.expected is None:
+        return UNKNOWN
+    if found.low is None or found.high is None:
+        return money(found.expected)
+    return f"{money(found.expected)} ({money(found.low)} to {money(found.high)})"
+
+
+def _magnitude(value: float) -> int:
+    return int(f"{abs(value):.2e}".partition("e")[2])
