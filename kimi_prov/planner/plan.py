@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
-from kimi_prov.contract.sizes import human
 from kimi_prov.facts import gpu_names
 from kimi_prov.facts import host as hosts
 from kimi_prov.planner import driver as drivers
@@ -24,15 +23,14 @@ from kimi_prov.planner.memory import cpu, numa
 from kimi_prov.planner.memory import gpu as graphics
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.planner.rules.context import PlanContext
-from kimi_prov.planner.storage import conversion
-from kimi_prov.planner.storage import weights as storage
+from kimi_prov.planner.storage import conversion, disk, ram_disk, weights
 from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Catalogue, Model
-    from kimi_prov.planner.decisions import Budget, Choice, Converted, Placement, RamDisk, Weights
+    from kimi_prov.planner.decisions import Budget, Choice, Placement, Weights
     from kimi_prov.planner.settings.parsing import Settings
 
 SCHEMA = "kimi-prov/plan/v1"
@@ -68,18 +66,18 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
     budget = _budget(host, settings, model, choice, catalogue, findings)
     names = flag_names.names(choice.engine.name)
     cpu.judge(host, settings, model, budget, names, findings)
-    weights = storage.weights(settings, model, choice.weights_format, findings)
+    checkpoint = weights.resolve(settings, model, choice.weights_format, findings)
     places = _places(host, model, choice, budget, catalogue, findings)
     where = places[0]
     bound = _bound(host, budget, places)
     proposed = command.flags(settings, model, choice, budget, where, host.capability)
     proposed |= speculative.flags(draft)
     chosen = command.merged(proposed, settings, names, findings)
-    converted = conversion.wanted(settings, model, choice, weights, chosen, findings)
-    ram_disk = storage.ram_disk(host, settings, weights, bound, findings, converted=converted)
-    files_dir = weights.directory.replace(paths.MODELS, paths.RAM, 1)
+    converted = conversion.wanted(settings, model, choice, checkpoint, chosen, findings)
+    tmpfs = ram_disk.choose(host, settings, checkpoint, bound, findings, converted=converted)
+    files_dir = checkpoint.directory.replace(paths.MODELS, paths.RAM, 1)
     served = Served(
-        files_dir if ram_disk.enabled else weights.directory,
+        files_dir if tmpfs.enabled else checkpoint.directory,
         list(settings.served_names) or [model.name],
         converted.directory if converted else None,
     )
@@ -89,9 +87,9 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
         "schema": SCHEMA,
         "stand_in": None,
         "engine": _engine(choice),
-        "model": _model(model, weights, choice, budget, served),
+        "model": _model(model, checkpoint, choice, budget, served),
         "weights": {
-            **_weights(settings, weights, draft),
+            **_weights(settings, checkpoint, draft),
             "converted": conversion.fetched(converted, settings),
         },
         "conversion": conversion.document(converted, choice, model, chosen),
@@ -99,29 +97,21 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
             _instance(host, choice, budget, where, chosen, backend, served)
             for backend, where in zip(backends, places, strict=True)
         ],
-        "memory": cpu.document(budget, host, ram_disk.size_bytes),
+        "memory": cpu.document(budget, host, tmpfs.size_bytes),
         "parallel": _parallel(budget, chosen),
         "hybrid": _hybrid(choice, budget, where),
         "experts": expert_backend.document(choice.experts, where),
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
         "throughput": prediction.document(
-            host, settings, model, choice, budget, where, in_memory=ram_disk.enabled
+            host, settings, model, choice, budget, where, in_memory=tmpfs.enabled
         ),
         "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
         "power": prediction.power(host, catalogue),
-        "ram_disk": {
-            "enabled": ram_disk.enabled,
-            "size_bytes": ram_disk.size_bytes,
-            "reason": ram_disk.reason,
-            "path": paths.RAM,
-            "options": ram_disk.options,
-            "workers": max(1, min(8, len(host.primary))),
-            "files_dir": files_dir,
-        },
-        "warm": _warm(ram_disk, host, weights, bound.total, converted),
-        "disk": storage.disk(
+        "ram_disk": ram_disk.document(tmpfs, host, files_dir),
+        "warm": ram_disk.page_cache(tmpfs, host, checkpoint, bound.total, converted),
+        "disk": disk.document(
             host,
-            weights,
+            checkpoint,
             choice,
             findings,
             draft_bytes=draft["bytes"] if draft else 0,
@@ -150,7 +140,7 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
             "api_keys_file": settings.api_keys_file,
             "hf_token_file": settings.hf_token_file,
         },
-        "timeouts": {"start_s": _start_s(settings, weights)},
+        "timeouts": {"start_s": _start_s(settings, checkpoint)},
         "paths": paths.paths(),
     }
     _judge_door(settings, findings)
@@ -333,15 +323,15 @@ def _engine(choice: Choice) -> dict[str, Any]:
 
 def _model(
     model: Model,
-    weights: Weights,
+    checkpoint: Weights,
     choice: Choice,
     budget: Budget,
     served: Served,
 ) -> dict[str, Any]:
     return {
         "name": model.name,
-        "revision": weights.revision,
-        "dir": weights.directory,
+        "revision": checkpoint.revision,
+        "dir": checkpoint.directory,
         "serve_dir": served.directory,
         "served_names": served.names,
         "random_weights": model.random_weights,
@@ -350,7 +340,7 @@ def _model(
         "context_max": model.context,
         "weights_format": choice.weights_format,
         "kv_dtype": budget.kv_dtype,
-        "bytes": weights.size_bytes,
+        "bytes": checkpoint.size_bytes,
     }
 
 
@@ -366,37 +356,6 @@ def _weights(settings: Settings, weights: Weights, draft: dict[str, Any] | None)
         "token_file": paths.HUB_TOKEN if settings.hf_token_file else None,
         "hf_endpoint": settings.hf_endpoint,
         "ca_bundle": paths.CA_BUNDLE if settings.ca_bundle else None,
-    }
-
-
-def _warm(
-    ram_disk: RamDisk,
-    host: hosts.Host,
-    weights: Weights,
-    engine_bytes: int,
-    converted: Converted | None,
-) -> dict[str, Any]:
-    """Read the files into the page cache where there is no RAM disk, but room for them.
-
-    `engine_bytes`: what engine and system take once it serves; the cache gives way to that.
-    """
-    if ram_disk.enabled:
-        return {"enabled": False, "reason": "the RAM disk holds the weights"}
-    if converted is not None:
-        return {"enabled": False, "reason": storage.CONVERTED}
-    if weights.size_bytes > host.memory_bytes - host.reserve_bytes:
-        return {"enabled": False, "reason": "the weights are larger than memory"}
-    kept = max(0, min(weights.size_bytes, host.memory_bytes - engine_bytes))
-    again = weights.size_bytes - kept
-    restart = (
-        f"a restart finds at most {human(kept)} there and reads {human(again)} from disk again"
-        if again
-        else "a restart finds them there"
-    )
-    return {
-        "enabled": True,
-        "reason": f"no RAM disk, which would hold {human(weights.size_bytes)} for good: the "
-        f"files are read ahead into the page cache, which gives way to the engine; {restart}",
     }
 
 

@@ -10,7 +10,7 @@ from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.kt import quantise
 from kimi_prov.planner.decisions import Converted
 from kimi_prov.planner.engine.flag_names import whole
-from kimi_prov.planner.storage import weights as storage
+from kimi_prov.planner.storage.weights import COMMIT, addressed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,7 +129,7 @@ def fetched(found: Converted | None, settings: Settings) -> dict[str, Any] | Non
 
 def _given(source: str, model: Model, method: str) -> tuple[str, str]:
     """Return the address with its revision, and the directory."""
-    source, revision = storage.addressed(source)
+    source, revision = addressed(source)
     folder = re.sub(r"[^\w.-]", "-", revision)
     return source, f"{paths.MODELS}/{model.name}/{method.lower()}-{folder}"
 
@@ -166,7 +166,7 @@ def _judge(
             "so that a conversion cut short goes on where it was",
         )
         return
-    pinned = settings.kt_manifest is not None or storage.COMMIT.search(found.directory)
+    pinned = settings.kt_manifest is not None or COMMIT.search(found.directory)
     if found.source is not None and not pinned and not found.source.startswith("file://"):
         findings.add(
             "weights.converted_unpinned",
