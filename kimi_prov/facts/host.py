@@ -82,7 +82,7 @@ class Host:
         return max(_GIB, self.memory_bytes // 50)
 
 
-def read(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> Host:
+def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> Host:
     """Take a facts document apart. It has to satisfy the facts schema; nulls are allowed.
 
     The catalogue fills in what a spec sheet leaves out: memory of a GPU, instructions.

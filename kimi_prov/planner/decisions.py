@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
 
+GIB = 1 << 30
+
 ExpertBackend = Literal["kt", "vllm"]
 
 
@@ -136,6 +138,11 @@ class Budget:
     def host_required(self) -> int:
         """Bytes of host memory, the system's reserve included, RAM disk not."""
         return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def host_weights(self) -> int:
+        """Bytes of weights in host memory."""
+        return sum(part.size_bytes for part in self.parts if part.kind == "weights")
 
     @property
     def tensor_parallel(self) -> int:

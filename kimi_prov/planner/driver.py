@@ -105,7 +105,7 @@ class _Machine:
         return f"{words}: kimi-prov apply does both ({self.version}), {_CONSENT}"
 
 
-def driver(
+def document(
     host: Host,
     settings: Settings,
     engine: Engine,

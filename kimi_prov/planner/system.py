@@ -1,15 +1,13 @@
-"""The operating system: what is supported, which settings to change, packages, ports, firewall."""
+"""The operating system: what is supported, which settings to change, which packages to install."""
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.settings.parsing import Settings
 
 # Setting, value, whether a higher one is as good.
 _SYSCTLS = (
@@ -22,8 +20,8 @@ _NOFILE = 1048576
 _PACKAGES = ("ca-certificates", "haproxy", "nftables", "numactl", "openssl")
 
 
-def judge(host: Host, catalogue: Catalogue, findings: Findings) -> None:
-    """Operating system, init system and our own rights."""
+def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
+    """Check the operating system and the init system."""
     facts = host.facts["host"]
     release = facts["os"]
     shown = release.get("pretty") or f"{release.get('id')} {release.get('version_id')}"
@@ -139,43 +137,3 @@ def packages(host: Host, python: str, *, compiles: bool, drives: bool) -> list[s
     more = ["g++", f"{named}-dev"] if compiles else []
     more += ["python3-debian"] if drives else []
     return sorted({*_PACKAGES, f"{named}-venv", *more})
-
-
-def firewall(host: Host, settings: Settings) -> dict[str, Any]:
-    """Give the plan's `firewall`: an accept of ours cannot undo another table's drop."""
-    have = host.facts["firewall"]
-    manager = "nftables"
-    for name in ("firewalld", "ufw"):
-        if have.get(name) == "active":
-            manager = name
-    networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
-    return {
-        "port": settings.port,
-        "ipv4": [str(n) for n in networks if n.version == 4],
-        "ipv6": [str(n) for n in networks if n.version == 6],
-        "manager": manager,
-    }
-
-
-def judge_ports(host: Host, ports: list[int], findings: Findings) -> None:
-    """Ports that another program holds. Our own units may hold them: that is a converged host."""
-    taken = []
-    for row in host.facts["network"].get("listening") or []:
-        ours = str(row.get("unit") or "").startswith("kimi-")
-        if row.get("port") in ports and not ours:
-            taken.append(f"{row['port']} by {row.get('process') or 'another program'}")
-    if taken:
-        findings.add(
-            "port.taken",
-            severity="blocker",
-            observed=", ".join(dict.fromkeys(taken)),
-            required=f"ports {', '.join(str(port) for port in ports)} free",
-            fix="stop that program, or set kimi_port to another port",
-        )
-    else:
-        findings.add(
-            "port.taken",
-            severity="pass",
-            observed=", ".join(str(port) for port in ports),
-            required="not taken by another program",
-        )

@@ -12,7 +12,7 @@ from kimi_prov.facts.host import Python
 from kimi_prov.planner.decisions import AllOnGpus, Choice, Workload
 from kimi_prov.planner.engine import expert_backend, flag_migration
 from kimi_prov.planner.findings import Findings
-from kimi_prov.planner.memory import gpu
+from kimi_prov.planner.memory import gpu, layouts
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue, Engine, Model
@@ -91,10 +91,26 @@ def _mark(catalogue: Catalogue, choice: Choice) -> str:
 
 
 def migrated(
+    host: Host,
+    settings: Settings,
+    model: Model,
+    choice: Choice,
+    catalogue: Catalogue,
+    findings: Findings,
+) -> Settings:
+    """Return the settings in the chosen engine's own flags; each that was changed is a finding."""
+    if choice.on_gpus is not None and not choice.hybrid:
+        findings.extend(choice.on_gpus.replaced)
+        return choice.on_gpus.settings
+    work = Workload(choice.engine, model, choice.weights_format)
+    return _migrated(host, settings, catalogue, work, findings)
+
+
+def _migrated(
     host: Host, settings: Settings, catalogue: Catalogue, work: Workload, findings: Findings
 ) -> Settings:
     """Return the settings in flags that this engine takes; each that was changed is a finding."""
-    many = gpu.ranks(host, settings, catalogue, work) if host.gpu_bytes else 1
+    many = layouts.ranks(host, settings, catalogue, work) if host.gpu_bytes else 1
     return flag_migration.modern(settings, catalogue, work, many, host.capability, findings)
 
 
@@ -106,8 +122,8 @@ def _all_on_gpus(
         return None
     work = Workload(_row(host, "vllm", settings, catalogue, model), model, weights_format)
     findings = Findings()
-    own = migrated(host, settings, catalogue, work, findings)
-    budget = gpu.on_gpus(host, own, catalogue, work)
+    own = _migrated(host, settings, catalogue, work, findings)
+    budget = gpu.budget(host, own, catalogue, work)
     return AllOnGpus(work.engine, own, tuple(findings.rows()), budget)
 
 

@@ -11,7 +11,7 @@ from kimi_prov.contract.sizes import human
 from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.engine.flag_names import VLLM
 from kimi_prov.planner.memory import architecture
-from kimi_prov.planner.memory import gpu as graphics
+from kimi_prov.planner.memory import gpu as gpu_memory
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 from kimi_prov.planner.throughput import prediction
 
@@ -247,7 +247,7 @@ def _data(context: PlanContext) -> Iterator[RuleResult]:
         return
     ways = {VLLM.tensor_parallel: 1, VLLM.data_parallel: gpu.ranks}
     ways[VLLM.expert_parallel] = True
-    other = graphics.on_gpus(
+    other = gpu_memory.budget(
         context.host,
         replace(context.settings, engine_args=ways),
         context.catalogue,

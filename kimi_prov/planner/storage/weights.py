@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.planner.decisions import Weights
 from kimi_prov.planner.memory import architecture
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.catalog.loader import Model
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
@@ -55,3 +57,25 @@ def resolve(settings: Settings, model: Model, weights_format: str, findings: Fin
         size = sum(int(row["size"]) for row in settings.manifest["files"])
     folder = re.sub(r"[^\w.-]", "-", revision)
     return Weights(source, revision, f"{paths.MODELS}/{model.name}/{folder}", size, pinned)
+
+
+def document(
+    settings: Settings,
+    found: Weights,
+    draft: Mapping[str, Any] | None,
+    converted: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """Give the plan's `weights`; `draft` and `converted`: what else is fetched, None for none."""
+    keys = ("source", "manifest", "dir", "bytes")
+    return {
+        "draft": {key: draft[key] for key in keys} if draft else None,
+        "source": found.source,
+        "manifest": dict(settings.manifest) if settings.manifest else None,
+        "dir": found.directory,
+        "bytes": found.size_bytes,
+        "workers": settings.weights_workers,
+        "token_file": paths.HUB_TOKEN if settings.hf_token_file else None,
+        "hf_endpoint": settings.hf_endpoint,
+        "ca_bundle": paths.CA_BUNDLE if settings.ca_bundle else None,
+        "converted": converted,
+    }

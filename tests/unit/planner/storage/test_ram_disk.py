@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plan_inputs import GIB, HUGE, blocked_by, found, metal_facts, plan
+from plan_inputs import GIB, HUGE, blocked_by, found, hybrid_facts, metal_facts, plan, quoted
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,9 @@ def test_nodes_with_a_gap_cannot_be_written_without_a_comma() -> None:
     facts["numa"]["nodes"].append({**facts["numa"]["nodes"][0], "id": 3})
     options = plan(facts)["ram_disk"]["options"].split(",")
     assert options[-1] == "mpol=interleave"
+
+
+def test_a_ram_disk_beside_a_hybrid_needs_room_on_each_node() -> None:
+    assert plan(hybrid_facts(gib=1536), **HUGE)["ram_disk"]["enabled"] is True
+    assert plan(hybrid_facts(gib=1024), **HUGE)["ram_disk"]["enabled"] is False
+    assert plan(quoted("quote-xeon-8468-768gb"), **HUGE)["ram_disk"]["enabled"] is False
