@@ -84,8 +84,7 @@ class _Machine:
     @property
     def looked_at(self) -> bool:
         """Whether somebody looked: a quote that names no driver says nothing about one."""
-        quoted = (self.host.facts.get("origin") or {}).get("kind") == "spec"
-        return bool(self.loaded or self.installed) or not quoted
+        return bool(self.loaded or self.installed) or not self.host.quoted
 
     @property
     def open_required(self) -> bool:
@@ -119,18 +118,17 @@ def document(
     runs); `restart`: whether the machine has to be restarted for it. All else says what shall be
     there, and is the same before and after.
     """
-    nvidia = host.facts.get("nvidia") or {}
+    nvidia = host.nvidia
     need = _needed(host, engine, catalogue, weights_format, nvidia)
     if need is None:
         return dict(NOTHING)
     rule = next((row for row in catalogue.drivers.rules if row.name == "marlin-ptx"), None)
-    release = host.facts["host"]["os"]
     machine = _Machine(
         host,
         nvidia,
         need,
         _version(settings, catalogue, need, nvidia),
-        catalogue.drivers.repository(release.get("id"), release.get("version_id")),
+        catalogue.drivers.repository(host.system.id, host.system.version),
         rule.source if rule else engine.source,
     )
     action = _judge(machine, settings, findings)

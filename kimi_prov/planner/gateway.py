@@ -22,10 +22,10 @@ def check_ports(
     """Find ports that another program holds. On a converged host our own units hold them."""
     ports = [settings.port, *[row["port"] for row in backends]]
     taken = []
-    for row in host.facts["network"].get("listening") or []:
-        ours = str(row.get("unit") or "").startswith("kimi-")
-        if row.get("port") in ports and not ours:
-            taken.append(f"{row['port']} by {row.get('process') or 'another program'}")
+    for row in host.listeners:
+        ours = (row.unit or "").startswith("kimi-")
+        if row.port in ports and not ours:
+            taken.append(f"{row.port} by {row.process or 'another program'}")
     if taken:
         findings.add(
             "port.taken",
@@ -45,7 +45,7 @@ def check_ports(
 
 def proxy(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dict[str, Any]:
     """Give the plan's `proxy`."""
-    own = [settings.host, host.facts["host"].get("hostname"), settings.address]
+    own = [settings.host, host.system.hostname, settings.address]
     names = [str(name) for name in [*settings.tls_names, *own, "localhost", "127.0.0.1"] if name]
     return {
         "port": settings.port,
@@ -63,17 +63,12 @@ def proxy(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dic
 
 def firewall(host: Host, settings: Settings) -> dict[str, Any]:
     """Give the plan's `firewall`: an accept of ours cannot undo another table's drop."""
-    have = host.facts["firewall"]
-    manager = "nftables"
-    for name in ("firewalld", "ufw"):
-        if have.get(name) == "active":
-            manager = name
     networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
     return {
         "port": settings.port,
         "ipv4": [str(n) for n in networks if n.version == 4],
         "ipv6": [str(n) for n in networks if n.version == 6],
-        "manager": manager,
+        "manager": host.firewall_manager,
     }
 
 

@@ -112,8 +112,7 @@ def _needed(sold: Gpu, context: PlanContext) -> int | None:
 
 
 def _modules(context: PlanContext) -> tuple[float, str] | None:
-    memory = context.facts["memory"]
-    used, total = memory.get("channels_populated"), memory.get("channels_total")
+    used, total = context.host.channels_used, context.host.channels_total
     if total is None and context.host.processor and context.host.processor.memory_channels:
         total = context.host.processor.memory_channels * context.host.sockets
     if not used or not total:

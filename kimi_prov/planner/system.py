@@ -22,13 +22,12 @@ _PACKAGES = ("ca-certificates", "haproxy", "nftables", "numactl", "openssl")
 
 def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
     """Check the operating system and the init system."""
-    facts = host.facts["host"]
-    release = facts["os"]
-    shown = release.get("pretty") or f"{release.get('id')} {release.get('version_id')}"
-    known = {(row.id, row.version): row for row in catalogue.systems}
-    row = known.get((release.get("id"), release.get("version_id")))
+    release = host.system
+    shown = release.title or f"{release.id} {release.version}"
+    named = (release.id, release.version)
+    row = next((row for row in catalogue.systems if (row.id, row.version) == named), None)
     proven = " or ".join(f"{r.id} {r.version}" for r in catalogue.systems if r.proven)
-    if release.get("id") is None:
+    if release.id is None:
         findings.add(
             "os.supported",
             severity="info",
@@ -58,7 +57,7 @@ def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
             observed=shown,
             required=proven,
         )
-    if facts.get("systemd_running") is False:
+    if release.systemd is False:
         findings.add(
             "os.systemd",
             observed="no /run/systemd/system",
@@ -72,31 +71,32 @@ def tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
 
     The values do not depend on what is set now, except that a higher limit is kept.
     """
-    have = host.facts["tunables"]
+    have = host.tunables
     sysctl: dict[str, str] = {}
     skipped: list[dict[str, str]] = []
     for name, value, at_least in _SYSCTLS:
-        row = (have.get("sysctl") or {}).get(name)
+        row = have.sysctl.get(name)
         if row is None:
             skipped.append({"what": name, "reason": "this kernel does not have it"})
-        elif not row.get("writable"):
+        elif not row.writable:
             skipped.append({"what": name, "reason": _not_ours(host)})
         else:
-            current = int(row["value"]) if str(row.get("value", "")).isdigit() else 0
+            current = int(row.value) if row.value and row.value.isdigit() else 0
             sysctl[name] = str(max(value, current) if at_least else value)
-    wanted = {"governor": "performance"}
+    proposed = {"governor": "performance"}
     if on_cpu:
         # Weights in memory of the engine's own are read from end to end for every token.
-        wanted["thp"] = "always"
+        proposed["thp"] = "always"
     chosen: dict[str, str | None] = {"thp": None, "governor": None}
-    for name, choice in sorted(wanted.items()):
-        row = have.get(name)
+    switches = {"thp": have.thp, "governor": have.governor}
+    for name, choice in sorted(proposed.items()):
+        row = switches[name]
         label = {"thp": "transparent huge pages", "governor": "CPU frequency governor"}[name]
         if row is None:
             skipped.append({"what": label, "reason": "this machine does not have it"})
-        elif choice not in (row.get("choices") or []):
+        elif choice not in row.choices:
             skipped.append({"what": label, "reason": f"{choice} is not among its choices"})
-        elif not row.get("writable"):
+        elif not row.writable:
             skipped.append({"what": label, "reason": _not_ours(host)})
         else:
             chosen[name] = choice
@@ -110,15 +110,15 @@ def tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
 
 def _nofile(host: Host, skipped: list[dict[str, str]]) -> int:
     """Open files that the engine may have; in a container not more than its first process."""
-    most = host.facts["tunables"].get("nofile_max")
-    if not host.facts["host"].get("container") or most is None or most >= _NOFILE:
+    most = host.tunables.nofile_max
+    if not host.system.container or most is None or most >= _NOFILE:
         return _NOFILE
     skipped.append({"what": f"open files above {most}", "reason": _not_ours(host)})
     return int(most)
 
 
 def _not_ours(host: Host) -> str:
-    container = host.facts["host"].get("container")
+    container = host.system.container
     if container:
         return f"this is a container ({container}): the setting belongs to its host"
     return "it cannot be changed on this machine"
@@ -130,9 +130,8 @@ def packages(host: Host, python: str, *, compiles: bool, drives: bool) -> list[s
     `drives`: a repository for the driver may have to be written down.
     """
     name = python.rsplit("/", 1)[-1]
-    system = host.facts["python"]
-    versioned = name.startswith("python3.") and python != system.get("path")
-    own = str(system.get("version") or "").startswith(name.removeprefix("python") + ".")
+    versioned = name.startswith("python3.") and python != host.python_path
+    own = (host.python_version or "").startswith(name.removeprefix("python") + ".")
     named = name if versioned and not own else "python3"
     more = ["g++", f"{named}-dev"] if compiles else []
     more += ["python3-debian"] if drives else []

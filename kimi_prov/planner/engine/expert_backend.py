@@ -80,7 +80,7 @@ def choose(
     if way == "kt" and host.isa is not None and "avx512bw" not in host.isa:
         findings.add(
             "experts.avx2",
-            observed=f"{host.facts['cpu'].get('model')}: no AVX512",
+            observed=f"{host.cpu_model}: no AVX512",
             required="AVX512F and AVX512BW",
             fix="use a CPU with AVX512; on a virtual machine, pass the host's CPU through",
         )
@@ -178,7 +178,7 @@ def _hindrance(
     assert plugin is not None, "asked without a plugin"  # noqa: S101
     if python not in plugin.python:
         return f"Python {python}, kt-kernel wants {' or '.join(plugin.python)}"
-    glibc = host.facts["host"].get("glibc")
+    glibc = host.system.glibc
     if glibc is not None and _numbers(glibc) < _numbers(plugin.glibc):
         return f"glibc {glibc}, kt-kernel wants {plugin.glibc}"
     size = resident_bytes(catalogue, way, model) or 0

@@ -306,8 +306,7 @@ def _recipe(engine: Engine, model: Model, wanted: str) -> bool:
 
 def _machine(host: Host, engine: Engine, findings: Findings) -> None:
     """Architecture, instruction set and C library against what the engine was built for."""
-    facts = host.facts["host"]
-    arch = facts.get("arch")
+    arch = host.system.arch
     if arch is not None and arch not in engine.arch:
         findings.add(
             "engine.arch",
@@ -333,12 +332,12 @@ def _machine(host: Host, engine: Engine, findings: Findings) -> None:
             findings.add(
                 "cpu.isa",
                 severity="blocker",
-                observed=f"{host.facts['cpu'].get('model')}: {shown}",
+                observed=f"{host.cpu_model}: {shown}",
                 required=need,
                 fix="use a CPU with AVX2; on a virtual machine, pass the host's CPU through",
                 source=engine.source,
             )
-    glibc = facts.get("glibc")
+    glibc = host.system.glibc
     if glibc is not None and _numbers(glibc) < _numbers(engine.glibc):
         findings.add(
             "os.glibc",
@@ -368,10 +367,9 @@ def _python(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings
         return Python("/usr/bin/python3", fallback)
     if locked:
         # Nobody has installed a quoted machine yet: its system is still to be chosen.
-        quoted = (host.facts.get("origin") or {}).get("kind") == "spec"
         findings.add(
             "python.lock",
-            severity="warning" if quoted else "blocker",
+            severity="warning" if host.quoted else "blocker",
             names={"engine": engine.name, "version": engine.version, "variant": engine.variant},
             observed=", ".join(f"{p.path} ({p.version})" for p in host.pythons),
             required=f"Python {' or '.join(locked)}",

@@ -44,8 +44,8 @@ def beside(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Pla
 def _near(host: Host, gpus: int) -> tuple[int, ...]:
     """Node of each GPU that works; empty unless known for every one."""
     known = {node.id for node in host.nodes}
-    found = [gpu.get("numa_node") for gpu in host.facts["gpus"][:gpus]]
-    return tuple(found) if len(found) == gpus and known.issuperset(found) else ()
+    found = tuple(node for node in host.gpu_nodes[:gpus] if node in known)
+    return tuple(node for node in found if node is not None) if len(found) == gpus else ()
 
 
 def experts(host: Host, experts_bytes: int, width: int, findings: Findings) -> Placement:
@@ -230,10 +230,9 @@ def _threads(primary: tuple[int, ...]) -> str:
 
 def _small_node(host: Host, findings: Findings) -> None:
     """Say where a virtual machine's node sizes were not believed."""
-    shown = sum(int(n.get("memory_total_bytes") or 0) for n in host.facts["numa"]["nodes"])
-    if host.virtual and shown < host.memory_bytes * 0.8:
+    if host.virtual and host.node_bytes < host.memory_bytes * 0.8:
         findings.add(
             "numa.node_size",
-            observed=f"nodes {shown >> 20} MiB, machine {host.memory_bytes >> 20} MiB",
+            observed=f"nodes {host.node_bytes >> 20} MiB, machine {host.memory_bytes >> 20} MiB",
             required="a virtual machine gets its memory as it is used",
         )

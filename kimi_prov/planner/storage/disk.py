@@ -36,23 +36,20 @@ def document(
             f"; in all {human(weights.size_bytes)} of weights, {human(converted.room_bytes)} for "
             f"the converted experts, {human(engine_bytes)} for the engine, and a reserve"
         )
-    row = next((f for f in host.facts["filesystems"] if paths.ROOT in f.get("holds", [])), None)
-    free = row.get("free_bytes") if row else None
-    if row is None or free is None:
+    row = next((row for row in host.filesystems if paths.ROOT in row.holds), None)
+    if row is None or row.free_bytes is None:
         return {"path": paths.ROOT, "required_bytes": required}
-    kimi = host.facts["kimi"]
-    there = {m["dir"]: m["disk_bytes"] for m in kimi.get("models") or []}
-    missing = required - sum(min(there.get(where, 0), size) for where, size in parts.items())
-    if choice.env_name in (kimi.get("engine_envs") or []):
+    missing = required - sum(min(host.models.get(where, 0), size) for where, size in parts.items())
+    if choice.env_name in host.engine_envs:
         missing -= engine_bytes
-    shown = f"{human(free)} free on {row['mount']}"
-    if free < missing:
+    shown = f"{human(row.free_bytes)} free on {row.mount}"
+    if row.free_bytes < missing:
         findings.add(
             "disk.room",
             severity="blocker",
             observed=shown,
             required=f"{human(missing)} more below {paths.ROOT}{shares}",
-            fix=f"mount a larger file system at {paths.ROOT}, or make room on {row['mount']}",
+            fix=f"mount a larger file system at {paths.ROOT}, or make room on {row.mount}",
         )
     else:
         findings.add(

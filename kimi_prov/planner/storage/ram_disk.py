@@ -60,7 +60,7 @@ def choose(
     if swap_out:
         findings.add(
             "ram_disk.swap",
-            observed=f"{human(host.swap_bytes)} of swap, kernel {host.facts['host'].get('kernel')}",
+            observed=f"{human(host.swap_bytes)} of swap, kernel {host.system.kernel}",
             required="no swap, or kernel 6.4 for the mount option noswap",
             fix="swapoff -a and remove swap from /etc/fstab, or run a newer kernel",
         )

@@ -217,15 +217,13 @@ def _cpu(host: Host) -> tuple[Cpu | None, str | None]:
     """Give the processors: measured bandwidth before the DIMMs', that before the catalogue's."""
     from kimi_prov.planner.throughput import Cpu  # noqa: PLC0415
 
-    cores = len(host.primary) or int(host.facts["cpu"].get("cores") or 0)
+    cores = host.cores
     row = host.processor
     if not cores and row is not None:
         cores = row.cores * host.sockets
     if not cores:
         return None, None
-    seen = host.facts["memory"].get("bandwidth_bytes_per_s") or {}
-    measured = _number(seen.get("measured"))
-    theory = _number(seen.get("theoretical"))
+    measured, theory = host.bandwidth.measured, host.bandwidth.theoretical
     assumed = None
     bandwidth = theory / _GB if theory else 0.0
     if not bandwidth and row is not None:
@@ -252,22 +250,12 @@ def _vector(host: Host) -> Any:  # noqa: ANN401  (one of four words)
         return "amx"
     if "avx512f" in isa:
         return "avx512"
-    return "arm" if host.facts["host"].get("arch") in ("aarch64", "arm64") else "avx2"
+    return "arm" if host.system.arch in ("aarch64", "arm64") else "avx2"
 
 
 def disk_gb_s(host: Host) -> float | None:
     """Sequential reading of the fastest disk, in GB/s; None where nothing says."""
-    rates = [_number(d.get("read_bytes_per_s")) for d in host.facts.get("disks") or ()]
-    known = [rate for rate in rates if rate]
-    return max(known) / _GB if known else None
-
-
-def _number(value: object) -> float:
-    """Give a positive number, also of a measurement that carries it per node; else 0."""
-    if isinstance(value, dict):
-        value = value.get("all") or value.get("total")
-    positive = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-    return float(value) if positive else 0.0  # type: ignore[arg-type]
+    return max(host.disk_rates) / _GB if host.disk_rates else None
 
 
 def _rounded(value: float) -> float:
