@@ -44,7 +44,7 @@ def make_plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue
     if not settings.engine_stand_in:
         return real
     instead = stand_in.settings(settings, real["model"]["served_names"])
-    return stand_in.laid_over(real, _plan(stand_in.facts(facts), instead, catalogue))
+    return stand_in.merged(real, _plan(stand_in.facts(facts), instead, catalogue))
 
 
 def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) -> dict[str, Any]:

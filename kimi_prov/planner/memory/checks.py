@@ -129,13 +129,13 @@ def _shorter(model: Model, found: Budget, place: str) -> str:
     """Say which context fits, and what would hold the one that is set; `place`: where."""
     if found.kv_tokens_one < STEP:
         return "use a machine with more memory, or more or larger GPUs"
-    ways = [f"set {place} to {found.kv_tokens_one // STEP * STEP} or less"]
+    fixes = [f"set {place} to {found.kv_tokens_one // STEP * STEP} or less"]
     gpu = found.gpu
     if gpu is not None and gpu.experts is None:
         if found.kv_dtype == "bf16" and 2 * found.kv_tokens_one >= found.context:
-            ways.append(f"kimi_kv_dtype to fp8 (room for {2 * found.kv_tokens_one} tokens)")
+            fixes.append(f"kimi_kv_dtype to fp8 (room for {2 * found.kv_tokens_one} tokens)")
         if gpu.decode_context == 1 and gpu.ranks * found.kv_tokens_one >= found.context:
-            ways.append(f"{VLLM.decode_context_parallel} {gpu.ranks} in kimi_engine_args")
+            fixes.append(f"{VLLM.decode_context_parallel} {gpu.ranks} in kimi_engine_args")
         if model.versions("ktransformers"):
-            ways.append("kimi_engine to ktransformers (experts in host memory, slower)")
-    return ", or ".join(ways)
+            fixes.append("kimi_engine to ktransformers (experts in host memory, slower)")
+    return ", or ".join(fixes)

@@ -47,8 +47,8 @@ def budget(
     context = fitting_context(settings, model, VLLM, most // per_token)
     each = -(-settings.concurrency // instances)
     requests = whole(settings.engine_args.get(VLLM.requests)) or each
-    wanted = -(-context * requests * per_token // GIB) * GIB
-    kv = max(GIB, min(wanted, most))
+    requested = -(-context * requests * per_token // GIB) * GIB
+    kv = max(GIB, min(requested, most))
     return Budget(
         context=context,
         kv_bytes=kv,

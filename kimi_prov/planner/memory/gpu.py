@@ -87,8 +87,8 @@ def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload)
     the context that is set fits.
     """
     dtypes = _dtypes(host, settings, work)
-    wanted = int(settings.context) if not settings.auto("context") else _SHORT_CONTEXT
-    enough = min(wanted, work.model.context)
+    requested = int(settings.context) if not settings.auto("context") else _SHORT_CONTEXT
+    enough = min(requested, work.model.context)
     tried: list[Budget] = []
     for layout in layouts.layouts(host, settings, catalogue, work):
         # vLLM's context parallelism refuses an 8-bit cache.
@@ -128,9 +128,9 @@ def _attempt(
     share = fraction(args.get(VLLM.gpu_share)) or profile.utilization
     batched = whole(args.get(VLLM.chunk)) or profile.batched_tokens
     engines = layout.instances * layout.data
-    wanted = each(settings, engines)
-    sequences = whole(args.get(VLLM.requests)) or min(wanted, profile.sequences or wanted)
-    draft = speculative.wanted(settings, catalogue, engine)
+    requested = each(settings, engines)
+    sequences = whole(args.get(VLLM.requests)) or min(requested, profile.sequences or requested)
+    draft = speculative.loaded(settings, catalogue, engine)
     overhead = working_bytes(engine, shape, batched, sequences) + speculative.working_bytes(draft)
     memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)
     weights = _weights(shape, weights_format, layout)

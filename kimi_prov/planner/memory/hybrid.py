@@ -77,8 +77,8 @@ def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload)
     auto = settings.auto("context") and experts is None
     room = int(most * _CACHE_SHARE) if auto else most
     context = fitting_context(settings, model, SGLANG_KT, room // per_token)
-    wanted = whole(args.get(SGLANG_KT.cache_tokens)) or _tokens(context, requests)
-    tokens = min(most // per_token, wanted)
+    requested = whole(args.get(SGLANG_KT.cache_tokens)) or _tokens(context, requests)
+    tokens = min(most // per_token, requested)
     if experts is None:
         experts = max(0, min(shape.experts, math.floor((free - tokens * per_token) / each)))
     kv = tokens * per_token if free > 0 else free

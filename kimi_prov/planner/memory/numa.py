@@ -101,24 +101,24 @@ def copies(host: Host, settings: Settings, engine_bytes: int, findings: Findings
     if settings.auto("instances"):
         all_fit = most > 1 and len(fitting) == most and engine_bytes * most <= _left(host)
         return most if all_fit and settings.concurrency >= most else 1
-    asked = int(settings.instances)
-    if asked > max(1, most):
+    requested = int(settings.instances)
+    if requested > max(1, most):
         findings.add(
             "numa.instances",
-            observed=f"kimi_instances: {asked}, {most} node(s)",
+            observed=f"kimi_instances: {requested}, {most} node(s)",
             required="a node for each",
             fix=f"set kimi_instances to {max(1, most)} or less, or to auto",
         )
         return 1
-    if asked > 1 and len(fitting) < asked:
-        short = [n for n in roomiest(host, asked) if n not in fitting]
+    if requested > 1 and len(fitting) < requested:
+        short = [n for n in roomiest(host, requested) if n not in fitting]
         findings.add(
             "numa.node_memory",
             observed=", ".join(f"node {n.id}: {human(n.memory_bytes)}" for n in short),
-            required=f"{human(engine_bytes)} within {_NODE_SHARE:.0%} of each of {asked} nodes",
+            required=f"{human(engine_bytes)} within {_NODE_SHARE:.0%} of each of {requested} nodes",
             fix="set kimi_instances to 1 or auto, or put more memory on these nodes",
         )
-    return asked
+    return requested
 
 
 def room_of(node: Node) -> int:

@@ -85,7 +85,7 @@ def choose(
     if source is not None:
         source, directory = _given(str(source), model, method)
     found = Converted(method, directory, size, layer, pools, source)
-    _judge(settings, choice, weights, found, findings)
+    _check(settings, choice, weights, found, findings)
     return found
 
 
@@ -115,7 +115,7 @@ def document(
 
 
 def fetched(found: Converted | None, settings: Settings) -> dict[str, Any] | None:
-    """Give what is fetched beside the weights; null where it is made here, or not wanted."""
+    """Give what is fetched beside the weights; null where it is made here, or none is set."""
     if found is None or found.source is None:
         return None
     return {
@@ -134,7 +134,7 @@ def _given(source: str, model: Model, method: str) -> tuple[str, str]:
     return source, f"{paths.MODELS}/{model.name}/{method.lower()}-{folder}"
 
 
-def _judge(
+def _check(
     settings: Settings, choice: Choice, weights: Weights, found: Converted, findings: Findings
 ) -> None:
     method, sizes = found.method, f"{human(found.size_bytes)} of converted experts"

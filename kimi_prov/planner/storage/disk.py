@@ -24,7 +24,7 @@ def document(
     draft_bytes: int = 0,
     converted: Converted | None = None,
 ) -> dict[str, Any]:
-    """Give the plan's `disk`, and judge the room that is left, counting what is there already."""
+    """Give the plan's `disk`, and check the room that is left, counting what is there already."""
     engine_bytes = choice.engine.install_peak_bytes
     required = weights.size_bytes + draft_bytes + engine_bytes + _RESERVE_BYTES
     parts = {weights.directory: weights.size_bytes}

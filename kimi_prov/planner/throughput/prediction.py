@@ -161,7 +161,7 @@ def _serving(
     )
 
 
-def _layout(host: Host, way: ExpertBackend, cpu: Cpu, place: Placement) -> Layout:
+def _layout(host: Host, backend: ExpertBackend, cpu: Cpu, place: Placement) -> Layout:
     """Say where the plugin's experts are computed, and what streams their weights."""
     from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
     from kimi_prov.planner.throughput.plugin import Layout  # noqa: PLC0415
@@ -169,9 +169,9 @@ def _layout(host: Host, way: ExpertBackend, cpu: Cpu, place: Placement) -> Layou
     stream = cpu.measured_gb_s or cpu.bandwidth_gb_s * STREAM_OF_THEORY
     own = max(1, len(parse_list(place.threads)))
     return Layout(
-        way=way,
-        threads=place.pool_threads if way == "kt" else own,
-        nodes=max(1, len(place.pools if way == "kt" else place.nodes)),
+        backend=backend,
+        threads=place.pool_threads if backend == "kt" else own,
+        nodes=max(1, len(place.pools if backend == "kt" else place.nodes)),
         engine_threads=own,
         node_gb_s=stream / max(1, len(host.nodes)),
         vector=cpu.vector,
@@ -208,9 +208,9 @@ def _machine(host: Host, choice: Choice) -> tuple[Machine | None, str | None]:
 
 
 def _gpus(host: Host) -> Gpus | None:
-    from kimi_prov.planner.throughput.subjects import cards  # noqa: PLC0415
+    from kimi_prov.planner.throughput.subjects import of_row  # noqa: PLC0415
 
-    return cards(host.gpu, len(host.gpu_bytes)) if host.gpu else None
+    return of_row(host.gpu, len(host.gpu_bytes)) if host.gpu else None
 
 
 def _cpu(host: Host) -> tuple[Cpu | None, str | None]:
