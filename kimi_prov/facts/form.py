@@ -48,8 +48,8 @@ def fit(
     kinds = schema.get("type", ())
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     if kinds and not any(_is(value, kind) for kind in kinds):
-        wanted = " or ".join(_NAMES[kind] for kind in kinds if kind != "null")
-        raise MisfitError(path, f"wanted {wanted}, found {shown(value)}")
+        expected = " or ".join(_NAMES[kind] for kind in kinds if kind != "null")
+        raise MisfitError(path, f"wanted {expected}, found {shown(value)}")
     if isinstance(value, dict):
         _mapping(value, schema, path, root)
     elif isinstance(value, list):
@@ -65,7 +65,7 @@ def fit(
 def _constant(value: Any, schema: dict[str, Any], path: Key) -> None:  # noqa: ANN401
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
     if choices is not None and not any(_same(value, choice) for choice in choices):
-        wanted = ", ".join(str(choice) for choice in choices)
+        expected = ", ".join(str(choice) for choice in choices)
         near = (
             nearest(value, [c for c in choices if isinstance(c, str)])
             if isinstance(value, str)
@@ -73,7 +73,7 @@ def _constant(value: Any, schema: dict[str, Any], path: Key) -> None:  # noqa: A
         )
         hint = f"; did you mean {near[0]!r}?" if near and len(choices) > 1 else ""
         one = "one of " if len(choices) > 1 else ""
-        raise MisfitError(path, f"wanted {one}{wanted}, found {shown(value)}{hint}")
+        raise MisfitError(path, f"wanted {one}{expected}, found {shown(value)}{hint}")
 
 
 def _same(value: Any, choice: Any) -> bool:  # noqa: ANN401
@@ -133,8 +133,8 @@ def _any_of(value: Any, choices: list[dict[str, Any]], path: Key, root: dict[str
         else:
             return
     if all(set(choice) == {"required"} for choice in choices):
-        wanted = ", or ".join(" and ".join(choice["required"]) for choice in choices)
-        raise MisfitError(path, f"wanted {wanted}")
+        expected = ", or ".join(" and ".join(choice["required"]) for choice in choices)
+        raise MisfitError(path, f"wanted {expected}")
     raise max(faults, key=lambda fault: len(fault.path))
 
 

@@ -1,4 +1,4 @@
-"""GPUs that no driver serves yet, told by the bus: a plan for them is a plan for GPUs."""
+"""GPUs that no driver serves yet, named by the bus: a plan for them is a plan for GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def recognised(facts: Mapping[str, Any], catalogue: Catalogue) -> Mapping[str, Any]:
     """Give the facts with a row for each GPU that is on the bus and that the catalogue knows.
 
-    Where the driver tells of the GPUs itself, or one of them is unknown, they stay as they are.
+    Where the driver reports the GPUs itself, or one of them is unknown, they stay as they are.
     """
     numbers = (facts.get("nvidia") or {}).get("pci_ids") or []
     if facts["gpus"] or not numbers:

@@ -38,10 +38,98 @@ class Python:
 
 
 @dataclass(frozen=True)
+class System:
+    """The operating system, as /etc/os-release has it; `kernel` as `uname -r` prints it.
+
+    `container`: what kind of container the machine is. `systemd`: whether it runs.
+    """
+
+    id: str | None
+    version: str | None
+    title: str | None
+    kernel: str | None
+    arch: str | None
+    glibc: str | None
+    hostname: str | None
+    container: str | None
+    systemd: bool | None
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """A kernel setting as it is now; `choices` that it has, where they are listed."""
+
+    value: str | None
+    writable: bool
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tunables:
+    """Kernel settings that the machine has; `nofile_max`: open files that systemd may grant."""
+
+    sysctl: Mapping[str, Tunable]
+    thp: Tunable | None
+    governor: Tunable | None
+    nofile_max: int | None
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A port in use, and the program and systemd unit that hold it."""
+
+    port: int
+    process: str | None
+    unit: str | None
+
+
+@dataclass(frozen=True)
+class Filesystem:
+    """A mounted file system, the directories of ours that it holds, and its free bytes."""
+
+    mount: str
+    holds: tuple[str, ...]
+    free_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Of memory, in bytes per second; 0 is unknown."""
+
+    measured: float
+    theoretical: float
+
+
+@dataclass(frozen=True)
 class Host:
-    """What decisions are made from. None is unknown."""
+    """What decisions are made from. None is unknown.
+
+    `facts` is the whole document: rules report rows of it. `python_path` and `python_version`: the
+    system's own. `quoted`: nobody has the machine yet, a spec sheet describes it.
+    `gpu_nodes`: the NUMA node of each GPU. `disk_rates`: sequential reading of each disk, in bytes
+    per second. `node_bytes`: what the NUMA nodes report together. `models`: directories of weights
+    that are there, and their bytes. `engine_envs`: engines that are installed.
+    """
 
     facts: Mapping[str, Any]
+    system: System
+    tunables: Tunables
+    listeners: tuple[Listener, ...]
+    firewall_manager: str
+    filesystems: tuple[Filesystem, ...]
+    models: Mapping[str, int]
+    engine_envs: frozenset[str]
+    quoted: bool
+    python_path: str | None
+    python_version: str | None
+    cpu_model: str | None
+    cores: int
+    bandwidth: Bandwidth
+    channels_used: int | None
+    channels_total: int | None
+    disk_rates: tuple[float, ...]
+    node_bytes: int
+    gpu_nodes: tuple[int | None, ...]
     memory_bytes: int
     nodes: tuple[Node, ...]
     cpus: tuple[int, ...]
@@ -73,6 +161,11 @@ class Host:
         return self.gpu.compute_capability if self.gpu else None
 
     @property
+    def nvidia(self) -> Mapping[str, Any]:
+        """What the probe reported of NVIDIA's driver; empty where it found no card."""
+        return self.facts.get("nvidia") or {}
+
+    @property
     def amd(self) -> bool:
         """Whether its GPUs are AMD's."""
         return any(g.get("vendor") == "amd" for g in self.facts["gpus"])
@@ -83,7 +176,7 @@ class Host:
         return max(_GIB, self.memory_bytes // 50)
 
 
-def read(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> Host:
+def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> Host:
     """Take a facts document apart. It has to satisfy the facts schema; nulls are allowed.
 
     The catalogue fills in what a spec sheet leaves out: memory of a GPU, instructions.
@@ -99,8 +192,37 @@ def read(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> Host:
     if isa is None and processor is not None:
         isa = processor.isa
     gpu, gpu_bytes = _gpus(facts["gpus"], catalogue)
+    kimi = facts["kimi"]
     return Host(
         facts=facts,
+        system=_system(facts["host"]),
+        tunables=_tunables(facts["tunables"]),
+        listeners=tuple(
+            Listener(row["port"], row.get("process"), row.get("unit"))
+            for row in facts["network"].get("listening") or []
+        ),
+        firewall_manager=_firewall_manager(facts["firewall"]),
+        filesystems=tuple(
+            Filesystem(row["mount"], tuple(row.get("holds") or ()), row.get("free_bytes"))
+            for row in facts["filesystems"]
+        ),
+        models={row["dir"]: row["disk_bytes"] for row in kimi.get("models") or []},
+        engine_envs=frozenset(kimi.get("engine_envs") or ()),
+        quoted=(facts.get("origin") or {}).get("kind") == "spec",
+        python_path=facts["python"].get("path"),
+        python_version=facts["python"].get("version"),
+        cpu_model=cpu.get("model"),
+        cores=len(primary) or int(cpu.get("cores") or 0),
+        bandwidth=_bandwidth(facts["memory"].get("bandwidth_bytes_per_s") or {}),
+        channels_used=facts["memory"].get("channels_populated"),
+        channels_total=facts["memory"].get("channels_total"),
+        disk_rates=tuple(
+            rate
+            for row in facts.get("disks") or ()
+            if (rate := _positive(row.get("read_bytes_per_s")))
+        ),
+        node_bytes=sum(int(row.get("memory_total_bytes") or 0) for row in rows),
+        gpu_nodes=tuple(row.get("numa_node") for row in facts["gpus"]),
         memory_bytes=memory,
         nodes=_nodes(rows, cpus, primary, memory, virtual=virtual),
         cpus=cpus,
@@ -113,6 +235,57 @@ def read(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> Host:
         gpu=gpu,
         processor=processor,
     )
+
+
+def _system(host: Mapping[str, Any]) -> System:
+    release = host["os"]
+    return System(
+        id=release.get("id"),
+        version=release.get("version_id"),
+        title=release.get("pretty"),
+        kernel=host.get("kernel"),
+        arch=host.get("arch"),
+        glibc=host.get("glibc"),
+        hostname=host.get("hostname"),
+        container=host.get("container"),
+        systemd=host.get("systemd_running"),
+    )
+
+
+def _tunables(rows: Mapping[str, Any]) -> Tunables:
+    sysctl = {name: _tunable(row) for name, row in (rows.get("sysctl") or {}).items()}
+    return Tunables(
+        sysctl={name: row for name, row in sysctl.items() if row is not None},
+        thp=_tunable(rows.get("thp")),
+        governor=_tunable(rows.get("governor")),
+        nofile_max=rows.get("nofile_max"),
+    )
+
+
+def _tunable(row: Mapping[str, Any] | None) -> Tunable | None:
+    if row is None:
+        return None
+    value = row.get("value")
+    choices = tuple(row.get("choices") or ())
+    return Tunable(value, bool(row.get("writable")), choices)
+
+
+def _firewall_manager(rows: Mapping[str, Any]) -> str:
+    """Name what manages the firewall: ufw, firewalld, or nothing but nftables itself."""
+    active = [name for name in ("ufw", "firewalld") if rows.get(name) == "active"]
+    return active[0] if active else "nftables"
+
+
+def _bandwidth(rows: Mapping[str, Any]) -> Bandwidth:
+    return Bandwidth(_positive(rows.get("measured")), _positive(rows.get("theoretical")))
+
+
+def _positive(value: object) -> float:
+    """Give a positive number, also of a measurement that carries it per node; else 0."""
+    if isinstance(value, dict):
+        value = value.get("all") or value.get("total")
+    positive = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    return float(value) if positive else 0.0  # type: ignore[arg-type]
 
 
 def _processor(cpu: Mapping[str, Any], catalogue: Catalogue | None) -> Cpu | None:

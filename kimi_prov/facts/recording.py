@@ -1,4 +1,4 @@
-"""A folder of what a machine's own commands and files said, read as the probe would read them.
+"""A folder of the output of a machine's commands, and its files, read as the probe would read them.
 
 The names of the files are those of `FILES` and `ANSWERS`; whatever is missing is unknown. Any of
 them may be compressed (`.gz`).

@@ -313,7 +313,7 @@ def _disks(sheet: Sheet) -> list[dict[str, Any]]:
 
 
 def _groups(sheet: Any, catalogue: Catalogue) -> Iterable[tuple[Gpu, Sheet]]:  # noqa: ANN401
-    """Return each kind of card with its row of the catalogue."""
+    """Return each kind of GPU with its row of the catalogue."""
     many = isinstance(sheet, list)
     for number, group in enumerate(sheet if many else [sheet] if sheet else []):
         size = group.get("memory_gb")
@@ -366,20 +366,20 @@ def _gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[dict[str, A
 def _nvidia(
     groups: list[tuple[Gpu, Sheet]], software: Mapping[str, Any], origins: Origins
 ) -> dict[str, Any] | None:
-    cards = [
+    gpus = [
         (row, group.get("nvlink"))
         for row, group in groups
         if row.vendor == "nvidia"
         for _ in range(group.get("count", 1))
     ]
-    if not cards:
+    if not gpus:
         return None
     driver = software.get("nvidia_driver")
-    matrix = _links(cards)
-    given = any(wish for _, wish in cards)
-    origins["nvidia.nvlink"] = "sheet" if given else f"catalogue: {cards[0][0].name}"
+    matrix = _links(gpus)
+    given = any(nvlink for _, nvlink in gpus)
+    origins["nvidia.nvlink"] = "sheet" if given else f"catalogue: {gpus[0][0].name}"
     return {
-        "pci_devices": len(cards),
+        "pci_devices": len(gpus),
         "driver_installed": driver,
         "driver_loaded": driver,
         "cuda": None,
@@ -394,27 +394,27 @@ def _nvidia(
             "links_per_gpu": [max(line, default=0) for line in matrix],
             "link_bytes_per_s": None,
         },
-        "nvswitch": len(cards) > 1 and all(row.nvswitch for row, _ in cards),
+        "nvswitch": len(gpus) > 1 and all(row.nvswitch for row, _ in gpus),
         "held": None,
         "libs": None,
     }
 
 
-def _links(cards: list[tuple[Gpu, str | None]]) -> list[list[int]] | None:
-    """Return links between each two cards, or None where neither sheet nor catalogue tells."""
-    row, wish = cards[0]
-    if any(other != cards[0] for other in cards):
+def _links(gpus: list[tuple[Gpu, str | None]]) -> list[list[int]] | None:
+    """Return links between each two GPUs, or None where neither sheet nor catalogue tells."""
+    row, nvlink = gpus[0]
+    if any(other != gpus[0] for other in gpus):
         return None
-    if wish is None:
-        wish = "none" if not row.nvlink_gb_s else "full" if row.nvswitch else None
-    if wish is None and len(cards) > 1:
+    if nvlink is None:
+        nvlink = "none" if not row.nvlink_gb_s else "full" if row.nvswitch else None
+    if nvlink is None and len(gpus) > 1:
         return None
 
     def links(a: int, b: int) -> int:
-        joined = wish == "full" or (wish == "pairs" and a // 2 == b // 2)
+        joined = nvlink == "full" or (nvlink == "pairs" and a // 2 == b // 2)
         return row.nvlink_links if joined and a != b else 0
 
-    return [[links(a, b) for b in range(len(cards))] for a in range(len(cards))]
+    return [[links(a, b) for b in range(len(gpus))] for a in range(len(gpus))]
 
 
 def _system(software: Mapping[str, Any], catalogue: Catalogue, origins: Origins) -> dict[str, Any]:

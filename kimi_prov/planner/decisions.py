@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
 
+GIB = 1 << 30
+
 ExpertBackend = Literal["kt", "vllm"]
 
 
@@ -31,7 +33,7 @@ class Workload:
 class Choice:
     """The engine, the format it reads, and where its environment will be.
 
-    `provisioned`: whether `apply` can carry it out; else it is planned and not installed.
+    `provisioned`: whether `apply` can install it; else it is planned and not installed.
     `experts`: who computes 4-bit experts without a GPU; None where no plugin is needed for that.
     `preferred`: the engine that the planner would choose by itself, `because` of that.
     `on_gpus`: what the choice was made by; None without GPUs.
@@ -139,6 +141,11 @@ class Budget:
         return sum(part.size_bytes for part in self.parts)
 
     @property
+    def host_weights(self) -> int:
+        """Bytes of weights in host memory."""
+        return sum(part.size_bytes for part in self.parts if part.kind == "weights")
+
+    @property
     def tensor_parallel(self) -> int:
         """GPUs that share one model."""
         return self.gpu.ranks if self.gpu else 1
@@ -150,7 +157,7 @@ class Placement:
 
     `pools`: nodes that kt-kernel binds a pool to, `pool_threads` the threads of all together.
     `gpu_nodes`: the node of each GPU that works, empty where it is not known for all of them;
-    `binds_itself`: whether the engine is told to bind each worker to its GPU's node.
+    `binds_itself`: whether the engine has a flag to bind each worker to its GPU's node.
     """
 
     numactl: tuple[str, ...]

@@ -47,7 +47,7 @@ def branch(version: object) -> int:
 
 
 def required(host: Host, engine: Engine, catalogue: Catalogue, weights_format: str) -> int | None:
-    """Give the least branch: of the engine's CUDA, its Marlin kernels, and the cards."""
+    """Give the least branch: of the engine's CUDA, its Marlin kernels, and the GPUs."""
     if host.amd:
         return None
     found = [catalogue.drivers.branch_for(engine.cuda) if engine.cuda else None]
@@ -83,10 +83,9 @@ class _Machine:
         return self.nvidia.get("driver_installed")
 
     @property
-    def looked_at(self) -> bool:
-        """Whether somebody looked: a quote that names no driver says nothing about one."""
-        quoted = (self.host.facts.get("origin") or {}).get("kind") == "spec"
-        return bool(self.loaded or self.installed) or not quoted
+    def known(self) -> bool:
+        """Whether its driver is known: a quote that names none says nothing about one."""
+        return bool(self.loaded or self.installed) or not self.host.quoted
 
     @property
     def open_required(self) -> bool:
@@ -99,14 +98,14 @@ class _Machine:
         return bool(self.nvidia.get("nvswitch_devices"))
 
     @property
-    def mend(self) -> str:
+    def remedy(self) -> str:
         words = f"install NVIDIA's driver, branch {self.need}, and restart the machine"
         if self.repository is None or self.version is None:
             return words
         return f"{words}: kimi-prov apply does both ({self.version}), {_CONSENT}"
 
 
-def driver(
+def document(
     host: Host,
     settings: Settings,
     engine: Engine,
@@ -120,23 +119,22 @@ def driver(
     runs); `restart`: whether the machine has to be restarted for it. All else says what shall be
     there, and is the same before and after.
     """
-    nvidia = host.facts.get("nvidia") or {}
+    nvidia = host.nvidia
     need = _needed(host, engine, catalogue, weights_format, nvidia)
     if need is None:
         return dict(NOTHING)
     rule = next((row for row in catalogue.drivers.rules if row.name == "marlin-ptx"), None)
-    release = host.facts["host"]["os"]
     machine = _Machine(
         host,
         nvidia,
         need,
         _version(settings, catalogue, need, nvidia),
-        catalogue.drivers.repository(release.get("id"), release.get("version_id")),
+        catalogue.drivers.repository(host.system.id, host.system.version),
         rule.source if rule else engine.source,
     )
-    action = _judge(machine, settings, findings)
+    action = _check(machine, settings, findings)
     if action == "install":
-        _judge_ground(machine, findings)
+        _check_packages(machine, findings)
     return {
         "required_branch": need,
         "action": action,
@@ -185,12 +183,12 @@ def _packages(machine: _Machine, settings: Settings) -> dict[str, Any]:
     if _capability(machine.host) >= _OPEN_SINCE:
         flavours.reverse()
     number = str(branch(machine.version))
-    wanted = [*flavours[0], *row.userland, *(row.fabric if machine.fabric else ())]
+    names = [*flavours[0], *row.userland, *(row.fabric if machine.fabric else ())]
     # With the branch in its name an installed one would have no successor, and would be removed.
-    wanted += row.imex if imex(machine.nvidia) else ()
+    names += row.imex if imex(machine.nvidia) else ()
     url = str(settings.nvidia_repo_url or row.url).rstrip("/")
     return {
-        "packages": [name.replace("{branch}", number) for name in wanted],
+        "packages": [name.replace("{branch}", number) for name in names],
         "replaced": [
             part for name in flavours[1] for part in name.replace("{branch}", number).split("|")
         ],
@@ -203,7 +201,7 @@ def _packages(machine: _Machine, settings: Settings) -> dict[str, Any]:
 
 
 def _capability(host: Host) -> tuple[int, int]:
-    """CUDA compute capability; cards that nobody knows count as new ones."""
+    """CUDA compute capability; GPUs that nobody knows count as new ones."""
     match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", host.capability or "")
     return (int(match[1]), int(match[2])) if match else (9, 0)
 
@@ -214,11 +212,11 @@ def _changes(machine: _Machine) -> bool:
     return other or machine.version != machine.loaded
 
 
-def _judge(machine: _Machine, settings: Settings, findings: Findings) -> str:
+def _check(machine: _Machine, settings: Settings, findings: Findings) -> str:
     """Say what has to happen to the driver: none, install or restart."""
     loaded, installed, need = machine.loaded, machine.installed, machine.need
     needs = f"branch {need} or newer; {_PTX}"
-    if not machine.looked_at:
+    if not machine.known:
         findings.add(
             "driver.branch",
             severity="info",
@@ -241,7 +239,7 @@ def _judge(machine: _Machine, settings: Settings, findings: Findings) -> str:
             "driver.missing",
             observed=f"{machine.nvidia.get('pci_devices')} card(s), no driver",
             required="nvidia-smi lists the cards",
-            fix=machine.mend,
+            fix=machine.remedy,
         )
         return "install"
     present = str(installed or loaded)
@@ -253,7 +251,7 @@ def _judge(machine: _Machine, settings: Settings, findings: Findings) -> str:
             wording=None if branch(present) < need else "requested",
             observed=str(loaded or installed),
             required=needs if branch(present) < need else str(machine.version),
-            fix=machine.mend,
+            fix=machine.remedy,
             source=machine.source,
         )
         return "install"
@@ -299,7 +297,7 @@ def _incomplete(machine: _Machine) -> bool:
     return machine.fabric and str(manager or "").partition("-")[0] != machine.version
 
 
-def _judge_ground(machine: _Machine, findings: Findings) -> None:
+def _check_packages(machine: _Machine, findings: Findings) -> None:
     """Find what keeps packages from being installed here."""
     facts = machine.host.facts
     ours, failed = _kept(facts)

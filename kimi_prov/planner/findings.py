@@ -1,4 +1,4 @@
-"""Findings: what was observed, what is required, and how to mend it."""
+"""Findings: what was observed, what is required, and how to fix it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What mending a finding costs, in dollars, by the kind of its remedy in the registry.
+"""What fixing a finding costs, in dollars, by the kind of its remedy in the registry.
 
-Cards are counted by the same sums as the plan's memory, and priced as they were seen to be sold
+GPUs are counted by the same sums as the plan's memory, and priced as they were seen to be sold
 (prices.yaml, `purchase`). Nobody publishes dated prices of memory modules and disks: a site that
 names them (`memory_gib`, `disk_tb` among the assumptions of its own prices.yaml) has them counted.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.versions import number
 from kimi_prov.planner.decisions import Workload
-from kimi_prov.planner.memory import gpu as graphics
+from kimi_prov.planner.memory import gpu
 from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _GIB, _TB = 1 << 30, 10**12
 
 
 def priced(rows: Iterable[Finding], context: PlanContext) -> list[Finding]:
-    """Give the findings with what mending them costs, as far as that is known."""
+    """Give the findings with what fixing them costs, as far as that is known."""
     return [_priced(row, context) for row in rows]
 
 
@@ -75,24 +75,26 @@ def _gpus(context: PlanContext) -> tuple[float, str] | None:
 
 
 def _offer(price: Purchase, context: PlanContext) -> tuple[float, str] | None:
-    gpu = context.catalogue.find_gpu(price.name)
-    needed = _needed(gpu, context) if gpu is not None else None
-    if gpu is None or needed is None:
+    sold = context.catalogue.find_gpu(price.name)
+    needed = _needed(sold, context) if sold is not None else None
+    if sold is None or needed is None:
         return None
     there = (
-        len(context.host.gpu_bytes) if context.host.gpu and context.host.gpu.name == gpu.name else 0
+        len(context.host.gpu_bytes)
+        if context.host.gpu and context.host.gpu.name == sold.name
+        else 0
     )
     bought = needed - there
     if bought <= 0:
         return None
     more = " more" if there else ""
     return bought * (price.low_usd + price.high_usd) / 2, (
-        f"{bought}{more} {gpu.name} at ${price.low_usd:,.0f} to ${price.high_usd:,.0f} "
+        f"{bought}{more} {sold.name} at ${price.low_usd:,.0f} to ${price.high_usd:,.0f} "
         f"({price.source}); a machine that takes them is not counted"
     )
 
 
-def _needed(gpu: Gpu, context: PlanContext) -> int | None:
+def _needed(sold: Gpu, context: PlanContext) -> int | None:
     """Return how many of a GPU hold the model with all its weights; None where eight do not."""
     engine = context.catalogue.engine("vllm", "cuda")
     if engine is None or context.choice.weights_format not in engine.formats:
@@ -103,16 +105,15 @@ def _needed(gpu: Gpu, context: PlanContext) -> int | None:
     # What the inventory names for the machine as it is does not hold for another.
     settings = replace(context.settings, engine_args={})
     for many in _SIZES:
-        host = replace(context.host, gpu=gpu, gpu_bytes=(gpu.memory_bytes,) * many)
+        host = replace(context.host, gpu=sold, gpu_bytes=(sold.memory_bytes,) * many)
         work = Workload(engine, context.model, context.choice.weights_format)
-        if graphics.fits(graphics.on_gpus(host, settings, context.catalogue, work)):
+        if gpu.fits(gpu.budget(host, settings, context.catalogue, work)):
             return many
     return None
 
 
 def _modules(context: PlanContext) -> tuple[float, str] | None:
-    memory = context.facts["memory"]
-    used, total = memory.get("channels_populated"), memory.get("channels_total")
+    used, total = context.host.channels_used, context.host.channels_total
     if total is None and context.host.processor and context.host.processor.memory_channels:
         total = context.host.processor.memory_channels * context.host.sockets
     if not used or not total:

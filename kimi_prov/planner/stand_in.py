@@ -1,6 +1,6 @@
 """A declared substitution: a small model on CPUs serves where the planned hardware is not there.
 
-The real plan is made first and kept beside what is carried out, its command line whole.
+The real plan is made first and kept beside what is applied, its command line whole.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def facts(real: Mapping[str, Any]) -> dict[str, Any]:
     return {**real, "gpus": [], "nvidia": None}
 
 
-def laid_over(real: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
+def merged(real: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
     """Return the plan of what is served, with the real one's driver, findings and command lines."""
-    said = _said(real, served)
-    engine = {**served["engine"], "reason": said}
+    reason = _reason(real, served)
+    engine = {**served["engine"], "reason": reason}
     kept = [row for row in real["findings"] if row["id"].startswith(_KEPT)]
     ids = {row["id"] for row in kept}
     rest = [row for row in served["findings"] if row["id"] not in ids]
@@ -69,17 +69,17 @@ def laid_over(real: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
         # What the real machine's driver needs is brought to this one as well.
         "packages": sorted({*served["packages"], *real["packages"]}),
         "stand_in": {
-            "said": said,
+            "said": reason,
             "engine": real["engine"],
             "model": real["model"],
             "instances": real["instances"],
             "blockers": sorted(blockers),
         },
-        "findings": [_finding(real, said), *kept, *rest],
+        "findings": [_finding(real, reason), *kept, *rest],
     }
 
 
-def _said(real: Mapping[str, Any], served: Mapping[str, Any]) -> str:
+def _reason(real: Mapping[str, Any], served: Mapping[str, Any]) -> str:
     names = [
         f"{plan['engine']['name']} {plan['engine']['version']} ({plan['engine']['variant']}) with "
         f"{plan['model']['name']}"
@@ -88,10 +88,10 @@ def _said(real: Mapping[str, Any], served: Mapping[str, Any]) -> str:
     return f"{names[0]} stands in for {names[1]} (kimi_engine_stand_in)"
 
 
-def _finding(real: Mapping[str, Any], said: str) -> Finding:
+def _finding(real: Mapping[str, Any], reason: str) -> Finding:
     return make(
         "engine.stand_in",
-        observed=said,
+        observed=reason,
         required=f"{real['model']['name']} itself; what was planned for it is in the plan's "
         "stand_in and on the machine in /etc/kimi/stood-in-for.json",
         fix="remove kimi_engine_stand_in from the inventory",

@@ -1,15 +1,13 @@
-"""The operating system: what is supported, which settings to change, packages, ports, firewall."""
+"""The operating system: what is supported, which settings to change, which packages to install."""
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.settings.parsing import Settings
 
 # Setting, value, whether a higher one is as good.
 _SYSCTLS = (
@@ -22,15 +20,14 @@ _NOFILE = 1048576
 _PACKAGES = ("ca-certificates", "haproxy", "nftables", "numactl", "openssl")
 
 
-def judge(host: Host, catalogue: Catalogue, findings: Findings) -> None:
-    """Operating system, init system and our own rights."""
-    facts = host.facts["host"]
-    release = facts["os"]
-    shown = release.get("pretty") or f"{release.get('id')} {release.get('version_id')}"
-    known = {(row.id, row.version): row for row in catalogue.systems}
-    row = known.get((release.get("id"), release.get("version_id")))
+def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
+    """Check the operating system and the init system."""
+    release = host.system
+    shown = release.title or f"{release.id} {release.version}"
+    named = (release.id, release.version)
+    row = next((row for row in catalogue.systems if (row.id, row.version) == named), None)
     proven = " or ".join(f"{r.id} {r.version}" for r in catalogue.systems if r.proven)
-    if release.get("id") is None:
+    if release.id is None:
         findings.add(
             "os.supported",
             severity="info",
@@ -60,7 +57,7 @@ def judge(host: Host, catalogue: Catalogue, findings: Findings) -> None:
             observed=shown,
             required=proven,
         )
-    if facts.get("systemd_running") is False:
+    if release.systemd is False:
         findings.add(
             "os.systemd",
             observed="no /run/systemd/system",
@@ -74,31 +71,32 @@ def tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
 
     The values do not depend on what is set now, except that a higher limit is kept.
     """
-    have = host.facts["tunables"]
+    have = host.tunables
     sysctl: dict[str, str] = {}
     skipped: list[dict[str, str]] = []
     for name, value, at_least in _SYSCTLS:
-        row = (have.get("sysctl") or {}).get(name)
+        row = have.sysctl.get(name)
         if row is None:
             skipped.append({"what": name, "reason": "this kernel does not have it"})
-        elif not row.get("writable"):
+        elif not row.writable:
             skipped.append({"what": name, "reason": _not_ours(host)})
         else:
-            current = int(row["value"]) if str(row.get("value", "")).isdigit() else 0
+            current = int(row.value) if row.value and row.value.isdigit() else 0
             sysctl[name] = str(max(value, current) if at_least else value)
-    wanted = {"governor": "performance"}
+    proposed = {"governor": "performance"}
     if on_cpu:
         # Weights in memory of the engine's own are read from end to end for every token.
-        wanted["thp"] = "always"
+        proposed["thp"] = "always"
     chosen: dict[str, str | None] = {"thp": None, "governor": None}
-    for name, choice in sorted(wanted.items()):
-        row = have.get(name)
+    switches = {"thp": have.thp, "governor": have.governor}
+    for name, choice in sorted(proposed.items()):
+        row = switches[name]
         label = {"thp": "transparent huge pages", "governor": "CPU frequency governor"}[name]
         if row is None:
             skipped.append({"what": label, "reason": "this machine does not have it"})
-        elif choice not in (row.get("choices") or []):
+        elif choice not in row.choices:
             skipped.append({"what": label, "reason": f"{choice} is not among its choices"})
-        elif not row.get("writable"):
+        elif not row.writable:
             skipped.append({"what": label, "reason": _not_ours(host)})
         else:
             chosen[name] = choice
@@ -112,15 +110,15 @@ def tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
 
 def _nofile(host: Host, skipped: list[dict[str, str]]) -> int:
     """Open files that the engine may have; in a container not more than its first process."""
-    most = host.facts["tunables"].get("nofile_max")
-    if not host.facts["host"].get("container") or most is None or most >= _NOFILE:
+    most = host.tunables.nofile_max
+    if not host.system.container or most is None or most >= _NOFILE:
         return _NOFILE
     skipped.append({"what": f"open files above {most}", "reason": _not_ours(host)})
     return int(most)
 
 
 def _not_ours(host: Host) -> str:
-    container = host.facts["host"].get("container")
+    container = host.system.container
     if container:
         return f"this is a container ({container}): the setting belongs to its host"
     return "it cannot be changed on this machine"
@@ -132,50 +130,9 @@ def packages(host: Host, python: str, *, compiles: bool, drives: bool) -> list[s
     `drives`: a repository for the driver may have to be written down.
     """
     name = python.rsplit("/", 1)[-1]
-    system = host.facts["python"]
-    versioned = name.startswith("python3.") and python != system.get("path")
-    own = str(system.get("version") or "").startswith(name.removeprefix("python") + ".")
+    versioned = name.startswith("python3.") and python != host.python_path
+    own = (host.python_version or "").startswith(name.removeprefix("python") + ".")
     named = name if versioned and not own else "python3"
     more = ["g++", f"{named}-dev"] if compiles else []
     more += ["python3-debian"] if drives else []
     return sorted({*_PACKAGES, f"{named}-venv", *more})
-
-
-def firewall(host: Host, settings: Settings) -> dict[str, Any]:
-    """Give the plan's `firewall`: an accept of ours cannot undo another table's drop."""
-    have = host.facts["firewall"]
-    manager = "nftables"
-    for name in ("firewalld", "ufw"):
-        if have.get(name) == "active":
-            manager = name
-    networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
-    return {
-        "port": settings.port,
-        "ipv4": [str(n) for n in networks if n.version == 4],
-        "ipv6": [str(n) for n in networks if n.version == 6],
-        "manager": manager,
-    }
-
-
-def judge_ports(host: Host, ports: list[int], findings: Findings) -> None:
-    """Ports that another program holds. Our own units may hold them: that is a converged host."""
-    taken = []
-    for row in host.facts["network"].get("listening") or []:
-        ours = str(row.get("unit") or "").startswith("kimi-")
-        if row.get("port") in ports and not ours:
-            taken.append(f"{row['port']} by {row.get('process') or 'another program'}")
-    if taken:
-        findings.add(
-            "port.taken",
-            severity="blocker",
-            observed=", ".join(dict.fromkeys(taken)),
-            required=f"ports {', '.join(str(port) for port in ports)} free",
-            fix="stop that program, or set kimi_port to another port",
-        )
-    else:
-        findings.add(
-            "port.taken",
-            severity="pass",
-            observed=", ".join(str(port) for port in ports),
-            required="not taken by another program",
-        )

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from kimi_prov.catalog.loader import load
+from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "facts"
+SHEETS = Path(__file__).resolve().parents[2] / "inventories" / "specs"
 HUGE = {"model": "kimi-k2.5", "weights_source": None}
 AVX512 = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "avx512vbmi"]
 GIB = 1 << 30
@@ -23,6 +25,11 @@ def lab_facts() -> dict[str, Any]:
     """A fresh Debian 12 under systemd-nspawn, as the probe described it."""
     facts: dict[str, Any] = json.loads((DATA / "lab-nspawn.json").read_text())
     return facts
+
+
+def quoted(name: str) -> dict[str, Any]:
+    """A machine of a shipped spec sheet."""
+    return spec.read(SHEETS / f"{name}.yml", load())
 
 
 def metal_facts(*, nodes: int = 2, gib: int = 64, cores: int = 16) -> dict[str, Any]:

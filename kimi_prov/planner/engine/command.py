@@ -1,29 +1,24 @@
-"""The engine's command line and environment."""
+"""Every engine's command line and environment: the plan's flags, the inventory's over them."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.versions import number
 from kimi_prov.contract import paths
-from kimi_prov.planner.engine import expert_backend, selection, sglang
-from kimi_prov.planner.engine.flag_names import VLLM, kv_dtype, whole
+from kimi_prov.planner.engine import selection, sglang, vllm
+from kimi_prov.planner.engine.flag_names import KT, kv_dtype, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.models import Model
-    from kimi_prov.planner.decisions import Budget, Choice, GpuBudget, Placement, Served
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.decisions import Budget, Choice, Placement, Served
     from kimi_prov.planner.engine.flag_names import FlagNames
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
-_GIB = 1 << 30
-# Since then vLLM computes INT4 experts on Hopper by kernels that it builds when it starts; Marlin's
-# lie in its wheel (oracle/int_wna16.py and humming/priority.py of 0.32.0; not in 0.25.1).
-_HUMMING_SINCE = "0.26.0"
-_BACKEND_FLAG_SINCE = "0.15.0"
 # The proxy, the firewall and the key all rest on these.
 _RESERVED = {
     "api-key": "kimi_api_keys_file",
@@ -32,7 +27,7 @@ _RESERVED = {
     "port": "kimi_port",
     "root-path": "kimi_port",
     "served-model-name": "kimi_served_names",
-    "kt-weight-path": "kimi_weights_source",
+    KT.weights: "kimi_weights_source",
     "ssl-certfile": "kimi_tls_cert_file",
     "ssl-keyfile": "kimi_tls_key_file",
     "uds": "kimi_port",
@@ -53,65 +48,7 @@ def flags(
     """
     if choice.hybrid:
         return sglang.flags(settings, model, choice, budget, place)
-    gpu = budget.gpu
-    chosen: dict[str, Any] = {
-        VLLM.context: budget.context,
-        VLLM.requests: gpu.sequences if gpu else -(-settings.concurrency // budget.instances),
-    }
-    if gpu is None:
-        # Compiling takes minutes at every start on CPUs and was measured to gain nothing.
-        chosen |= {"dtype": "bfloat16", "enforce-eager": True}
-    else:
-        chosen |= _on_gpus(choice, budget, gpu)
-        blackwell = choice.engine.variant == "cuda" and (capability or "").startswith("10.")
-        asked = "attention-config" in settings.engine_args
-        if blackwell and not asked and _since(choice, _BACKEND_FLAG_SINCE):
-            # The first choice there fetches and compiles kernels (platforms/cuda.py of 0.19.1 and
-            # 0.32.0; read, not run).
-            chosen["attention-backend"] = "CUTLASS_MLA"
-        if model.architecture.vision_params:
-            chosen["mm-encoder-tp-mode"] = "data"
-        if place.binds_itself:
-            chosen["numa-bind"] = True
-            if place.gpu_nodes:
-                chosen["numa-bind-nodes"] = list(place.gpu_nodes)
-    if model.trust_remote_code:
-        chosen["trust-remote-code"] = True
-    if model.tool_call_parser:
-        chosen |= {"enable-auto-tool-choice": True, "tool-call-parser": model.tool_call_parser}
-    if model.reasoning_parser:
-        chosen["reasoning-parser"] = model.reasoning_parser
-    return chosen
-
-
-def _since(choice: Choice, version: str) -> bool:
-    return number(choice.engine.version) >= number(version)
-
-
-def _on_gpus(choice: Choice, budget: Budget, gpu: GpuBudget) -> dict[str, Any]:
-    """Give the flags by which vLLM shares the model out over GPUs."""
-    chosen: dict[str, Any] = {
-        VLLM.tensor_parallel: gpu.ranks,
-        VLLM.gpu_share: gpu.utilization,
-        VLLM.chunk: gpu.batched_tokens,
-        "enable-chunked-prefill": True,
-        "enable-prefix-caching": True,
-    }
-    spread = {
-        VLLM.pipeline_parallel: gpu.pipeline,
-        VLLM.data_parallel: gpu.data,
-        VLLM.decode_context_parallel: gpu.decode_context,
-    }
-    chosen |= {flag: ways for flag, ways in spread.items() if ways > 1}
-    if choice.weights_format == "int4":
-        chosen["dtype"] = "bfloat16"
-        if choice.engine.variant == "cuda" and _since(choice, _HUMMING_SINCE):
-            chosen["moe-backend"] = "marlin"
-    if gpu.expert_parallel:
-        chosen[VLLM.expert_parallel] = True
-    if budget.kv_dtype == "fp8":
-        chosen[VLLM.kv_dtype] = "fp8"
-    return chosen
+    return vllm.flags(settings, model, choice, budget, place, capability)
 
 
 def merged(
@@ -121,8 +58,8 @@ def merged(
 
     `names`: the engine's, for memory is counted with the flags among them.
     """
-    wanted = dict(settings.engine_args)
-    for flag in sorted(set(wanted) & set(_RESERVED)):
+    requested = dict(settings.engine_args)
+    for flag in sorted(set(requested) & set(_RESERVED)):
         findings.add(
             "engine_args.reserved",
             names={"flag": flag},
@@ -130,9 +67,9 @@ def merged(
             required=f"the variable {_RESERVED[flag]}",
             fix=f"remove {flag} from kimi_engine_args and use {_RESERVED[flag]}",
         )
-        del wanted[flag]
+        del requested[flag]
     against = _contradicted(settings, names)
-    for flag, value in sorted(wanted.items()):
+    for flag, value in sorted(requested.items()):
         differs = flag in chosen and value not in (chosen[flag], str(chosen[flag]))
         if flag in against:
             variable, other = against[flag]
@@ -154,7 +91,7 @@ def merged(
                 if differs
                 else "memory is counted with it",
             )
-    return {flag: value for flag, value in {**chosen, **wanted}.items() if value is not None}
+    return {flag: value for flag, value in {**chosen, **requested}.items() if value is not None}
 
 
 def _contradicted(settings: Settings, names: FlagNames) -> dict[str, tuple[str, object]]:
@@ -169,14 +106,41 @@ def _contradicted(settings: Settings, names: FlagNames) -> dict[str, tuple[str, 
     return found
 
 
-def of_instance(chosen: Mapping[str, Any], place: Placement, nodes: list[int]) -> dict[str, Any]:
+def instance(
+    host: Host,
+    choice: Choice,
+    budget: Budget,
+    where: Placement,
+    chosen: Mapping[str, Any],
+    backend: Mapping[str, int],
+    served: Served,
+) -> dict[str, Any]:
+    """Give one of the plan's `instances`: its command line, port and GPUs, neighbours together."""
+    size, index = budget.gpu.gpus if budget.gpu else 0, backend["index"]
+    gpus = list(range(len(host.gpu_bytes))[index * size : (index + 1) * size])
+    nodes = [where.gpu_nodes[gpu] for gpu in gpus] if where.gpu_nodes else []
+    own = _of_instance(chosen, where, nodes)
+    return {
+        "index": index,
+        "argv": _argv(choice, own, served, backend["port"]),
+        "env": _environment(choice, own, budget, where, gpus),
+        "numactl": list(where.numactl),
+        "numa_nodes": list(where.nodes),
+        "cpus": where.cpus,
+        "gpus": gpus,
+        "gpu_nodes": nodes,
+        "port": backend["port"],
+    }
+
+
+def _of_instance(chosen: Mapping[str, Any], place: Placement, nodes: list[int]) -> dict[str, Any]:
     """Give the flags of one instance: the workers' nodes are those of its own GPUs."""
     flag = "numa-bind-nodes"
     planned = bool(nodes) and chosen.get(flag) == list(place.gpu_nodes)
     return {**chosen, flag: nodes} if planned else dict(chosen)
 
 
-def argv(choice: Choice, chosen: dict[str, Any], served: Served, port: int) -> list[str]:
+def _argv(choice: Choice, chosen: dict[str, Any], served: Served, port: int) -> list[str]:
     """Give an instance's whole command line; each element is one argument."""
     serve_dir, names = served.directory, served.names
     # Not through the link: python imports by the path that it was called by.
@@ -186,7 +150,7 @@ def argv(choice: Choice, chosen: dict[str, Any], served: Served, port: int) -> l
     line += names[:1] if choice.hybrid else names
     line += ["--host", "127.0.0.1", "--port", str(port)]
     if choice.hybrid:
-        line += ["--kt-weight-path", served.experts or serve_dir]
+        line += [f"--{KT.weights}", served.experts or serve_dir]
     for flag, value in chosen.items():
         line += _arguments(flag, value)
     return line
@@ -211,7 +175,7 @@ def compiles(choice: Choice, chosen: dict[str, Any]) -> bool:
     return choice.engine.variant != "cpu" or not chosen.get("enforce-eager")
 
 
-def environment(
+def _environment(
     choice: Choice,
     chosen: dict[str, Any],
     budget: Budget,
@@ -231,30 +195,6 @@ def environment(
     }
     if choice.hybrid:
         own = sglang.environment(selection.env_dir(choice))
-        return dict(sorted({**found, **own}.items()))
-    if budget.instances > 1 and gpus:
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
-    found |= {"VLLM_CACHE_ROOT": f"{paths.CACHE}/vllm", "VLLM_NO_USAGE_STATS": "1"}
-    if choice.engine.variant == "cpu":
-        # Without it the backend takes most of the machine's memory for its cache.
-        found["VLLM_CPU_KVCACHE_SPACE"] = str(budget.kv_bytes // _GIB)
-        found["VLLM_CPU_OMP_THREADS_BIND"] = placement.threads
-        if not compiles(choice, chosen):
-            # Eager or not, a request for logprobs would compile, and kill an engine without g++.
-            found["TORCHDYNAMO_DISABLE"] = "1"
-        if choice.experts is not None:
-            found |= expert_backend.environment(choice.experts, placement)
-    if choice.engine.variant == "cuda":
-        # NVLink multicast fails where the host shares the fabric out.
-        found["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
-        # What these turn on has nvcc compile when it is first called, in the middle of a start or
-        # of a request, and no fallback where there is none (vLLM 0.32.0: topk_topp_sampler.py,
-        # flashinfer_all_reduce.py, utils/deep_gemm.py).
-        found |= {
-            "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
-            "VLLM_USE_DEEP_GEMM": "0",
-            "VLLM_USE_FLASHINFER_SAMPLER": "0",
-        }
-        # Looked into for tables of tuned Triton kernels; there are none until somebody makes them.
-        found["VLLM_TUNED_CONFIG_FOLDER"] = paths.tuned(choice.engine.version)
-    return dict(sorted(found.items()))
+    else:
+        own = vllm.environment(choice, chosen, budget, placement, gpus)
+    return dict(sorted({**found, **own}.items()))

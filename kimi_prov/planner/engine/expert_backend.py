@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
-# How the catalogue calls the form in which each way keeps the experts in memory.
+# How the catalogue calls the form in which each backend keeps the experts in memory.
 RESIDENT: dict[ExpertBackend, str] = {"kt": "rawint4", "vllm": "vllm-cpu-int4"}
 _COST = "0.78 bytes a weight in memory, and 57 to 100 minutes of repacking at every start of Kimi"
 # Tokens that kt-kernel takes in one call: its scratch memory is of that size.
@@ -32,98 +32,100 @@ def choose(
     python: str,
     findings: Findings,
 ) -> ExpertBackend | None:
-    """Choose who computes them; None where the engine does it without the plugin, or nobody can.
+    """Choose the expert backend; None where the engine does it without the plugin, or nobody can.
 
     `python`: the version of the engine's own, such as "3.11".
     """
     engine, model, plugin = work.engine, work.model, work.engine.plugin
     if plugin is None or work.weights_format not in plugin.formats:
         return None
-    hindered = {way: _hindrance(way, host, catalogue, work, python) for way in RESIDENT}
-    wanted: ExpertBackend | None = settings.experts if settings.experts != "auto" else None
-    able = [way for way in RESIDENT if hindered[way] is None]
-    if wanted is not None and wanted not in able:
+    unsupported = {
+        backend: _unsupported_reason(backend, host, catalogue, work, python) for backend in RESIDENT
+    }
+    requested: ExpertBackend | None = settings.experts if settings.experts != "auto" else None
+    supported = [backend for backend in RESIDENT if unsupported[backend] is None]
+    if requested is not None and requested not in supported:
         findings.add(
             "experts.way",
-            names={"way": wanted},
-            observed=str(hindered[wanted]),
-            required=f"kimi_experts: {able[0]}" if able else "other hardware",
-            fix="set kimi_experts to auto" if able else "choose a machine with AVX512_BF16",
+            names={"way": requested},
+            observed=str(unsupported[requested]),
+            required=f"kimi_experts: {supported[0]}" if supported else "other hardware",
+            fix="set kimi_experts to auto" if supported else "choose a machine with AVX512_BF16",
         )
-        return wanted
-    if not able:
+        return requested
+    if not supported:
         findings.add(
             "experts.way",
             wording="none",
             names={"engine": engine.name, "version": engine.version, "model": model.name},
-            observed="; ".join(str(text) for text in hindered.values()),
+            observed="; ".join(str(text) for text in unsupported.values()),
             required="AVX2 and a C library of 2.35 for kt-kernel, or AVX512_BF16 for vLLM's own",
             fix="use Debian 12 or newer on a CPU with AVX512, or GPUs",
         )
         return None
-    way = wanted or able[0]
-    if way == "vllm":
+    backend = requested or supported[0]
+    if backend == "vllm":
         findings.add(
             "experts.fallback",
-            observed=f"kt-kernel: {hindered['kt'] or 'not wanted (kimi_experts)'}",
+            observed=f"kt-kernel: {unsupported['kt'] or 'not wanted (kimi_experts)'}",
             required=_COST,
             fix="set kimi_experts to auto"
-            if hindered["kt"] is None
+            if unsupported["kt"] is None
             else "mend what keeps kt-kernel from it",
         )
-    elif wanted is None and "vllm" in able and _holds(host, catalogue, work):
+    elif requested is None and "vllm" in supported and _holds(host, catalogue, work):
         findings.add(
             "experts.faster",
             observed="kt-kernel chosen: 0.625 bytes a weight, and a start in minutes",
             required=_COST,
             fix="set kimi_experts to vllm where that memory and start are no matter",
         )
-    if way == "kt" and host.isa is not None and "avx512bw" not in host.isa:
+    if backend == "kt" and host.isa is not None and "avx512bw" not in host.isa:
         findings.add(
             "experts.avx2",
-            observed=f"{host.facts['cpu'].get('model')}: no AVX512",
+            observed=f"{host.cpu_model}: no AVX512",
             required="AVX512F and AVX512BW",
             fix="use a CPU with AVX512; on a virtual machine, pass the host's CPU through",
         )
-    return way
+    return backend
 
 
-def reason(way: ExpertBackend) -> str:
+def reason(backend: ExpertBackend) -> str:
     """Say why, for the plan's `engine.reason`."""
     return {
         "kt": "kt-kernel computes the INT4 experts from the checkpoint's own files, by a plugin "
         "inside vLLM",
         "vllm": f"vLLM's own INT4 experts, opened by a plugin ({_COST})",
-    }[way]
+    }[backend]
 
 
-def resident_bytes(catalogue: Catalogue, way: ExpertBackend | None, model: Model) -> int | None:
+def resident_bytes(catalogue: Catalogue, backend: ExpertBackend | None, model: Model) -> int | None:
     """Bytes that the 4-bit experts take in memory; None where they stay as the files have them."""
-    if way is None:
+    if backend is None:
         return None
     routed = architecture.routed_params(model.architecture)
-    return round(routed * catalogue.format(RESIDENT[way]).expert_bytes)
+    return round(routed * catalogue.format(RESIDENT[backend]).expert_bytes)
 
 
 def slices(
-    host: Host, catalogue: Catalogue, way: ExpertBackend | None, model: Model
+    host: Host, catalogue: Catalogue, backend: ExpertBackend | None, model: Model
 ) -> Slices | None:
     """Give how the experts lie on the nodes: kt-kernel's in equal slices, vLLM's in one piece."""
-    size = resident_bytes(catalogue, way, model)
-    if way is None or size is None:
+    size = resident_bytes(catalogue, backend, model)
+    if backend is None or size is None:
         return None
-    count = numa.pool_count(host, model.architecture.expert_width) if way == "kt" else 1
-    return Slices(size, count, _loading_bytes(catalogue, way, model))
+    count = numa.pool_count(host, model.architecture.expert_width) if backend == "kt" else 1
+    return Slices(size, count, _loading_bytes(catalogue, backend, model))
 
 
-def _loading_bytes(catalogue: Catalogue, way: ExpertBackend, model: Model) -> int:
+def _loading_bytes(catalogue: Catalogue, backend: ExpertBackend, model: Model) -> int:
     """Bytes needed once more while a layer is loaded: its slices, or its repacked form.
 
     vLLM's own takes about 27 GiB for a layer of Kimi's.
     """
     shape = model.architecture
     layer = shape.experts * architecture.expert_params(shape)
-    return round(layer * (catalogue.format("int4").expert_bytes if way == "kt" else 1.7))
+    return round(layer * (catalogue.format("int4").expert_bytes if backend == "kt" else 1.7))
 
 
 def instances(settings: Settings, findings: Findings) -> int:
@@ -138,27 +140,28 @@ def instances(settings: Settings, findings: Findings) -> int:
     return 1
 
 
-def environment(way: ExpertBackend, place: Placement) -> dict[str, str]:
+def environment(backend: ExpertBackend, place: Placement) -> dict[str, str]:
     """Give what the plugin reads."""
-    if way == "vllm":
-        return {"KIMI_EXPERTS": way}
+    if backend == "vllm":
+        return {"KIMI_EXPERTS": backend}
     return {
-        "KIMI_EXPERTS": way,
+        "KIMI_EXPERTS": backend,
         "KIMI_KT_CHUNK": str(CHUNK),
         "KIMI_KT_IDLE": "1" if place.pool_threads >= _OWN_CORES else "0",
         "KIMI_KT_NODES": ",".join(map(str, place.pools)),
         "KIMI_KT_THREADS": str(place.pool_threads),
         # So long vLLM's threads stay awake from one operation to the next, and no longer, so that
-        # the pools get the shared cores: the best of ten ways measured (docs/guides/kt-experts.md).
+        # the pools get the shared cores: the best of ten that were measured
+        # (docs/guides/kt-experts.md).
         "GOMP_SPINCOUNT": "5000",
     }
 
 
-def document(way: ExpertBackend | None, place: Placement) -> dict[str, Any] | None:
+def document(backend: ExpertBackend | None, place: Placement) -> dict[str, Any] | None:
     """Give the plan's `experts`."""
-    if way is None:
+    if backend is None:
         return None
-    kt = way == "kt"
+    kt = backend == "kt"
     return {
         "by": "kt-kernel" if kt else "vllm",
         "threads": place.pool_threads if kt else None,
@@ -166,23 +169,23 @@ def document(way: ExpertBackend | None, place: Placement) -> dict[str, Any] | No
     }
 
 
-def _hindrance(
-    way: ExpertBackend, host: Host, catalogue: Catalogue, work: Workload, python: str
+def _unsupported_reason(
+    backend: ExpertBackend, host: Host, catalogue: Catalogue, work: Workload, python: str
 ) -> str | None:
-    """Say what keeps the machine from it."""
+    """Say why the machine does not support a backend; None where it does."""
     plugin, model = work.engine.plugin, work.model
-    needs = catalogue.format(RESIDENT[way]).isa
+    needs = catalogue.format(RESIDENT[backend]).isa
     if host.isa is not None and not any(host.isa.issuperset(needed) for needed in needs):
         return f"the CPU has not {' or '.join('+'.join(needed) for needed in needs)}"
-    if way == "vllm":
+    if backend == "vllm":
         return None
     assert plugin is not None, "asked without a plugin"  # noqa: S101
     if python not in plugin.python:
         return f"Python {python}, kt-kernel wants {' or '.join(plugin.python)}"
-    glibc = host.facts["host"].get("glibc")
+    glibc = host.system.glibc
     if glibc is not None and _numbers(glibc) < _numbers(plugin.glibc):
         return f"glibc {glibc}, kt-kernel wants {plugin.glibc}"
-    size = resident_bytes(catalogue, way, model) or 0
+    size = resident_bytes(catalogue, backend, model) or 0
     if numa.too_small(host, size, model.architecture.expert_width):
         return "a NUMA node is too small for its slice of the experts"
     return None

@@ -51,7 +51,7 @@ _CONVERTED: dict[str, Callable[[object, Flags, int], object]] = {
 }
 
 
-def modern(
+def migrate(
     settings: Settings,
     catalogue: Catalogue,
     work: Workload,
@@ -74,7 +74,7 @@ def modern(
         kept.pop(flag)
         instead = _instead(flag, value, state, kept, engine, catalogue, ranks)
         kept = {**instead, **kept} if flag != "num-redundant-experts" else {**kept, **instead}
-        _say(engine, flag, value, state, instead, findings)
+        _report(engine, flag, value, state, instead, findings)
     kept = _without_broken(kept, catalogue, work, ranks, capability, findings)
     return replace(settings, engine_args=kept)
 
@@ -97,7 +97,7 @@ def _instead(
     return {} if found is None else {becomes: found}
 
 
-def _say(
+def _report(
     engine: Engine,
     flag: str,
     value: object,

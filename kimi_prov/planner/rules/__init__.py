@@ -1,4 +1,4 @@
-"""Rules across the layers: each with a definition and a function. judge(context) -> findings."""
+"""Rules across the layers: each with a definition and a function. check(context) -> findings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.rules.context import PlanContext
 
-# Imported for the rules that they enter.
+# Imported for the rules that they register.
 _MODULES = (cpu, engines, gpu, machine, software)
 
 
-def judge(context: PlanContext) -> list[Finding]:
-    """Ask every rule; what is unknown is passed over in silence, never guessed."""
+def check(context: PlanContext) -> list[Finding]:
+    """Run every rule; what is unknown is passed over in silence, never guessed."""
     return [finding(rule, result) for rule in RULES.values() for result in rule.check(context)]

@@ -1,4 +1,4 @@
-"""What a rule looks at, and how rules are written down."""
+"""What a rule reads, and how rules are registered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanContext:
-    """One machine, what is asked of it, and what was decided.
+    """One machine, its settings, and what was decided.
 
     `proposed` are the flags that the planner chose, `flags` those with the inventory's over them;
     `plan` is the plan without findings.
@@ -49,7 +49,7 @@ class PlanContext:
     @property
     def nvidia(self) -> Mapping[str, Any]:
         """What is known of the NVIDIA driver; empty where nothing is."""
-        return self.host.facts.get("nvidia") or {}
+        return self.host.nvidia
 
     @property
     def gpus(self) -> list[Mapping[str, Any]]:
@@ -80,17 +80,17 @@ RULES: dict[str, Rule] = {}
 def rule(
     identity: str,
 ) -> Callable[[Check], Check]:
-    """Enter a function as the rule of a finding. It gives a RuleResult for each fault.
+    """Register a function as the rule of a finding. It gives a RuleResult for each fault.
 
     Raises KeyError for an id that the registry does not have.
     """
 
-    def enter(check: Check) -> Check:
+    def register(check: Check) -> Check:
         assert identity not in RULES, identity  # noqa: S101  (two rules of one name)
         RULES[identity] = Rule(DEFINITIONS[identity], check)
         return check
 
-    return enter
+    return register
 
 
 def finding(found: Rule, result: RuleResult) -> Finding:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.memory import gpu
+from kimi_prov.planner.engine.flag_names import KT
+from kimi_prov.planner.memory import hybrid
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ _AMX = ("amx_tile", "amx_int8", "amx_bf16")
 
 @rule("cpu.format_isa")
 def _format_isa(context: PlanContext) -> Iterator[RuleResult]:
-    form = gpu.resident_format(
+    form = hybrid.resident_format(
         context.catalogue, context.choice.engine, context.choice.weights_format
     )
     if not context.choice.hybrid or form is None or not form.isa or context.host.isa is None:
@@ -50,24 +51,24 @@ def _amx_permission(context: PlanContext) -> Iterator[RuleResult]:
 
 @rule("cpu.threads_as_cores")
 def _threads_as_cores(context: PlanContext) -> Iterator[RuleResult]:
-    asked = context.flags.get("kt-cpuinfer")
+    threads = context.flags.get(KT.threads)
     cores = len(context.host.primary)
-    if isinstance(asked, int) and cores and asked > cores:
+    if isinstance(threads, int) and cores and threads > cores:
         yield RuleResult(
-            observed=f"kt-cpuinfer {asked}, {cores} cores, {len(context.host.cpus)} threads",
+            observed=f"{KT.threads} {threads}, {cores} cores, {len(context.host.cpus)} threads",
             required=f"at most {context.place.pool_threads}",
-            fix=f"remove kt-cpuinfer from kimi_engine_args (the plan chose "
+            fix=f"remove {KT.threads} from kimi_engine_args (the plan chose "
             f"{context.place.pool_threads})",
         )
 
 
 @rule("cpu.cores_left")
 def _cores_left(context: PlanContext) -> Iterator[RuleResult]:
-    asked = context.flags.get("kt-cpuinfer")
+    threads = context.flags.get(KT.threads)
     cores = len(context.host.primary)
-    if isinstance(asked, int) and cores and cores - 2 < asked <= cores:
+    if isinstance(threads, int) and cores and cores - 2 < threads <= cores:
         yield RuleResult(
-            observed=f"kt-cpuinfer {asked} of {cores} cores",
+            observed=f"{KT.threads} {threads} of {cores} cores",
             required=f"at most {max(1, cores - 2)}",
             fix="leave at least two cores to the server and the GPUs' processes",
         )
@@ -98,17 +99,17 @@ def _sub_nodes(context: PlanContext) -> Iterator[RuleResult]:
 def _binding(context: PlanContext) -> Iterator[RuleResult]:
     if not context.choice.hybrid:
         return
-    count, listed = context.flags.get("kt-threadpool-count"), context.flags.get("kt-numa-nodes")
+    count, listed = context.flags.get(KT.pools), context.flags.get(KT.nodes)
     width = context.model.architecture.expert_width
     if isinstance(count, int) and count > 0 and width % count:
         yield RuleResult(
-            observed=f"kt-threadpool-count {count}",
+            observed=f"{KT.pools} {count}",
             required=f"a number that divides {width}: 1, 2, 4 or 8",
-            fix="remove kt-threadpool-count from kimi_engine_args",
+            fix=f"remove {KT.pools} from kimi_engine_args",
         )
     if isinstance(listed, list) and isinstance(count, int) and len(listed) != count:
         yield RuleResult(
             observed=f"{count} pools, {len(listed)} nodes",
             required="as many nodes as pools",
-            fix="give both kt-threadpool-count and kt-numa-nodes, or neither",
+            fix=f"give both {KT.pools} and {KT.nodes}, or neither",
         )

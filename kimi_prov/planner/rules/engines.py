@@ -78,7 +78,7 @@ def _broken(context: PlanContext) -> Iterator[RuleResult]:
         if row.id == "vllm-cpu-int4":
             continue  # engine.format says it, with what serves it instead
         if any(f"{name}={value}" in row.fix for name, value in environment.items()):
-            continue  # the plan has mended it
+            continue  # the plan has replaced it
         yield RuleResult(
             severity=row.severity,
             observed=row.note or row.title,
@@ -103,16 +103,16 @@ def _alternative(context: PlanContext) -> Iterator[RuleResult]:
 
 @rule("engine.kv_dtype")
 def _kv_dtype(context: PlanContext) -> Iterator[RuleResult]:
-    asked = context.settings.kv_dtype == "fp8"
+    requested = context.settings.kv_dtype == "fp8"
     low = context.host.capability is not None and context.host.capability[:1] in ("7", "8")
-    if asked and not context.host.gpu_bytes:
+    if requested and not context.host.gpu_bytes:
         yield RuleResult(
             severity="warning",
             observed="kimi_kv_dtype: fp8, no GPU",
             required="bf16",
             fix="remove kimi_kv_dtype: without GPUs the cache is bf16",
         )
-    elif asked and low and not context.choice.hybrid:
+    elif requested and low and not context.choice.hybrid:
         yield RuleResult(
             severity="blocker",
             observed=f"kimi_kv_dtype: fp8, compute capability {context.host.capability}",
@@ -156,8 +156,8 @@ def _sequences(context: PlanContext) -> Iterator[RuleResult]:
     many = context.flags.get(VLLM.requests)
     if gpu is None or context.choice.hybrid:
         return
-    wanted = -(-context.settings.concurrency // (context.budget.instances * gpu.data))
-    if wanted > gpu.sequences and VLLM.requests not in context.settings.engine_args:
+    requested = -(-context.settings.concurrency // (context.budget.instances * gpu.data))
+    if requested > gpu.sequences and VLLM.requests not in context.settings.engine_args:
         yield RuleResult(
             observed=f"kimi_concurrency: {context.settings.concurrency}; so full GPUs have no room "
             "for the sampler of more",
@@ -205,11 +205,11 @@ def _override(context: PlanContext) -> Iterator[RuleResult]:
 
 @rule("weights.format_override")
 def _format_override(context: PlanContext) -> Iterator[RuleResult]:
-    own, asked = context.model.native_format, context.choice.weights_format
-    if asked != own and asked in context.model.formats:
-        row = next((r for r in context.model.published if r.format == asked), None)
+    own, requested = context.model.native_format, context.choice.weights_format
+    if requested != own and requested in context.model.formats:
+        row = next((r for r in context.model.published if r.format == requested), None)
         yield RuleResult(
-            observed=f"kimi_weights_format: {asked}" + (f" ({row.repo})" if row else ""),
+            observed=f"kimi_weights_format: {requested}" + (f" ({row.repo})" if row else ""),
             required=f"{own} is what the makers publish",
             fix="set kimi_weights_format to auto",
         )

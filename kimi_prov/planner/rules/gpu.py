@@ -11,7 +11,7 @@ from kimi_prov.contract.sizes import human
 from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.engine.flag_names import VLLM
 from kimi_prov.planner.memory import architecture
-from kimi_prov.planner.memory import gpu as graphics
+from kimi_prov.planner.memory import gpu as gpu_memory
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 from kimi_prov.planner.throughput import prediction
 
@@ -162,8 +162,8 @@ def _divisible(context: PlanContext) -> Iterator[RuleResult]:
             )
     gpu = context.budget.gpu
     if gpu and gpu.gpus > len(context.host.gpu_bytes):
-        ways = {"tensor": ranks, "pipeline": gpu.pipeline, "data": gpu.data}
-        named = {name: size for name, size in ways.items() if size > 1 or name == "tensor"}
+        parallel = {"tensor": ranks, "pipeline": gpu.pipeline, "data": gpu.data}
+        named = {name: size for name, size in parallel.items() if size > 1 or name == "tensor"}
         yield RuleResult(
             observed=", ".join(f"{name}-parallel-size {size}" for name, size in named.items())
             + f", {len(context.host.gpu_bytes)} GPU(s)",
@@ -239,26 +239,26 @@ def _instances(context: PlanContext) -> Iterator[RuleResult]:
 @rule("parallel.data")
 def _data(context: PlanContext) -> Iterator[RuleResult]:
     gpu, budget = context.budget.gpu, context.budget
-    wanted = context.settings.concurrency * min(budget.context, prediction.TYPICAL_TOKENS)
-    short = budget.kv_tokens * budget.instances < wanted
+    needed = context.settings.concurrency * min(budget.context, prediction.TYPICAL_TOKENS)
+    short = budget.kv_tokens * budget.instances < needed
     if gpu is None or gpu.data * gpu.decode_context > 1 or gpu.ranks < 2 or not short:
         return
     if context.choice.hybrid or context.model.architecture.attention != "mla":
         return
-    ways = {VLLM.tensor_parallel: 1, VLLM.data_parallel: gpu.ranks}
-    ways[VLLM.expert_parallel] = True
-    other = graphics.on_gpus(
+    flags = {VLLM.tensor_parallel: 1, VLLM.data_parallel: gpu.ranks}
+    flags[VLLM.expert_parallel] = True
+    other = gpu_memory.budget(
         context.host,
-        replace(context.settings, engine_args=ways),
+        replace(context.settings, engine_args=flags),
         context.catalogue,
         Workload(context.choice.engine, context.model, context.choice.weights_format),
     )
     if other.kv_tokens > budget.kv_tokens and other.kv_tokens_one >= budget.context:
         yield RuleResult(
-            observed=f"cache for {budget.kv_tokens} tokens, {wanted} wanted by "
+            observed=f"cache for {budget.kv_tokens} tokens, {needed} wanted by "
             f"{context.settings.concurrency} requests",
             required=f"{other.kv_tokens} tokens with "
-            + ", ".join(f"{flag}: {json.dumps(value)}" for flag, value in ways.items())
+            + ", ".join(f"{flag}: {json.dumps(value)}" for flag, value in flags.items())
             + " in kimi_engine_args; a single request gets slower",
         )
 

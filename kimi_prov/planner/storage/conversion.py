@@ -9,8 +9,8 @@ from kimi_prov.contract import paths
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.kt import quantise
 from kimi_prov.planner.decisions import Converted
-from kimi_prov.planner.engine.flag_names import whole
-from kimi_prov.planner.storage import weights as storage
+from kimi_prov.planner.engine.flag_names import KT, whole
+from kimi_prov.planner.storage.weights import COMMIT, addressed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ _INPUTS = ("bf16", "fp8")
 _LOSS = {"AMXINT4": "0.24 to 0.30", "AMXINT8": "0.02"}
 
 
-def wanted(
+def choose(
     settings: Settings,
     model: Model,
     choice: Choice,
@@ -34,18 +34,18 @@ def wanted(
     flags: Mapping[str, Any],
     findings: Findings,
 ) -> Converted | None:
-    """Decide where converted experts come from; None where nobody asked for any.
+    """Decide where converted experts come from; None where none are set.
 
     `flags` are the engine's, the inventory's over the plan's: the files are sliced for its pools.
     """
-    flag = flags.get("kt-method")
+    flag = flags.get(KT.method)
     if flag in quantise.KERNELS and flag != settings.kt_method:
         findings.add(
             "conversion.flag",
             names={"flag": flag},
-            observed=f"kimi_engine_args: kt-method: {flag}",
+            observed=f"kimi_engine_args: {KT.method}: {flag}",
             required="the variable kimi_kt_method, which plans them",
-            fix=f"remove kt-method from kimi_engine_args and set kimi_kt_method: {flag}",
+            fix=f"remove {KT.method} from kimi_engine_args and set kimi_kt_method: {flag}",
         )
     if settings.auto("kt_method"):
         if settings.kt_weights_source is not None:
@@ -66,16 +66,16 @@ def wanted(
             fix="set kimi_engine: ktransformers, or remove kimi_kt_method",
         )
         return None
-    if flags.get("kt-gpu-prefill-token-threshold"):
+    if flags.get(KT.prefill_from):
         findings.add(
             "conversion.prefill",
             names={"method": method},
-            observed="kimi_engine_args: kt-gpu-prefill-token-threshold",
+            observed=f"kimi_engine_args: {KT.prefill_from}",
             required="no threshold: the first long prompt would end the server",
-            fix="remove kt-gpu-prefill-token-threshold from kimi_engine_args",
+            fix=f"remove {KT.prefill_from} from kimi_engine_args",
         )
     shape = model.architecture
-    pools = whole(flags.get("kt-threadpool-count")) or 1
+    pools = whole(flags.get(KT.pools)) or 1
     width = (shape.expert_hidden or shape.hidden, shape.expert_width)
     layer = quantise.layer_bytes(method, shape.experts, *width, pools)
     size = layer * (shape.layers - shape.dense_layers)
@@ -85,7 +85,7 @@ def wanted(
     if source is not None:
         source, directory = _given(str(source), model, method)
     found = Converted(method, directory, size, layer, pools, source)
-    _judge(settings, choice, weights, found, findings)
+    _check(settings, choice, weights, found, findings)
     return found
 
 
@@ -97,7 +97,7 @@ def document(
         return None
     shape = model.architecture
     width = shape.expert_hidden or shape.hidden
-    nodes = flags.get("kt-numa-nodes")
+    nodes = flags.get(KT.nodes)
     return {
         "method": found.method,
         "from": choice.weights_format,
@@ -107,7 +107,7 @@ def document(
         "layers": shape.layers - shape.dense_layers,
         # A layer in bf16, and what becomes of it.
         "memory_bytes": shape.experts * 3 * width * shape.expert_width * 2 + found.layer_bytes,
-        "threads": whole(flags.get("kt-cpuinfer")) or found.pools,
+        "threads": whole(flags.get(KT.threads)) or found.pools,
         # Without a list sglang-kt takes the first; `numa.binding` refuses one of another length.
         "nodes": list(nodes) if isinstance(nodes, list) else list(range(found.pools)),
         "argv": ["/usr/bin/python3", paths.ZIPAPP, "convert", "--config", paths.CONVERT],
@@ -115,7 +115,7 @@ def document(
 
 
 def fetched(found: Converted | None, settings: Settings) -> dict[str, Any] | None:
-    """Give what is fetched beside the weights; null where it is made here, or not wanted."""
+    """Give what is fetched beside the weights; null where it is made here, or none is set."""
     if found is None or found.source is None:
         return None
     return {
@@ -129,12 +129,12 @@ def fetched(found: Converted | None, settings: Settings) -> dict[str, Any] | Non
 
 def _given(source: str, model: Model, method: str) -> tuple[str, str]:
     """Return the address with its revision, and the directory."""
-    source, revision = storage.addressed(source)
+    source, revision = addressed(source)
     folder = re.sub(r"[^\w.-]", "-", revision)
     return source, f"{paths.MODELS}/{model.name}/{method.lower()}-{folder}"
 
 
-def _judge(
+def _check(
     settings: Settings, choice: Choice, weights: Weights, found: Converted, findings: Findings
 ) -> None:
     method, sizes = found.method, f"{human(found.size_bytes)} of converted experts"
@@ -166,7 +166,7 @@ def _judge(
             "so that a conversion cut short goes on where it was",
         )
         return
-    pinned = settings.kt_manifest is not None or storage.COMMIT.search(found.directory)
+    pinned = settings.kt_manifest is not None or COMMIT.search(found.directory)
     if found.source is not None and not pinned and not found.source.startswith("file://"):
         findings.add(
             "weights.converted_unpinned",

@@ -32,7 +32,7 @@ def estimate(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
     """Estimate speeds in tokens a second and the time to load in seconds.
 
     A machine whose GPUs hold all weights is given without `cpu`; a hybrid has both, a machine
-    without graphics cards `cpu` alone. The inputs refuse impossible values with ValueError.
+    without GPUs `cpu` alone. The inputs refuse impossible values with ValueError.
     """
     decode = _range(model, machine, serving, "decode")
     models = stored.load()

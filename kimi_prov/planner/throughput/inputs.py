@@ -121,7 +121,7 @@ class Gpus:
 
 @dataclass(frozen=True)
 class Machine:
-    """What serves: processors, graphics cards, or both. `disk_gb_s`: sequential read."""
+    """What serves: processors, GPUs, or both. `disk_gb_s`: sequential read."""
 
     cpu: Cpu | None = None
     gpus: Gpus | None = None
@@ -169,7 +169,7 @@ class Serving:
 
     @property
     def running(self) -> float:
-        """Requests that run at once: as asked, or as the cache allows (others wait)."""
+        """Requests that run at once: as requested, or as the cache allows (others wait)."""
         if self.kv_tokens_max is None:
             return float(self.concurrency)
         room = self.kv_tokens_max / max(1.0, self.input_tokens + self.output_tokens)
@@ -189,7 +189,7 @@ class Range:
 class Estimate:
     """Speeds in tokens a second, `load_s` in seconds.
 
-    `decode_tok_s` is for one request at the asked concurrency, `aggregate_tok_s` for all that
+    `decode_tok_s` is for one request at the requested concurrency, `aggregate_tok_s` for all that
     run, `prefill_tok_s` for one prompt alone. `kind` names the class whose errors apply.
     """
 

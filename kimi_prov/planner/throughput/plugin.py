@@ -68,7 +68,7 @@ class Layout:
     which streams `node_gb_s`; `engine_threads` are vLLM's, on the one node with its weights.
     """
 
-    way: ExpertBackend
+    backend: ExpertBackend
     threads: int
     nodes: int
     engine_threads: int
@@ -121,7 +121,7 @@ def prefill(model: ModelShape, layout: Layout, serving: Serving) -> float:
     attended = model.layers * model.attention_width * serving.input_tokens / 2
     dense = 2 * (model.always_params + attended) * tokens / (cores * _BF16_GFLOPS)
     routed = experts(model, layout, serving, tokens).total
-    if layout.way == "vllm":
+    if layout.backend == "vllm":
         flops = 2 * tokens * model.experts_per_token * model.params_per_expert
         routed += flops / (cores * _OWN_GFLOPS)
     return (_small(model, layout) + dense + model.moe_layers * routed) / tokens
@@ -131,7 +131,7 @@ def experts(model: ModelShape, layout: Layout, serving: Serving, tokens: float) 
     """Seconds for the routed experts of one layer, hand-over and vLLM's arithmetic not included."""
     touched = model.distinct_experts(tokens) * model.params_per_expert
     read = touched * serving.weights.cpu_expert / (layout.nodes * layout.node_gb_s * 1e9)
-    if layout.way == "vllm":
+    if layout.backend == "vllm":
         return Parts(bandwidth=read)
     read /= _EXPERTS_OF_STREAM
     met = tokens * model.experts_per_token * model.params_per_expert
@@ -147,7 +147,7 @@ def start_s(
     """Seconds from the end of the imports to the first answer."""
     routed = model.moe_layers * model.experts * model.params_per_expert
     taken = routed * serving.weights.cpu_expert / (_FILL_GB_S * 1e9)
-    if layout.way == "vllm":
+    if layout.backend == "vllm":
         taken = routed * _REPACK_S
     if not serving.weights_in_memory:
         taken = max(taken, checkpoint_gb(model, serving) / (disk_gb_s or DISK_GB_S))
@@ -156,7 +156,7 @@ def start_s(
 
 def _small(model: ModelShape, layout: Layout) -> float:
     """Seconds of a step that no weights account for."""
-    handed = _HAND_OVER_S * model.moe_layers if layout.way == "kt" else 0.0
+    handed = _HAND_OVER_S * model.moe_layers if layout.backend == "kt" else 0.0
     return _LOOP_S + _LAYER_S * model.layers + handed
 
 
@@ -164,7 +164,7 @@ def _cases(layout: Layout) -> tuple[Layout, Layout, Layout]:
     """Give the layout as it may be at worst, probably, and at best."""
     one = replace(layout, nodes=1, threads=layout.threads // layout.nodes)
     # kt-kernel binds a pool to each node; vLLM has its pages and threads on several by chance.
-    likely = layout if layout.way == "kt" else one
+    likely = layout if layout.backend == "kt" else one
     if layout.vector != "avx2":
         return one, likely, layout
     return (

@@ -162,7 +162,7 @@ def _serving(
     )
 
 
-def _layout(host: Host, way: ExpertBackend, cpu: Cpu, place: Placement) -> Layout:
+def _layout(host: Host, backend: ExpertBackend, cpu: Cpu, place: Placement) -> Layout:
     """Say where the plugin's experts are computed, and what streams their weights."""
     from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
     from kimi_prov.planner.throughput.plugin import Layout  # noqa: PLC0415
@@ -170,9 +170,9 @@ def _layout(host: Host, way: ExpertBackend, cpu: Cpu, place: Placement) -> Layou
     stream = cpu.measured_gb_s or cpu.bandwidth_gb_s * STREAM_OF_THEORY
     own = max(1, len(parse_list(place.threads)))
     return Layout(
-        way=way,
-        threads=place.pool_threads if way == "kt" else own,
-        nodes=max(1, len(place.pools if way == "kt" else place.nodes)),
+        backend=backend,
+        threads=place.pool_threads if backend == "kt" else own,
+        nodes=max(1, len(place.pools if backend == "kt" else place.nodes)),
         engine_threads=own,
         node_gb_s=stream / max(1, len(host.nodes)),
         vector=cpu.vector,
@@ -209,24 +209,22 @@ def _machine(host: Host, choice: Choice) -> tuple[Machine | None, str | None]:
 
 
 def _gpus(host: Host) -> Gpus | None:
-    from kimi_prov.planner.throughput.subjects import cards  # noqa: PLC0415
+    from kimi_prov.planner.throughput.subjects import of_row  # noqa: PLC0415
 
-    return cards(host.gpu, len(host.gpu_bytes)) if host.gpu else None
+    return of_row(host.gpu, len(host.gpu_bytes)) if host.gpu else None
 
 
 def _cpu(host: Host) -> tuple[Cpu | None, str | None]:
     """Give the processors: measured bandwidth before the DIMMs', that before the catalogue's."""
     from kimi_prov.planner.throughput import Cpu  # noqa: PLC0415
 
-    cores = len(host.primary) or int(host.facts["cpu"].get("cores") or 0)
+    cores = host.cores
     row = host.processor
     if not cores and row is not None:
         cores = row.cores * host.sockets
     if not cores:
         return None, None
-    seen = host.facts["memory"].get("bandwidth_bytes_per_s") or {}
-    measured = _number(seen.get("measured"))
-    theory = _number(seen.get("theoretical"))
+    measured, theory = host.bandwidth.measured, host.bandwidth.theoretical
     assumed = None
     bandwidth = theory / _GB if theory else 0.0
     if not bandwidth and row is not None:
@@ -253,22 +251,12 @@ def _vector(host: Host) -> Any:  # noqa: ANN401  (one of four words)
         return "amx"
     if "avx512f" in isa:
         return "avx512"
-    return "arm" if host.facts["host"].get("arch") in ("aarch64", "arm64") else "avx2"
+    return "arm" if host.system.arch in ("aarch64", "arm64") else "avx2"
 
 
 def disk_gb_s(host: Host) -> float | None:
     """Sequential reading of the fastest disk, in GB/s; None where nothing says."""
-    rates = [_number(d.get("read_bytes_per_s")) for d in host.facts.get("disks") or ()]
-    known = [rate for rate in rates if rate]
-    return max(known) / _GB if known else None
-
-
-def _number(value: object) -> float:
-    """Give a positive number, also of a measurement that carries it per node; else 0."""
-    if isinstance(value, dict):
-        value = value.get("all") or value.get("total")
-    positive = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-    return float(value) if positive else 0.0  # type: ignore[arg-type]
+    return max(host.disk_rates) / _GB if host.disk_rates else None
 
 
 def _rounded(value: float) -> float:

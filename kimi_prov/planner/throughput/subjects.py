@@ -1,6 +1,6 @@
-"""Models, processors and graphics cards by name, with the figures that speed depends on.
+"""Models, processors and GPUs by name, with the figures that speed depends on.
 
-Processors and cards are the catalogue's; shapes of models, words that rows use for a card, and
+Processors and GPUs are the catalogue's; shapes of models, words that rows use for a GPU, and
 stand-ins for parts that a source left out are in catalog/speed_subjects.yaml. A name is found
 inside a longer text; the longest wins.
 """
@@ -55,15 +55,15 @@ def model(name: str) -> ModelShape | None:
 
 
 def gpus(name: str, count: int) -> Gpus | None:
-    """Find cards by name ("H200 SXM", "8x RTX 4090 48GB"); None where none is known."""
+    """Find GPUs by name ("H200 SXM", "8x RTX 4090 48GB"); None where none is known."""
     rows = {n: row for row in load().gpus for n in (row.name, *row.aliases)}
     words = {word: rows[card] for word, card in _table("gpu_words").items()}
     row = find([*rows.items(), *words.items()], name)
-    return None if row is None else cards(row, count)
+    return None if row is None else of_row(row, count)
 
 
-def cards(row: Gpu, count: int) -> Gpus:
-    """Make cards of a row of the catalogue."""
+def of_row(row: Gpu, count: int) -> Gpus:
+    """Make GPUs of a row of the catalogue."""
     return Gpus(
         name=row.name,
         count=count,

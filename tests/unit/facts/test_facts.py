@@ -17,7 +17,8 @@ from odd_files import read_or_refused
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
 from kimi_prov.facts import document as facts
-from kimi_prov.facts import host, recording
+from kimi_prov.facts import recording
+from kimi_prov.facts.host import read_host
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
 from kimi_prov.report import check, prices
@@ -94,7 +95,7 @@ def test_no_changed_facts_end_in_a_traceback(changes: Any, drop: bool) -> None:
                 node[path[-1]] = value
     found = judged(json.dumps(document).encode())
     if found is not None:
-        host.read(found)
+        read_host(found)
 
 
 @settings(max_examples=200, deadline=None)

@@ -12,7 +12,8 @@ import pytest
 from kimi_prov import schemas
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
-from kimi_prov.facts import host, recording, synthetic
+from kimi_prov.facts import recording, synthetic
+from kimi_prov.facts.host import read_host
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "recordings"
 ALL = sorted(RECORDINGS.iterdir())
@@ -88,7 +89,7 @@ def test_memory_that_reads_small_and_grows() -> None:
     assert found["memory"]["total_bytes"] == 577563364 * 1024
     assert found["numa"]["nodes"][0]["memory_total_bytes"] == 6516208 * 1024
     assert found["numa"]["memory_grows"] is True
-    seen = host.read(found, loader.load())
+    seen = read_host(found, loader.load())
     assert seen.nodes[0].memory_bytes == seen.memory_bytes > 500 << 30
 
 

@@ -149,18 +149,6 @@ def test_a_virtual_machine_with_a_small_node_is_believed_its_whole_memory() -> N
     assert found(document, "numa.node_size")
 
 
-@pytest.mark.parametrize(
-    # The experts lie in halves on the nodes, each beside half of the files.
-    ("gib", "enabled"),
-    [(768, False), (1024, False), (1536, True), (2048, True)],
-)
-def test_the_ram_disk_needs_room_for_the_weights_twice(gib: int, enabled: bool) -> None:
-    document = plan(metal_facts(gib=gib, cores=96), context=8192, concurrency=1, **HUGE)
-    assert document["ram_disk"]["enabled"] is enabled
-    assert document["warm"]["enabled"] is not enabled
-    assert document["model"]["serve_dir"].startswith("/srv/kimi/ram") is enabled
-
-
 def test_every_node_gets_an_engine_of_its_own_where_it_holds_one() -> None:
     document = plan(metal_facts(gib=64), concurrency=9)
     bound = [(row["numactl"], row["cpus"], row["port"]) for row in document["instances"]]
@@ -196,31 +184,6 @@ def test_more_engines_than_nodes_are_refused() -> None:
     document = plan(metal_facts(gib=64), instances=3)
     assert "numa.instances" in blocked_by(document)
     assert "kimi_instances" in found(document, "numa.instances")[0]["fix"]
-
-
-def test_an_impossible_ram_disk_is_refused_and_never_is_kept() -> None:
-    facts = metal_facts(gib=768, cores=96)
-    forced = plan(facts, context=8192, concurrency=1, ram_disk="always", **HUGE)
-    assert "ram_disk.memory" in blocked_by(forced)
-    assert plan(ram_disk="never")["ram_disk"]["enabled"] is False
-
-
-def test_noswap_only_where_the_kernel_knows_it() -> None:
-    facts = metal_facts()
-    assert "noswap" not in plan(facts)["ram_disk"]["options"]
-    facts["memory"]["swap_total_bytes"] = GIB
-    assert found(plan(facts), "ram_disk.swap")
-    facts["host"]["kernel"] = "6.12.4"
-    assert "noswap" in plan(facts)["ram_disk"]["options"]
-    assert not found(plan(facts), "ram_disk.swap")
-
-
-def test_nodes_with_a_gap_cannot_be_written_without_a_comma() -> None:
-    facts = metal_facts()
-    facts["numa"]["nodes"][1]["id"] = 2
-    facts["numa"]["nodes"].append({**facts["numa"]["nodes"][0], "id": 3})
-    options = plan(facts)["ram_disk"]["options"].split(",")
-    assert options[-1] == "mpol=interleave"
 
 
 def test_threads_are_cores_and_two_are_left_free() -> None:

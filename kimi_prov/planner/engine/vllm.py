@@ -1,0 +1,135 @@
+"""vLLM's own flags and environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.catalog.versions import number
+from kimi_prov.contract import paths
+from kimi_prov.planner.decisions import GIB
+from kimi_prov.planner.engine import expert_backend
+from kimi_prov.planner.engine.flag_names import VLLM
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.models import Model
+    from kimi_prov.planner.decisions import Budget, Choice, GpuBudget, Placement
+    from kimi_prov.planner.settings.parsing import Settings
+
+# Since then vLLM computes INT4 experts on Hopper by kernels that it builds when it starts; Marlin's
+# lie in its wheel (oracle/int_wna16.py and humming/priority.py of 0.32.0; not in 0.25.1).
+_HUMMING_SINCE = "0.26.0"
+_BACKEND_FLAG_SINCE = "0.15.0"
+
+
+def flags(
+    settings: Settings,
+    model: Model,
+    choice: Choice,
+    budget: Budget,
+    place: Placement,
+    capability: str | None = None,
+) -> dict[str, Any]:
+    """Give vLLM's flags, but those of one instance.
+
+    `capability` is the GPUs' CUDA compute capability, such as "9.0".
+    """
+    gpu = budget.gpu
+    chosen: dict[str, Any] = {
+        VLLM.context: budget.context,
+        VLLM.requests: gpu.sequences if gpu else -(-settings.concurrency // budget.instances),
+    }
+    if gpu is None:
+        # Compiling takes minutes at every start on CPUs and was measured to gain nothing.
+        chosen |= {"dtype": "bfloat16", "enforce-eager": True}
+    else:
+        chosen |= _on_gpus(choice, budget, gpu)
+        blackwell = choice.engine.variant == "cuda" and (capability or "").startswith("10.")
+        given = "attention-config" in settings.engine_args
+        if blackwell and not given and _since(choice, _BACKEND_FLAG_SINCE):
+            # The first choice there fetches and compiles kernels (platforms/cuda.py of 0.19.1 and
+            # 0.32.0; read, not run).
+            chosen["attention-backend"] = "CUTLASS_MLA"
+        if model.architecture.vision_params:
+            chosen["mm-encoder-tp-mode"] = "data"
+        if place.binds_itself:
+            chosen["numa-bind"] = True
+            if place.gpu_nodes:
+                chosen["numa-bind-nodes"] = list(place.gpu_nodes)
+    if model.trust_remote_code:
+        chosen["trust-remote-code"] = True
+    if model.tool_call_parser:
+        chosen |= {"enable-auto-tool-choice": True, "tool-call-parser": model.tool_call_parser}
+    if model.reasoning_parser:
+        chosen["reasoning-parser"] = model.reasoning_parser
+    return chosen
+
+
+def _since(choice: Choice, version: str) -> bool:
+    return number(choice.engine.version) >= number(version)
+
+
+def _on_gpus(choice: Choice, budget: Budget, gpu: GpuBudget) -> dict[str, Any]:
+    """Give the flags by which vLLM shares the model out over GPUs."""
+    chosen: dict[str, Any] = {
+        VLLM.tensor_parallel: gpu.ranks,
+        VLLM.gpu_share: gpu.utilization,
+        VLLM.chunk: gpu.batched_tokens,
+        "enable-chunked-prefill": True,
+        "enable-prefix-caching": True,
+    }
+    spread = {
+        VLLM.pipeline_parallel: gpu.pipeline,
+        VLLM.data_parallel: gpu.data,
+        VLLM.decode_context_parallel: gpu.decode_context,
+    }
+    chosen |= {flag: parts for flag, parts in spread.items() if parts > 1}
+    if choice.weights_format == "int4":
+        chosen["dtype"] = "bfloat16"
+        if choice.engine.variant == "cuda" and _since(choice, _HUMMING_SINCE):
+            chosen["moe-backend"] = "marlin"
+    if gpu.expert_parallel:
+        chosen[VLLM.expert_parallel] = True
+    if budget.kv_dtype == "fp8":
+        chosen[VLLM.kv_dtype] = "fp8"
+    return chosen
+
+
+def environment(
+    choice: Choice,
+    flags: Mapping[str, Any],
+    budget: Budget,
+    place: Placement,
+    gpus: list[int],
+) -> dict[str, str]:
+    """Give what vLLM and its plugin read.
+
+    `gpus` are the instance's own; where there is one instance it sees them all.
+    """
+    found = {"VLLM_CACHE_ROOT": f"{paths.CACHE}/vllm", "VLLM_NO_USAGE_STATS": "1"}
+    if budget.instances > 1 and gpus:
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
+    if choice.engine.variant == "cpu":
+        # Without it the backend takes most of the machine's memory for its cache.
+        found["VLLM_CPU_KVCACHE_SPACE"] = str(budget.kv_bytes // GIB)
+        found["VLLM_CPU_OMP_THREADS_BIND"] = place.threads
+        if flags.get("enforce-eager"):
+            # Eager or not, a request for logprobs would compile, and kill an engine without g++.
+            found["TORCHDYNAMO_DISABLE"] = "1"
+        if choice.experts is not None:
+            found |= expert_backend.environment(choice.experts, place)
+    if choice.engine.variant == "cuda":
+        # NVLink multicast fails where the host shares the fabric out.
+        found["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
+        # What these turn on has nvcc compile when it is first called, in the middle of a start or
+        # of a request, and no fallback where there is none (vLLM 0.32.0: topk_topp_sampler.py,
+        # flashinfer_all_reduce.py, utils/deep_gemm.py).
+        found |= {
+            "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
+            "VLLM_USE_DEEP_GEMM": "0",
+            "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        }
+        # Looked into for tables of tuned Triton kernels; there are none until somebody makes them.
+        found["VLLM_TUNED_CONFIG_FOLDER"] = paths.tuned(choice.engine.version)
+    return found

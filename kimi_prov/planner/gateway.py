@@ -1,0 +1,82 @@
+"""How clients reach the engines: ports, proxy and firewall."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.parsing import Settings
+
+
+def backends(settings: Settings, instances: int) -> list[dict[str, int]]:
+    """Give each instance's index and port, behind the proxy's."""
+    return [{"index": n, "port": settings.port + 1 + n} for n in range(instances)]
+
+
+def check_ports(
+    host: Host, settings: Settings, backends: list[dict[str, int]], findings: Findings
+) -> None:
+    """Find ports that another program holds. On a converged host our own units hold them."""
+    ports = [settings.port, *[row["port"] for row in backends]]
+    taken = []
+    for row in host.listeners:
+        ours = (row.unit or "").startswith("kimi-")
+        if row.port in ports and not ours:
+            taken.append(f"{row.port} by {row.process or 'another program'}")
+    if taken:
+        findings.add(
+            "port.taken",
+            severity="blocker",
+            observed=", ".join(dict.fromkeys(taken)),
+            required=f"ports {', '.join(str(port) for port in ports)} free",
+            fix="stop that program, or set kimi_port to another port",
+        )
+    else:
+        findings.add(
+            "port.taken",
+            severity="pass",
+            observed=", ".join(str(port) for port in ports),
+            required="not taken by another program",
+        )
+
+
+def proxy(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dict[str, Any]:
+    """Give the plan's `proxy`."""
+    own = [settings.host, host.system.hostname, settings.address]
+    names = [str(name) for name in [*settings.tls_names, *own, "localhost", "127.0.0.1"] if name]
+    return {
+        "port": settings.port,
+        "tls": {
+            "mode": "files" if settings.tls_cert_file else "self-signed",
+            "cert_file": settings.tls_cert_file,
+            "key_file": settings.tls_key_file,
+            "names": list(dict.fromkeys(names)),
+        },
+        "backends": backends,
+        "allowed_networks": list(settings.allowed_networks),
+        "timeouts": {},
+    }
+
+
+def firewall(host: Host, settings: Settings) -> dict[str, Any]:
+    """Give the plan's `firewall`: an accept of ours cannot undo another table's drop."""
+    networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
+    return {
+        "port": settings.port,
+        "ipv4": [str(n) for n in networks if n.version == 4],
+        "ipv6": [str(n) for n in networks if n.version == 6],
+        "manager": host.firewall_manager,
+    }
+
+
+def check_access(settings: Settings, findings: Findings) -> None:
+    """Check that somebody may reach the proxy."""
+    if not settings.allowed_networks:
+        findings.add(
+            "firewall.closed",
+            observed="kimi_allowed_networks is empty",
+            required="list the networks of the clients",
+        )

@@ -1,0 +1,80 @@
+"""The memory budget of the chosen engine, and what of it stands in the plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.planner.decisions import GIB, Workload
+from kimi_prov.planner.engine import expert_backend
+from kimi_prov.planner.engine.flag_names import VLLM
+from kimi_prov.planner.memory import cpu, hybrid, numa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.models import Model
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.decisions import Budget, Choice
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.parsing import Settings
+
+
+def choose(
+    host: Host,
+    settings: Settings,
+    model: Model,
+    choice: Choice,
+    catalogue: Catalogue,
+    findings: Findings,
+) -> Budget:
+    """Share out the memory for the chosen engine: on GPUs, with experts in host memory, on CPUs."""
+    work = Workload(choice.engine, model, choice.weights_format)
+    if choice.hybrid:
+        return hybrid.budget(host, settings, catalogue, work)
+    if choice.on_gpus is None:
+        routed = expert_backend.resident_bytes(catalogue, choice.experts, model)
+        resident = cpu.resident_bytes(model, choice.weights_format, routed)
+        slices = expert_backend.slices(host, catalogue, choice.experts, model)
+        least = resident + choice.engine.overhead_bytes + GIB
+        if choice.experts == "kt":
+            count = expert_backend.instances(settings, findings)
+        else:
+            count = numa.copies(host, settings, least, findings)
+        return cpu.budget(host, settings, work, resident, slices, count)
+    return choice.on_gpus.budget
+
+
+def document(found: Budget, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
+    """Give the plan's `memory`."""
+    gpu = found.gpu
+    return {
+        "weights_bytes_total": found.weights_total,
+        "weights_bytes_per_gpu": gpu.weights if gpu else None,
+        "replicated_bytes_per_gpu": gpu.replicated if gpu else None,
+        "gpu_bytes": gpu.memory if gpu else None,
+        "gpu_utilization": gpu.utilization if gpu else None,
+        "gpu_experts": gpu.experts if gpu else None,
+        "kv_bytes_per_token": found.kv_bytes_per_token,
+        "kv_available_bytes_per_gpu": found.kv_bytes if gpu else None,
+        "kv_available_bytes": None if gpu else found.kv_bytes,
+        "kv_tokens_max": found.kv_tokens,
+        "overhead_bytes_per_gpu": gpu.overhead if gpu else None,
+        "host_ram_required_bytes": found.host_required + ram_disk_bytes,
+        "host_ram_available_bytes": host.memory_bytes,
+        "host_parts": [
+            {"kind": part.kind, "name": part.name, "bytes": part.size_bytes} for part in found.parts
+        ],
+    }
+
+
+def parallel(found: Budget, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the plan's `parallel`: over how many GPUs each kind of parallelism goes."""
+    gpu = found.gpu
+    return {
+        "tensor": gpu.ranks if gpu else 1,
+        "expert": bool(gpu and flags.get(VLLM.expert_parallel)),
+        "decode_context": gpu.decode_context if gpu else 1,
+        "pipeline": gpu.pipeline if gpu else 1,
+        "data": gpu.data if gpu else 1,
+    }

@@ -1,0 +1,141 @@
+"""Whether weights, cache and overhead fit host memory and the GPUs, and what else would."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kimi_prov.contract.sizes import human
+from kimi_prov.planner.decisions import GIB
+from kimi_prov.planner.engine.flag_names import VLLM, whole
+from kimi_prov.planner.memory.context import STEP
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.models import Model
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.decisions import Budget
+    from kimi_prov.planner.engine.flag_names import FlagNames
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.parsing import Settings
+
+
+def check(
+    host: Host,
+    settings: Settings,
+    model: Model,
+    found: Budget,
+    names: FlagNames,
+    findings: Findings,
+) -> None:
+    """Report what does not fit: host memory, each GPU's memory, the context."""
+    _check_host(host, found, findings)
+    _check_gpu(model, found, findings)
+    _check_context(settings, model, found, names, findings)
+
+
+def _check_host(host: Host, found: Budget, findings: Findings) -> None:
+    if not host.memory_bytes:
+        findings.add(
+            "memory.host",
+            severity="warning",
+            observed="unknown",
+            required=human(found.host_required),
+            fix="name the memory in the spec sheet, or probe the machine",
+        )
+    elif found.host_required > host.memory_bytes:
+        findings.add(
+            "memory.host",
+            severity="blocker",
+            observed=human(host.memory_bytes),
+            required=human(found.host_required),
+            fix="use a machine with more memory, a smaller model, or a smaller kimi_context",
+        )
+    else:
+        findings.add(
+            "memory.host",
+            severity="pass",
+            observed=human(host.memory_bytes),
+            required=human(found.host_required),
+        )
+
+
+def _check_gpu(model: Model, found: Budget, findings: Findings) -> None:
+    gpu = found.gpu
+    if gpu is None:
+        return
+    usable = int(gpu.memory * gpu.utilization)
+    need = gpu.weights + gpu.overhead
+    shown = (
+        f"{human(gpu.weights)} of weights and {human(gpu.overhead)} of working memory on each "
+        f"of {gpu.ranks} GPU(s)"
+    )
+    if found.kv_bytes <= 0:
+        findings.add(
+            "gpu.memory",
+            severity="blocker",
+            names={"model": model.name},
+            observed=f"{human(usable)} usable of {human(gpu.memory)} on each "
+            f"(the engine would say `Available KV cache memory: {found.kv_bytes / GIB:.2f} GiB`)",
+            required=f"more than {human(need)}: {shown}",
+            fix="use more or larger GPUs"
+            + (
+                ", or kimi_engine: ktransformers, which keeps experts in host memory"
+                if model.versions("ktransformers") and gpu.experts is None
+                else ""
+            ),
+        )
+    else:
+        findings.add(
+            "gpu.memory",
+            severity="pass",
+            observed=f"{human(usable)} usable on each, {human(found.kv_bytes)} of it for the cache",
+            required=shown,
+        )
+
+
+def _check_context(
+    settings: Settings, model: Model, found: Budget, names: FlagNames, findings: Findings
+) -> None:
+    flag = names.context if whole(settings.engine_args.get(names.context)) else None
+    place = f"{flag} in kimi_engine_args" if flag else "kimi_context"
+    if found.context > model.context:
+        findings.add(
+            "context.model",
+            names={"model": model.name},
+            observed=f"kimi_engine_args: {flag}: {found.context}"
+            if flag
+            else f"kimi_context: {found.context}",
+            required=f"at most {model.context} tokens",
+            fix=f"remove {flag} from kimi_engine_args"
+            if flag
+            else f"set kimi_context to {model.context} or less, or to auto",
+            source=model.source,
+        )
+    if found.kv_tokens_one < found.context:
+        findings.add(
+            "context.memory",
+            observed=f"room for {found.kv_tokens_one} tokens",
+            required=f"{found.context} tokens",
+            fix=_shorter(model, found, place),
+        )
+    elif found.kv_tokens * found.instances < found.context * settings.concurrency:
+        findings.add(
+            "context.concurrency",
+            observed=f"cache for {found.kv_tokens * found.instances} tokens",
+            required=f"{settings.concurrency} x {found.context} tokens for all at once",
+        )
+
+
+def _shorter(model: Model, found: Budget, place: str) -> str:
+    """Say which context fits, and what would hold the one that is set; `place`: where."""
+    if found.kv_tokens_one < STEP:
+        return "use a machine with more memory, or more or larger GPUs"
+    fixes = [f"set {place} to {found.kv_tokens_one // STEP * STEP} or less"]
+    gpu = found.gpu
+    if gpu is not None and gpu.experts is None:
+        if found.kv_dtype == "bf16" and 2 * found.kv_tokens_one >= found.context:
+            fixes.append(f"kimi_kv_dtype to fp8 (room for {2 * found.kv_tokens_one} tokens)")
+        if gpu.decode_context == 1 and gpu.ranks * found.kv_tokens_one >= found.context:
+            fixes.append(f"{VLLM.decode_context_parallel} {gpu.ranks} in kimi_engine_args")
+        if model.versions("ktransformers"):
+            fixes.append("kimi_engine to ktransformers (experts in host memory, slower)")
+    return ", or ".join(fixes)

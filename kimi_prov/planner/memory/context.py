@@ -1,0 +1,29 @@
+"""The context: the tokens of one conversation that are set, or that model and memory allow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kimi_prov.planner.engine.flag_names import whole
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.models import Model
+    from kimi_prov.planner.engine.flag_names import FlagNames
+    from kimi_prov.planner.settings.parsing import Settings
+
+# Contexts are offered in whole blocks of this many tokens.
+STEP = 1024
+
+
+def fitting_context(settings: Settings, model: Model, names: FlagNames, most_tokens: int) -> int:
+    """Return the tokens that are set, or the most that model and cache allow in whole steps.
+
+    The engine's own flag in `kimi_engine_args` wins over `kimi_context`.
+    """
+    given = whole(settings.engine_args.get(names.context))
+    if given is not None:
+        return given
+    if not settings.auto("context"):
+        return int(settings.context)
+    fits = max(STEP, most_tokens // STEP * STEP)
+    return min(model.context, fits)

@@ -1,0 +1,137 @@
+"""Memory for KTransformers: all experts in host memory, as many as fit on the GPUs as well."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.on_host.kt import quantise
+from kimi_prov.planner.decisions import Budget, GpuBudget, Part
+from kimi_prov.planner.engine import sglang
+from kimi_prov.planner.engine.flag_names import SGLANG_KT, fraction, kv_dtype, whole
+from kimi_prov.planner.memory import architecture, gpu, layouts
+from kimi_prov.planner.memory.context import STEP, fitting_context
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.engines import Engine
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.models import Architecture, Format
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.decisions import Choice, Placement, Workload
+    from kimi_prov.planner.settings.parsing import Settings
+
+# What a GPU needs beside weights, cache and a layer that is staged.
+_GPU_OVERHEAD = round(2.75e9)
+# Tokens of a long prompt that are computed at a time: where all layers are streamed for each such
+# chunk, the most that leaves enough for experts; on the CPU the least, for others wait for each.
+# The overhead above is with the least of them.
+_CHUNKS, _CHUNK_SHARE = (16384, 8192, 4096), 0.05
+# Share of a GPU's memory that all of it may take together.
+_GPU_SHARE = 0.98
+# Share of what experts and cache may take together that the cache gets where nothing is set.
+_CACHE_SHARE = 0.3
+
+
+def resident_format(catalogue: Catalogue, engine: Engine, weights_format: str) -> Format | None:
+    """Give the form in which kt-kernel keeps experts of these weights; None where it has none."""
+    method = (engine.methods or {}).get(weights_format)
+    rows = [row for row in catalogue.formats if row.kind == "resident" and row.kt_method == method]
+    return rows[0] if method and rows else None
+
+
+def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
+    """Share out memory for KTransformers: all experts in RAM, as many as fit on GPUs as well.
+
+    On each GPU: what is not a routed expert, the cache, a whole layer where long prompts go over
+    it layer by layer, working memory, and with the rest experts (kt issue 1817: 24.34 GB + cache
+    + 1.486 GB each).
+    """
+    engine, model, weights_format = work.engine, work.model, work.weights_format
+    shape, args = model.architecture, settings.engine_args
+    many = layouts.ranks(host, settings, catalogue, work)
+    resident = resident_format(catalogue, engine, weights_format)
+    per_weight = resident.expert_bytes if resident else 2.0
+    routed = architecture.routed_params(shape)
+    sparse = shape.layers - shape.dense_layers
+    method = (engine.methods or {}).get(weights_format)
+    streams = sglang.prefill_from(method) is not None
+    # Converted experts are read as they lie in memory, others as they lie in the checkpoint.
+    converted = method in quantise.KERNELS
+    read = per_weight if converted else catalogue.format(weights_format).expert_bytes
+    memory = int(min(host.gpu_bytes) * gpu.VISIBLE_SHARE)
+    plain = architecture.plain_bytes(shape, weights_format, many)
+    each = architecture.expert_bytes(shape, weights_format) / many
+    layer = round(each * shape.experts / sparse) if streams else 0
+    proposed = _chunk(shape, memory) if streams else _CHUNKS[-1]
+    chunk = whole(args.get(SGLANG_KT.chunk)) or proposed
+    overhead = _GPU_OVERHEAD + layer + gpu.pass_bytes(shape, max(0, chunk - _CHUNKS[-1]))
+    free = int(memory * _GPU_SHARE) - plain - overhead
+    share = fraction(args.get(SGLANG_KT.gpu_share))
+    if share is not None:
+        free = min(free, int(memory * share) - plain)
+    own_dtype = "bf16" if settings.auto("kv_dtype") else str(settings.kv_dtype)
+    dtype = kv_dtype(args.get(SGLANG_KT.kv_dtype)) or own_dtype
+    per_token = architecture.kv_bytes_per_token(shape, gpu.KV_BYTES[dtype], many)
+    requests = whole(args.get(SGLANG_KT.requests)) or settings.concurrency
+    experts = whole(args.get(SGLANG_KT.gpu_experts), least=0)
+    most = max(0, free - int((experts or 0) * each))
+    auto = settings.auto("context") and experts is None
+    room = int(most * _CACHE_SHARE) if auto else most
+    context = fitting_context(settings, model, SGLANG_KT, room // per_token)
+    requested = whole(args.get(SGLANG_KT.cache_tokens)) or _tokens(context, requests)
+    tokens = min(most // per_token, requested)
+    if experts is None:
+        experts = max(0, min(shape.experts, math.floor((free - tokens * per_token) / each)))
+    kv = tokens * per_token if free > 0 else free
+    parts = (
+        Part("weights", "Experts in host memory", round(routed * per_weight)),
+        # A layer is held once more while it is loaded, or staged for the GPU.
+        Part(
+            "overhead",
+            "Staging and the engine's processes",
+            engine.overhead_bytes + round(routed / sparse * read),
+        ),
+        Part("system", "Left to the system", host.reserve_bytes),
+    )
+    return Budget(
+        context=context,
+        kv_bytes=kv,
+        kv_bytes_per_token=per_token,
+        kv_dtype=dtype,
+        parts=parts,
+        weights_total=architecture.checkpoint_bytes(shape, weights_format),
+        gpu=GpuBudget(
+            ranks=many,
+            memory=memory,
+            utilization=_GPU_SHARE,
+            weights=plain + round(experts * each),
+            replicated=architecture.replicated_bytes(shape),
+            overhead=overhead,
+            batched_tokens=chunk,
+            sequences=requests,
+            experts=experts,
+        ),
+    )
+
+
+def document(choice: Choice, budget: Budget, where: Placement) -> dict[str, Any] | None:
+    """Give the plan's `hybrid`; None where no pools work beside GPUs."""
+    if not where.pools or budget.gpu is None:
+        return None
+    return {
+        "method": (choice.engine.methods or {}).get(choice.weights_format),
+        "threads": where.pool_threads,
+        "pools": len(where.pools),
+        "nodes": list(where.pools),
+        "gpu_experts": budget.gpu.experts,
+    }
+
+
+def _chunk(shape: Architecture, memory: int) -> int:
+    room = memory * _CHUNK_SHARE
+    return next((n for n in _CHUNKS if gpu.pass_bytes(shape, n) <= room), _CHUNKS[-1])
+
+
+def _tokens(context: int, requests: int) -> int:
+    """Cache for one whole conversation, and a share of one for each further request."""
+    return context + (requests - 1) * min(context, 8 * STEP)

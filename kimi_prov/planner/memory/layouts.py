@@ -1,0 +1,105 @@
+"""How a model and its copies lie over the GPUs: tensor, pipeline, data, context parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kimi_prov.catalog.broken import Combination
+from kimi_prov.planner.engine.flag_names import VLLM, names, whole
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.decisions import Workload
+    from kimi_prov.planner.settings.parsing import Settings
+
+# GPUs that tensor parallelism joins at most where fewer hold the model: one NVSwitch domain.
+_NODE = 8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How instances lie over GPUs; `context` ranks share the cache of each conversation."""
+
+    tensor: int
+    pipeline: int = 1
+    data: int = 1
+    context: int = 1
+    instances: int = 1
+
+
+def ranks(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> int:
+    """Give the GPUs that share one model: the most, in powers of two, that divide its parts."""
+    given = whole(settings.engine_args.get(names(work.engine.name).tensor_parallel))
+    if given is not None:
+        return given
+    shape = work.model.architecture
+    found = 1
+    while (
+        found * 2 <= len(host.gpu_bytes)
+        and shape.heads % (found * 2) == 0
+        and shape.expert_width % (found * 2) == 0
+        and not _broken_above(found * 2, catalogue, work)
+    ):
+        found *= 2
+    return found
+
+
+def _broken_above(ranks: int, catalogue: Catalogue, work: Workload) -> bool:
+    """Whether so many ranks are known to answer wrongly where fewer are well."""
+    engine, model = work.engine, work.model
+    given = Combination(
+        engine=engine.name,
+        variant=engine.variant,
+        version=engine.version,
+        model=model.name,
+        weights_format=model.native_format,
+        tensor_parallel=ranks,
+    )
+    hits = catalogue.broken_with(given)
+    return any(row.tensor_parallel_above and row.severity == "blocker" for row in hits)
+
+
+def layouts(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> list[Layout]:
+    """Give the layouts that the GPUs allow, the simplest first.
+
+    Tensor parallelism over one NVSwitch domain; over all GPUs, where they are more; stages of
+    layers, where their number is no power of two; context parallelism for a context that was
+    set. What the inventory names is taken as it is, and once.
+    """
+    args = settings.engine_args
+    given = [whole(args.get(name)) for name in (VLLM.pipeline_parallel, VLLM.data_parallel)]
+    context = whole(args.get(VLLM.decode_context_parallel))
+    most = ranks(host, settings, catalogue, work)
+    stages, copies = given[0] or 1, given[1] or 1
+    if any(given) or VLLM.tensor_parallel in args:
+        if VLLM.tensor_parallel not in args:
+            most = max(1, min(most, _power(len(host.gpu_bytes) // (stages * copies))))
+        return [Layout(most, stages, copies, context or 1)]
+    gpus = len(host.gpu_bytes)
+    sizes = dict.fromkeys((min(most, _NODE), most))
+    found = [Layout(size, instances=max(1, gpus // size)) for size in sizes]
+    found += _staged(most, gpus)
+    if context:
+        return [replace(layout, context=context) for layout in found]
+    mla = work.model.architecture.attention == "mla" and not host.amd
+    if mla and not settings.auto("context") and settings.kv_dtype != "fp8":
+        found += [replace(layout, context=layout.tensor) for layout in found if layout.tensor > 1]
+    return found
+
+
+def _staged(most: int, gpus: int) -> list[Layout]:
+    """Give stages of layers that use more GPUs than tensor parallelism alone."""
+    found = []
+    size = most
+    while size:
+        if gpus // size > 1 and size * (gpus // size) > most:
+            found.append(Layout(size, gpus // size))
+        size //= 2
+    return found
+
+
+def _power(number: int) -> int:
+    """Give the largest power of two that is not above a number."""
+    return 1 << (number.bit_length() - 1) if number > 0 else 0

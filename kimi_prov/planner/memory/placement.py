@@ -1,0 +1,51 @@
+"""Where every instance runs, and which of its memory is bound to which NUMA nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kimi_prov.planner.decisions import Bound
+from kimi_prov.planner.engine import expert_backend
+from kimi_prov.planner.memory import numa
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.models import Model
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.decisions import Budget, Choice, Placement
+    from kimi_prov.planner.findings import Findings
+
+
+def choose(
+    host: Host,
+    model: Model,
+    choice: Choice,
+    budget: Budget,
+    catalogue: Catalogue,
+    findings: Findings,
+) -> tuple[Placement, ...]:
+    """Place each instance."""
+    count, gpu = budget.instances, budget.gpu
+    if choice.experts == "kt":
+        routed = expert_backend.resident_bytes(catalogue, choice.experts, model) or 0
+        return (numa.experts(host, routed, model.architecture.expert_width, findings),)
+    if choice.hybrid and gpu is not None:
+        width = model.architecture.expert_width
+        where = numa.pools(host, budget.host_weights, width, len(host.gpu_bytes), findings)
+        return (where,) * count
+    resident = budget.host_required - host.reserve_bytes
+    if gpu is not None:
+        can_bind = choice.engine.numa_bind_flags
+        return (numa.beside(host, gpu.gpus * count, resident, can_bind=can_bind),) * count
+    if count > 1:
+        return numa.one_each(host, count)
+    return (numa.place(host, resident, findings),)
+
+
+def bound(host: Host, budget: Budget, places: tuple[Placement, ...]) -> Bound:
+    """Say what of host memory is bound strictly, and to which nodes: pools, or whole engines."""
+    if places[0].pools:
+        return Bound(budget.host_required, places[0].pools, budget.host_weights)
+    strict = [node for where in places if where.strict for node in where.nodes]
+    resident = budget.host_required - host.reserve_bytes
+    return Bound(budget.host_required, tuple(strict), resident)

@@ -1,0 +1,142 @@
+"""Whether the weights are served from a RAM disk, and what the page cache does where not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import paths
+from kimi_prov.contract.cpu_lists import format_list
+from kimi_prov.contract.sizes import human
+from kimi_prov.planner.decisions import RamDisk
+
+if TYPE_CHECKING:
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.decisions import Bound, Converted, Weights
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.parsing import Settings
+
+_CONVERTED = "the experts are read from the converted files, once; most of the weights are not read"
+_MIB = 1 << 20
+
+
+def choose(
+    host: Host,
+    settings: Settings,
+    weights: Weights,
+    bound: Bound,
+    findings: Findings,
+    *,
+    converted: Converted | None = None,
+) -> RamDisk:
+    """Decide for tmpfs only where memory holds the weights in it and the engine beside it.
+
+    Its pages are dealt out over all nodes, so each node has to hold its part of them beside what
+    the engine binds to it.
+    """
+    engine_bytes = bound.total
+    # Unpinned sizes are computed from the architecture: leave room for what is not counted.
+    margin = weights.size_bytes // (100 if weights.pinned else 33) + 64 * _MIB
+    size = -(-(weights.size_bytes + margin) // _MIB) * _MIB
+    fits = size + engine_bytes <= host.memory_bytes and _nodes_hold(host, size, bound)
+    need = f"{human(size)} for the RAM disk and {human(engine_bytes)} for engine and system"
+    have = f"of {human(host.memory_bytes)}"
+    setting = settings.ram_disk
+    if setting == "never":
+        return _off("the inventory says never (kimi_ram_disk)")
+    if setting == "auto" and converted is not None:
+        return _off(_CONVERTED)
+    if setting == "auto" and not fits:
+        return _off(
+            f"memory does not hold the weights twice: {need}, {have}; the page cache serves"
+        )
+    if not fits:
+        findings.add(
+            "ram_disk.memory",
+            observed=human(host.memory_bytes),
+            required=need,
+            fix="set kimi_ram_disk to auto or never: the page cache serves a restart as well",
+        )
+    swap_out = host.swap_bytes and host.kernel < (6, 4)
+    if swap_out:
+        findings.add(
+            "ram_disk.swap",
+            observed=f"{human(host.swap_bytes)} of swap, kernel {host.system.kernel}",
+            required="no swap, or kernel 6.4 for the mount option noswap",
+            fix="swapoff -a and remove swap from /etc/fstab, or run a newer kernel",
+        )
+    return RamDisk(
+        enabled=True,
+        size_bytes=size,
+        reason=f"memory holds it: {need}, {have}",
+        options=_options(host, size),
+    )
+
+
+def document(found: RamDisk, host: Host, files_dir: str) -> dict[str, Any]:
+    """Give the plan's `ram_disk`; `files_dir`: where the files lie in it."""
+    return {
+        "enabled": found.enabled,
+        "size_bytes": found.size_bytes,
+        "reason": found.reason,
+        "path": paths.RAM,
+        "options": found.options,
+        "workers": max(1, min(8, len(host.primary))),
+        "files_dir": files_dir,
+    }
+
+
+def page_cache(
+    found: RamDisk,
+    host: Host,
+    weights: Weights,
+    engine_bytes: int,
+    converted: Converted | None,
+) -> dict[str, Any]:
+    """Give the plan's `warm`: without a RAM disk, files that fit are read into the page cache.
+
+    `engine_bytes`: what engine and system take once it serves; the cache gives way to that.
+    """
+    if found.enabled:
+        return {"enabled": False, "reason": "the RAM disk holds the weights"}
+    if converted is not None:
+        return {"enabled": False, "reason": _CONVERTED}
+    if weights.size_bytes > host.memory_bytes - host.reserve_bytes:
+        return {"enabled": False, "reason": "the weights are larger than memory"}
+    kept = max(0, min(weights.size_bytes, host.memory_bytes - engine_bytes))
+    again = weights.size_bytes - kept
+    restart = (
+        f"a restart finds at most {human(kept)} there and reads {human(again)} from disk again"
+        if again
+        else "a restart finds them there"
+    )
+    return {
+        "enabled": True,
+        "reason": f"no RAM disk, which would hold {human(weights.size_bytes)} for good: the "
+        f"files are read ahead into the page cache, which gives way to the engine; {restart}",
+    }
+
+
+def _nodes_hold(host: Host, size: int, bound: Bound) -> bool:
+    """Whether every node that the engine binds memory to holds its part of the files as well."""
+    if not bound.nodes or not host.nodes:
+        return True
+    part = size // len(host.nodes) + bound.share
+    part += host.reserve_bytes // len(host.nodes)
+    return all(part <= node.memory_bytes for node in host.nodes if node.id in bound.nodes)
+
+
+def _off(reason: str) -> RamDisk:
+    return RamDisk(enabled=False, size_bytes=0, reason=reason, options="")
+
+
+def _options(host: Host, size: int) -> str:
+    """Mount options; node lists as ranges, for commas part the options."""
+    options = [f"size={size}", "mode=0755"]
+    if host.kernel >= (6, 4):
+        options.append("noswap")
+    nodes = [node.id for node in host.nodes]
+    if len(nodes) > 1:
+        ranges = format_list(nodes)
+        # Nodes with a gap between them cannot be written without a comma; then all are taken.
+        options.append(f"mpol=interleave:{ranges}" if "," not in ranges else "mpol=interleave")
+    return ",".join(options)

@@ -1,0 +1,20 @@
+"""How long an engine may take before it answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kimi_prov.planner.decisions import Weights
+    from kimi_prov.planner.settings.parsing import Settings
+
+# Seconds before the engine answers: starting itself, then reading weights at this rate.
+_START_S = 900
+_LOAD_BYTES_PER_S = 250_000_000
+
+
+def start_s(settings: Settings, weights: Weights) -> int:
+    """Return seconds within which the engine must answer; whole minutes where none are set."""
+    if not settings.auto("start_timeout_s"):
+        return int(settings.start_timeout_s)
+    return -(-(_START_S + weights.size_bytes // _LOAD_BYTES_PER_S) // 60) * 60

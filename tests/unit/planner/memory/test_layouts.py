@@ -1,0 +1,106 @@
+"""How the model lies over GPUs: ranks, stages, copies, instances, shared caches."""
+
+from __future__ import annotations
+
+import pytest
+from plan_inputs import (
+    HUGE,
+    argument,
+    blocked_by,
+    found,
+    gpu_facts,
+    plan,
+)
+
+
+def test_context_parallelism_holds_a_context_that_one_rank_does_not() -> None:
+    document = plan(gpu_facts(8, 81559), context=65536, **HUGE)
+    assert blocked_by(document) == set()
+    assert document["parallel"]["decode_context"] == 8
+    assert argument(document, "--decode-context-parallel-size") == "8"
+    assert document["model"]["kv_dtype"] == "bf16"
+    assert found(document, "parallel.context")
+    short = plan(gpu_facts(8, 81559), **HUGE)
+    assert short["parallel"]["decode_context"] == 1
+
+
+def test_stages_of_layers_use_six_cards() -> None:
+    """Four H200 hold no Kimi in INT4 (148 GB each), six do: two ranks in three stages."""
+    document = plan(gpu_facts(6), **HUGE)
+    assert blocked_by(document) == set()
+    assert document["engine"]["name"] == "vllm"
+    assert (document["parallel"]["tensor"], document["parallel"]["pipeline"]) == (2, 3)
+    assert argument(document, "--pipeline-parallel-size") == "3"
+    assert document["instances"][0]["gpus"] == list(range(6))
+    assert found(document, "parallel.pipeline")
+    # The longest of three runs of 61 layers has 21.
+    share = (
+        document["memory"]["weights_bytes_per_gpu"]
+        / plan(gpu_facts(6), engine="vllm", engine_args={"tensor-parallel-size": 2}, **HUGE)[
+            "memory"
+        ]["weights_bytes_per_gpu"]
+    )
+    assert share == pytest.approx(21 / 61, rel=0.001)
+
+
+def test_sixteen_cards_are_two_instances() -> None:
+    document = plan(gpu_facts(16), concurrency=100, **HUGE)
+    assert blocked_by(document) == set()
+    one, two = document["instances"]
+    assert (one["gpus"], two["gpus"]) == (list(range(8)), list(range(8, 16)))
+    assert two["env"]["CUDA_VISIBLE_DEVICES"] == "8,9,10,11,12,13,14,15"
+    assert (one["port"], two["port"]) == (8001, 8002)
+    assert [row["port"] for row in document["proxy"]["backends"]] == [8001, 8002]
+    assert argument(document, "--max-num-seqs") == "50"
+    assert found(document, "parallel.instances")
+    half = plan(gpu_facts(8), concurrency=50, **HUGE)["throughput"]["aggregate_tok_s"]
+    both = document["throughput"]["aggregate_tok_s"]
+    assert both["expected"] == pytest.approx(2 * half["expected"], rel=0.01)
+
+
+def test_sixteen_smaller_cards_hold_the_model_together() -> None:
+    document = plan(gpu_facts(16, 40960), **HUGE)
+    assert document["parallel"]["tensor"] == 16
+    assert len(document["instances"]) == 1
+
+
+def test_data_parallel_attention_is_offered_and_counted() -> None:
+    crowd = plan(gpu_facts(), concurrency=256, **HUGE)
+    said = found(crowd, "parallel.data")[0]["required"]
+    assert "data-parallel-size: 8" in said
+    args = {"tensor-parallel-size": 1, "data-parallel-size": 8, "enable-expert-parallel": True}
+    spread = plan(gpu_facts(), concurrency=256, engine_args=args, **HUGE)
+    assert blocked_by(spread) == set()
+    assert str(spread["memory"]["kv_tokens_max"]) in said
+    assert spread["memory"]["kv_tokens_max"] > 5 * crowd["memory"]["kv_tokens_max"]
+    assert spread["instances"][0]["gpus"] == list(range(8))
+    # Each engine core of the eight takes its share of the requests.
+    assert argument(spread, "--max-num-seqs") == "32"
+    slower = spread["throughput"]["single_tok_s"]["expected"]
+    assert slower < crowd["throughput"]["single_tok_s"]["expected"]
+    assert not found(plan(gpu_facts(), concurrency=4, **HUGE), "parallel.data")
+
+
+def test_more_copies_than_cards_are_refused() -> None:
+    args = {"tensor-parallel-size": 8, "data-parallel-size": 2}
+    document = plan(gpu_facts(), engine_args=args, **HUGE)
+    assert "gpu.divisible" in blocked_by(document)
+    assert "data-parallel-size 2" in found(document, "gpu.divisible")[0]["observed"]
+
+
+def test_context_parallelism_divides_the_cache() -> None:
+    alone = plan(gpu_facts(), **HUGE)
+    spread = plan(gpu_facts(), engine_args={"decode-context-parallel-size": 8}, **HUGE)
+    ratio = spread["memory"]["kv_tokens_max"] / alone["memory"]["kv_tokens_max"]
+    assert ratio == pytest.approx(8, rel=1e-5)
+
+
+def test_pipeline_stages_share_weights_and_cache() -> None:
+    args = {"tensor-parallel-size": 4, "pipeline-parallel-size": 2}
+    flat, staged = plan(gpu_facts(), **HUGE), plan(gpu_facts(), engine_args=args, **HUGE)
+    assert blocked_by(staged) == blocked_by(flat)
+    assert staged["parallel"]["pipeline"] == 2
+    assert staged["instances"][0]["gpus"] == list(range(8))
+    assert staged["memory"]["weights_bytes_per_gpu"] == pytest.approx(
+        flat["memory"]["weights_bytes_per_gpu"], rel=0.03
+    )

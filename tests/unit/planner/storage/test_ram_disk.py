@@ -1,0 +1,49 @@
+"""The RAM disk and the page cache, seen in the plan."""
+
+from __future__ import annotations
+
+import pytest
+from plan_inputs import GIB, HUGE, blocked_by, found, hybrid_facts, metal_facts, plan, quoted
+
+
+@pytest.mark.parametrize(
+    # The experts lie in halves on the nodes, each beside half of the files.
+    ("gib", "enabled"),
+    [(768, False), (1024, False), (1536, True), (2048, True)],
+)
+def test_the_ram_disk_needs_room_for_the_weights_twice(gib: int, enabled: bool) -> None:
+    document = plan(metal_facts(gib=gib, cores=96), context=8192, concurrency=1, **HUGE)
+    assert document["ram_disk"]["enabled"] is enabled
+    assert document["warm"]["enabled"] is not enabled
+    assert document["model"]["serve_dir"].startswith("/srv/kimi/ram") is enabled
+
+
+def test_an_impossible_ram_disk_is_refused_and_never_is_kept() -> None:
+    facts = metal_facts(gib=768, cores=96)
+    forced = plan(facts, context=8192, concurrency=1, ram_disk="always", **HUGE)
+    assert "ram_disk.memory" in blocked_by(forced)
+    assert plan(ram_disk="never")["ram_disk"]["enabled"] is False
+
+
+def test_noswap_only_where_the_kernel_knows_it() -> None:
+    facts = metal_facts()
+    assert "noswap" not in plan(facts)["ram_disk"]["options"]
+    facts["memory"]["swap_total_bytes"] = GIB
+    assert found(plan(facts), "ram_disk.swap")
+    facts["host"]["kernel"] = "6.12.4"
+    assert "noswap" in plan(facts)["ram_disk"]["options"]
+    assert not found(plan(facts), "ram_disk.swap")
+
+
+def test_nodes_with_a_gap_cannot_be_written_without_a_comma() -> None:
+    facts = metal_facts()
+    facts["numa"]["nodes"][1]["id"] = 2
+    facts["numa"]["nodes"].append({**facts["numa"]["nodes"][0], "id": 3})
+    options = plan(facts)["ram_disk"]["options"].split(",")
+    assert options[-1] == "mpol=interleave"
+
+
+def test_a_ram_disk_beside_a_hybrid_needs_room_on_each_node() -> None:
+    assert plan(hybrid_facts(gib=1536), **HUGE)["ram_disk"]["enabled"] is True
+    assert plan(hybrid_facts(gib=1024), **HUGE)["ram_disk"]["enabled"] is False
+    assert plan(quoted("quote-xeon-8468-768gb"), **HUGE)["ram_disk"]["enabled"] is False
