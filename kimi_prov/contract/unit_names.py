@@ -1,4 +1,4 @@
-"""Names of the units that a plan brings, and of those of the distribution that it touches."""
+"""Names of the units that kimi-prov installs, and of the distribution's that it changes."""
 
 from __future__ import annotations
 

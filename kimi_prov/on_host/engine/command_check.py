@@ -1,6 +1,6 @@
 """`engine-check` asks the engine's own argument parser whether it accepts the command lines.
 
-Asked before a unit is written. Each engine version has its own flags, so nothing but that version
+It runs before a unit is written. Each engine version has its own flags, so nothing but that version
 can answer. Parsing imports the engine, which takes seconds: a command line that was accepted once
 leaves a mark in the environment, which is never changed in place.
 """
@@ -29,7 +29,7 @@ _TIMEOUT_S = 600
 def main(argv: List[str]) -> int:
     """Read {"env_dir", "instances": [{"argv", "env"}]} from standard input, answer in JSON.
 
-    The answer is {"ok", "changed"}: `changed` when a parser had to be asked. `--check` asks none.
+    The answer is {"ok", "changed"}: `changed` when a parser ran. `--check` runs none.
     """
     request = json.load(sys.stdin)
     env_dir = Path(request["env_dir"])

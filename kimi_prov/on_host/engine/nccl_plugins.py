@@ -24,7 +24,7 @@ def main(argv: List[str]) -> int:
 
 
 def quarantine(*, check: bool) -> Dict[str, Any]:
-    """Move the found files below `layout.QUARANTINE` and let the loader forget them."""
+    """Move the found files below `layout.QUARANTINE` and rebuild the loader's cache."""
     found = _found()
     if not found or not found["present"]:
         return {"changed": False, "moved": []}

@@ -131,7 +131,7 @@ def by_cpuinfo(machine: Machine) -> Dict[str, Any]:
     try:
         with _quick_cpuinfo() as cpuinfo:
             read: Dict[str, Any] = cpuinfo.get_cpu_info()
-    except Exception:  # noqa: BLE001  (the kernel's own file has told what is needed)
+    except Exception:  # noqa: BLE001  (/proc/cpuinfo has what is needed)
         return {}
     found = {
         "model": read.get("brand_raw"),
@@ -190,7 +190,7 @@ def _available(sizes: Dict[str, str]) -> Optional[int]:
 
 
 def numa(machine: Machine) -> Dict[str, Any]:
-    """NUMA nodes that have memory or CPUs; an empty list where the kernel tells of none."""
+    """NUMA nodes that have memory or CPUs; an empty list where the kernel lists none."""
     allowed = set(online_cpus(machine))
     nodes = []
     for path in machine.glob(f"{_NODE}/node[0-9]*"):
@@ -231,7 +231,7 @@ def clusters(
 ) -> Dict[str, Optional[int]]:
     """Nodes with CPUs for each socket, and what the firmware calls that: Intel's SNC, AMD's NPS.
 
-    The nodes of a virtual machine are its maker's choice and tell nothing about the firmware.
+    The nodes of a virtual machine are its hypervisor's choice and say nothing about the firmware.
     """
     with_cpus = [p for p in machine.glob(f"{_NODE}/node[0-9]*") if machine.read(f"{p}/cpulist")]
     even = bool(sockets and with_cpus and len(with_cpus) % sockets == 0)
@@ -245,7 +245,7 @@ def clusters(
 
 
 def design(vendor: Optional[str], family: Optional[int], model: Optional[int]) -> Optional[str]:
-    """Return the microarchitecture by the numbers that every processor tells."""
+    """Return the microarchitecture by vendor, family and model number."""
     if family is None or model is None:
         return None
     for maker, number, first, last, name in _DESIGNS:

@@ -1,4 +1,4 @@
-"""What of ours is on the machine already."""
+"""What kimi-prov has installed on the machine already."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
 
 
 def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
-    """Tell what each running engine depends on; null where that is not known any more.
+    """Return what each running engine depends on; null where that is no longer known.
 
     An engine whose process we may not look at is left out.
     """
-    places = started.Places(machine.root or "/")
+    places = started.UnitPaths(machine.root or "/")
     found: Dict[str, Any] = {}
     for unit, row in sorted(states.items()):
         if unit.startswith("kimi-serve@") and started.pid_of(row) != "0":
@@ -98,7 +98,7 @@ def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, A
 
 
 def _kept(machine: Machine, path: str) -> Optional[Dict[str, Any]]:
-    """Read what an apply kept of what it found or did; None where there is nothing."""
+    """Read a record of an earlier apply; None where there is none."""
     try:
         found = json.loads(machine.read(path) or "null")
     except ValueError:

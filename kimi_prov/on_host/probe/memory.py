@@ -1,4 +1,4 @@
-"""Memory: sizes that the kernel tells, and the modules that the firmware tells root of."""
+"""Memory: sizes from the kernel; modules from the firmware, which only root can read."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def memory(machine: Machine, shm_bytes: Optional[int]) -> Dict[str, Any]:
 
 
 def modules(text: Optional[str]) -> Optional[List[Dict[str, Any]]]:
-    """Read `dmidecode -t 17`: every slot, an empty one with size 0. None where it tells nothing.
+    """Read `dmidecode -t 17`: every slot, an empty one with size 0. None where it has none.
 
     A virtual machine has a slot that is its whole memory and no speed: that is no module.
     """

@@ -1,4 +1,4 @@
-"""What NVIDIA's tools print, read: functions of text alone, for live machines and recordings."""
+"""Parse the output of NVIDIA's tools: functions of text alone, for live machines and recordings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERSION = re.compile(r"\s(\d{3,}\.\d+(?:\.\d+)*)\s")
 _ONLINE = ("Enabled", "Yes", "Active")
 _OFFLINE = ("Disabled", "No", "Not Active")
 
-# The columns that `--query-gpu` is asked for; only it tells the compute capability.
+# The columns of `--query-gpu`; only it has the compute capability.
 COLUMNS = ("index", "name", "memory.total", "uuid", "pci.bus_id", "compute_cap")
 
 
@@ -196,7 +196,7 @@ def switched(
     """Whether a switch joins the GPUs' links; `bridges`: NVSwitch devices on the bus.
 
     A virtual machine is given the GPUs and not the switches: there the fabric's state, or links
-    from each to each of many, tell of them.
+    from each to each of many, indicate them.
     """
     if bridges or any(gpu.get("fabric_state") == "Completed" for gpu in gpus):
         return True

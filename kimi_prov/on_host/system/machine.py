@@ -17,7 +17,7 @@ _PATH = (
 
 
 class Machine:
-    """Files below `root` and the output of commands; what cannot be had is None, never a guess."""
+    """Files below `root` and the output of commands; None for what is not available."""
 
     def __init__(self, root: str = "/") -> None:
         self.root = root.rstrip("/")

@@ -1,4 +1,4 @@
-"""Runs a program to its end, without a shell: what is missing or too slow is an exit status too."""
+"""Runs a program without a shell; a missing or too slow program is an exit status too."""
 
 from __future__ import annotations
 

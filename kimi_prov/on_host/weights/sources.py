@@ -49,7 +49,7 @@ class Stream:
         return self._raw.read1(limit)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._raw.close()
 
 
@@ -207,7 +207,7 @@ class HubSource(Source):
         self._headers: Dict[str, str] = {}
 
     def listing(self, _revision: Optional[str]) -> Manifest:
-        """List files, digests and addresses at one commit, as the hub tells them."""
+        """List files, digests and addresses at one commit, as the hub lists them."""
         answer = self._ask(_revision or self._revision)
         self._urls = {row["path"]: row["url"] for row in answer["files"]}
         self._headers = answer["headers"]
@@ -263,7 +263,7 @@ class HubSource(Source):
 
 
 class BusyError(HostError):
-    """The server is there and cannot serve just now."""
+    """The server answers and is busy; retryable."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retryable=True)
@@ -363,7 +363,7 @@ def masked(url: str) -> str:
 
 
 def _http_error(error: urllib.error.HTTPError, asked: str) -> HostError:
-    """Judge an HTTP status: wait, or tell a person."""
+    """Turn an HTTP status into an error: retryable, or one that needs a person."""
     where = masked(asked)
     answered = error.url or asked
     if error.code in _BUSY:
@@ -399,7 +399,7 @@ def _other_size(where: str, size: int, entry: Entry) -> str:
 
 
 def _extent(response: http.client.HTTPResponse) -> Tuple[int, Optional[int]]:
-    """First byte of the body and size of the whole file, as far as the server says."""
+    """First byte of the body and size of the file, as far as the server reports them."""
     if response.status == 206:
         unit, _, rest = (response.headers.get("Content-Range") or "").partition(" ")
         span, _, total = rest.partition("/")

@@ -1,4 +1,4 @@
-"""Safetensors files with the standard library alone: what is in one, and one made of raw files.
+"""Read and write safetensors files with the standard library alone.
 
 A file is eight bytes of length, that many of JSON (each tensor's type, shape and place), the data.
 """
