@@ -1,4 +1,4 @@
-"""A stand-in for `nvidia-smi` that answers with what a real one said when it was recorded."""
+"""A stand-in for `nvidia-smi` that prints the recorded output of a real one."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _reason(stderr: str) -> str:
     for number, line in enumerate(lines):
         if ": error: " in line:
             return " ".join([line.split(": error: ", 1)[1], *lines[number + 1 :]])
-    return lines[-1] if lines else "it ended without a word"
+    return lines[-1] if lines else "it ended without output"
 
 
 def _parse_source() -> str:

@@ -45,7 +45,7 @@ def main(argv: List[str]) -> int:
     found = prove(request)
     if not found["proven"]:
         raise HostError(
-            f"the GPUs do not sum up over NCCL: {found['said']}",
+            f"the NCCL all-reduce over all GPUs failed: {found['said']}",
             "look for what NCCL loads: ldconfig -p | grep -i nccl; NCCL_DEBUG=INFO says more",
         )
     write_json(paths.NCCL_STATE, request["proof"])
@@ -95,7 +95,7 @@ def _ended(process: subprocess.Popen[str], end: float) -> str:
     except subprocess.TimeoutExpired:
         process.kill()
         text, _ = process.communicate()
-        text += f"\nno end after {PATIENCE_S:.0f} s"
+        text += f"\ndid not end within {PATIENCE_S:.0f} s"
     if process.returncode == 0:
         return ""
     return " | ".join(line.strip() for line in text.splitlines()[-3:])[-400:] or "no reason given"

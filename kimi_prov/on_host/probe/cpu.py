@@ -278,7 +278,7 @@ def caches(machine: Machine, threads: int) -> Optional[Dict[str, Optional[int]]]
 
 
 def listed(machine: Machine) -> Dict[str, str]:
-    """Read `lscpu -J`: the name of a line to its value; empty where it is not to be had."""
+    """Read `lscpu -J`: values by name; empty where lscpu is not available."""
     try:
         rows = json.loads(machine.run(["lscpu", "-J"]) or "{}")["lscpu"]
         return {str(row["field"]).rstrip(":"): str(row["data"]) for row in rows}

@@ -89,7 +89,7 @@ def table(text: Optional[str], columns: Optional[List[str]] = None) -> List[Dict
 
 
 def listed(row: Dict[str, str]) -> Dict[str, Any]:
-    """Return a GPU as the table alone tells it, where the long form is not to be had."""
+    """Return a GPU from its row of the table, where the XML is not available."""
     name, size = row.get("name"), _mebibytes(row.get("memory.total"))
     return {
         "index": int(row["index"]),

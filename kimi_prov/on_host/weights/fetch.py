@@ -117,7 +117,7 @@ class Config:
                 self.stall_s,
             )
         raise HostError(
-            f"kimi_weights_source {masked(self.source)!r} is no address of weights",
+            f"kimi_weights_source {masked(self.source)!r} is not an address of weights",
             "name file:///directory, http(s)://host/path or hf://owner/repository@revision",
         )
 

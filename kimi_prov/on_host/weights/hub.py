@@ -72,7 +72,7 @@ def explain(error: Exception, revision: str) -> Dict[str, Any]:
     known = {
         errors.GatedRepoError: HostError(
             "the hub gives this repository only to accounts that were granted access",
-            "ask for access on the hub, then set kimi_hf_token_file to a token of that account",
+            "request access on the hub, then set kimi_hf_token_file to a token of that account",
         ),
         errors.RevisionNotFoundError: HostError(
             f"the repository has no revision {revision}",

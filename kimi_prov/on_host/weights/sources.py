@@ -156,7 +156,7 @@ class WebSource(Source):
         except MissingError:
             raise HostError(
                 f"{masked(url)}: there is no such file",
-                f"lay a {manifests.NAME} beside the weights (`kimi-target.pyz manifest DIR` prints "
+                f"put a {manifests.NAME} beside the weights (`kimi-target.pyz manifest DIR` prints "
                 "one) or set kimi_weights_manifest",
             ) from None
         try:
