@@ -31,5 +31,5 @@ def serve(index: int) -> str:
 
 
 def is_serve(name: str) -> bool:
-    """Whether a unit is an engine instance of ours."""
+    """Whether a unit is one of our engine instances."""
     return name.startswith(SERVE_PREFIX)

@@ -47,7 +47,7 @@ class Machine:
     lab: Lab
     host: LabHost
     kind: Kind
-    # Set when the whole `up` is to end, so that no thread waits for a boot nobody wants.
+    # Set when the whole `up` is to end, so that no thread waits for a boot.
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     @classmethod

@@ -34,7 +34,7 @@ echo 0 > "/sys/fs/cgroup/$1/cgroup.procs"
 exec unshare --cgroup --mount sh -c "$0" sh "$@"
 """
 
-# Second stage: the overlay, the cable, then the machine; 133 is its wish for a reboot.
+# Second stage: the overlay, the network, then the machine; exit status 133 requests a reboot.
 _STAGE_TWO = r"""
 set -e
 umount /sys/fs/cgroup

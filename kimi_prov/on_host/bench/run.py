@@ -221,7 +221,7 @@ def _lines(descriptor: int) -> Iterator[str]:
 
 
 def memory(machine: Machine, facts: Dict[str, Any], engine: Engine, say: Say) -> Dict[str, Any]:
-    """Read memory as `probe --measure` does, else by the engine's torch; `by` tells which."""
+    """Read memory as `probe --measure` does, else by the engine's torch; `by` names which."""
     say("memory bandwidth")
     found = measure.memory(machine, facts)
     if found["bytes_per_s"]:

@@ -45,7 +45,7 @@ def installed() -> Dict[str, str]:
 
 
 def refresh() -> None:
-    """Read the driver's repository anew, and the distribution's lists as far as they answer."""
+    """Refresh the driver's package lists, and the distribution's as far as they answer."""
     only = ["-o", f"Dir::Etc::SourceList={SOURCE}", "-o", "Dir::Etc::SourceParts=-"]
     strict = ["-o", "APT::Get::List-Cleanup=0", "-o", "APT::Update::Error-Mode=any"]
     apt("apt-get", "update", *only, *strict)

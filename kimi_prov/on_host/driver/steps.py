@@ -312,7 +312,7 @@ def keep(request: Answer) -> Answer:
             done.append(f"enable {name}")
             if not check:
                 process.run("systemctl", "enable", name)
-        # Never a restart: a fabric that is trained anew ends what runs on the GPUs.
+        # Never a restart: retraining the fabric ends what runs on the GPUs.
         if unit["state"] != "active":
             done.append(f"start {name}")
             if not check:

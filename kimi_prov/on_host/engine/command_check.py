@@ -50,7 +50,7 @@ def main(argv: List[str]) -> int:
 
 
 def ask(argv: List[str], env: Dict[str, str]) -> Optional[str]:
-    """Let an engine parse a command line; the reason when it refuses, else None.
+    """Check a command line with the engine's parser; the reason when it refuses, else None.
 
     `argv` is the whole of it: `PYTHON -m MODULE ARGUMENT...`.
     """

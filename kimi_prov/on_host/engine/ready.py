@@ -132,7 +132,7 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it lives, as another user
+    except PermissionError:  # it runs, as another user
         return True
     return True
 

@@ -1,6 +1,6 @@
 """The checks that go through the opened port: each a name, a status, and a sentence.
 
-`ok` and `fail` say what was seen; `skip` says why it was not tried, and is never a pass.
+`ok` and `fail` describe the result; `skip` names why it did not run, and is never a pass.
 """
 
 from __future__ import annotations

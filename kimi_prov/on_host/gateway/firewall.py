@@ -249,7 +249,7 @@ def _drop_zone_file(name: str) -> None:
     shipped = Path("/usr/lib/firewalld/zones") / path.name.replace(".old", "")
     current = path.with_name(shipped.name)
     if path == current and path.exists() and _join(path) != _join(shipped):
-        return  # somebody else's rules are in it too
+        return  # it has rules of others too
     if path.exists() and (path == current or not current.exists()):
         path.unlink()
 
@@ -262,7 +262,7 @@ def drops_elsewhere(settings: dict[str, Any]) -> list[str]:
     """Return other chains that would drop traffic to the port, in sentences."""
     done = run("nft", "-j", "list", "ruleset")
     if done.returncode != 0 or not [*settings["ipv4"], *settings["ipv6"]]:
-        return []  # nobody else is let in, so nobody can be kept out by mistake
+        return []  # the port is closed to others, so no rule can block it by mistake
     return find_drops(json.loads(done.stdout or "{}"), settings["port"], settings["manager"])
 
 

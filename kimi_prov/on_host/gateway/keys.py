@@ -126,7 +126,7 @@ def rotate(paths: Paths) -> None:
 
 
 def show(paths: Paths) -> str | None:
-    """Return the operator's key while nobody has seen it, else None.
+    """Return the operator's key until it was shown, else None.
 
     `forget` follows once it arrived.
     """

@@ -44,7 +44,7 @@ _MARGIN_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Config:
-    """What the plan says about converting, as /etc/kimi/convert.json holds it."""
+    """The plan's settings for the conversion, from /etc/kimi/convert.json."""
 
     weights: fetch.Config
     directory: str
@@ -178,7 +178,7 @@ def verified(config: Config) -> Optional[Manifest]:
 def run(config: Config, progress: Progress) -> Manifest:
     """Make the directory hold every layer, verified; return the manifest.
 
-    Raises HostError, with every layer that is whole kept.
+    Raises HostError, with every complete layer kept.
     """
     manifest = verified(config)
     if manifest is not None:
@@ -357,7 +357,7 @@ def _last(text: str) -> Dict[str, Any]:
 
 
 def _pack(config: Config, layers: Layers, layer: int) -> Record:
-    """Make one file of what kt-kernel wrote for a layer, by the names that its loader asks for."""
+    """Make one file of what kt-kernel wrote for a layer, with the names that its loader reads."""
     scratch = _scratch(config.directory)
     made = os.path.join(scratch, f"_layer_{layer}")
     parts: List[tensor_files.Part] = []

@@ -16,7 +16,7 @@ from kimi_prov.on_host.system.machine import Machine, fields
 if TYPE_CHECKING:
     from types import ModuleType
 
-# What engines and weight formats ask for, by the kernel's own names.
+# What engines and weight formats require, by the kernel's names.
 ISA = (
     "sse4_2",
     "avx",
@@ -148,7 +148,7 @@ def by_cpuinfo(machine: Machine) -> Dict[str, Any]:
 def _quick_cpuinfo() -> Iterator[ModuleType]:
     """Keep py-cpuinfo in this process and from timing the processor, which takes over a second.
 
-    It starts its own file anew unless `sys.frozen` says that the program is a bundle, in which no
+    It starts its own file again unless `sys.frozen` says that the program is a bundle, in which no
     such file exists: so is a zipapp.
     """
     from cpuinfo import cpuinfo  # noqa: PLC0415  (bundled in the zipapp; may be missing)
@@ -218,7 +218,7 @@ def numa(machine: Machine) -> Dict[str, Any]:
 
 
 def _grows(machine: Machine, nodes: List[Dict[str, Any]]) -> Optional[bool]:
-    """Whether the nodes show far less than the whole: a virtual machine that is given memory."""
+    """Whether the nodes show far less than the total: a virtual machine with ballooned memory."""
     total = _kilobytes(fields(machine.read("/proc/meminfo"), ":").get("MemTotal"))
     shown = [node["memory_total_bytes"] for node in nodes]
     if not total or not shown or None in shown:

@@ -36,7 +36,7 @@ _PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID
 
 
 def units(machine: Machine) -> Dict[str, Dict[str, str]]:
-    """State of our units and of firewalld: name to the properties that systemd tells."""
+    """State of our units and of firewalld: systemd's properties by unit name."""
     text = machine.run(systemd.question(_UNITS, _PROPERTIES))
     return {
         name: row
@@ -46,7 +46,7 @@ def units(machine: Machine) -> Dict[str, Dict[str, str]]:
 
 
 def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
-    """Engines, models, plan and program of ours; null where we may not look."""
+    """Engines, models, plan and program of ours; null where access is denied."""
     return {
         "plan_sha256": _sha256(machine, paths.PLAN),
         "target_sha256": _sha256(machine, paths.ZIPAPP),
@@ -142,7 +142,7 @@ def _sha256(machine: Machine, path: str) -> Optional[str]:
 
 
 def _file(machine: Machine, path: str) -> Optional[Dict[str, str]]:
-    """Tell content, owner and mode of a regular file; None for anything else, or none at all."""
+    """Return content, owner and mode of a regular file; None for anything else, or none at all."""
     try:
         descriptor = os.open(machine.path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:

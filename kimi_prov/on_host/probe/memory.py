@@ -25,7 +25,7 @@ _UNLIMITED = 1 << 60
 # How boards name the place of a module: by node and channel (`P0 CHANNEL A`,
 # `P1_Node1_Channel0_Dimm0`), by processor, letter of the channel and number of the slot on it
 # (`P1-DIMMA1`, `CPU0_A0`), by the slot's number before the letter (`PROC 1 DIMM 1D`), or, with one
-# processor, by letter and number alone (`DIMM_A1`). `PROC 1 DIMM 1` and `A1` tell no channel.
+# processor, by letter and number alone (`DIMM_A1`). `PROC 1 DIMM 1` and `A1` name no channel.
 _NAMES = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (

@@ -23,7 +23,7 @@ def query(text: Optional[str]) -> Optional[Dict[str, Any]]:
     """Read `nvidia-smi -q -x`: driver, CUDA and a row for each GPU; None where it is none."""
     if not text or "<nvidia_smi_log" not in text:
         return None
-    # The declaration of the document type names a file that nobody has.
+    # The document type declaration names a file that does not exist.
     body = text[text.index("<nvidia_smi_log") :]
     try:
         root = Xml.fromstring(body)  # noqa: S314  (no declarations left: nothing to expand)

@@ -1,4 +1,4 @@
-"""One apply at a time: a lock on the machine that says who holds it.
+"""One apply at a time: a lock on the machine that names its holder.
 
 `lock acquire HOLDER-JSON`, `lock take HOLDER-JSON RUN`, `lock release RUN`; each prints JSON. A
 lock that was not renewed for two hours is free: its holder has gone.
@@ -18,7 +18,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, remove, write_json
 
-# Longer than any task of a play that does not ask the machine meanwhile: installing an engine.
+# Longer than any task that does not renew it meanwhile: installing an engine.
 STALE_S = 7200.0
 
 
@@ -47,7 +47,7 @@ def take(holder: Dict[str, Any], run: str, path: str = paths.APPLY_LOCK) -> Dict
 
 
 def release(run: str, path: str = paths.APPLY_LOCK) -> Dict[str, Any]:
-    """Give the lock back; another run's lock stays."""
+    """Release the lock; another run's lock stays."""
     with _alone(path):
         other, _ = _current(path)
         if other is not None and other.get("run") == run:

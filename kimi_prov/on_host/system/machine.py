@@ -24,7 +24,7 @@ class Machine:
 
     @property
     def live(self) -> bool:
-        """Whether this is the machine we stand on, so that system calls tell about it too."""
+        """Whether this is the running machine, so that system calls apply to it."""
         return not self.root
 
     def path(self, name: str) -> str:

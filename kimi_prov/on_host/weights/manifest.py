@@ -40,7 +40,7 @@ class Entry:
     git_sha1: Optional[str] = None
 
     def hasher(self) -> Hasher:
-        """Start a digest that can say whether the bytes are these."""
+        """Start a digest that can check the bytes against this entry."""
         return Hasher(self)
 
     def key(self) -> str:

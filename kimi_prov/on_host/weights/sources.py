@@ -120,7 +120,7 @@ class DirectorySource(Source):
 
 
 class _Unbuffered:
-    """A raw file under the one method that `Stream` asks for."""
+    """A raw file with the one method that `Stream` needs."""
 
     def __init__(self, raw: io.FileIO) -> None:
         self._raw = raw
@@ -369,7 +369,7 @@ def _http_error(error: urllib.error.HTTPError, asked: str) -> HostError:
     if error.code in _BUSY:
         return BusyError(f"{where}: the server answered {error.code}")
     if error.code in (401, 403) and _origin(answered) != _origin(asked):
-        # a signed address behind a redirect runs out in time; asking again gives a new one
+        # a signed address behind a redirect runs out in time; another request gives a new one
         return HostError(
             f"{where}: the redirect to {_host(answered)} was refused ({error.code})",
             retryable=True,

@@ -36,7 +36,7 @@ _ATTEMPTS = 2
 class Patience:
     """How long to retry without a new byte of a file.
 
-    The first contact has less: a host name that is wrong should say so soon, a network that was
+    The first contact has less: a wrong host name should be reported soon, a network that was
     there a minute ago is worth waiting for.
     """
 
@@ -260,12 +260,12 @@ class _Backoff:
         self.again()
 
     def again(self) -> None:
-        """Something arrived: start counting anew."""
+        """Bytes arrived: start counting again."""
         self._since = time.monotonic()
         self._pause = 1.0
 
     def pause(self, error: HostError, kept: str) -> None:
-        """Wait before the next attempt, or give up with the error's own sentence."""
+        """Wait before the next attempt, or give up with the error's own message."""
         waited = time.monotonic() - self._since
         if waited + self._pause > self._transfer.limit_s():
             raise HostError(
