@@ -55,7 +55,7 @@ def form(text: str) -> Form:
     start: list[str] = []
     for name, value in assignments(text):
         if name == "ExecStart":
-            start = [word.replace("$$", "$") for word in words(value)]
+            start = [word.replace("$$", "$") for word in split_value(value)]
         elif name == "Environment":
             _environment(found["environment"], value)
         elif not _LATER.fullmatch(name):
@@ -95,12 +95,12 @@ def differences(old: Form, new: Form) -> list[str]:
     ]
 
 
-def why(mark: str, had: Form | None, wanted: Form) -> list[str]:
+def restart_reasons(current_stamp: str, had: Form | None, wanted: Form) -> list[str]:
     """Return why a process must be restarted; empty where it need not.
 
-    `mark` is its stamp, `had` the form of the unit that it was started with, where that is known.
+    `had` is the form of the unit that the process was started with, None where it is not known.
     """
-    if mark == stamp(wanted):
+    if current_stamp == stamp(wanted):
         return []
     return [UNKNOWN] if had is None else differences(had, wanted)
 
@@ -121,7 +121,7 @@ def assignments(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def words(text: str) -> list[str]:
+def split_value(text: str) -> list[str]:
     """Split a value as systemd does: quotes, escapes, and `%%` for a per cent sign."""
     return [
         "".join(_unescaped(part) for part in _parts(match.group())).replace("%%", "%")
@@ -146,7 +146,7 @@ def _unescaped(text: str) -> str:
 def _environment(into: dict[str, str], value: str) -> None:
     if not value:
         into.clear()
-    for word in words(value):
+    for word in split_value(value):
         name, _, content = word.partition("=")
         into[name] = content
 

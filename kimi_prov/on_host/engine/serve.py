@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.unit_form import Form, form, stamp_in, why
+from kimi_prov.contract.unit_form import Form, form, restart_reasons, stamp_in
 from kimi_prov.on_host.engine import started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.envelope import answer
@@ -54,7 +54,9 @@ def ensure(
     forms = {unit: form(text) for unit, text in wanted.items()}
     running = {unit: stamp_of(states.get(unit, {}), places) for unit in wanted}
     had = {unit: started.unit_of(running[unit], unit, places) for unit in wanted}
-    reasons = {unit: why(running[unit], _form(had[unit]), forms[unit]) for unit in wanted}
+    reasons = {
+        unit: restart_reasons(running[unit], _form(had[unit]), forms[unit]) for unit in wanted
+    }
     verdicts = {unit: verdict(states.get(unit, {}), differs=bool(reasons[unit])) for unit in wanted}
     enabled = [unit for unit in wanted if states.get(unit, {}).get("UnitFileState") != "enabled"]
     begun = [unit for unit, word in verdicts.items() if word == "start"]
@@ -83,8 +85,8 @@ def ensure(
         _systemctl("enable", "--quiet", *enabled)
         _systemctl("start", "--no-block", *begun)
         _systemctl("restart", "--no-block", *restarted)
-        marks = {**running, **{unit: stamp_in(wanted[unit]) for unit in [*begun, *restarted]}}
-        started.remove_all_but(list(marks.values()), places)
+        stamps = {**running, **{unit: stamp_in(wanted[unit]) for unit in [*begun, *restarted]}}
+        started.remove_all_but(list(stamps.values()), places)
     return {
         "changed": bool(begun or restarted or gone or enabled or written),
         "started": begun,

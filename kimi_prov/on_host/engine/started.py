@@ -53,23 +53,23 @@ def running_stamp(pid: str, places: UnitPaths) -> Optional[str]:
     return next((v[len(prefix) :].decode() for v in variables if v.startswith(prefix)), "")
 
 
-def unit_of(mark: str, unit: str, places: UnitPaths) -> Optional[str]:
+def unit_of(unit_stamp: str, unit: str, places: UnitPaths) -> Optional[str]:
     """Return the text of the unit with this stamp, kept or installed; None where there is none.
 
     A drop-in with the stamp may lie beside a template that a killed run wrote after it. It is
     believed where the stamp is made of both, and else where the template is no younger: the
     versions before this one made their stamps otherwise, and wrote the template first.
     """
-    if not mark or not mark.isalnum():
+    if not unit_stamp or not unit_stamp.isalnum():
         return None
-    kept = read_text(places.kept / (mark + _SUFFIX))
+    kept = read_text(places.kept / (unit_stamp + _SUFFIX))
     if kept:
         return kept
     drop_in = read_text(places.drop_in(unit))
-    if stamp_in(drop_in) != mark:
+    if stamp_in(drop_in) != unit_stamp:
         return None
     text = joined(read_text(places.template), drop_in)
-    return text if stamp(form(text)) == mark or _in_order(unit, places) else None
+    return text if stamp(form(text)) == unit_stamp or _in_order(unit, places) else None
 
 
 def _in_order(unit: str, places: UnitPaths) -> bool:
@@ -84,16 +84,16 @@ def joined(template: str, drop_in: str) -> str:
     return f"{template.rstrip()}\n{drop_in}"
 
 
-def keep(mark: str, text: str, places: UnitPaths) -> None:
+def keep(unit_stamp: str, text: str, places: UnitPaths) -> None:
     """Store a copy of a unit under its stamp."""
-    path = places.kept / (mark + _SUFFIX)
+    path = places.kept / (unit_stamp + _SUFFIX)
     if read_text(path) != text:
         make_directory(places.kept, 0o700)
         write_atomic(path, text, 0o600)
 
 
-def remove_all_but(marks: List[str], places: UnitPaths) -> None:
+def remove_all_but(stamps: List[str], places: UnitPaths) -> None:
     """Remove the stored units that no process runs any more."""
     for path in sorted(places.kept.glob("*" + _SUFFIX)):
-        if path.stem not in marks:
+        if path.stem not in stamps:
             os.unlink(str(path))
