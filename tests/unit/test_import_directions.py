@@ -1,14 +1,22 @@
-"""Imports run one way, type-only imports included, and no modules import each other in a circle."""
+"""Imports run one way, type-only imports included, and no modules import each other in a circle.
+
+Scripts and strings that import a module of the package name one that exists.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import import_graph
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+ROOT = import_graph.PACKAGE.parent
+IMPORT = re.compile(r"\bfrom kimi_prov\.?([\w.]*) import (\w+(?:, *\w+)*)|-m kimi_prov\.([\w.]+\w)")
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +76,28 @@ def test_a_circle_is_reported_with_all_its_names(tmp_path: Path) -> None:
     }
     circles = import_graph.circles(import_graph.module_imports(package(tmp_path, files)))
     assert circles == [["planner.a", "planner.b", "planner.c"]]
+
+
+def sources() -> Iterator[Path]:
+    """Everything that may name a module: code, templates, scripts, workflows of make."""
+    yield from (ROOT / name for name in ("Makefile", "pyproject.toml"))
+    for folder in ("docs", "kimi_prov", "playbooks", "roles", "tests"):
+        for file in (ROOT / folder).rglob("*"):
+            outside = file.is_relative_to(ROOT / "tests/data") or "__pycache__" in file.parts
+            if file.is_file() and not outside and file.suffix not in {".whl", ".gz", ".svg"}:
+                yield file
+
+
+def test_scripts_and_strings_import_modules_that_exist() -> None:
+    known = import_graph.modules()
+    missing = []
+    for file in sources():
+        for module, names, program in IMPORT.findall(file.read_text(errors="replace")):
+            text = known[module or program].read_text() if (module or program) in known else None
+            for name in re.findall(r"\w+", names) if text is not None else ["(module)"]:
+                full = f"{module}.{name}".lstrip(".")
+                if text is None or (full not in known and not re.search(rf"\b{name}\b", text)):
+                    missing.append(
+                        f"{file.relative_to(ROOT)}: kimi_prov.{module or program} {name}"
+                    )
+    assert missing == []

@@ -52,8 +52,8 @@ def test_py_cpuinfo_reads_the_cpu_from_within_the_one_file(tmp_path: Path) -> No
     program = zipapp.build_zipapp(tmp_path / "probe.pyz")
     code = (
         "import json, sys; sys.path.insert(0, sys.argv[1])\n"
-        "from kimi_prov.on_host import machine, probe_cpu\n"
-        "print(json.dumps(probe_cpu.by_cpuinfo(machine.Machine())))"
+        "from kimi_prov.on_host.probe import cpu; from kimi_prov.on_host.system import machine\n"
+        "print(json.dumps(cpu.by_cpuinfo(machine.Machine())))"
     )
     # -S: without the py-cpuinfo that is installed here.
     command = [sys.executable, "-I", "-S", "-c", code, str(program)]
