@@ -1,7 +1,7 @@
 """Draws the packages of kimi_prov and their imports as SVG, from the imports themselves.
 
-A box is a package; its caption is the first line of its docstring. An arrow means "imports". It is
-left out where a longer way of arrows says the same. Imports for types alone count too.
+A row is a layer (docs/import_graph.py). A box is a package; its caption is the first line of its
+docstring. An arrow means "imports"; it is left out where a chain of other arrows implies it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ import textwrap
 from functools import cache
 from typing import TYPE_CHECKING
 
+from import_graph import Graph, layer, module_imports, package_imports, upward
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 # Pixels.
 _BOX_W, _BOX_H, _GAP_X, _GAP_Y, _LANE_W, _MARGIN = 190, 72, 24, 44, 16, 20
+# Between two arrows at one edge of a box.
+_STEP = 22
 _LETTERS = 29
 _STYLE = """
   svg { background: #fff; font-family: "DejaVu Sans", Verdana, sans-serif }
@@ -29,50 +33,9 @@ _STYLE = """
   #tip path { fill: #34557d; stroke: none; marker-end: none }
 """
 
-Graph = dict[str, set[str]]
-
-
-def imports(root: Path) -> Graph:
-    """Return each package below `root`, and cli, with the packages that it imports."""
-    names = {path.name for path in root.iterdir() if (path / "__init__.py").exists()} | {"cli"}
-    graph: Graph = {name: set() for name in names}
-    for name in names:
-        files = (root / name).rglob("*.py") if name != "cli" else [root / "cli.py"]
-        for file in files:
-            found = {module.split(".")[1] for module in _modules(file, root.name)}
-            graph[name] |= (found & names) - {name}
-    return graph
-
-
-def _modules(file: Path, package: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (a.name for a in node.names if a.name.startswith(f"{package}."))
-
-
-def floors(graph: Mapping[str, set[str]]) -> dict[str, int]:
-    """Return each package's floor: 0 imports nothing, others stand above all that they import.
-
-    Raises ValueError that names the packages of a circle.
-    """
-    under: list[str] = []
-
-    @cache
-    def floor(name: str) -> int:
-        if name in under:
-            raise ValueError(f"a circle of imports: {' -> '.join([*under, name])}")
-        under.append(name)
-        height = max((floor(other) + 1 for other in sorted(graph[name])), default=0)
-        under.remove(name)
-        return height
-
-    return {name: floor(name) for name in sorted(graph)}
-
 
 def reduced(graph: Mapping[str, set[str]]) -> Graph:
-    """Return the arrows that no longer way replaces."""
+    """Return the arrows that no chain of other arrows implies."""
 
     @cache
     def reach(name: str) -> frozenset[str]:
@@ -85,11 +48,14 @@ def reduced(graph: Mapping[str, set[str]]) -> Graph:
 
 
 def packages(root: Path) -> str:
-    """Return the picture of the package at `root`."""
-    graph = imports(root)
-    floor, arrows = floors(graph), reduced(graph)
-    links, lanes = _lanes(floor, arrows)
-    rows = _rows({**floor, **lanes}, links)
+    """Return the picture of the package at `root`. Raises ValueError for an import upwards."""
+    imports = module_imports(root)
+    if wrong := upward(imports):
+        raise ValueError("\n".join(wrong))
+    graph = package_imports(imports)
+    layers = {name: layer(name) for name in sorted(graph)}
+    links, lanes = _lanes(layers, reduced(graph))
+    rows = _rows({**layers, **lanes}, links)
     width = max(sum(_wide(n, lanes) + _GAP_X for n in row) for row in rows) + 2 * _MARGIN
     height = 2 * _MARGIN + len(rows) * (_BOX_H + _GAP_Y) - _GAP_Y
     places = _places(rows, lanes, width)
@@ -101,19 +67,19 @@ def packages(root: Path) -> str:
         f"<style>{_STYLE}</style>",
         f'<defs>{tip} orient="auto"><path d="M0,0 L8,4 L0,8 Z"/></marker></defs>',
     ]
-    parts += [_arrow([places[n] for n in way]) for way in _ways(links, lanes)]
-    parts += [_box(name, places[name], _caption(root, name)) for name in sorted(floor)]
+    parts += [_arrow(points) for points in _points(list(_paths(links, lanes)), places)]
+    parts += [_box(name, places[name], _caption(root, name)) for name in layers]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _lanes(floor: Mapping[str, int], arrows: Graph) -> tuple[Graph, dict[str, int]]:
-    """Give an arrow over several floors a lane of its own on each floor between."""
-    links: Graph = {name: set() for name in floor}
+def _lanes(layers: Mapping[str, int], arrows: Graph) -> tuple[Graph, dict[str, int]]:
+    """Give an arrow over several layers a lane of its own in each layer between."""
+    links: Graph = {name: set() for name in layers}
     lanes: dict[str, int] = {}
     for name in sorted(arrows):
         for other in sorted(arrows[name]):
             last = name
-            for height in range(floor[name] - 1, floor[other], -1):
+            for height in range(layers[name] - 1, layers[other], -1):
                 lane = f"{name}>{other}@{height}"
                 lanes[lane] = height
                 links.setdefault(last, set()).add(lane)
@@ -122,20 +88,20 @@ def _lanes(floor: Mapping[str, int], arrows: Graph) -> tuple[Graph, dict[str, in
     return links, lanes
 
 
-def _ways(links: Graph, lanes: Mapping[str, int]) -> Iterator[list[str]]:
+def _paths(links: Graph, lanes: Mapping[str, int]) -> Iterator[list[str]]:
     for name in sorted(set(links) - set(lanes)):
         for after in sorted(links[name]):
-            way = [name, after]
-            while way[-1] in lanes:
-                way += links[way[-1]]
-            yield way
+            path = [name, after]
+            while path[-1] in lanes:
+                path += links[path[-1]]
+            yield path
 
 
-def _rows(floor: Mapping[str, int], links: Graph) -> list[list[str]]:
-    """Order each floor, the topmost first, so that what is tied together stands together."""
-    top = max(floor.values())
-    rows = [sorted(n for n in floor if floor[n] == height) for height in range(top, -1, -1)]
-    ties = {n: links.get(n, set()) | {m for m in links if n in links[m]} for n in floor}
+def _rows(layers: Mapping[str, int], links: Graph) -> list[list[str]]:
+    """Order each layer, the topmost first, so that what is linked stands close together."""
+    top = max(layers.values())
+    rows = [sorted(n for n in layers if layers[n] == height) for height in range(top, -1, -1)]
+    ties = {n: links.get(n, set()) | {m for m in links if n in links[m]} for n in layers}
     at = {n: (i + 1) / (len(row) + 1) for row in rows for i, n in enumerate(row)}
     for row in [*rows, *reversed(rows)] * 10:
         # fsum: the same order of boxes whatever the order of a set.
@@ -163,8 +129,25 @@ def _places(
     return places
 
 
-def _arrow(way: list[tuple[int, int]]) -> str:
-    (x, y), *rest = way
+def _points(
+    paths: list[list[str]], places: Mapping[str, tuple[int, int]]
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield the points of each arrow; arrows at one edge of a box stand side by side."""
+
+    def at_edge(path: list[str], end: int, beside: int) -> tuple[int, int]:
+        # In the order of where they come from or go to, so that they do not cross here.
+        same = [p for p in paths if p[end] == path[end]]
+        same.sort(key=lambda p: (places[p[beside]][0], p))
+        x, y = places[path[end]]
+        return x + round((same.index(path) - (len(same) - 1) / 2) * _STEP), y
+
+    for path in paths:
+        middle = [places[name] for name in path[1:-1]]
+        yield [at_edge(path, 0, 1), *middle, at_edge(path, -1, -2)]
+
+
+def _arrow(path: list[tuple[int, int]]) -> str:
+    (x, y), *rest = path
     words = [f"M{x},{y + _BOX_H}"]
     for number, (to, below) in enumerate(rest):
         bend = below - _GAP_Y // 2
@@ -194,6 +177,7 @@ def _box(name: str, place: tuple[int, int], caption: str) -> str:
 
 
 def _caption(root: Path, name: str) -> str:
-    file = root / name / "__init__.py" if name != "cli" else root / "cli.py"
-    said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    return said.split("\n")[0].split(". ")[0].removesuffix(".")
+    module = root / f"{name}.py"
+    file = module if module.exists() else root / name / "__init__.py"
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return text.split("\n")[0].split(". ")[0].removesuffix(".")

@@ -1,4 +1,4 @@
-"""The command line: one function a command. What they do lies elsewhere and is imported late."""
+"""The command line: one function per command. A command's code is imported when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one error a user meets: what is wrong, and what mends it."""
+"""The error that a user sees, with its fix, and the exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UserError(Exception):
     """A message for the person at the terminal; never shown with a traceback.
 
     `message` names the file, line, key or host and what was expected; `fix` is the command
-    or edit that mends it.
+    or edit that corrects it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Folders of the user who runs kimi-prov, on the control machine."""
+"""Folders of the user who runs kimi-prov."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a served model must pass."""
+"""The checks that a served model must pass."""

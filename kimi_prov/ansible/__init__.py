@@ -1,1 +1,1 @@
-"""Thin plugins that let Ansible call this package."""
+"""Plugins through which Ansible calls this package."""

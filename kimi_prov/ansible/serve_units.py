@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from kimi_prov.contract import unit_files, unit_names
-from kimi_prov.contract.unit_form import Form, form, stamp, why
+from kimi_prov.contract.unit_form import Form, form, restart_reasons, stamp
 from kimi_prov.on_host.engine.started import joined
 from kimi_prov.packaging import resources
 
@@ -92,7 +92,7 @@ def restarts(plan: Mapping[str, Any], facts: Mapping[str, Any], findings: Findin
     units = render(plan, _ANY)
     for index in units.drop_ins:
         row = serving.get(unit_names.serve(index))
-        reasons = why(row["stamp"], row["form"], units.form(index)) if row else []
+        reasons = restart_reasons(row["stamp"], row["form"], units.form(index)) if row else []
         if reasons:
             findings.add(
                 "serve.restart",

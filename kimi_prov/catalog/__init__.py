@@ -1,1 +1,1 @@
-"""What is known of models, engines and hardware, each row with its source."""
+"""The catalogue: models, engines, hardware and prices, each row with its source."""

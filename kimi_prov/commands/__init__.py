@@ -1,1 +1,1 @@
-"""What each command does."""
+"""The code behind each command of the command line."""

@@ -149,11 +149,11 @@ def power(path: Path, host_name: str, *, on: bool, hard: bool = False) -> None:
         return
     machine = Machine.existing(_as_brought_up(path), host_name)
     if not hard and machine.status == "up":
-        machine.tell("systemctl poweroff")
+        machine.run_detached("systemctl poweroff")
         deadline = time.monotonic() + 90
         while machine.status == "up" and time.monotonic() < deadline:
             time.sleep(0.1)
-    machine.pull_plug()
+    machine.kill()
 
 
 def reboot(path: Path, host_name: str, *, timeout_s: float = 400) -> None:
@@ -162,11 +162,11 @@ def reboot(path: Path, host_name: str, *, timeout_s: float = 400) -> None:
     Raises UserError (exit 1) where it has not come back after `timeout_s` seconds.
     """
     machine = Machine.existing(_as_brought_up(path), host_name)
-    before = machine.boot_mark()
-    machine.tell("systemctl reboot")
+    before = machine.boot_id()
+    machine.run_detached("systemctl reboot")
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        if machine.boot_mark() not in {"", before}:
+        if machine.boot_id() not in {"", before}:
             machine.wait_for_boot()
             return
         time.sleep(0.3)

@@ -1,1 +1,1 @@
-"""What a person reads while a command runs and at its end."""
+"""Progress and summaries that a command prints."""

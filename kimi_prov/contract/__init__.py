@@ -1,1 +1,1 @@
-"""What the code on a machine and the control side agree on: paths, errors, unit files."""
+"""What control machine and managed machine share: paths, units, errors."""

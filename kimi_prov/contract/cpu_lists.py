@@ -1,4 +1,4 @@
-"""Lists of CPUs and NUMA nodes in the kernel's own form: `0-3,8`."""
+"""CPU lists and node lists in the kernel's format: `0-3,8`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parse_list(text: Optional[str]) -> List[int]:
 
 
 def format_list(numbers: Sequence[int]) -> str:
-    """Return [0, 1, 2, 3, 8] as `0-3,8`: the kernel's own form."""
+    """Return [0, 1, 2, 3, 8] as `0-3,8`: the kernel's format."""
     parts: List[str] = []
     ordered = sorted(set(numbers))
     start = 0

@@ -1,4 +1,4 @@
-"""The one error of the code on the managed machine, and the JSON object it becomes on its way home.
+"""The error type of the code on the managed machine, and its JSON form.
 
 `{"error": {"message", "fix", "retryable"}}` is what a subcommand prints instead of its answer; the
 progress file of a long job carries the inner object. The control machine reads both with
@@ -16,7 +16,7 @@ EXIT_PERMANENT = 2
 
 
 class HostError(Exception):
-    """What went wrong on the machine, shown to the operator as it is.
+    """An error on the managed machine, shown to the operator unchanged.
 
     `message` names the file, host or key; `fix` is what the operator can do about it, None where
     nothing better is known than to read the log; `retryable` says that trying again may help.
@@ -55,16 +55,16 @@ class HostError(Exception):
         Understands what the versions before this envelope wrote: a sentence as `error`, or
         `refused` beside `fix`. A machine has such a version until the next apply replaces it.
         """
-        told = answer.get("error")
-        if isinstance(told, Mapping):
-            fix = told.get("fix")
+        inner = answer.get("error")
+        if isinstance(inner, Mapping):
+            fix = inner.get("fix")
             return cls(
-                str(told.get("message") or "it gave no reason"),
+                str(inner.get("message") or "it gave no reason"),
                 str(fix) if fix else None,
-                retryable=bool(told.get("retryable")),
+                retryable=bool(inner.get("retryable")),
             )
-        if told is not None:
-            return cls(str(told))
+        if inner is not None:
+            return cls(str(inner))
         if "refused" in answer:
             return cls(str(answer["refused"]), answer.get("fix"))
         return None

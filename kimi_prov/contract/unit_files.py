@@ -1,4 +1,4 @@
-"""Words of a unit file: what a value must look like so that systemd reads it back unchanged."""
+"""Quote values for unit files, so that systemd reads them back unchanged."""
 
 from __future__ import annotations
 

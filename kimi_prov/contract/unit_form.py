@@ -1,4 +1,4 @@
-"""What a running process depends on, read by meaning from the text of its unit.
+"""Compare two versions of a unit: what its running process depends on, and what differs.
 
 Left out are comments, descriptions, the order in which systemd does not read, and what takes
 effect without a new process: checks before and after a start, timeouts, restarts, logging. A
@@ -46,7 +46,7 @@ _PART = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|((?:\\.|[^\s"\'\
 
 
 def form(text: str) -> Form:
-    """Tell what a process started from this unit depends on; values of secrets are hidden.
+    """Return what a process started from this unit depends on; secrets are hashed.
 
     `text` is the unit's file with its drop-ins after it.
     """
@@ -55,7 +55,7 @@ def form(text: str) -> Form:
     start: list[str] = []
     for name, value in assignments(text):
         if name == "ExecStart":
-            start = [word.replace("$$", "$") for word in words(value)]
+            start = [word.replace("$$", "$") for word in split_value(value)]
         elif name == "Environment":
             _environment(found["environment"], value)
         elif not _LATER.fullmatch(name):
@@ -71,7 +71,7 @@ def form(text: str) -> Form:
 
 
 def stamp(of: Form) -> str:
-    """Return the mark of a form: two processes with one mark need not replace each other."""
+    """Return the hash of a form; a process with the same stamp need not be restarted."""
     return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -85,7 +85,7 @@ def stamp_in(text: str) -> str:
 
 
 def differences(old: Form, new: Form) -> list[str]:
-    """Say in sentences what a process of the form `old` lacks to be one of the form `new`."""
+    """Return in sentences what differs between a process of form `old` and one of form `new`."""
     return [
         f"{category}: {_difference(category, name, was.get(name), will.get(name))}"
         for category in list(dict.fromkeys([*new, *old]))
@@ -95,12 +95,12 @@ def differences(old: Form, new: Form) -> list[str]:
     ]
 
 
-def why(mark: str, had: Form | None, wanted: Form) -> list[str]:
-    """Say why a process has to be replaced; nothing where it need not.
+def restart_reasons(current_stamp: str, had: Form | None, wanted: Form) -> list[str]:
+    """Return why a process must be restarted; empty where it need not.
 
-    `mark` is its stamp, `had` the form of the unit that it was started with, where that is known.
+    `had` is the form of the unit that the process was started with, None where it is not known.
     """
-    if mark == stamp(wanted):
+    if current_stamp == stamp(wanted):
         return []
     return [UNKNOWN] if had is None else differences(had, wanted)
 
@@ -121,7 +121,7 @@ def assignments(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def words(text: str) -> list[str]:
+def split_value(text: str) -> list[str]:
     """Split a value as systemd does: quotes, escapes, and `%%` for a per cent sign."""
     return [
         "".join(_unescaped(part) for part in _parts(match.group())).replace("%%", "%")
@@ -146,7 +146,7 @@ def _unescaped(text: str) -> str:
 def _environment(into: dict[str, str], value: str) -> None:
     if not value:
         into.clear()
-    for word in words(value):
+    for word in split_value(value):
         name, _, content = word.partition("=")
         into[name] = content
 
@@ -183,11 +183,11 @@ def _command(line: list[str]) -> tuple[list[str], dict[str, str], dict[str, str]
         name, mark, value = word.partition("=")
         if _FLAG.match(word):
             family = re.sub(r"^--no-", "--", name)
-            told = flags.setdefault(family, [])
-            if told or name != family:
-                told.append(name)
+            parts = flags.setdefault(family, [])
+            if parts or name != family:
+                parts.append(name)
             if mark:
-                told.append(shlex.quote(value))
+                parts.append(shlex.quote(value))
         else:
             flags.setdefault(family, []).append(shlex.quote(word))
     return line[:at], engine, {name: " ".join(values) for name, values in flags.items()}
@@ -203,17 +203,17 @@ def _difference(category: str, name: str, old: str | None, new: str | None) -> s
     hidden = any((value or "").startswith(_HIDDEN) for value in (old, new))
     joint = "=" if category in _ASSIGNED else " "
     if old is None or new is None:
-        told = name if hidden else _told(name, joint, old if new is None else new)
-        return f"{told} {'removed' if new is None else 'added'}"
+        text = name if hidden else _assignment(name, joint, old if new is None else new)
+        return f"{text} {'removed' if new is None else 'added'}"
     if hidden:
         return f"{name} changed (not shown)"
     if old and new and "--no-" not in (old[:5], new[:5]):
         return f"{name} {old} -> {new}"
-    return f"{_told(name, joint, old)} -> {_told(name, joint, new)}"
+    return f"{_assignment(name, joint, old)} -> {_assignment(name, joint, new)}"
 
 
-def _told(name: str, joint: str, value: str | None) -> str:
-    """Write a name with its value; a flag that says no is the value of the one that says yes."""
+def _assignment(name: str, joint: str, value: str | None) -> str:
+    """Return `name=value`; `--no-x` counts as a value of `--x`."""
     if not value:
         return name
     return value if value.startswith("--no-") else f"{name}{joint}{value}"

@@ -1,4 +1,4 @@
-"""Names of the units that a plan brings, and of those of the distribution that it touches."""
+"""Names of the units that kimi-prov installs, and of the distribution's that it changes."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def serve(index: int) -> str:
 
 
 def is_serve(name: str) -> bool:
-    """Whether a unit is an engine instance of ours."""
+    """Whether a unit is one of our engine instances."""
     return name.startswith(SERVE_PREFIX)

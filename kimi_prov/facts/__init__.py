@@ -1,1 +1,1 @@
-"""Facts: what a machine is, however that was learnt."""
+"""Facts about a machine, from a probe, a recording or a spec sheet."""

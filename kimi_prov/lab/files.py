@@ -1,4 +1,4 @@
-"""Files that the inventory wants on a lab host from the start (`lab_files`)."""
+"""Copies files to a lab host when it is brought up (`lab_files`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TINY: dict[str, Experts] = {"kimi-k2-lab": "bf16", "kimi-k2-lab-int4": "int4"}
 def resolve_all(lab: Lab) -> dict[str, Path]:
     """Path on the control machine of each source that a host of the lab names.
 
-    Paths are relative to the inventory; the tiny model is made when first asked for.
+    Paths are relative to the inventory; the tiny model is made at its first use.
     Raises UserError (exit 2) where there is nothing.
     """
     sources: dict[str, Path] = {}
@@ -73,7 +73,7 @@ def _tiny_model(name: str, experts: Experts) -> Path:
 
 
 def _nvidia_smi(folder: Path) -> Path:
-    """Write the program that answers from a recorded folder; its name tells its content."""
+    """Write the program that answers from a recorded folder, named by its content."""
     source = nvidia_smi.program(folder)
     made = cache_home() / "nvidia-smi" / hashlib.sha256(source.encode()).hexdigest()[:12]
     made.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ def group_variables(lab: Lab, state: LabState, product: dict[str, object]) -> di
 
 
 def host_variables(machine: Machine) -> dict[str, object]:
-    """Variables of one host: where it answers, what it sees of us, and as what it really runs."""
+    """Variables of one host: its address, the control machine's as it sees it, its real kind."""
     return {
         "ansible_host": machine.address,
         "ansible_port": machine.port,

@@ -157,7 +157,7 @@ def ensure(wanted: Recipe, say: Say) -> Path:
     """Return the folder of the image, building it when the cache lacks it.
 
     nspawn images hold `root/`; qemu images hold `disk.ext4`, `vmlinuz` and `initrd.img`.
-    A build that was cut leaves nothing that a later one would take for an image.
+    An interrupted build leaves nothing that a later one would take for an image.
     """
     images = cache_home() / "images"
     done = images / wanted.key

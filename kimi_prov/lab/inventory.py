@@ -1,4 +1,4 @@
-"""What the inventory asks of the lab: its hosts, their addresses and files."""
+"""The lab as the inventory declares it: hosts, their addresses and files."""
 
 from __future__ import annotations
 

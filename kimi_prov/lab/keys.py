@@ -1,4 +1,4 @@
-"""SSH keys of a lab: made at `up`, gone at `down`, so that host key checking can stay on."""
+"""SSH keys of a lab: made by `up`, removed by `down`, so that host key checking can stay on."""
 
 from __future__ import annotations
 

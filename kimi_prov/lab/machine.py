@@ -1,4 +1,4 @@
-"""One stand-in machine, whichever kind it runs as: where it answers, its start, boot and files."""
+"""One stand-in machine of either kind: its address, start, boot and files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # An emulated sshd needs seconds for its arithmetic.
 ANSWER_TIMEOUT_S: dict[Kind, float] = {"nspawn": 10, "qemu": 60}
-_BOOT_QUESTION = "systemctl is-system-running; systemctl list-jobs --no-legend --no-pager"
+_BOOT_STATE = "systemctl is-system-running; systemctl list-jobs --no-legend --no-pager"
 BOOT_TIMEOUT_S: dict[Kind, float] = {"nspawn": 120, "qemu": 400}
 
 
@@ -47,7 +47,7 @@ class Machine:
     lab: Lab
     host: LabHost
     kind: Kind
-    # Set when the whole `up` is to end, so that no thread waits for a boot nobody wants.
+    # Set when the whole `up` is to end, so that no thread waits for a boot.
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     @classmethod
@@ -102,7 +102,7 @@ class Machine:
         """Boot the machine unless it runs, and wait until it has booted."""
         name, state = self.host.name, self.state
         if self._half_started():
-            self.pull_plug()
+            self.kill()
         if state.running_pid() is not None:
             self.wait_for_boot()
             report(f"{name}: is up")
@@ -123,12 +123,12 @@ class Machine:
         report(f"{name}: up at {self.address}:{self.port} after {time.monotonic() - began:.1f} s")
 
     def _half_started(self) -> bool:
-        """Whether an `up` was cut after the host's process began and before its cable was laid."""
+        """Whether `up` was interrupted between the start of the process and its network setup."""
         pid, wired = self.state.running_pid(), self.state.wired_file
         if pid is None or self.kind == "qemu":
             return False
         laid = wired.exists() and wired.read_text() == str(pid)
-        return not laid and not self.speaks_ssh()
+        return not laid and not self.answers_ssh()
 
     def _write_seed(self, public_key: str) -> None:
         wanted = seed.common_files(self.lab, self.host, public_key, self.state.host_key)
@@ -138,7 +138,7 @@ class Machine:
             wanted.append(seed.resolver_file(control_resolvers()))
         seed.write_tar(wanted, self.state.seed)
 
-    def pull_plug(self) -> None:
+    def kill(self) -> None:
         """End the machine at once; its disk stays."""
         if self.kind == "qemu":
             qemu.stop(self.state)
@@ -152,7 +152,7 @@ class Machine:
         """
         deadline = time.monotonic() + BOOT_TIMEOUT_S[self.kind]
         while time.monotonic() < deadline and not self.cancelled.is_set():
-            if self.speaks_ssh() and booted(self.ask(_BOOT_QUESTION)):
+            if self.answers_ssh() and booted(self.output_of(_BOOT_STATE)):
                 return
             if self.state.running_pid() is None:
                 break
@@ -164,23 +164,23 @@ class Machine:
             exit_code=ExitCode.FAILED,
         )
 
-    def speaks_ssh(self) -> bool:
-        """Whether an sshd greets at the machine's address."""
+    def answers_ssh(self) -> bool:
+        """Whether an sshd answers at the machine's address."""
         try:
             with socket.create_connection((self.address, self.port), timeout=2) as connection:
                 return connection.recv(4) == b"SSH-"
         except OSError:
             return False
 
-    def ask(self, command: str) -> str:
+    def output_of(self, command: str) -> str:
         """Return what `command` prints on the host; nothing where the host does not answer.
 
-        A host that is going down may accept a session and never speak: such a one is given up soon.
+        A host that is shutting down may accept a session and never answer: the wait is short.
         """
         try:
             done = run(
                 self.ssh([command]),
-                what=f"asking lab host {self.host.name}",
+                what=f"running a command on lab host {self.host.name}",
                 check=False,
                 timeout=ANSWER_TIMEOUT_S[self.kind],
             )
@@ -188,15 +188,15 @@ class Machine:
             return ""
         return done.stdout.strip()
 
-    def tell(self, command: str) -> None:
-        """Have the host run `command` after this session has ended: it will not outlive it."""
-        self.ask(f"nohup sh -c 'sleep 0.2; {command}' >/dev/null 2>&1 </dev/null &")
+    def run_detached(self, command: str) -> None:
+        """Run `command` on the host after this session has ended, which it would otherwise cut."""
+        self.output_of(f"nohup sh -c 'sleep 0.2; {command}' >/dev/null 2>&1 </dev/null &")
 
-    def boot_mark(self) -> str:
+    def boot_id(self) -> str:
         """Return what changes at each boot, of either kind of host; empty while it is down."""
-        if not self.speaks_ssh():
+        if not self.answers_ssh():
             return ""
-        return self.ask("cut -d' ' -f22 /proc/1/stat; cat /proc/sys/kernel/random/boot_id")
+        return self.output_of("cut -d' ' -f22 /proc/1/stat; cat /proc/sys/kernel/random/boot_id")
 
     def copy_files(self, sources: Mapping[str, Path], report: Say) -> None:
         """Copy what `lab_files` wants (`sources`: path here by its `src`), where that has changed.

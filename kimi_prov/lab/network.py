@@ -1,4 +1,4 @@
-"""The lab's wire: a bridge, a virtual cable a host, and a table that translates to the outside.
+"""The lab's network: a bridge, a veth pair per host, and an nftables table that translates.
 
 Only the bridge and the table live in the control machine's own network; each host's namespace is
 held by its process and goes with it.
@@ -37,7 +37,7 @@ def bridge(lab: Lab) -> str:
 
 
 def cable(lab: Lab, host_name: str) -> str:
-    """Name of the control machine's end of a host's cable."""
+    """Name of the control machine's end of a host's veth pair."""
     return "kv" + hashlib.sha256(f"{lab.ident}/{host_name}".encode()).hexdigest()[:10]
 
 
@@ -85,7 +85,7 @@ def bring_up(lab: Lab) -> None:
 
 
 def connect(lab: Lab, host: LabHost, pid: int) -> None:
-    """Lay the cable into the network namespace of process `pid` and give the host its addresses."""
+    """Move the veth pair's end into the namespace of process `pid`; set the host's addresses."""
     name = cable(lab, host.name)
     mtu = _uplink_mtu()
     if Path(f"/sys/class/net/{name}").exists():
@@ -111,7 +111,7 @@ def connect(lab: Lab, host: LabHost, pid: int) -> None:
 
 
 def set_link(lab: Lab, host: LabHost, *, up: bool) -> None:
-    """Plug the host's cable in or pull it out."""
+    """Set the host's link up or down."""
     name = cable(lab, host.name)
     if not Path(f"/sys/class/net/{name}").exists():
         raise UserError(
@@ -122,7 +122,7 @@ def set_link(lab: Lab, host: LabHost, *, up: bool) -> None:
 
 
 def take_down(lab: Lab, host_names: Iterable[str]) -> None:
-    """Remove cables, table and bridge; after the last lab set the kernel back."""
+    """Remove veth pairs, table and bridge; after the last lab restore the kernel settings."""
     for host_name in host_names:
         drop_cable(lab, host_name)
     if exists(lab):
@@ -140,7 +140,7 @@ def take_down(lab: Lab, host_names: Iterable[str]) -> None:
 
 
 def drop_cable(lab: Lab, host_name: str) -> None:
-    """Remove a host's cable where its end in the host is gone but the kernel kept it."""
+    """Remove a host's veth pair where its end in the host is gone but the kernel kept it."""
     name = cable(lab, host_name)
     if Path(f"/sys/class/net/{name}").exists():
         run(["ip", "link", "del", name], what="removing a cable", check=False)

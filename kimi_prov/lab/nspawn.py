@@ -1,6 +1,6 @@
 """nspawn hosts: a real systemd with its own network, process tree and mounts, at native speed.
 
-Everything a host has (namespaces, mounts, its end of the cable) is held by one process tree and
+Everything a host has (namespaces, mounts, its end of the veth pair) is held by one process tree and
 goes when that goes, however it ends. What stays on the disk is the overlay's upper layer: the
 host's own state, which survives a reboot and a poweroff.
 """
@@ -34,7 +34,7 @@ echo 0 > "/sys/fs/cgroup/$1/cgroup.procs"
 exec unshare --cgroup --mount sh -c "$0" sh "$@"
 """
 
-# Second stage: the overlay, the cable, then the machine; 133 is its wish for a reboot.
+# Second stage: the overlay, the network, then the machine; exit status 133 requests a reboot.
 _STAGE_TWO = r"""
 set -e
 umount /sys/fs/cgroup
@@ -101,7 +101,7 @@ def why_not() -> str | None:
 
 
 def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
-    """Boot the host; returns when its process runs and its cable is in place.
+    """Boot the host; returns when its process runs and its network is set up.
 
     The seed is laid into the upper layer only once: later changes on the host stay.
     """
@@ -132,7 +132,7 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
 
 
 def stop(lab: Lab, host_name: str, state: HostState) -> None:
-    """End all that runs in the host, at once, also what a killed first process left behind."""
+    """Kill every process of the host, also those that a killed first process left behind."""
     kill_process(state)
     network.drop_cable(lab, host_name)
 
@@ -140,7 +140,7 @@ def stop(lab: Lab, host_name: str, state: HostState) -> None:
 def sweep(lab: Lab) -> None:
     """End whatever still runs in the lab's control groups, and remove the groups.
 
-    This finds what no record tells of: a start that was cut before the record was written.
+    This also finds a start that was interrupted before its record was written.
     """
     script = r"""
 mount -t cgroup2 none /sys/fs/cgroup || exit 0

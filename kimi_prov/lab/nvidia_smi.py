@@ -1,4 +1,4 @@
-"""A stand-in for `nvidia-smi` that answers with what a real one said when it was recorded."""
+"""A stand-in for `nvidia-smi` that prints the recorded output of a real one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def program(folder: Path) -> str:
     rows = [
         {
             **{name: value.removesuffix(" MiB") for name, value in row.items()},
-            # Recordings carry no serial numbers: the cards are told apart all the same.
+            # Recordings carry no serial numbers: each card still gets a UUID of its own.
             "uuid": f"{uuid[:-2]}{number:02d}",
             "memory.used": "0",
         }

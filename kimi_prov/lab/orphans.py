@@ -1,4 +1,4 @@
-"""Processes of a lab that no record tells of: sessions to its hosts, and cut starts.
+"""Processes of a lab that have no record: SSH sessions to its hosts, interrupted starts.
 
 They are recognised by what they hold (an open connection to a lab host, the lab's mark in their
 environment), never by their name.

@@ -35,8 +35,8 @@ def address(host: LabHost) -> str:
     return host.address if first == "127" else f"127.{rest}"
 
 
-def wire_port(lab: Lab) -> int:
-    """UDP port of the lab's wire."""
+def guests_port(lab: Lab) -> int:
+    """UDP port of the network between the lab's guests."""
     return 20000 + int(lab.ident, 16) % 20000
 
 
@@ -78,7 +78,7 @@ def command(
         *("-drive", f"file={state.seed},if=virtio,format=raw,readonly=on"),
         *("-netdev", user_network),
         *("-device", f"virtio-net-pci,netdev=up,mac={mac(lab, host, 0)}"),
-        *("-netdev", f"socket,id=lab,mcast={_WIRE_GROUP}:{wire_port(lab)},localaddr=127.0.0.1"),
+        *("-netdev", f"socket,id=lab,mcast={_WIRE_GROUP}:{guests_port(lab)},localaddr=127.0.0.1"),
         *("-device", f"virtio-net-pci,netdev=lab,mac={mac(lab, host, 1)}"),
         *("-device", "virtio-rng-pci"),
     ]
@@ -94,7 +94,7 @@ def why_not() -> str | None:
 
 
 def kvm_works(image: Path) -> bool:
-    """Boot the image's kernel under KVM and see it speak; /dev/kvm alone proves nothing.
+    """Boot the image's kernel under KVM and wait for its output; /dev/kvm alone proves nothing.
 
     Takes about a second where it works and five where the guest hangs.
     """
@@ -158,7 +158,7 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState, port: int, *, 
 
 
 def stop(state: HostState) -> None:
-    """Pull the guest's plug."""
+    """Kill the guest's process."""
     kill_process(state)
 
 

@@ -1,4 +1,4 @@
-"""What makes the common image one particular host: name, keys, addresses, resolver."""
+"""Files that turn the common image into one host: name, keys, addresses, resolver."""
 
 from __future__ import annotations
 

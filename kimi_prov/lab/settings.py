@@ -1,4 +1,4 @@
-"""What the control machine itself uses to reach package indexes, as the product's own variables.
+"""The control machine's settings for package indexes, as `kimi_*` variables.
 
 A lab host stands behind the same mirror and the same inspecting proxy as the control machine;
 a site tells its servers about those by the same variables.

@@ -1,4 +1,4 @@
-"""Running the system's own tools: one door, so that each failure names its command."""
+"""Runs the system's own tools; each failure names its command."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(
     text: str = "",
     environment: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `command` and return what it said; `text` goes to its standard input.
+    """Run `command` and return its output; `text` goes to its standard input.
 
     Raises UserError (exit 1) that says `what` failed, with the command and the end of its output.
     """
@@ -65,7 +65,7 @@ def run(
         ) from error
     except subprocess.TimeoutExpired as error:
         raise UserError(
-            f"{what}: no end after {timeout:g} s: {shown}", exit_code=ExitCode.FAILED
+            f"{what}: did not end within {timeout:g} s: {shown}", exit_code=ExitCode.FAILED
         ) from error
     if check and done.returncode != 0:
         tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
@@ -99,7 +99,7 @@ def _run_group(
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
-    """Ask the group to end, so that it can clear up, and insist after five seconds."""
+    """Send SIGTERM to the group, and SIGKILL after five seconds."""
     for ending in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, ending)

@@ -1,4 +1,4 @@
-"""Where a lab keeps what it made, and how it recognises its own processes again."""
+"""Paths of a lab's state, and records of its processes."""
 
 from __future__ import annotations
 

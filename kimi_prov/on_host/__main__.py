@@ -1,4 +1,4 @@
-"""`python3 kimi-target.pyz SUBCOMMAND ...`: the one door into the code on the managed machine."""
+"""`python3 kimi-target.pyz SUBCOMMAND ...`: the entry point of the code on the managed machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import List, Optional
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.envelope import fail
 
-# Each module has `main(argv) -> exit status` and is imported only when it is asked for.
+# Each module has `main(argv) -> exit status` and is imported only when it is called.
 COMMANDS = {
     "probe": "kimi_prov.on_host.probe.collect",
     "lock": "kimi_prov.on_host.system.apply_lock",

@@ -1,7 +1,7 @@
-"""Puts the machine back as it was before the first apply, from what was recorded then.
+"""Restores the machine to its state before the first apply, as recorded then.
 
-Every step looks first whether there is anything to do, so a half-done apply is undone as well as
-a whole one, and a second run finds nothing. The record is removed last.
+Every step first checks whether there is anything to do, so an interrupted apply is undone as well
+as a complete one, and a second run changes nothing. The record is removed last.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GOVERNORS = "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
 
 
 class Undo:
-    """Does or, in check mode, only lists the steps; keeps what was done for the report."""
+    """Does the steps, or only lists them in check mode; records what was done for the report."""
 
     def __init__(self, paths: Paths, *, check: bool, purge_weights: bool) -> None:
         self.paths = paths
@@ -62,7 +62,7 @@ class Undo:
         self.errors: list[str] = []
 
     def act(self, into: list[str], what: str, work: Callable[[], Any]) -> None:
-        """Note `what` and do it; a failure is noted and does not stop the rest."""
+        """Record `what` and do it; a failure is recorded and does not stop the rest."""
         into.append(what)
         if self.check:
             return
@@ -85,7 +85,7 @@ class Undo:
         return sorted(set(found))
 
     def units(self) -> None:
-        """Stop, disable and remove every unit of ours, the guard of the port last."""
+        """Stop, disable and remove every unit of ours, the firewall's last."""
         listed = run(
             "systemctl", "list-units", "--all", "--plain", "--no-legend", "kimi-*", "srv-kimi-*"
         )
@@ -179,7 +179,7 @@ class Undo:
                 ("enabled", "enable", "disable", "is-enabled"),
                 ("active", "start", "stop", "is-active"),
             ):
-                if was.get(key) is None or _there(name) is False:
+                if was.get(key) is None or _exists(name) is False:
                     continue
                 is_on = run("systemctl", ask, name).stdout.strip() in ("enabled", "active")
                 if is_on != bool(was[key]):
@@ -219,7 +219,7 @@ class Undo:
                 )
 
     def driver(self) -> None:
-        """Take our holds off and bring back what was quarantined; the driver itself stays."""
+        """Remove our package holds and restore what was quarantined; the driver itself stays."""
         kept = read_json(self.paths.at(layout.DRIVER_STATE))
         if kept.get("version"):
             self.kept.append(f"NVIDIA's driver {kept['version']}")
@@ -233,7 +233,7 @@ class Undo:
         )
         for path in files:
             place = self.paths.root / path.relative_to(quarantine)
-            self.act(self.restored, f"file {place}", partial(_bring_back, path, place))
+            self.act(self.restored, f"file {place}", partial(_restore_quarantined, path, place))
         if files and not self.check:
             run("ldconfig")
 
@@ -245,7 +245,7 @@ class Undo:
                 self.act(self.removed, "user " + name, partial(_remove_user, name))
 
     def record(self) -> None:
-        """Return what was kept for this day; last, so that a run cut short can be repeated."""
+        """Remove the record of the former state; last, so that a run can be repeated."""
         if self.paths.home.exists() and not self.errors:
             self.act(self.removed, layout.HOME, lambda: _delete(self.paths.home))
 
@@ -255,7 +255,7 @@ def _value(setting: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _there(name: str) -> bool:
+def _exists(name: str) -> bool:
     return units.show(name).get(name, {}).get("load_state") == "loaded"
 
 
@@ -266,7 +266,7 @@ def _end_unit(name: str) -> None:
     done = run("systemctl", "disable", "--now", name, timeout=180)
     if done.returncode != 0:
         stopped = run("systemctl", "stop", name, timeout=180)
-        if stopped.returncode != 0 and _there(name):
+        if stopped.returncode != 0 and _exists(name):
             raise HostError(stopped.stderr.strip() or done.stderr.strip())
 
 
@@ -280,7 +280,7 @@ def _delete(path: Path) -> None:
             path.parent.rmdir()
 
 
-def _bring_back(path: Path, place: Path) -> None:
+def _restore_quarantined(path: Path, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(str(path), str(place))
 
@@ -316,7 +316,7 @@ def _remove_user(name: str) -> None:
 
 
 def undo(paths: Paths, *, check: bool, purge_weights: bool) -> dict[str, Any]:
-    """Put the machine back; the result lists what was removed, restored and kept, and errors."""
+    """Restore the machine; the result lists what was removed, restored and kept, and errors."""
     work = Undo(paths, check=check, purge_weights=purge_weights)
     for step in (
         work.units, work.firewall, work.files, work.tunables, work.directories, work.users,
@@ -334,6 +334,6 @@ def undo(paths: Paths, *, check: bool, purge_weights: bool) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
-    """`destroy [--check] [--purge-weights]`: one JSON object about what was put back."""
+    """`destroy [--check] [--purge-weights]`: one JSON object about what was restored."""
     report = undo(Paths(), check="--check" in argv, purge_weights="--purge-weights" in argv)
     return answer(report)

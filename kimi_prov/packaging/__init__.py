@@ -1,1 +1,1 @@
-"""What travels to a machine, and where the parts of this package lie."""
+"""The zipapp, wheels and lock files that are copied to a machine."""

@@ -1,1 +1,1 @@
-"""ansible-runner behind one door."""
+"""Runs playbooks by ansible-runner; keeps each run's log and result."""

@@ -1,4 +1,4 @@
-"""The JSON Schemas of every document that this project writes or reads."""
+"""The JSON Schema of each document that kimi-prov reads or writes."""
 
 from __future__ import annotations
 

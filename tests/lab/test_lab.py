@@ -31,8 +31,8 @@ pytestmark = pytest.mark.lab
 KERNEL = ("net.ipv4.ip_forward", "fs.inotify.max_user_instances")
 UP = """
 import pathlib, sys
-from kimi_prov.lab import commands
-commands.up(pathlib.Path(sys.argv[1]))
+from kimi_prov.commands import lab
+lab.up(pathlib.Path(sys.argv[1]))
 """
 
 

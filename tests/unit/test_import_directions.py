@@ -1,27 +1,35 @@
-"""Imports run one way, type-only imports included, and no modules import each other in a circle."""
+"""Imports run one way, type-only imports included, and no modules import each other in a circle.
+
+Scripts and strings that import a module of the package name one that exists.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import import_graph
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+ROOT = import_graph.PACKAGE.parent
+IMPORT = re.compile(r"\bfrom kimi_prov\.?([\w.]*) import (\w+(?:, *\w+)*)|-m kimi_prov\.([\w.]+\w)")
 
 
 @pytest.fixture(scope="module")
 def imports() -> dict[str, set[str]]:
-    return import_graph.graph()
+    return import_graph.module_imports()
 
 
-def test_every_room_has_its_floor(imports: dict[str, set[str]]) -> None:
-    rooms = {module.partition(".")[0] for module in imports} - {""}
-    assert rooms == {room for floor in import_graph.FLOORS for room in floor}
+def test_every_package_has_its_layer(imports: dict[str, set[str]]) -> None:
+    named = [package for layer in import_graph.LAYERS for package in layer]
+    assert sorted(named) == sorted(import_graph.package_imports(imports))
 
 
-def test_no_module_imports_one_that_lies_above_it(imports: dict[str, set[str]]) -> None:
+def test_no_module_imports_upwards(imports: dict[str, set[str]]) -> None:
     assert import_graph.upward(imports) == []
 
 
@@ -47,18 +55,49 @@ def package(tmp_path: Path, files: dict[str, str]) -> Path:
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.planner import plan",
     ],
 )
-def test_an_import_upwards_is_told_with_both_names(tmp_path: Path, line: str) -> None:
+def test_an_import_upwards_is_reported_with_both_names(tmp_path: Path, line: str) -> None:
     house = package(tmp_path, {"catalog/loader.py": line + "\n", "planner/plan.py": ""})
-    found = import_graph.upward(import_graph.graph(house))
-    assert found == ["catalog.loader imports planner.plan, which lies above it"]
+    found = import_graph.upward(import_graph.module_imports(house))
+    assert found == ["catalog.loader imports planner.plan, which is not in a lower layer"]
 
 
-def test_a_circle_is_told_with_all_its_names(tmp_path: Path) -> None:
+def test_an_import_within_a_layer_is_reported_too(tmp_path: Path) -> None:
+    files = {"commands/plan.py": "from house.ansible import remote", "ansible/remote.py": ""}
+    found = import_graph.upward(import_graph.module_imports(package(tmp_path, files)))
+    assert found == ["commands.plan imports ansible.remote, which is not in a lower layer"]
+
+
+def test_a_circle_is_reported_with_all_its_names(tmp_path: Path) -> None:
     files = {
         "planner/a.py": "from house.planner import b",
         "planner/b.py": "if TYPE_CHECKING:\n    from house.planner.c import C",
         "planner/c.py": "from house.planner import a",
         "planner/d.py": "from house.planner import a",
     }
-    circles = import_graph.circles(import_graph.graph(package(tmp_path, files)))
+    circles = import_graph.circles(import_graph.module_imports(package(tmp_path, files)))
     assert circles == [["planner.a", "planner.b", "planner.c"]]
+
+
+def sources() -> Iterator[Path]:
+    """Everything that may name a module: code, templates, scripts, workflows of make."""
+    yield from (ROOT / name for name in ("Makefile", "pyproject.toml"))
+    for folder in ("docs", "kimi_prov", "playbooks", "roles", "tests"):
+        for file in (ROOT / folder).rglob("*"):
+            outside = file.is_relative_to(ROOT / "tests/data") or "__pycache__" in file.parts
+            if file.is_file() and not outside and file.suffix not in {".whl", ".gz", ".svg"}:
+                yield file
+
+
+def test_scripts_and_strings_import_modules_that_exist() -> None:
+    known = import_graph.modules()
+    missing = []
+    for file in sources():
+        for module, names, program in IMPORT.findall(file.read_text(errors="replace")):
+            text = known[module or program].read_text() if (module or program) in known else None
+            for name in re.findall(r"\w+", names) if text is not None else ["(module)"]:
+                full = f"{module}.{name}".lstrip(".")
+                if text is None or (full not in known and not re.search(rf"\b{name}\b", text)):
+                    missing.append(
+                        f"{file.relative_to(ROOT)}: kimi_prov.{module or program} {name}"
+                    )
+    assert missing == []

@@ -1,1 +1,1 @@
-"""Measure a machine and its served model."""
+"""Measure the machine and its served model."""

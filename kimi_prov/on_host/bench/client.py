@@ -1,4 +1,4 @@
-"""What the engine's own bench client is asked, and what its result says; nothing is run here."""
+"""Command lines of the engine's own bench client, and reading its results; runs nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEP = 4
 
 
 def levels(concurrency: int) -> List[int]:
-    """Give the numbers of requests at once: 1, 4, 16, ... and the number that was planned for."""
+    """Return the concurrencies to measure: 1, 4, 16, ... and the planned one."""
     found = []
     level = 1
     while level < concurrency:
@@ -28,35 +28,35 @@ def levels(concurrency: int) -> List[int]:
 
 
 def requests(level: int) -> int:
-    """Give how many requests a level has: two rounds, and three where they come one by one."""
+    """Return the number of requests at a concurrency: two rounds, three at concurrency 1."""
     return 3 if level == 1 else 2 * level
 
 
 def lengths(throughput: Mapping[str, Any], context: int) -> Tuple[int, int]:
-    """Give tokens of a prompt and of its answer: those of the prediction, where time allows."""
-    asked = int(throughput.get("input_tokens") or INPUT_TOKENS)
-    answered = int(throughput.get("output_tokens") or OUTPUT_TOKENS)
-    share = min(1.0, _REQUEST_S / max(_seconds(throughput, asked, answered), 1e-9))
-    asked = max(_LEAST_INPUT, int(asked * share))
-    answered = max(_LEAST_OUTPUT, int(answered * share))
+    """Return prompt and answer length in tokens: the prediction's, or shorter to save time."""
+    prompt_tokens = int(throughput.get("input_tokens") or INPUT_TOKENS)
+    answer_tokens = int(throughput.get("output_tokens") or OUTPUT_TOKENS)
+    share = min(1.0, _REQUEST_S / max(_seconds(throughput, prompt_tokens, answer_tokens), 1e-9))
+    prompt_tokens = max(_LEAST_INPUT, int(prompt_tokens * share))
+    answer_tokens = max(_LEAST_OUTPUT, int(answer_tokens * share))
     # The client counts tokens by its own tokenizer and may be off by a few.
     room = context - 64
-    answered = max(1, min(answered, room // 2))
-    return max(1, min(asked, room - answered)), answered
+    answer_tokens = max(1, min(answer_tokens, room // 2))
+    return max(1, min(prompt_tokens, room - answer_tokens)), answer_tokens
 
 
-def _seconds(throughput: Mapping[str, Any], asked: int, answered: int) -> float:
-    """Predict one request at the planned number at once; 0 where nothing is predicted."""
+def _seconds(throughput: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> float:
+    """Predict the seconds of one request at the planned concurrency; 0 without a prediction."""
     prefill = (throughput.get("prefill_tok_s") or {}).get("expected")
     decode = (throughput.get("decode_tok_s") or {}).get("expected")
-    waiting = asked * int(throughput.get("concurrency") or 1) / prefill if prefill else 0.0
-    return float(waiting + (answered / decode if decode else 0.0))
+    waiting = prompt_tokens * int(throughput.get("concurrency") or 1) / prefill if prefill else 0.0
+    return float(waiting + (answer_tokens / decode if decode else 0.0))
 
 
 def runs(
     plan: Mapping[str, Any], shape: Tuple[int, int], folder: str, seed: int
 ) -> List[Dict[str, Any]]:
-    """Give a run of the client for each level: {"level", "module", "argv", "result"}.
+    """Return a run of the client for each concurrency: {"level", "module", "argv", "result"}.
 
     Each has a `seed` of its own: prompts seen before would come out of the engine's cache. The API
     key is not among the arguments: either client reads OPENAI_API_KEY.

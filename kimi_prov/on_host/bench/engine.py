@@ -129,7 +129,7 @@ _PARTS: Dict[str, Callable[[Dict[str, Any]], Dict[str, Any]]] = {
 
 
 def main(argv: List[str]) -> int:
-    """Do the part that is named; what it measured is the last line of standard output."""
+    """Run the named part; its result is the last line of standard output."""
     found = _PARTS[argv[0]](json.load(sys.stdin))
     print(json.dumps(found), flush=True)
     sys.stderr.flush()

@@ -49,7 +49,7 @@ Say = Callable[[str], None]
 
 
 def main(argv: List[str]) -> int:
-    """Do what is named first."""
+    """Run the named verb."""
     action = argv[0] if argv else ""
     if action == "run":
         return measure_all()
@@ -62,7 +62,7 @@ def main(argv: List[str]) -> int:
 
 
 def start() -> None:
-    """Start the unit; one that somebody left behind is ended first."""
+    """Start the unit; stop a leftover one first."""
     _end()
     remove(RESULT)
     done = run(
@@ -84,7 +84,7 @@ def start() -> None:
 
 
 def result() -> Dict[str, Any]:
-    """Give what was measured."""
+    """Print the result."""
     found = read_json(RESULT)
     _end()
     remove(RESULT)
@@ -151,7 +151,7 @@ class Engine:
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[str]:
-        """Give a folder that the part may write to; it is removed at the end."""
+        """Yield a folder that the part may write to; it is removed at the end."""
         with tempfile.TemporaryDirectory(prefix="kimi-bench-") as path:
             if self._user is not None:
                 os.chown(path, self._user.pw_uid, self._user.pw_gid)
@@ -166,9 +166,9 @@ class Engine:
         env: Optional[Dict[str, str]] = None,
         before: Tuple[str, ...] = (),
     ) -> Dict[str, Any]:
-        """Run a part, hand each line that it says to `line`, and return its answer.
+        """Run a part, pass each line of its output to `line`, and return its result.
 
-        `before` stands before the command (numactl). Raises HostError with the last that it said.
+        `before` stands before the command (numactl). Raises HostError with its last line of output.
         """
         with (
             self.folder() as home,
@@ -198,13 +198,13 @@ class Engine:
             if process.wait() != 0:
                 raise HostError(f"{part}: {(last or f'exit status {process.returncode}')[:300]}")
             out.seek(0)
-            said = out.read().decode(errors="replace").strip().splitlines()
-        found = json.loads(said[-1]) if said else {}
+            lines = out.read().decode(errors="replace").strip().splitlines()
+        found = json.loads(lines[-1]) if lines else {}
         return found if isinstance(found, dict) else {}
 
 
 def _lines(descriptor: int) -> Iterator[str]:
-    """Yield what is said, line by line; a bar that is drawn over itself is a line each time."""
+    """Yield the output by line; each redraw of a progress bar is a line."""
     rest = b""
     while True:
         data = os.read(descriptor, 65536)
@@ -221,7 +221,7 @@ def _lines(descriptor: int) -> Iterator[str]:
 
 
 def memory(machine: Machine, facts: Dict[str, Any], engine: Engine, say: Say) -> Dict[str, Any]:
-    """Read memory as `probe --measure` does, else by the engine's torch; `by` tells which."""
+    """Read memory as `probe --measure` does, else by the engine's torch; `by` names which."""
     say("memory bandwidth")
     found = measure.memory(machine, facts)
     if found["bytes_per_s"]:
@@ -334,7 +334,7 @@ def _flag(argv: List[str], name: str) -> List[str]:
 
 
 def serve(plan: Dict[str, Any], paths: Paths, engine: Engine, say: Say) -> Dict[str, Any]:
-    """Have the engine's own bench client ask through the opened port, at several concurrencies."""
+    """Run the engine's own bench client through the opened port, at several concurrencies."""
     shape = client.lengths(plan["throughput"], int(plan["model"]["context"]))
     say("starting the engine's bench client")
     key = read_text(paths.verify_key).strip()
@@ -348,7 +348,7 @@ def serve(plan: Dict[str, Any], paths: Paths, engine: Engine, say: Say) -> Dict[
         engine.run(
             "client",
             {"runs": runs},
-            _Teller(say),
+            _ClientProgress(say),
             env={"OPENAI_API_KEY": key, **trusted},
         )
         levels = [client.read(run["level"], _text(run["result"])) for run in runs]
@@ -363,8 +363,8 @@ def _text(path: str) -> str:
         return ""
 
 
-class _Teller:
-    """Turns what the client says into the one line that is shown: level, and requests done."""
+class _ClientProgress:
+    """Turns the client's output into the progress line: concurrency, and requests done."""
 
     def __init__(self, say: Say) -> None:
         self._say = say

@@ -1,4 +1,4 @@
-"""Asking apt: what there is, what a transaction would do; one door for its commands.
+"""Run apt: list versions, simulate a transaction, install it.
 
 Where the site has a mirror of the distribution, the machine's own sources may lead nowhere: then
 apt reads that mirror and the driver's repository alone.
@@ -19,7 +19,7 @@ from kimi_prov.on_host.system.files import read_text
 SOURCE = "/etc/apt/sources.list.d/kimi-nvidia.sources"
 _MIRROR_SETTINGS = f"{paths.ETC}/apt.conf"
 _POLICY = "/usr/sbin/policy-rc.d"
-# The name tells it from an administrator's own, where a power cut left it behind.
+# The comment distinguishes it from an administrator's own, where a power cut left it behind.
 _NO_SERVICES = "#!/bin/sh\n# kimi-driver.service\nexit 101\n"
 _INST = re.compile(r"^(Inst|Remv) (\S+)(?: \[(\S+)\])?(?: \((\S+) )?")
 _PATIENCE_S = 1800.0
@@ -45,7 +45,7 @@ def installed() -> Dict[str, str]:
 
 
 def refresh() -> None:
-    """Read the driver's repository anew, and the distribution's lists as far as they answer."""
+    """Refresh the driver's package lists, and the distribution's as far as they answer."""
     only = ["-o", f"Dir::Etc::SourceList={SOURCE}", "-o", "Dir::Etc::SourceParts=-"]
     strict = ["-o", "APT::Get::List-Cleanup=0", "-o", "APT::Update::Error-Mode=any"]
     apt("apt-get", "update", *only, *strict)
@@ -60,7 +60,7 @@ def versions(name: str, url: str = "") -> List[str]:
 
 
 def simulate(*words: str) -> List[Step]:
-    """Tell what `apt-get install` of these would do. Raises HostError where it cannot be done."""
+    """Return what `apt-get install` of these would do. Raises HostError where apt refuses."""
     return _steps(apt("apt-get", "install", "--simulate", *ALLOWED, *words))
 
 
@@ -69,7 +69,7 @@ def _steps(text: str) -> List[Step]:
     return [Step(m[2].partition(":")[0], m[4] if m[1] == "Inst" else None) for m in found if m]
 
 
-# Exact versions are asked for, so going down and over a hold is meant.
+# Exact versions are requested, so a downgrade or a change of a held package is intended.
 ALLOWED = (
     "--yes",
     "--quiet",
@@ -82,7 +82,7 @@ ALLOWED = (
 
 
 def apt(*words: str, folder: Optional[str] = None) -> str:
-    """Run an apt command to its end and return what it said. Raises HostError."""
+    """Run an apt command and return its output. Raises HostError."""
     here = os.getcwd()
     if folder:
         os.chdir(folder)
@@ -119,7 +119,7 @@ def _reason(text: str) -> str:
 
 
 def transaction(*words: str) -> None:
-    """Install in a unit of its own: a cut connection leaves no half-installed packages.
+    """Install in a transient unit: a cut connection leaves no half-installed packages.
 
     No service is started or stopped meanwhile: the old module still runs. Raises HostError.
     """
@@ -139,5 +139,5 @@ def transaction(*words: str) -> None:
     )
     if done.returncode:
         since = f"--since=@{int(started)}"
-        told = process.run("journalctl", "--no-pager", "--output=cat", unit, since)
-        raise HostError(_reason(told.stdout if not done.stderr else done.stderr))
+        journal = process.run("journalctl", "--no-pager", "--output=cat", unit, since)
+        raise HostError(_reason(journal.stdout if not done.stderr else done.stderr))

@@ -1,4 +1,4 @@
-"""Carries out the plan's `driver`: key, packages, the rollback, and whether the GPUs answer.
+"""Applies the plan's `driver`: key, packages, rollback, and the check that the GPUs answer.
 
 `driver VERB [--check]` reads one JSON object from standard input and answers with one.
 """
@@ -40,14 +40,14 @@ def main(argv: List[str]) -> int:
     verb = _VERBS.get(argv[0] if argv else "")
     if verb is None:
         raise HostError(f"usage: driver {' | '.join(_VERBS)}")
-    asked = {"check": "--check" in argv, **json.load(sys.stdin)}
-    return answer(verb(asked))
+    request = {"check": "--check" in argv, **json.load(sys.stdin)}
+    return answer(verb(request))
 
 
-def key(asked: Answer) -> Answer:
-    """Bring the repository's key, once it is seen to be the one that is pinned."""
-    repository = asked["repository"]
-    content = _fetched(repository["key_url"], asked.get("ca_bundle"))
+def key(request: Answer) -> Answer:
+    """Install the repository's key, after checking that it is the pinned one."""
+    repository = request["repository"]
+    content = _fetched(repository["key_url"], request.get("ca_bundle"))
     pinned = repository["fingerprint"]
     try:
         found = openpgp.fingerprints(content)
@@ -63,7 +63,7 @@ def key(asked: Answer) -> Answer:
         )
     path = KEYRING + (".asc" if content.lstrip().startswith(b"-----") else ".gpg")
     changed = _content(path) != content
-    if changed and not asked["check"]:
+    if changed and not request["check"]:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         with open(path, "wb") as stream:
             stream.write(content)
@@ -91,8 +91,8 @@ def _content(path: str) -> Optional[bytes]:
         return None
 
 
-def prepare(asked: Answer) -> Answer:
-    """Find the packages, try the transaction, keep the present ones, fetch the new ones.
+def prepare(request: Answer) -> Answer:
+    """Find the packages, simulate the transaction, keep the installed ones, download the new ones.
 
     Nothing is installed yet, and from here on no network is needed.
     """
@@ -106,12 +106,12 @@ def prepare(asked: Answer) -> Answer:
             "look at kimi_nvidia_repo_url, and at the machine's network",
         ) from None
     headers = _headers()
-    words = _transaction(asked)
+    words = _transaction(request)
     steps = apt.simulate(*headers, *words)
-    _sound(steps, asked["version"], asked["repository"]["url"])
-    kept = _keep_present(asked["version"])
+    _check_transaction(steps, request["version"], request["repository"]["url"])
+    kept = _keep_present(request["version"])
     apt.apt("apt-get", "install", "--download-only", *apt.ALLOWED, *headers, *words)
-    files.write_json(WANTED, {"version": asked["version"], "headers": headers, "words": words})
+    files.write_json(WANTED, {"version": request["version"], "headers": headers, "words": words})
     return {
         "changed": bool(steps),
         "installs": [f"{s.name} {s.version}" for s in steps if s.version],
@@ -120,16 +120,16 @@ def prepare(asked: Answer) -> Answer:
     }
 
 
-def _transaction(asked: Answer) -> List[str]:
-    """Give the words for one `apt-get install`; what has to go ends with `-`."""
-    version, url = asked["version"], asked["repository"]["url"]
+def _transaction(request: Answer) -> List[str]:
+    """Return the arguments of one `apt-get install`; a package to remove ends with `-`."""
+    version, url = request["version"], request["repository"]["url"]
     have = family(apt.installed())
-    chosen = dict(_resolved(slot, version, url) for slot in asked["packages"])
+    chosen = dict(_resolved(slot, version, url) for slot in request["packages"])
     going = []
     for name in have:
         if name in chosen:
             continue
-        exact = None if name in asked["replaced"] else _exact(name, version, url)
+        exact = None if name in request["replaced"] else _exact(name, version, url)
         if exact:
             chosen[name] = exact
         else:
@@ -141,7 +141,7 @@ def _transaction(asked: Answer) -> List[str]:
 
 
 def _resolved(slot: str, version: str, url: str) -> Tuple[str, str]:
-    """Find the first of the names `a|b` that is there in this version, and the exact one."""
+    """Return the first of the names `a|b` that exists in this version, and that exact version."""
     names = slot.split("|")
     for name in names:
         exact = _exact(name, version, url)
@@ -160,7 +160,7 @@ def _exact(name: str, version: str, url: str) -> Optional[str]:
 
 
 def _headers() -> List[str]:
-    """Name the package that the module is built against, where it is not there yet."""
+    """Return the kernel headers that the module is built against, where they are not installed."""
     release = os.uname().release
     if os.path.exists(f"/lib/modules/{release}/build"):
         return []
@@ -176,7 +176,7 @@ def _headers() -> List[str]:
 
 
 def family(packages: Dict[str, str]) -> Dict[str, str]:
-    """Pick the packages of a driver: by their name, and a version like a driver's."""
+    """Select a driver's packages: by name, and by a version like a driver's."""
     return {
         name: version
         for name, version in packages.items()
@@ -186,13 +186,13 @@ def family(packages: Dict[str, str]) -> Dict[str, str]:
     }
 
 
-def _sound(steps: List[apt.Step], version: str, url: str) -> None:
-    """Refuse a transaction that mixes versions, or that takes away what is not the driver's."""
+def _check_transaction(steps: List[apt.Step], version: str, url: str) -> None:
+    """Refuse a transaction that mixes versions, or that removes other packages."""
     new = {s.name: s.version for s in steps if s.version}
     mixed = {name: v for name, v in family(new).items() if _exact(name, version, url) != v}
     if mixed:
         raise HostError(
-            f"apt would take {_listed(mixed)}, not {version} of {url}; nothing was changed",
+            f"apt would take {_package_names(mixed)}, not {version} of {url}; nothing was changed",
             "look for a pin of another branch or origin: grep -r nvidia /etc/apt/preferences.d",
         )
     have = apt.installed()
@@ -205,7 +205,7 @@ def _sound(steps: List[apt.Step], version: str, url: str) -> None:
         )
 
 
-def _listed(packages: Dict[str, str]) -> str:
+def _package_names(packages: Dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
 
 
@@ -225,7 +225,7 @@ def _keep_present(version: str) -> Answer:
 
 
 def _kept(name: str, exact: str) -> bool:
-    """Whether the .deb of a package could be had: from the sources, else from apt's own cache."""
+    """Whether the .deb of a package was obtained: from the sources, else from apt's own cache."""
     try:
         apt.apt("apt-get", "download", f"{name}={exact}", folder=PREVIOUS)
     except HostError:
@@ -238,39 +238,39 @@ def _kept(name: str, exact: str) -> bool:
 
 
 def _main_version(packages: Dict[str, str]) -> str:
-    """Give the version that most of the packages have."""
+    """Return the version that most of the packages have."""
     found = [apt.upstream(version) for version in packages.values()]
     return max(sorted(set(found)), key=found.count)
 
 
-def install(asked: Answer) -> Answer:
-    """Run the one transaction; then every package is held. Needs `prepare` before."""
-    wanted = _wanted()
-    if wanted.get("version") != asked["version"]:
+def install(request: Answer) -> Answer:
+    """Run the transaction, then hold every package. Needs `prepare` before."""
+    wanted = _prepared()
+    if wanted.get("version") != request["version"]:
         raise HostError("the driver's packages were not prepared", "run `kimi-prov apply` again")
     before = apt.installed()
     # DKMS builds when its package is configured, and passes in silence where there are no headers.
     if wanted["headers"]:
         apt.transaction(*wanted["headers"])
     apt.transaction(*wanted["words"])
-    built = _built()
-    if built != asked["version"]:
+    built = _built_version()
+    if built != request["version"]:
         raise HostError(
-            f"the packages of {asked['version']} are there, but no module of it for the running "
+            f"the packages of {request['version']} are there, but no module of it for the running "
             f"kernel {os.uname().release} (modinfo nvidia: {built or 'none'})",
             "read /var/lib/dkms/nvidia/*/build/make.log on the machine",
         )
     held = _hold(family(apt.installed()))
-    files.write_json(paths.DRIVER_STATE, {**_state(), "version": asked["version"], "held": held})
+    files.write_json(paths.DRIVER_STATE, {**_state(), "version": request["version"], "held": held})
     return {"changed": apt.installed() != before}
 
 
-def _wanted() -> Answer:
-    """Read what `prepare` noted last."""
+def _prepared() -> Answer:
+    """Read what `prepare` recorded last."""
     return files.read_json(WANTED)
 
 
-def _built() -> Optional[str]:
+def _built_version() -> Optional[str]:
     """Version of the module that the next boot would load."""
     return fields(Machine().run(["modinfo", "nvidia"]), ":").get("version")
 
@@ -285,12 +285,12 @@ def _state() -> Answer:
     return files.read_json(paths.DRIVER_STATE)
 
 
-def keep(asked: Answer) -> Answer:
-    """Hold the driver's packages and run its daemons; what is so already is left alone.
+def keep(request: Answer) -> Answer:
+    """Hold the driver's packages and run its daemons; change nothing that is so already.
 
     A pin of a version that is not installed, left by a run that was killed, is removed.
     """
-    check = asked["check"]
+    check = request["check"]
     have = family(apt.installed())
     done = _drop_stale_pin(have, check=check)
     free = sorted(set(have) - set(process.run("apt-mark", "showhold").stdout.split()))
@@ -302,7 +302,7 @@ def keep(asked: Answer) -> Answer:
             process.run("apt-mark", "hold", *free)
             files.write_json(paths.DRIVER_STATE, {**kept, "held": sorted(held)})
     names = [unit_names.PERSISTENCED]
-    names += [unit_names.FABRIC_MANAGER] if asked["fabric_manager"] else []
+    names += [unit_names.FABRIC_MANAGER] if request["fabric_manager"] else []
     shown = units.show(*names)
     for name in names:
         unit = shown.get(name, {})
@@ -312,7 +312,7 @@ def keep(asked: Answer) -> Answer:
             done.append(f"enable {name}")
             if not check:
                 process.run("systemctl", "enable", name)
-        # Never a restart: a fabric that is trained anew ends what runs on the GPUs.
+        # Never a restart: retraining the fabric ends what runs on the GPUs.
         if unit["state"] != "active":
             done.append(f"start {name}")
             if not check:
@@ -321,7 +321,7 @@ def keep(asked: Answer) -> Answer:
 
 
 def _drop_stale_pin(have: Dict[str, str], *, check: bool) -> List[str]:
-    """Remove a pin whose version no package of the driver has; say what is removed."""
+    """Remove a pin whose version no package of the driver has; return what is removed."""
     content = _content(PIN)
     if content is None:
         return []
@@ -338,47 +338,47 @@ def _starts(name: str) -> bool:
     return process.run("systemctl", "is-enabled", name).stdout.strip() != "disabled"
 
 
-def wait_for_gpus(asked: Answer) -> Answer:
-    """Wait until nvidia-smi lists every GPU with the version that is wanted."""
-    end = time.monotonic() + float(asked["timeout_s"])
+def wait_for_gpus(request: Answer) -> Answer:
+    """Wait until nvidia-smi lists every GPU with the planned version."""
+    end = time.monotonic() + float(request["timeout_s"])
     while True:
-        wrong = _wrong(asked)
-        if wrong is None or time.monotonic() > end:
+        reason = _not_ready_reason(request)
+        if reason is None or time.monotonic() > end:
             break
         time.sleep(_STEP_S)
-    if wrong is not None:
+    if reason is not None:
         raise HostError(
-            wrong, "read the kernel's messages on the machine: dmesg | grep -iE 'nvrm|nvidia'"
+            reason, "read the kernel's messages on the machine: dmesg | grep -iE 'nvrm|nvidia'"
         )
-    return {"gpus": asked["gpus"], "version": asked["version"]}
+    return {"gpus": request["gpus"], "version": request["version"]}
 
 
-def _wrong(asked: Answer) -> Optional[str]:
-    """Say what is not yet as it should be; None when all is."""
+def _not_ready_reason(request: Answer) -> Optional[str]:
+    """Return why the driver is not ready; None when it is."""
     text = Machine().run(["nvidia-smi", "-q", "-x"], timeout_s=60.0)
-    told = nvidia_smi.query(text)
-    if told is None:
-        said = " ".join((text or "").split()) or "nvidia-smi does not answer"
-        return said[:300]
-    if told["driver"] != asked["version"]:
-        return f"nvidia-smi reports driver {told['driver']}, not {asked['version']}"
-    if len(told["gpus"]) < int(asked["gpus"]):
-        return f"nvidia-smi lists {len(told['gpus'])} of {asked['gpus']} GPUs"
-    states = {str(gpu["fabric_state"]) for gpu in told["gpus"] if gpu["fabric_state"]}
-    if asked["fabric_manager"] and states - {"Completed"}:
+    reported = nvidia_smi.query(text)
+    if reported is None:
+        output = " ".join((text or "").split()) or "nvidia-smi does not answer"
+        return output[:300]
+    if reported["driver"] != request["version"]:
+        return f"nvidia-smi reports driver {reported['driver']}, not {request['version']}"
+    if len(reported["gpus"]) < int(request["gpus"]):
+        return f"nvidia-smi lists {len(reported['gpus'])} of {request['gpus']} GPUs"
+    states = {str(gpu["fabric_state"]) for gpu in reported["gpus"] if gpu["fabric_state"]}
+    if request["fabric_manager"] and states - {"Completed"}:
         return f"the fabric is {', '.join(sorted(states))}, not Completed"
     return None
 
 
-def rollback(asked: Answer) -> Answer:
-    """Put the kept packages back; the version that failed is noted and not tried again."""
+def rollback(request: Answer) -> Answer:
+    """Reinstall the kept packages; record the version that failed, which is not tried again."""
     kept = _state()
     previous = kept.get("previous") or {}
     # What was kept before another version is not what ran before this one.
-    if not previous.get("whole") or _wanted().get("version") != asked["version"]:
+    if not previous.get("whole") or _prepared().get("version") != request["version"]:
         raise HostError(
-            f"there is no rollback from {asked['version']} ({asked['why']}): the packages of the "
-            "driver before it are not kept here",
+            f"there is no rollback from {request['version']} ({request['why']}): the packages of "
+            "the driver before it are not kept here",
             "look at the machine's console: dmesg | grep -i nvrm",
         )
     packages: Dict[str, str] = previous["packages"]
@@ -386,12 +386,12 @@ def rollback(asked: Answer) -> Answer:
     debs = Machine().glob(f"{PREVIOUS}/*.deb")
     apt.transaction(*debs, *(f"{name}-" for name in going))
     held = _hold(packages)
-    failed = {"version": asked["version"], "why": asked["why"]}
+    failed = {"version": request["version"], "why": request["why"]}
     files.write_json(
         paths.DRIVER_STATE,
         {"version": previous["version"], "held": held, "failed": failed},
     )
-    return {"changed": True, "version": previous["version"], "why": asked["why"]}
+    return {"changed": True, "version": previous["version"], "why": request["why"]}
 
 
 _VERBS: Dict[str, Callable[[Answer], Answer]] = {

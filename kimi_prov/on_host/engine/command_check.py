@@ -1,6 +1,6 @@
 """`engine-check` asks the engine's own argument parser whether it accepts the command lines.
 
-Asked before a unit is written. Each engine version has its own flags, so nothing but that version
+It runs before a unit is written. Each engine version has its own flags, so nothing but that version
 can answer. Parsing imports the engine, which takes seconds: a command line that was accepted once
 leaves a mark in the environment, which is never changed in place.
 """
@@ -29,7 +29,7 @@ _TIMEOUT_S = 600
 def main(argv: List[str]) -> int:
     """Read {"env_dir", "instances": [{"argv", "env"}]} from standard input, answer in JSON.
 
-    The answer is {"ok", "changed"}: `changed` when a parser had to be asked. `--check` asks none.
+    The answer is {"ok", "changed"}: `changed` when a parser ran. `--check` runs none.
     """
     request = json.load(sys.stdin)
     env_dir = Path(request["env_dir"])
@@ -50,7 +50,7 @@ def main(argv: List[str]) -> int:
 
 
 def ask(argv: List[str], env: Dict[str, str]) -> Optional[str]:
-    """Let an engine parse a command line; the reason when it refuses, else None.
+    """Check a command line with the engine's parser; the reason when it refuses, else None.
 
     `argv` is the whole of it: `PYTHON -m MODULE ARGUMENT...`.
     """
@@ -97,7 +97,7 @@ def _reason(stderr: str) -> str:
     for number, line in enumerate(lines):
         if ": error: " in line:
             return " ".join([line.split(": error: ", 1)[1], *lines[number + 1 :]])
-    return lines[-1] if lines else "it ended without a word"
+    return lines[-1] if lines else "it ended without output"
 
 
 def _parse_source() -> str:

@@ -32,7 +32,7 @@ extern "C" int run(float *x) { twice<<<1, 32>>>(x); return cudaGetLastError(); }
 
 
 def main(argv: List[str]) -> int:
-    """Make DIR and compile with it; the sentence on failure says what is missing."""
+    """Make DIR and compile with it; an error names what is missing."""
     if len(argv) != 1:
         raise HostError("expected: cuda-home DIR")
     home, wheels = Path(argv[0]), Path(sysconfig.get_paths()["purelib"]) / "nvidia"
@@ -50,7 +50,7 @@ def main(argv: List[str]) -> int:
 
 
 def links(wheels: Path, release: str) -> Dict[str, Path]:
-    """Say what each name in the toolkit leads to. A header of the compiler's release goes first."""
+    """Return the link target of each name in the toolkit; the compiler's own headers come first."""
     own = wheels / release
     found = {"bin": own / "bin", "nvvm": own / "nvvm"}
     for folder in [own / "include", *sorted(wheels.glob("*/include"))]:

@@ -24,7 +24,7 @@ def main(argv: List[str]) -> int:
 
 
 def quarantine(*, check: bool) -> Dict[str, Any]:
-    """Move the found files below `layout.QUARANTINE` and let the loader forget them."""
+    """Move the found files below `layout.QUARANTINE` and rebuild the loader's cache."""
     found = _found()
     if not found or not found["present"]:
         return {"changed": False, "moved": []}
@@ -38,8 +38,8 @@ def quarantine(*, check: bool) -> Dict[str, Any]:
         left = _found()
         if left and left["present"]:
             raise HostError(
-                f"still known to the loader: {', '.join(left['cached'])}",
-                "run ldconfig -v and look who names it",
+                f"still in the dynamic loader's cache: {', '.join(left['cached'])}",
+                "find the entry that names it: ldconfig -v",
             )
     return {"changed": True, "moved": places}
 

@@ -1,7 +1,7 @@
-"""Lets all GPUs of the machine sum up once over NCCL, with the engine's own Python and torch.
+"""Runs one NCCL all-reduce over all GPUs of the machine, with the engine's own Python and torch.
 
-`nccl-proof` reads {"python", "ranks", "env", "proof"} from standard input, and writes `proof` down
-where the sum was right: a proof holds for one engine and one driver.
+`nccl-proof` reads {"python", "ranks", "env", "proof"} from standard input, and records
+`proof` where the sum was right: a proof holds for one engine and one driver.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ group.destroy_process_group()
 def main(argv: List[str]) -> int:
     """`nccl-proof`."""
     del argv
-    asked = json.load(sys.stdin)
-    found = prove(asked)
+    request = json.load(sys.stdin)
+    found = prove(request)
     if not found["proven"]:
         raise HostError(
-            f"the GPUs do not sum up over NCCL: {found['said']}",
+            f"the NCCL all-reduce over all GPUs failed: {found['said']}",
             "look for what NCCL loads: ldconfig -p | grep -i nccl; NCCL_DEBUG=INFO says more",
         )
-    write_json(paths.NCCL_STATE, asked["proof"])
+    write_json(paths.NCCL_STATE, request["proof"])
     return answer(found)
 
 
-def prove(asked: Dict[str, Any], *, backend: str = "nccl") -> Dict[str, Any]:
-    """Run one process for each GPU; `said` is the first error among them."""
-    ranks = int(asked["ranks"])
+def prove(request: Dict[str, Any], *, backend: str = "nccl") -> Dict[str, Any]:
+    """Run one process for each GPU; `said` is the first error."""
+    ranks = int(request["ranks"])
     common = {
         **os.environ,
-        **asked["env"],
+        **request["env"],
         "NCCL_DEBUG": "WARN",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
@@ -67,7 +67,7 @@ def prove(asked: Dict[str, Any], *, backend: str = "nccl") -> Dict[str, Any]:
     }
     running = [
         subprocess.Popen(
-            [asked["python"], "-c", _RANK],
+            [request["python"], "-c", _RANK],
             env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -95,7 +95,7 @@ def _ended(process: subprocess.Popen[str], end: float) -> str:
     except subprocess.TimeoutExpired:
         process.kill()
         text, _ = process.communicate()
-        text += f"\nno end after {PATIENCE_S:.0f} s"
+        text += f"\ndid not end within {PATIENCE_S:.0f} s"
     if process.returncode == 0:
         return ""
     return " | ".join(line.strip() for line in text.splitlines()[-3:])[-400:] or "no reason given"

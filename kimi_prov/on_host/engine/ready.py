@@ -28,7 +28,7 @@ _HELD_MIB = 2048
 
 
 def main(argv: List[str]) -> int:
-    """Wait; 0 when it is ready, 1 when the process that it waits for is gone."""
+    """Wait; 0 when it is ready, 1 when the process that it waits for has ended."""
     parser = argparse.ArgumentParser(prog="ready")
     parser.add_argument("--weights", metavar="DIR")
     parser.add_argument("--gpus", metavar="LIST")
@@ -59,14 +59,14 @@ def wait_for_weights(directory: str) -> int:
 def wait_for_gpus(gpus: List[int], patience_s: float) -> int:
     """Wait until these GPUs' memory is free; 1 with who holds it when that takes too long."""
     started = time.monotonic()
-    said = ""
+    reported = ""
     while True:
         reason = _held(gpus)
         if reason is None:
             return 0
-        if reason != said:
+        if reason != reported:
             print(f"waiting for the GPUs: {reason}", flush=True)
-            said = reason
+            reported = reason
         if time.monotonic() - started > patience_s:
             print(
                 f"given up after {patience_s:.0f} s: {reason}; end what holds the memory, or "
@@ -78,7 +78,7 @@ def wait_for_gpus(gpus: List[int], patience_s: float) -> int:
 
 
 def _held(gpus: List[int]) -> Optional[str]:
-    """Say what keeps the GPUs from being free; None where they are."""
+    """Return what keeps the GPUs from being free; None where they are free."""
     table = _smi("--query-gpu=index,uuid,memory.used")
     rows = [[cell.strip() for cell in line.split(",")] for line in (table or "").splitlines()]
     used = {int(row[0]): row for row in rows if len(row) == 3 and row[0].isdigit()}
@@ -112,7 +112,7 @@ def _smi(question: str) -> Optional[str]:
 def wait_for_chat(port: int, model: str, pid: int) -> int:
     """Wait until the engine on this port answers one token; it must be process `pid`'s."""
     started = time.monotonic()
-    said = ""
+    reported = ""
     while True:
         if not _alive(pid):
             print("the engine ended before it was ready; its own lines above say why", flush=True)
@@ -121,9 +121,9 @@ def wait_for_chat(port: int, model: str, pid: int) -> int:
         if reason is None:
             print(f"ready after {time.monotonic() - started:.0f} s", flush=True)
             return 0
-        if reason != said:
+        if reason != reported:
             print(f"not ready yet: {reason}", flush=True)
-            said = reason
+            reported = reason
         time.sleep(_PAUSE_S)
 
 
@@ -132,7 +132,7 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it lives, as another user
+    except PermissionError:  # it runs, as another user
         return True
     return True
 

@@ -72,7 +72,7 @@ def processes(
 
 
 def _huge(directory: Path) -> int | None:
-    """Bytes of a process in huge pages; None where the kernel does not tell."""
+    """Bytes of a process in huge pages; None where the kernel has no figure."""
     text = read_text(directory / "smaps_rollup")
     return sum(int(kib) * 1024 for kib in HUGE.findall(text)) if text else None
 

@@ -1,9 +1,9 @@
-"""`serve-ensure` writes the engine's units and lets exactly the planned instances run.
+"""`serve-ensure` writes the engine's units and makes exactly the planned instances run.
 
-It judges by what runs, not by what changed. Each unit carries a stamp of what its process depends
-on in the environment variable KIMI_STAMP. A process with another stamp is restarted where the unit
-that it was started with differs in meaning; so an apply that was killed between writing a unit and
-restarting is made good by the next one, and a process that an older version started goes on.
+It compares with what runs, not with what changed. Each unit carries a stamp of what its process
+depends on in the environment variable KIMI_STAMP. A process with another stamp is restarted
+where the unit that it was started with differs in meaning. So the next apply completes one that was
+killed between writing a unit and restarting, and a process that an older version started continues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.unit_form import Form, form, stamp_in, why
+from kimi_prov.contract.unit_form import Form, form, restart_reasons, stamp_in
 from kimi_prov.on_host.engine import started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.envelope import answer
@@ -34,18 +34,18 @@ _PROPERTIES = (
 def main(argv: List[str]) -> int:
     """Read {"template": TEXT, "drop_ins": {INDEX: TEXT}} from standard input.
 
-    `--check` only says what would be done. Starts do not wait for readiness. The answer is
+    `--check` only reports what would be done. Starts do not wait for readiness. The answer is
     {"changed", "started", "restarted", "removed", "reasons", "written"}: `reasons` has sentences
     by unit, `written` rows of {"path", "before", "after"}.
     """
     wanted = json.load(sys.stdin)
     drop_ins = {unit_names.serve(int(index)): text for index, text in wanted["drop_ins"].items()}
     check = "--check" in argv
-    return answer(ensure(wanted["template"], drop_ins, started.Places(), check=check))
+    return answer(ensure(wanted["template"], drop_ins, started.UnitPaths(), check=check))
 
 
 def ensure(
-    template: str, drop_ins: Dict[str, str], places: started.Places, *, check: bool
+    template: str, drop_ins: Dict[str, str], places: started.UnitPaths, *, check: bool
 ) -> Dict[str, Any]:
     """Write units; start, restart and remove until exactly the instances in `drop_ins` run."""
     gone = [unit for unit in installed(places.units) if unit not in drop_ins]
@@ -54,12 +54,14 @@ def ensure(
     forms = {unit: form(text) for unit, text in wanted.items()}
     running = {unit: stamp_of(states.get(unit, {}), places) for unit in wanted}
     had = {unit: started.unit_of(running[unit], unit, places) for unit in wanted}
-    reasons = {unit: why(running[unit], _form(had[unit]), forms[unit]) for unit in wanted}
+    reasons = {
+        unit: restart_reasons(running[unit], _form(had[unit]), forms[unit]) for unit in wanted
+    }
     verdicts = {unit: verdict(states.get(unit, {}), differs=bool(reasons[unit])) for unit in wanted}
     enabled = [unit for unit in wanted if states.get(unit, {}).get("UnitFileState") != "enabled"]
     begun = [unit for unit, word in verdicts.items() if word == "start"]
     restarted = [unit for unit, word in verdicts.items() if word == "restart"]
-    written = _unlike({places.template: template}) + _unlike(
+    written = _differing({places.template: template}) + _differing(
         {places.drop_in(unit): text for unit, text in drop_ins.items()}
     )
     if not check:
@@ -83,8 +85,8 @@ def ensure(
         _systemctl("enable", "--quiet", *enabled)
         _systemctl("start", "--no-block", *begun)
         _systemctl("restart", "--no-block", *restarted)
-        marks = {**running, **{unit: stamp_in(wanted[unit]) for unit in [*begun, *restarted]}}
-        started.forget_all_but(list(marks.values()), places)
+        stamps = {**running, **{unit: stamp_in(wanted[unit]) for unit in [*begun, *restarted]}}
+        started.remove_all_but(list(stamps.values()), places)
     return {
         "changed": bool(begun or restarted or gone or enabled or written),
         "started": begun,
@@ -96,7 +98,7 @@ def ensure(
 
 
 def verdict(state: Dict[str, str], *, differs: bool) -> str:
-    """Judge one unit: `start`, `restart` or `leave`, from systemd's words.
+    """Decide on one unit: `start`, `restart` or `leave`, from its systemd properties.
 
     `differs`: its process was started with another unit. A unit whose start is queued or that
     waits to be started again is left: it has read nothing yet, and takes the new configuration by
@@ -121,13 +123,13 @@ def show(units: List[str]) -> Dict[str, Dict[str, str]]:
     return systemd.properties(units, _PROPERTIES)
 
 
-def stamp_of(state: Dict[str, str], places: started.Places) -> str:
+def stamp_of(state: Dict[str, str], places: started.UnitPaths) -> str:
     """Read the stamp that a unit's process was started with; empty where there is none."""
     return started.running_stamp(started.pid_of(state), places) or ""
 
 
 def remove(unit: str, units: Path) -> None:
-    """Stop and forget an instance that is no longer planned."""
+    """Stop and remove an instance that is no longer planned."""
     run("systemctl", "disable", "--quiet", unit)
     run("systemctl", "stop", unit, timeout=300)
     run("systemctl", "reset-failed", unit)
@@ -138,8 +140,8 @@ def _form(text: Optional[str]) -> Optional[Form]:
     return None if text is None else form(text)
 
 
-def _unlike(files: Dict[Path, str]) -> List[Dict[str, str]]:
-    """List the files that are not as they shall be."""
+def _differing(files: Dict[Path, str]) -> List[Dict[str, str]]:
+    """Return the files whose content differs from the planned one."""
     there = {path: read_text(path) for path in files}
     return [
         {"path": str(path), "before": there[path], "after": text}

@@ -19,8 +19,8 @@ _DROP_IN = "{}.d/10-plan.conf"
 _SUFFIX = ".conf"
 
 
-class Places:
-    """Where units lie, where they are kept, and what tells about processes, below one root."""
+class UnitPaths:
+    """Paths of the units, of their kept copies and of /proc, below one root."""
 
     def __init__(self, root: str = "/") -> None:
         base = Path(root)
@@ -34,7 +34,7 @@ class Places:
         return self.units / unit_names.SERVE_TEMPLATE
 
     def drop_in(self, unit: str) -> Path:
-        """Return the path of what one instance runs."""
+        """Return the path of one instance's drop-in."""
         return self.units / _DROP_IN.format(unit)
 
 
@@ -43,7 +43,7 @@ def pid_of(state: Dict[str, str]) -> str:
     return next((state[k] for k in ("MainPID", "ControlPID") if state.get(k, "0") != "0"), "0")
 
 
-def running_stamp(pid: str, places: Places) -> Optional[str]:
+def running_stamp(pid: str, places: UnitPaths) -> Optional[str]:
     """Read the stamp that a process was started with: empty where it has none, None if unseen."""
     try:
         variables = (places.proc / str(int(pid)) / "environ").read_bytes().split(b"\0")
@@ -53,26 +53,26 @@ def running_stamp(pid: str, places: Places) -> Optional[str]:
     return next((v[len(prefix) :].decode() for v in variables if v.startswith(prefix)), "")
 
 
-def unit_of(mark: str, unit: str, places: Places) -> Optional[str]:
+def unit_of(unit_stamp: str, unit: str, places: UnitPaths) -> Optional[str]:
     """Return the text of the unit with this stamp, kept or installed; None where there is none.
 
     A drop-in with the stamp may lie beside a template that a killed run wrote after it. It is
     believed where the stamp is made of both, and else where the template is no younger: the
     versions before this one made their stamps otherwise, and wrote the template first.
     """
-    if not mark or not mark.isalnum():
+    if not unit_stamp or not unit_stamp.isalnum():
         return None
-    kept = read_text(places.kept / (mark + _SUFFIX))
+    kept = read_text(places.kept / (unit_stamp + _SUFFIX))
     if kept:
         return kept
     drop_in = read_text(places.drop_in(unit))
-    if stamp_in(drop_in) != mark:
+    if stamp_in(drop_in) != unit_stamp:
         return None
     text = joined(read_text(places.template), drop_in)
-    return text if stamp(form(text)) == mark or _in_order(unit, places) else None
+    return text if stamp(form(text)) == unit_stamp or _in_order(unit, places) else None
 
 
-def _in_order(unit: str, places: Places) -> bool:
+def _in_order(unit: str, places: UnitPaths) -> bool:
     try:
         return places.template.stat().st_mtime <= places.drop_in(unit).stat().st_mtime
     except OSError:
@@ -84,16 +84,16 @@ def joined(template: str, drop_in: str) -> str:
     return f"{template.rstrip()}\n{drop_in}"
 
 
-def keep(mark: str, text: str, places: Places) -> None:
-    """Keep a unit by its stamp."""
-    path = places.kept / (mark + _SUFFIX)
+def keep(unit_stamp: str, text: str, places: UnitPaths) -> None:
+    """Store a copy of a unit under its stamp."""
+    path = places.kept / (unit_stamp + _SUFFIX)
     if read_text(path) != text:
         make_directory(places.kept, 0o700)
         write_atomic(path, text, 0o600)
 
 
-def forget_all_but(marks: List[str], places: Places) -> None:
-    """Remove the units that no process runs any more."""
+def remove_all_but(stamps: List[str], places: UnitPaths) -> None:
+    """Remove the stored units that no process runs any more."""
     for path in sorted(places.kept.glob("*" + _SUFFIX)):
-        if path.stem not in marks:
+        if path.stem not in stamps:
             os.unlink(str(path))

@@ -1,4 +1,4 @@
-"""A small client of the served API; runs on the control machine and on the target alike.
+"""A small client of the served API; runs on the control machine and on the managed machine.
 
 The server's certificate is pinned: a self-signed one needs no authority, and an operator's own
 one is checked for being exactly the one that was installed.
@@ -17,12 +17,12 @@ from typing import Any, Iterator
 
 
 class ApiError(Exception):
-    """The service could not be reached, or what answered is not it; the sentence says which."""
+    """The service could not be reached, or another server answered; the message says which."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the service is, and by what it is known."""
+    """The service's address and the fingerprint of its certificate."""
 
     host: str
     port: int
@@ -39,7 +39,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Reply:
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     headers: dict[str, str]
@@ -114,7 +114,7 @@ def _headers(key: str | None) -> dict[str, str]:
 def call(
     endpoint: Endpoint, method: str, path: str, key: str | None, body: dict[str, Any] | None = None
 ) -> Reply:
-    """One request and its whole answer."""
+    """Send one request and return the complete answer."""
     connection = connect(endpoint)
     try:
         payload = json.dumps(body) if body is not None else None

@@ -1,6 +1,6 @@
 """The checks that go through the opened port: each a name, a status, and a sentence.
 
-`ok` and `fail` say what was seen; `skip` says why it was not tried, and is never a pass.
+`ok` and `fail` describe the result; `skip` names why it did not run, and is never a pass.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Subject:
 
 
 def subject_of(plan: dict[str, Any], host: str, fingerprint: str, key: str) -> Subject:
-    """Return what a plan promises, seen from `host`."""
+    """Return what a plan promises, as seen from `host`."""
     argv = [word for instance in plan["instances"] for word in instance["argv"]]
     model = plan["model"]
     return Subject(
@@ -103,7 +103,7 @@ def _thought(message: dict[str, Any]) -> str:
 
 
 def tls(subject: Subject) -> Outcome:
-    """Return the certificate is the installed one and the protocol is a sound one."""
+    """Check that the certificate is the installed one and the TLS version is current."""
     facts = api.tls_facts(subject.endpoint)
     good = facts["version"] in ("TLSv1.2", "TLSv1.3")
     pin = subject.endpoint.fingerprint[:16]
@@ -124,17 +124,17 @@ def _refused(subject: Subject, key: str | None, what: str) -> Outcome:
 
 
 def no_key(subject: Subject) -> Outcome:
-    """Return a request without a key is refused."""
+    """Check that a request without a key is refused."""
     return _refused(subject, None, "no key")
 
 
 def wrong_key(subject: Subject) -> Outcome:
-    """Return a request with a key that nobody was given is refused."""
+    """Check that a request with an unknown key is refused."""
     return _refused(subject, "sk-kimi-" + "x" * 43, "a wrong key")
 
 
 def metrics_closed(subject: Subject) -> Outcome:
-    """Return the engine's own pages do not come through the port, key or not."""
+    """Check that the engine's own pages are not reachable through the port, key or not."""
     open_pages = [
         path
         for path in ("/metrics", "/v1/../metrics", "/version", "/docs", "/openapi.json")
@@ -147,7 +147,7 @@ def metrics_closed(subject: Subject) -> Outcome:
 
 
 def models(subject: Subject) -> Outcome:
-    """Return the list of models holds every served name."""
+    """Check that the list of models has every served name."""
     reply = api.call(subject.endpoint, "GET", "/v1/models", subject.key)
     have = {entry.get("id") for entry in reply.json().get("data", [])}
     missing = [name for name in subject.names if name not in have]
@@ -157,7 +157,7 @@ def models(subject: Subject) -> Outcome:
 
 
 def chat(subject: Subject) -> Outcome:
-    """Return the model answers."""
+    """Check that the model answers a chat."""
     reply = api.chat(subject.endpoint, subject.key, subject.ask("Say hello.", 16))
     message = _message(reply)
     tokens = (reply.json().get("usage") or {}).get("completion_tokens", 0)
@@ -167,7 +167,7 @@ def chat(subject: Subject) -> Outcome:
 
 
 def streaming(subject: Subject) -> Outcome:
-    """Return the answer comes piece by piece and ends properly."""
+    """Check that a streamed answer comes in pieces and ends with [DONE]."""
     times, ended = [], False
     for since, piece in api.stream(subject.endpoint, subject.key, subject.ask("Count to ten.", 24)):
         if piece is None:
@@ -182,7 +182,7 @@ def streaming(subject: Subject) -> Outcome:
 
 
 def tool_call(subject: Subject) -> Outcome:
-    """Demand a tool: it is called with arguments that fit its schema."""
+    """Check that a required tool is called with arguments that match its schema."""
     if not subject.tools:
         return "skip", "the engine runs without a tool call parser"
     body = subject.ask(
@@ -209,7 +209,7 @@ def tool_call(subject: Subject) -> Outcome:
 
 
 def reasoning(subject: Subject) -> Outcome:
-    """Thinking and answer come apart."""
+    """Check that reasoning and answer are separate."""
     if not subject.reasons:
         return "skip", "the engine runs without a reasoning parser"
     tokens = 256 if subject.random_weights else 4096
@@ -229,7 +229,7 @@ def reasoning(subject: Subject) -> Outcome:
 
 
 def known_answers(subject: Subject) -> Outcome:
-    """Five questions with known answers."""
+    """Ask five questions with known answers."""
     if subject.random_weights:
         return "skip", "random weights know no answers"
     wrong = []
@@ -273,5 +273,5 @@ def timed(name: str, work: Callable[[], Outcome]) -> Check:
 
 
 def run(subject: Subject) -> list[Check]:
-    """All checks through the port, in order; each runs, whatever the one before said."""
+    """Run all checks through the port, in order, whatever the results before."""
     return [timed(name, lambda check=check: check(subject)) for name, check in THROUGH_PORT]  # type: ignore[misc]

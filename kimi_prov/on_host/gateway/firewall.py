@@ -1,7 +1,7 @@
 """Opens the port through ufw or firewalld where one is active, and looks for drops elsewhere.
 
-What was added is recorded in `/var/lib/kimi/state/firewall.json` before it is added, so that it
-can be taken away again after a run that was cut short. A rule that was there before is not ours.
+A rule is recorded in `/var/lib/kimi/state/firewall.json` before it is added, so that it can be
+removed after an interrupted run. A rule that existed before is not ours.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
 
 
 def guard(paths: Paths, *, check: bool = False) -> bool:
-    """Have the guard's unit run and its table loaded, also after somebody emptied the rule set."""
+    """Make the firewall's unit run and its table be loaded, also after a flush of the rule set."""
     enabled = units.converge(unit_names.FIREWALL, check=check)
     active = units.show(unit_names.FIREWALL).get(unit_names.FIREWALL, {}).get("state") == "active"
     loaded = run("nft", "list", "table", *FIREWALL_TABLE).returncode == 0
@@ -218,7 +218,7 @@ def guard(paths: Paths, *, check: bool = False) -> bool:
 
 
 def remove_all(paths: Paths, *, check: bool = False) -> list[Rule]:
-    """Take every rule that was recorded as ours out of ufw and firewalld."""
+    """Remove every rule that was recorded as ours from ufw and firewalld."""
     state = read_json(paths.firewall_state)
     ours: list[Rule] = state.get("rules", [])
     if not check:
@@ -244,25 +244,25 @@ def _new_zone_files(zones: list[str]) -> list[str]:
 
 
 def _drop_zone_file(name: str) -> None:
-    """Remove a zone file that exists only because of our rules and says again what is shipped."""
+    """Remove a zone file that exists only because of our rules and equals the shipped one."""
     path = Path(name)
     shipped = Path("/usr/lib/firewalld/zones") / path.name.replace(".old", "")
     current = path.with_name(shipped.name)
-    if path == current and path.exists() and _words(path) != _words(shipped):
-        return  # somebody else's rules are in it too
+    if path == current and path.exists() and _join(path) != _join(shipped):
+        return  # it has rules of others too
     if path.exists() and (path == current or not current.exists()):
         path.unlink()
 
 
-def _words(path: Path) -> list[str]:
+def _join(path: Path) -> list[str]:
     return sorted(read_text(path).replace("><", "> <").split())
 
 
 def drops_elsewhere(settings: dict[str, Any]) -> list[str]:
-    """Chains of others that would drop what comes to the port, in sentences."""
+    """Return other chains that would drop traffic to the port, in sentences."""
     done = run("nft", "-j", "list", "ruleset")
     if done.returncode != 0 or not [*settings["ipv4"], *settings["ipv6"]]:
-        return []  # nobody else is let in, so nobody can be kept out by mistake
+        return []  # the port is closed to others, so no rule can block it by mistake
     return find_drops(json.loads(done.stdout or "{}"), settings["port"], settings["manager"])
 
 

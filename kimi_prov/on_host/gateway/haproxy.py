@@ -104,5 +104,5 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         raise HostError(
             f"the proxy does not answer on its socket: {plain(error)}",
-            f"see whether it runs: systemctl status {unit_names.PROXY}",
+            f"check whether it runs: systemctl status {unit_names.PROXY}",
         ) from None

@@ -2,7 +2,7 @@
 
 `/etc/kimi/proxy/keys.map` holds one line a key, `<sha256> <name>`, and is what HAProxy reads.
 `/etc/kimi/keys/operator.new` holds the operator's key in clear until it was shown; while it
-exists it is the truth, so a run that was killed between the two files heals itself.
+exists it is authoritative, so the next run corrects one that was killed between the two files.
 `/etc/kimi/keys/verify.key` is the key by which this machine tests itself.
 """
 
@@ -57,7 +57,7 @@ def _secret(path: Path) -> str:
 
 
 def ensure(paths: Paths, given: dict[str, str], *, check: bool = False) -> dict[str, Any]:
-    """Bring the keys to: the operator's, the machine's own, and `given` (name to SHA-256).
+    """Converge the keys: the operator's, the machine's own, and `given` (name to SHA-256).
 
     Returns what changed; never a key. With `check`, nothing is written.
     """
@@ -93,7 +93,7 @@ def ensure(paths: Paths, given: dict[str, str], *, check: bool = False) -> dict[
 
 
 def publish(paths: Paths, keys: dict[str, str]) -> str:
-    """Write the map and make the running proxy use it; says which way it took.
+    """Write the map and make the running proxy use it; returns how.
 
     The engine is not touched, requests under way go on, and a key that is gone is refused from
     the next request on.
@@ -126,7 +126,7 @@ def rotate(paths: Paths) -> None:
 
 
 def show(paths: Paths) -> str | None:
-    """Return the operator's key while nobody has seen it, else None.
+    """Return the operator's key until it was shown, else None.
 
     `forget` follows once it arrived.
     """

@@ -1,7 +1,7 @@
-"""Puts in place what the proxy reads beside its configuration, and makes it run exactly that.
+"""Installs the proxy's certificate and keys, and makes the running proxy use them.
 
-What runs is asked of the running proxy itself, not concluded from what a play has just changed:
-a run that was killed between a file and its reload is made good by the next one.
+The running proxy itself is queried; nothing is concluded from what a play has just changed:
+a run that was killed between a file and its reload is completed by the next one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ TAKE_OVER_S = 10.0
 
 
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
-    """Bring certificate and keys to `settings` {"tls": {...}, "api_keys": {name: sha256}}.
+    """Converge certificate and keys to `settings` {"tls": {...}, "api_keys": {name: sha256}}.
 
     The running proxy takes new keys over at once; a new certificate waits for `converge`.
-    `converged` says whether the proxy runs what is in place now, so that nobody has to ask again.
+    `converged`: whether the proxy runs what is in place now, which saves a second query.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
     certificate = tls.ensure(paths, settings["tls"], check=check)
@@ -51,7 +51,7 @@ def _digest(*files: Path) -> str:
 
 
 def stamp(paths: Paths) -> str:
-    """Name what should run: the unit's content, then that of configuration and certificate."""
+    """Return the stamp of what should run: of the unit, then of configuration and certificate."""
     unit = _digest(paths.units / unit_names.PROXY)
     return f"{unit}-{_digest(paths.proxy_config, paths.tls_pem)}"
 

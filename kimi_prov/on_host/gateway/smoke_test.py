@@ -1,4 +1,4 @@
-"""Asks for one token through the opened port until it comes, the engine fails, or time is up."""
+"""Requests one token through the opened port until it comes, the engine fails, or time is up."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def failed(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
 
 
 def try_once(paths: Paths, plan: dict[str, Any]) -> str:
-    """Ask for one token; empty when it came, else why not."""
+    """Request one token; empty when it came, else why not."""
     endpoint = api.Endpoint(
         "127.0.0.1", plan["proxy"]["port"], tls.fingerprint(read_text(paths.tls_crt)), 60.0
     )
@@ -65,10 +65,10 @@ def try_once(paths: Paths, plan: dict[str, Any]) -> str:
     tokens = (reply.json().get("usage") or {}).get("completion_tokens", 0)
     if reply.status == 200 and tokens >= 1:
         return ""
-    said = (reply.json().get("error") or {}).get("message") or reply.body[:200].decode(
+    detail = (reply.json().get("error") or {}).get("message") or reply.body[:200].decode(
         errors="replace"
     )
-    return f"HTTP {reply.status}: {said}"
+    return f"HTTP {reply.status}: {detail}"
 
 
 def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def self_signed(names: list[str]) -> str:
         return certificate.read_text() + key.read_text()
 
 
-def still_good(pem: str, names: list[str]) -> bool:
+def still_valid(pem: str, names: list[str]) -> bool:
     """Whether an existing self-signed certificate covers these names and will last for a while."""
     if not pem:
         return False
@@ -72,7 +72,7 @@ def still_good(pem: str, names: list[str]) -> bool:
 
 
 def _plain(name: str) -> str:
-    """One writing for an address: openssl spells IPv6 out in capitals."""
+    """Normalise an address: openssl writes IPv6 in full and in capitals."""
     kind, _, value = name.partition(":")
     if kind == "IP" and ":" in value:
         import ipaddress  # noqa: PLC0415 - only here, and the probe starts faster without
@@ -105,11 +105,11 @@ def given(certificate: str, key: str) -> str:
 
 
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
-    """Bring the certificate to {mode, names, cert_pem, key_pem}; says whether it changed."""
+    """Converge the certificate to {mode, names, cert_pem, key_pem}; returns whether it changed."""
     old = read_text(paths.tls_pem)
     if settings["mode"] == "files":
         pem = given(settings["cert_pem"], settings["key_pem"])
-    elif still_good(old, settings["names"]):
+    elif still_valid(old, settings["names"]):
         pem = old
     elif check:
         return {"changed": True, "fingerprint": fingerprint(old)}

@@ -1,4 +1,4 @@
-"""`convert`: make the experts of verified weights into kt-kernel's AMXINT4 or AMXINT8.
+"""`convert`: convert the experts of verified weights to kt-kernel's AMXINT4 or AMXINT8.
 
     convert [--config FILE]            do it; returns at once when the mark still holds
     convert [--config FILE] --check    only say whether it holds (exit 0) or not (exit 1)
@@ -25,7 +25,7 @@ from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.kt.quantise import KERNELS, layer_bytes
 from kimi_prov.on_host.system.files import read_json, remove, sync_directory, write_json
-from kimi_prov.on_host.system.job import carry_out
+from kimi_prov.on_host.system.job import run_job
 from kimi_prov.on_host.system.process import run as run_program
 from kimi_prov.on_host.weights import fetch, tensor_files
 from kimi_prov.on_host.weights import manifest as manifests
@@ -44,7 +44,7 @@ _MARGIN_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Config:
-    """What the plan says about converting, as /etc/kimi/convert.json holds it."""
+    """The plan's settings for the conversion, from /etc/kimi/convert.json."""
 
     weights: fetch.Config
     directory: str
@@ -79,7 +79,7 @@ class Config:
         )
 
     def identity(self, source: Manifest) -> str:
-        """Name what the result is made from and how: another one is made anew."""
+        """Return what identifies the result: a change of it means converting again."""
         return f"convert:{self.method}:{len(self.nodes)}:{source.sha256}"
 
 
@@ -108,10 +108,10 @@ def survey(directory: str, files: Sequence[str]) -> Layers:
             found = _EXPERT.fullmatch(tensor)
             if found is None or found[4] not in ("weight", "weight_scale_inv"):
                 if found is not None:
-                    raise _strange(path, tensor, str(row.get("dtype")))
+                    raise _unsupported(path, tensor, str(row.get("dtype")))
                 continue
             if found[4] == "weight" and row["dtype"] not in _KINDS:
-                raise _strange(path, tensor, row["dtype"])
+                raise _unsupported(path, tensor, row["dtype"])
             empty = [{"weight": None, "scale": None, "kind": None} for _ in range(shape["experts"])]
             every = places.setdefault(int(found[1]), {})
             rows = every.setdefault(found[3], empty)
@@ -124,7 +124,7 @@ def survey(directory: str, files: Sequence[str]) -> Layers:
     if not places:
         raise HostError(f"{directory}: has no routed experts; nothing can be converted")
     for layer, matrices in places.items():
-        _whole(directory, layer, matrices)
+        _check_complete(directory, layer, matrices)
     return Layers(**shape, places=places)
 
 
@@ -146,7 +146,7 @@ def _dimensions(directory: str) -> Dict[str, Any]:
     return {**{name: shown[key] for name, key in keys.items()}, "block": block}
 
 
-def _strange(path: str, tensor: str, kind: str) -> HostError:
+def _unsupported(path: str, tensor: str, kind: str) -> HostError:
     return HostError(
         f"{path}: {tensor} ({kind}): only experts in bf16, fp16 or fp8 with block scales can be "
         "converted",
@@ -155,7 +155,7 @@ def _strange(path: str, tensor: str, kind: str) -> HostError:
     )
 
 
-def _whole(directory: str, layer: int, matrices: Dict[str, List[Dict[str, Any]]]) -> None:
+def _check_complete(directory: str, layer: int, matrices: Dict[str, List[Dict[str, Any]]]) -> None:
     for name in _MATRICES:
         for expert, row in enumerate(matrices.get(name, [{"weight": None}])):
             if row["weight"] is None or (row["kind"] == "F8_E4M3" and row["scale"] is None):
@@ -178,7 +178,7 @@ def verified(config: Config) -> Optional[Manifest]:
 def run(config: Config, progress: Progress) -> Manifest:
     """Make the directory hold every layer, verified; return the manifest.
 
-    Raises HostError, with every layer that is whole kept.
+    Raises HostError, with every complete layer kept.
     """
     manifest = verified(config)
     if manifest is not None:
@@ -213,7 +213,7 @@ def _journal(directory: str) -> str:
 
 
 def _resumed(directory: str, identity: str) -> Dict[str, Record]:
-    """Return the layers that stand; clear what an earlier run of ours left half made.
+    """Return the layers that stand; remove what an interrupted run left incomplete.
 
     Files that were never ours are left alone.
     """
@@ -224,10 +224,10 @@ def _resumed(directory: str, identity: str) -> Dict[str, Record]:
             continue
         records = manifests.records_from(document)
         written = manifests.load(os.path.join(directory, manifests.NAME))
-        told = document.get(key) if key else (written.source if written else None)
+        recorded = document.get(key) if key else (written.source if written else None)
         for name, record in records.items():
             final = os.path.join(directory, name)
-            if told == identity and record.holds(final):
+            if recorded == identity and record.holds(final):
                 kept[name] = record
             elif name not in kept:
                 remove(final)
@@ -238,7 +238,7 @@ def _resumed(directory: str, identity: str) -> Dict[str, Record]:
             shutil.rmtree(path)
         elif name.endswith(".part"):
             remove(path)
-    write_json(_journal(directory), _told(identity, kept))
+    write_json(_journal(directory), _recorded(identity, kept))
     return kept
 
 
@@ -250,7 +250,7 @@ def _entries(directory: str) -> List[str]:
     return os.listdir(directory) if os.path.isdir(directory) else []
 
 
-def _told(identity: str, records: Dict[str, Record]) -> Dict[str, Any]:
+def _recorded(identity: str, records: Dict[str, Record]) -> Dict[str, Any]:
     return {
         "identity": identity,
         "verified": {path: record.to_json() for path, record in records.items()},
@@ -286,7 +286,7 @@ def _convert(
         error = _quantise(config, layers, layer)
         record = _pack(config, layers, layer)
         records[_file(layer)] = record
-        write_json(_journal(config.directory), _told(identity, records))
+        write_json(_journal(config.directory), _recorded(identity, records))
         progress.add(size)
         progress.say(f"layer {layer}: {human(record.size)}, relative error {error}")
 
@@ -330,7 +330,7 @@ def _quantise(config: Config, layers: Layers, layer: int) -> float:
         env=os.environ,
         capture_stderr=False,  # the journal of our own unit has it as it comes
     )
-    told = _last(ended.stdout)
+    report = _last(ended.stdout)
     if ended.returncode < 0:
         raise HostError(
             f"layer {layer}: kt-kernel was killed by signal {-ended.returncode}: 9 is for want of "
@@ -339,13 +339,13 @@ def _quantise(config: Config, layers: Layers, layer: int) -> float:
             retryable=True,
         )
     # What is no number is no smaller one either.
-    if ended.returncode != 0 or not told.get("relative_error", 1.0) < 1.0:
+    if ended.returncode != 0 or not report.get("relative_error", 1.0) < 1.0:
         raise HostError(
             f"layer {layer}: kt-kernel did not convert it (exit status {ended.returncode}, "
-            f"{told or 'nothing said'})",
+            f"{report or 'no output'})",
             "read what it wrote: journalctl -u kimi-convert",
         )
-    return float(told["relative_error"])
+    return float(report["relative_error"])
 
 
 def _last(text: str) -> Dict[str, Any]:
@@ -357,7 +357,7 @@ def _last(text: str) -> Dict[str, Any]:
 
 
 def _pack(config: Config, layers: Layers, layer: int) -> Record:
-    """Make one file of what kt-kernel wrote for a layer, by the names that its loader asks for."""
+    """Make one file of what kt-kernel wrote for a layer, with the names that its loader reads."""
     scratch = _scratch(config.directory)
     made = os.path.join(scratch, f"_layer_{layer}")
     parts: List[tensor_files.Part] = []
@@ -389,7 +389,7 @@ def _pack(config: Config, layers: Layers, layer: int) -> Record:
 
 
 def _finish(directory: str, records: Dict[str, Record], identity: str) -> Manifest:
-    """Write down the manifest, and the mark as the last thing."""
+    """Write the manifest, then the mark as the last thing."""
     entries = [Entry(path, r.size, r.sha256) for path, r in sorted(records.items())]
     manifest = Manifest(entries, source=identity)
     write_json(os.path.join(directory, manifests.NAME), manifest.to_json())
@@ -442,7 +442,7 @@ def main(argv: List[str]) -> int:
             )
         return 0
 
-    return carry_out(
+    return run_job(
         "convert",
         lambda: Config.load(options.config),
         lambda config: None if options.check else config.progress,

@@ -1,4 +1,4 @@
-"""`kt-prove`: make a KTransformers environment whole and show that it computes on this machine.
+"""`kt-prove`: complete a KTransformers environment and prove that it computes on this machine.
 
 The environment's own Python runs this, as the user that serves: its packages are imported by name
 when they are needed, and nothing of them is needed to read this module. Without it the first start
@@ -25,9 +25,9 @@ _EXPERTS, _TOP_K, _HIDDEN, _WIDTH, _TOKENS = 8, 2, 512, 256, 3
 
 
 def main(argv: List[str]) -> int:
-    """Check the packages' origin, assemble the kernels, compute a layer; tell it in JSON."""
+    """Check the packages' origin, assemble the kernels, compute a layer; print JSON."""
     del argv
-    refuse_strangers({str(d.metadata["Name"]).lower() for d in metadata.distributions()})
+    refuse_stock_sglang({str(d.metadata["Name"]).lower() for d in metadata.distributions()})
     directory = assemble()
     variant, kernel, error = layer()
     if not error <= _BOUND:
@@ -35,13 +35,13 @@ def main(argv: List[str]) -> int:
             f"kt-kernel's {kernel} ({variant}) computes wrongly on this CPU: relative error "
             f"{error:.4f}, expected at most {_BOUND}"
         )
-    told = {"variant": variant, "kernel": kernel, "error": round(error, 5), "cuda": directory}
-    print(json.dumps(told), flush=True)
+    result = {"variant": variant, "kernel": kernel, "error": round(error, 5), "cuda": directory}
+    print(json.dumps(result), flush=True)
     # The kernel's threads may not let the interpreter end.
     os._exit(0)
 
 
-def refuse_strangers(names: set[str]) -> None:
+def refuse_stock_sglang(names: set[str]) -> None:
     """Refuse a stock sglang: it has the same modules, and no kt-kernel in them."""
     if "sglang" in names or "sglang-kt" not in names:
         found = ", ".join(sorted(n for n in names if n.startswith("sglang"))) or "none"
@@ -49,9 +49,9 @@ def refuse_strangers(names: set[str]) -> None:
 
 
 def assemble() -> str:
-    """Put the CUDA kernels together from their wheels; returns the directory.
+    """Assemble the CUDA kernels from their wheels; returns the directory.
 
-    SGL_KERNEL_KT_CACHE_DIR says where. The server verifies them at each start, and wants that
+    SGL_KERNEL_KT_CACHE_DIR names it. The server verifies them at each start, and wants that
     directory writable with 4 GB free even then.
     """
     # As a bare package: importing it would want libcuda.

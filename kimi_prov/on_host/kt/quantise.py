@@ -2,7 +2,7 @@
 
 The engine's own Python runs this, in a process for each layer: the kernel never gives a layer's
 memory back. Reads a job in JSON from standard input and leaves kt-kernel's files below its
-`scratch`; the last line of standard output tells the relative error of the layer, in JSON.
+`scratch`; the last line of standard output has the relative error of the layer, in JSON.
 """
 
 from __future__ import annotations

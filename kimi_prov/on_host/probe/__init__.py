@@ -1,1 +1,1 @@
-"""What a machine is: read-only."""
+"""Describe the machine; change nothing."""

@@ -1,4 +1,4 @@
-"""AMD's graphics processors: the kernel's files, with names from amd-smi or rocm-smi."""
+"""AMD GPUs: the kernel's files, with names from amd-smi or rocm-smi."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def gpus(machine: Machine) -> List[Dict[str, Any]]:
             }
         )
     if any(gpu["model"] is None for gpu in found):
-        _name(found, _told(machine))
+        _name(found, _market_names(machine))
     return found
 
 
@@ -75,8 +75,8 @@ def generation(speed: Optional[str]) -> Optional[int]:
         return None
 
 
-def _told(machine: Machine) -> Dict[str, str]:
-    """Address on the bus to name."""
+def _market_names(machine: Machine) -> Dict[str, str]:
+    """Return GPU names by PCI address."""
     return by_amd_smi(machine.run(["amd-smi", "static", "--asic", "--bus", "--json"], 20)) or (
         by_rocm_smi(machine.run(["rocm-smi", "--showproductname", "--showbus", "--json"], 20))
     )
@@ -89,7 +89,7 @@ def by_amd_smi(text: Optional[str]) -> Dict[str, str]:
     found = {}
     for row in rows if isinstance(rows, list) else []:
         try:
-            if _telling(row["asic"]["market_name"]):
+            if _is_market_name(row["asic"]["market_name"]):
                 found[str(row["bus"]["bdf"]).lower()] = str(row["asic"]["market_name"])
         except (KeyError, TypeError):
             continue
@@ -103,15 +103,15 @@ def by_rocm_smi(text: Optional[str]) -> Dict[str, str]:
     for row in document.values() if isinstance(document, dict) else ():
         if isinstance(row, dict):
             names = (row.get(key) for key in ("Device Name", "Card Series", "Card series"))
-            name = next((name for name in names if _telling(name)), None)
+            name = next((name for name in names if _is_market_name(name)), None)
             bus = str(row.get("PCI Bus") or "").split()
             if name and bus:
                 found[bus[0].lower()] = str(name)
     return found
 
 
-def _telling(name: object) -> bool:
-    """Whether a tool named the card: it writes N/A, or the device's number, where it cannot."""
+def _is_market_name(name: object) -> bool:
+    """Whether this is a real name: the tools print N/A or the device id where they have none."""
     return isinstance(name, str) and name not in ("", "N/A") and not name.startswith("0x")
 
 

@@ -13,10 +13,10 @@ _TILE_DATA = 1 << 18
 
 
 def permission() -> Optional[bool]:
-    """Return what the kernel supports of the tiles' state; None where it cannot be asked.
+    """Return what the kernel supports of the tiles' state; None where the call is not available.
 
-    Only asked, not requested: a request would stay with this process. The processor may list AMX
-    while the kernel (before 5.16) or the hypervisor does not hand its state out.
+    Queries and does not request: a permission would stay with this process. The processor may
+    list AMX while the kernel (before 5.16) or the hypervisor does not grant it.
     """
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         return None

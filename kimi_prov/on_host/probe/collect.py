@@ -70,7 +70,7 @@ def collect(machine: Machine) -> Dict[str, Any]:
 
 
 def described(machine: Machine, *, timed: bool) -> Dict[str, Any]:
-    """Collect the facts, and what was measured where it is asked for."""
+    """Collect the facts, and measurements where requested."""
     facts = collect(machine)
     if timed:
         from kimi_prov.on_host.probe import measure  # noqa: PLC0415  (only who measures pays for it)

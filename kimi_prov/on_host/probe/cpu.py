@@ -16,7 +16,7 @@ from kimi_prov.on_host.system.machine import Machine, fields
 if TYPE_CHECKING:
     from types import ModuleType
 
-# What engines and weight formats ask for, by the kernel's own names.
+# What engines and weight formats require, by the kernel's names.
 ISA = (
     "sse4_2",
     "avx",
@@ -131,7 +131,7 @@ def by_cpuinfo(machine: Machine) -> Dict[str, Any]:
     try:
         with _quick_cpuinfo() as cpuinfo:
             read: Dict[str, Any] = cpuinfo.get_cpu_info()
-    except Exception:  # noqa: BLE001  (the kernel's own file has told what is needed)
+    except Exception:  # noqa: BLE001  (/proc/cpuinfo has what is needed)
         return {}
     found = {
         "model": read.get("brand_raw"),
@@ -148,7 +148,7 @@ def by_cpuinfo(machine: Machine) -> Dict[str, Any]:
 def _quick_cpuinfo() -> Iterator[ModuleType]:
     """Keep py-cpuinfo in this process and from timing the processor, which takes over a second.
 
-    It starts its own file anew unless `sys.frozen` says that the program is a bundle, in which no
+    It starts its own file again unless `sys.frozen` says that the program is a bundle, in which no
     such file exists: so is a zipapp.
     """
     from cpuinfo import cpuinfo  # noqa: PLC0415  (bundled in the zipapp; may be missing)
@@ -190,7 +190,7 @@ def _available(sizes: Dict[str, str]) -> Optional[int]:
 
 
 def numa(machine: Machine) -> Dict[str, Any]:
-    """NUMA nodes that have memory or CPUs; an empty list where the kernel tells of none."""
+    """NUMA nodes that have memory or CPUs; an empty list where the kernel lists none."""
     allowed = set(online_cpus(machine))
     nodes = []
     for path in machine.glob(f"{_NODE}/node[0-9]*"):
@@ -218,7 +218,7 @@ def numa(machine: Machine) -> Dict[str, Any]:
 
 
 def _grows(machine: Machine, nodes: List[Dict[str, Any]]) -> Optional[bool]:
-    """Whether the nodes show far less than the whole: a virtual machine that is given memory."""
+    """Whether the nodes show far less than the total: a virtual machine with ballooned memory."""
     total = _kilobytes(fields(machine.read("/proc/meminfo"), ":").get("MemTotal"))
     shown = [node["memory_total_bytes"] for node in nodes]
     if not total or not shown or None in shown:
@@ -231,7 +231,7 @@ def clusters(
 ) -> Dict[str, Optional[int]]:
     """Nodes with CPUs for each socket, and what the firmware calls that: Intel's SNC, AMD's NPS.
 
-    The nodes of a virtual machine are its maker's choice and tell nothing about the firmware.
+    The nodes of a virtual machine are its hypervisor's choice and say nothing about the firmware.
     """
     with_cpus = [p for p in machine.glob(f"{_NODE}/node[0-9]*") if machine.read(f"{p}/cpulist")]
     even = bool(sockets and with_cpus and len(with_cpus) % sockets == 0)
@@ -245,7 +245,7 @@ def clusters(
 
 
 def design(vendor: Optional[str], family: Optional[int], model: Optional[int]) -> Optional[str]:
-    """Return the microarchitecture by the numbers that every processor tells."""
+    """Return the microarchitecture by vendor, family and model number."""
     if family is None or model is None:
         return None
     for maker, number, first, last, name in _DESIGNS:
@@ -278,7 +278,7 @@ def caches(machine: Machine, threads: int) -> Optional[Dict[str, Optional[int]]]
 
 
 def listed(machine: Machine) -> Dict[str, str]:
-    """Read `lscpu -J`: the name of a line to its value; empty where it is not to be had."""
+    """Read `lscpu -J`: values by name; empty where lscpu is not available."""
     try:
         rows = json.loads(machine.run(["lscpu", "-J"]) or "{}")["lscpu"]
         return {str(row["field"]).rstrip(":"): str(row["data"]) for row in rows}

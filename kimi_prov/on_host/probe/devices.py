@@ -14,7 +14,7 @@ _RATE = re.compile(r"([\d.]+) Gb/sec")
 
 
 def disks(machine: Machine) -> List[Dict[str, Any]]:
-    """Disks with their kind and size; how fast they read only a measurement tells."""
+    """Disks with their kind and size; only a measurement gives their speed."""
     found = []
     for path in machine.glob("/sys/block/*"):
         name = path.rsplit("/", 1)[1]
@@ -35,7 +35,7 @@ def disks(machine: Machine) -> List[Dict[str, Any]]:
 
 
 def _kind(name: str, rotational: Optional[int]) -> Optional[str]:
-    """Tell nvme, ssd, hdd and virtual apart: a virtual disk says of itself what its host likes."""
+    """Return nvme, ssd, hdd or virtual; a virtual disk's own report is not reliable."""
     if name.startswith("nvme"):
         return "nvme"
     if name.startswith(("vd", "xvd")):

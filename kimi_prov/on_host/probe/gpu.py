@@ -1,4 +1,4 @@
-"""Graphics processors: what is on the bus, and what the makers' drivers say of them."""
+"""GPUs: the devices on the PCI bus, and what their drivers report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib
 _MODULE_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
 # Without the persistence mode each call wakes every card first.
 _PATIENCE_S = 60.0
-_ASKED = {
+_COMMANDS = {
     "query": ["nvidia-smi", "-q", "-x"],
     "table": [
         "nvidia-smi",
@@ -38,7 +38,7 @@ _ASKED = {
 
 
 class Nvidia:
-    """All that NVIDIA's tools and files tell, asked once and side by side."""
+    """The output of NVIDIA's tools and files, each read once, in parallel."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -48,13 +48,13 @@ class Nvidia:
         self._served = machine.exists("/proc/driver/nvidia")
         # In a container the tool may answer where the driver's files are not shown.
         self._asks = self._served or machine.which("nvidia-smi") is not None
-        self._said: Dict[str, Optional[str]] = {}
+        self._output: Dict[str, Optional[str]] = {}
         self._query: Optional[Dict[str, Any]] = None
         if self.cards or self._asks:
-            with ThreadPoolExecutor(len(_ASKED)) as pool:
-                self._said = dict(zip(_ASKED, pool.map(self._ask, _ASKED)))
-        self._query = nvidia_smi.query(self._said.get("query"))
-        self._topology = nvidia_smi.topology(self._said.get("topology"))
+            with ThreadPoolExecutor(len(_COMMANDS)) as pool:
+                self._output = dict(zip(_COMMANDS, pool.map(self._ask, _COMMANDS)))
+        self._query = nvidia_smi.query(self._output.get("query"))
+        self._topology = nvidia_smi.topology(self._output.get("topology"))
 
     @property
     def present(self) -> bool:
@@ -64,18 +64,20 @@ class Nvidia:
     def _ask(self, what: str) -> Optional[str]:
         if what != "modinfo" and not self._asks:
             return None
-        return self._machine.run(_ASKED[what], timeout_s=_PATIENCE_S)
+        return self._machine.run(_COMMANDS[what], timeout_s=_PATIENCE_S)
 
     def gpus(self) -> List[Dict[str, Any]]:
         """One row for each GPU that the driver serves; memory in bytes."""
-        rows = nvidia_smi.table(self._said.get("table"), list(nvidia_smi.COLUMNS))
+        rows = nvidia_smi.table(self._output.get("table"), list(nvidia_smi.COLUMNS))
         found: List[Dict[str, Any]] = list((self._query or {}).get("gpus") or [])
         if not found:
             found = [nvidia_smi.listed(row) for row in rows]
-        told = {int(row["index"]): nvidia_smi.capability(row.get("compute_cap")) for row in rows}
+        by_index = {
+            int(row["index"]): nvidia_smi.capability(row.get("compute_cap")) for row in rows
+        }
         near = (self._topology or {}).get("near") or []
         for number, gpu in enumerate(found):
-            gpu["compute_capability"] = gpu["compute_capability"] or told.get(gpu["index"])
+            gpu["compute_capability"] = gpu["compute_capability"] or by_index.get(gpu["index"])
             gpu["numa_node"] = self._node(gpu.get("pci"))
             if number < len(near):
                 gpu["cpus"] = near[number]["cpus"]
@@ -96,7 +98,7 @@ class Nvidia:
         if not self.present:
             return None
         loaded = nvidia_smi.module(self.version)
-        installed = fields(self._said.get("modinfo"), ":")
+        installed = fields(self._output.get("modinfo"), ":")
         matrix = (self._topology or {}).get("matrix")
         return {
             "pci_devices": len(self.cards) or len(gpus),
@@ -104,7 +106,7 @@ class Nvidia:
                 (self._machine.read(f"{path}/device") or "").replace("0x", "")
                 for path in self.cards
             ],
-            # nvidia-smi repeats what the kernel's module told it.
+            # nvidia-smi repeats what the kernel's module reports.
             "driver_loaded": loaded["version"] or (self._query or {}).get("driver"),
             "driver_installed": installed.get("version"),
             "open_module": _open(loaded["open"], installed.get("license")),
@@ -123,15 +125,15 @@ class Nvidia:
         }
 
     def _nvlink(self, matrix: Optional[List[List[Optional[int]]]]) -> Optional[Dict[str, Any]]:
-        told = nvidia_smi.links(self._said.get("links"))
-        if matrix is None and told is None:
+        reported = nvidia_smi.links(self._output.get("links"))
+        if matrix is None and reported is None:
             return None
         counted = [max((cell or 0 for cell in line), default=0) for line in matrix or []]
         return {
             "matrix": matrix,
             "paths": (self._topology or {}).get("paths"),
-            "links_per_gpu": [row["links"] for row in told] if told else counted,
-            "link_bytes_per_s": told[0]["bytes_per_s"] if told else None,
+            "links_per_gpu": [row["links"] for row in reported] if reported else counted,
+            "link_bytes_per_s": reported[0]["bytes_per_s"] if reported else None,
         }
 
     def _libraries(self) -> Dict[str, Optional[str]]:
@@ -166,8 +168,8 @@ def _open(loaded: Optional[bool], licence: Optional[str]) -> Optional[bool]:
 def _enrolled(machine: Machine) -> Optional[bool]:
     """Whether the firmware knows the key that modules built here are signed with."""
     key = next((path for path in _MODULE_KEYS if machine.exists(path)), None)
-    said = machine.run(["mokutil", "--test-key", key]) if key else None
-    return "already enrolled" in said if said else None
+    output = machine.run(["mokutil", "--test-key", key]) if key else None
+    return "already enrolled" in output if output else None
 
 
 def _fabric_manager(

@@ -1,4 +1,4 @@
-"""What of ours is on the machine already."""
+"""What kimi-prov has installed on the machine already."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID
 
 
 def units(machine: Machine) -> Dict[str, Dict[str, str]]:
-    """State of our units and of firewalld: name to the properties that systemd tells."""
+    """State of our units and of firewalld: systemd's properties by unit name."""
     text = machine.run(systemd.question(_UNITS, _PROPERTIES))
     return {
         name: row
@@ -46,7 +46,7 @@ def units(machine: Machine) -> Dict[str, Dict[str, str]]:
 
 
 def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
-    """Engines, models, plan and program of ours; null where we may not look."""
+    """Engines, models, plan and program of ours; null where access is denied."""
     return {
         "plan_sha256": _sha256(machine, paths.PLAN),
         "target_sha256": _sha256(machine, paths.ZIPAPP),
@@ -82,11 +82,11 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
 
 
 def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
-    """Tell what each running engine depends on; null where that is not known any more.
+    """Return what each running engine depends on; null where that is no longer known.
 
     An engine whose process we may not look at is left out.
     """
-    places = started.Places(machine.root or "/")
+    places = started.UnitPaths(machine.root or "/")
     found: Dict[str, Any] = {}
     for unit, row in sorted(states.items()):
         if unit.startswith("kimi-serve@") and started.pid_of(row) != "0":
@@ -98,7 +98,7 @@ def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, A
 
 
 def _kept(machine: Machine, path: str) -> Optional[Dict[str, Any]]:
-    """Read what an apply kept of what it found or did; None where there is nothing."""
+    """Read a record of an earlier apply; None where there is none."""
     try:
         found = json.loads(machine.read(path) or "null")
     except ValueError:
@@ -142,7 +142,7 @@ def _sha256(machine: Machine, path: str) -> Optional[str]:
 
 
 def _file(machine: Machine, path: str) -> Optional[Dict[str, str]]:
-    """Tell content, owner and mode of a regular file; None for anything else, or none at all."""
+    """Return content, owner and mode of a regular file; None for anything else, or none at all."""
     try:
         descriptor = os.open(machine.path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:

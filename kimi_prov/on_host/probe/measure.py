@@ -24,7 +24,7 @@ from kimi_prov.on_host.system.process import run as run_program
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
 
-# Processes that want to run, for each core, from which on a measurement tells of them instead.
+# Processes that want to run, for each core, above which a measurement would measure them instead.
 _BUSY = 0.5
 _COMPILERS = ("cc", "gcc", "clang")
 _READING_S = 1.0
@@ -56,15 +56,15 @@ def measured(machine: Machine, facts: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def is_busy(load: float, facts: Dict[str, Any]) -> bool:
-    """Whether so many processes want to run that a measurement tells of them instead."""
+    """Whether so many processes want to run that they would distort a measurement."""
     cores = facts["cpu"]["cores"] or facts["cpu"]["threads"] or 1
     return bool(load > _BUSY * cores)
 
 
 def apply(facts: Dict[str, Any], found: Dict[str, Any]) -> None:
-    """Put what was measured where the planner looks: it outranks what the catalogue says.
+    """Write measurements to the keys that the planner reads: they override the catalogue.
 
-    What was measured beside other work is told under `measured` alone.
+    What was measured beside other work is reported under `measured` alone.
     """
     facts["measured"] = found
     if found["busy"]:
@@ -151,7 +151,7 @@ def sha256() -> Dict[str, Any]:
 def disk(facts: Dict[str, Any]) -> Dict[str, Any]:
     """Read from end to end, past the page cache: a model's file, else the disk, else a large file.
 
-    The disk of the weights is meant; where only another file can be read, `path` tells.
+    The disk of the weights is meant; where only another file can be read, `path` names it.
     """
     reason = "no file of 64 MiB or more can be read here, and the disk only by root"
     for path in _candidates(facts):

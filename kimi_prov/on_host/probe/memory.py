@@ -1,4 +1,4 @@
-"""Memory: sizes that the kernel tells, and the modules that the firmware tells root of."""
+"""Memory: sizes from the kernel; modules from the firmware, which only root can read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNLIMITED = 1 << 60
 # How boards name the place of a module: by node and channel (`P0 CHANNEL A`,
 # `P1_Node1_Channel0_Dimm0`), by processor, letter of the channel and number of the slot on it
 # (`P1-DIMMA1`, `CPU0_A0`), by the slot's number before the letter (`PROC 1 DIMM 1D`), or, with one
-# processor, by letter and number alone (`DIMM_A1`). `PROC 1 DIMM 1` and `A1` tell no channel.
+# processor, by letter and number alone (`DIMM_A1`). `PROC 1 DIMM 1` and `A1` name no channel.
 _NAMES = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -76,7 +76,7 @@ def memory(machine: Machine, shm_bytes: Optional[int]) -> Dict[str, Any]:
 
 
 def modules(text: Optional[str]) -> Optional[List[Dict[str, Any]]]:
-    """Read `dmidecode -t 17`: every slot, an empty one with size 0. None where it tells nothing.
+    """Read `dmidecode -t 17`: every slot, an empty one with size 0. None where it has none.
 
     A virtual machine has a slot that is its whole memory and no speed: that is no module.
     """

@@ -23,9 +23,9 @@ def network(machine: Machine) -> Dict[str, Any]:
 
 
 def firewall(machine: Machine, units: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
-    """Which front end rules here; `units` as `probe_kimi.units` gives them.
+    """Which firewall front end is active; `units` as `installed.units` returns them.
 
-    ufw keeps no process, so its own switch tells; firewalld is a daemon, so its unit tells.
+    ufw has no process, so its configuration is read; firewalld is a daemon, so its unit is.
     """
     ufw = "absent"
     if machine.which("ufw"):

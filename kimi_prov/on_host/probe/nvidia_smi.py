@@ -1,4 +1,4 @@
-"""What NVIDIA's tools print, read: functions of text alone, for live machines and recordings."""
+"""Parse the output of NVIDIA's tools: functions of text alone, for live machines and recordings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERSION = re.compile(r"\s(\d{3,}\.\d+(?:\.\d+)*)\s")
 _ONLINE = ("Enabled", "Yes", "Active")
 _OFFLINE = ("Disabled", "No", "Not Active")
 
-# The columns that `--query-gpu` is asked for; only it tells the compute capability.
+# The columns of `--query-gpu`; only it has the compute capability.
 COLUMNS = ("index", "name", "memory.total", "uuid", "pci.bus_id", "compute_cap")
 
 
@@ -23,7 +23,7 @@ def query(text: Optional[str]) -> Optional[Dict[str, Any]]:
     """Read `nvidia-smi -q -x`: driver, CUDA and a row for each GPU; None where it is none."""
     if not text or "<nvidia_smi_log" not in text:
         return None
-    # The declaration of the document type names a file that nobody has.
+    # The document type declaration names a file that does not exist.
     body = text[text.index("<nvidia_smi_log") :]
     try:
         root = Xml.fromstring(body)  # noqa: S314  (no declarations left: nothing to expand)
@@ -89,7 +89,7 @@ def table(text: Optional[str], columns: Optional[List[str]] = None) -> List[Dict
 
 
 def listed(row: Dict[str, str]) -> Dict[str, Any]:
-    """Return a GPU as the table alone tells it, where the long form is not to be had."""
+    """Return a GPU from its row of the table, where the XML is not available."""
     name, size = row.get("name"), _mebibytes(row.get("memory.total"))
     return {
         "index": int(row["index"]),
@@ -196,7 +196,7 @@ def switched(
     """Whether a switch joins the GPUs' links; `bridges`: NVSwitch devices on the bus.
 
     A virtual machine is given the GPUs and not the switches: there the fabric's state, or links
-    from each to each of many, tell of them.
+    from each to each of many, indicate them.
     """
     if bridges or any(gpu.get("fabric_state") == "Completed" for gpu in gpus):
         return True

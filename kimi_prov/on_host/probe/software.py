@@ -1,4 +1,4 @@
-"""Packages that interest us, who may change them behind our back, and libraries in the way."""
+"""Packages of interest, automatic upgrades, and libraries that break NCCL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
 
-# The versions of these are told; a plan may ask only for packages in this list, and for those of
+# The versions of these are reported; a plan may read only packages in this list, and those of
 # another Python than the system's.
 PACKAGES = (
     "ca-certificates",

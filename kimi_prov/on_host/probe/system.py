@@ -28,7 +28,7 @@ _PLACES = ("/", "/etc", "/var", "/srv", paths.ROOT)
 
 
 def host(machine: Machine) -> Dict[str, Any]:
-    """Tell what runs here: distribution, kernel, C library, and what the machine itself runs in."""
+    """Return distribution, kernel, C library, and the virtualisation that the machine runs in."""
     release = fields(machine.read("/etc/os-release"), "=")
     version = re.search(r"systemd (\d+)", machine.run(["systemctl", "--version"]) or "")
     identity = machine.read("/etc/machine-id")
@@ -70,7 +70,7 @@ def _secure_boot(machine: Machine) -> Optional[bool]:
 
 
 def python(machine: Machine) -> Dict[str, Any]:
-    """Tell the Python that runs the probe, and the others that an engine could be installed for."""
+    """Return the Python that runs the probe, and others that an engine could be installed for."""
     others = [
         {"path": path, "version": path.rsplit("python", 1)[1]}
         for path in machine.glob("/usr/bin/python3.*")
@@ -94,7 +94,7 @@ def shm_bytes(machine: Machine) -> Optional[int]:
 
 
 def filesystems(machine: Machine) -> List[Dict[str, Any]]:
-    """Tell the file systems that the product writes to, each once, with the paths it holds."""
+    """Return the file systems that kimi-prov writes to, each once, with the paths on it."""
     mounts = _mounts(machine)
     if not mounts:
         return []
@@ -179,15 +179,15 @@ def _glibc(machine: Machine) -> Optional[str]:
 
 
 def _virtualization(machine: Machine, kind: str) -> Optional[str]:
-    told = machine.run(["systemd-detect-virt", kind])
-    if told is None and kind == "--vm":
+    reported = machine.run(["systemd-detect-virt", kind])
+    if reported is None and kind == "--vm":
         return _hypervisor(machine)
-    answer = (told or "").strip()
+    answer = (reported or "").strip()
     return answer if answer and answer != "none" else None
 
 
 def _hypervisor(machine: Machine) -> Optional[str]:
-    """Return who the processor's guest says it runs under, where systemd cannot be asked."""
+    """Return the hypervisor by lscpu, where systemd-detect-virt is not available."""
     first = fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
     if "hypervisor" not in first.get("flags", "").split():
         return None

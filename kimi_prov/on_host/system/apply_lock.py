@@ -1,7 +1,7 @@
-"""One apply at a time: a lock on the machine that says who holds it.
+"""One apply at a time: a lock on the machine that names its holder.
 
 `lock acquire HOLDER-JSON`, `lock take HOLDER-JSON RUN`, `lock release RUN`; each prints JSON. A
-lock that nobody renewed for two hours is free: its holder was cut off for good.
+lock that was not renewed for two hours is free: its holder has gone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, remove, write_json
 
-# Longer than any task of a play that does not ask the machine meanwhile: installing an engine.
+# Longer than any task that does not renew it meanwhile: installing an engine.
 STALE_S = 7200.0
 
 
@@ -37,7 +37,7 @@ def acquire(holder: Dict[str, Any], path: str = paths.APPLY_LOCK) -> Dict[str, A
 
 
 def take(holder: Dict[str, Any], run: str, path: str = paths.APPLY_LOCK) -> Dict[str, Any]:
-    """Take the lock over from `run`, of which the caller knows that it ended."""
+    """Take the lock over from `run`, which the caller knows to have ended."""
     with _alone(path):
         other, age = _current(path)
         if other is not None and other.get("run") != run:
@@ -47,7 +47,7 @@ def take(holder: Dict[str, Any], run: str, path: str = paths.APPLY_LOCK) -> Dict
 
 
 def release(run: str, path: str = paths.APPLY_LOCK) -> Dict[str, Any]:
-    """Give the lock back; another run's lock stays."""
+    """Release the lock; another run's lock stays."""
     with _alone(path):
         other, _ = _current(path)
         if other is not None and other.get("run") == run:
@@ -56,7 +56,7 @@ def release(run: str, path: str = paths.APPLY_LOCK) -> Dict[str, Any]:
 
 
 def renew(path: str = paths.APPLY_LOCK) -> None:
-    """Say that the holder lives. Called by what a running play asks of the machine meanwhile."""
+    """Renew the lock. Called by the subcommands that a running play calls meanwhile."""
     with contextlib.suppress(OSError):
         os.utime(path)
 

@@ -1,9 +1,9 @@
-"""`settled`: whether files, units and weights are already as the plan wants them, in one call.
+"""`settled`: whether files, units and weights are already converged, in one call.
 
 Reads {"files": {PATH: SHA256}, "units": [NAME], "weights": bool, "staged": bool, "converted": bool}
-from standard input. A role asks this first and does nothing more where the answer is yes: that is
-what makes a second apply quick. The subcommand keeps this name, for `apply --check` asks whatever
-version is installed.
+from standard input. A role calls this first and does nothing more where the answer is yes: that is
+what makes a second apply quick. The subcommand keeps its old name, because `apply --check` calls
+whatever version is installed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kimi_prov.on_host.weights import fetch, stage
 
 
 def main(argv: List[str]) -> int:
-    """Print {"settled", "differs"}: the first thing that is not as it should be, or null."""
+    """Print {"settled", "differs"}: the first thing that is not converged, or null."""
     del argv
     difference = differs(json.load(sys.stdin))
     return answer({"settled": difference is None, "differs": difference})
 
 
 def differs(wanted: Dict[str, Any]) -> Optional[str]:
-    """Name the first thing that is not as wanted."""
+    """Return the first thing that is not converged."""
     for path, sha256 in wanted.get("files", {}).items():
         if not _is(path, sha256):
             return str(path)
@@ -46,7 +46,7 @@ def differs(wanted: Dict[str, Any]) -> Optional[str]:
 
 
 def _unprepared(wanted: Dict[str, Any]) -> Optional[str]:
-    """Name the weights that are not as wanted: fetched, in memory, converted."""
+    """Return the weights that are not fetched, in memory or converted as planned."""
     try:
         if wanted.get("weights"):
             parts = fetch.Config.load(paths.WEIGHTS).parts()

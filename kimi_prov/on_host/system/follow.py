@@ -1,6 +1,6 @@
-"""`follow UNIT --progress FILE`: one JSON line on how a unit of ours is doing.
+"""`follow UNIT --progress FILE`: one JSON line with the state of one of our units.
 
-Everything that a watcher far away needs comes in one call: systemd's view, the job's own progress
+Everything that the control machine shows comes in one call: systemd's view, the job's own progress
 file when it is of this very run, and the journal's last lines once it has failed.
 """
 

@@ -1,4 +1,4 @@
-"""How a long job on the managed machine runs and ends: a unit of ours, followed by its progress."""
+"""Run a long job on the managed machine, with a progress file and an exit status."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from kimi_prov.on_host.system.progress import Progress
 Config = TypeVar("Config")
 
 
-def carry_out(
+def run_job(
     phase: str,
     load: Callable[[], Config],
-    told: Callable[[Config], Optional[str]],
+    progress_path: Callable[[Config], Optional[str]],
     work: Callable[[Config, Progress], int],
 ) -> int:
     """Load the configuration and do the work; the exit status, also of a job that failed.
 
-    `told` names the progress file, None for a job that nobody follows. An error is
+    `progress_path` returns the progress file, None for a job without one. An error is
     written to that file, and as one line to standard error.
     """
     progress = Progress(None, phase)
     try:
         config = load()
-        progress = Progress(told(config), phase)
+        progress = Progress(progress_path(config), phase)
         return work(config, progress)
     except (HostError, OSError) as error:
         failed = HostError.of_system(error) if isinstance(error, OSError) else error

@@ -17,14 +17,14 @@ _PATH = (
 
 
 class Machine:
-    """Files below `root` and the output of commands; what cannot be had is None, never a guess."""
+    """Files below `root` and the output of commands; None for what is not available."""
 
     def __init__(self, root: str = "/") -> None:
         self.root = root.rstrip("/")
 
     @property
     def live(self) -> bool:
-        """Whether this is the machine we stand on, so that system calls tell about it too."""
+        """Whether this is the running machine, so that system calls apply to it."""
         return not self.root
 
     def path(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs a program to its end, without a shell: what is missing or too slow is an exit status too."""
+"""Runs a program without a shell; a missing or too slow program is an exit status too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMED_OUT = 124
 
 
 class Unfinished(subprocess.CompletedProcess[str]):
-    """Stands for a program that did not run to its end; standard error says why."""
+    """The result of a program that did not run to its end; standard error has the reason."""
 
     def __init__(self, argv: Sequence[str], returncode: int, reason: str) -> None:
         super().__init__(list(argv), returncode, "", f"{argv[0]}: {reason}")

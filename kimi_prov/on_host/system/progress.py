@@ -1,4 +1,4 @@
-"""How far a long job is, in a small file that anybody may read while it runs."""
+"""Progress of a long job, in a small file that everybody may read while it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WINDOW_S = 10.0
 class Progress:
     """Counts bytes from many threads and writes the file at most twice a second.
 
-    `path` None keeps it silent (a check that nobody follows).
+    `path` None writes no file.
     """
 
     def __init__(self, path: Optional[str], phase: str, total_bytes: int = 0) -> None:
@@ -49,18 +49,18 @@ class Progress:
             self._thread.join()
 
     def restart(self) -> None:
-        """Count from nothing: what comes is a job of its own, with bytes and a rate of its own."""
+        """Start counting again: the next job has bytes and a rate of its own."""
         with self._lock:
             self._total = self._done = self._moved = 0
             self._samples = deque([(time.monotonic(), 0)])
 
     def expect(self, total_bytes: int) -> None:
-        """Say how many bytes the whole job has."""
+        """Set how many bytes the job has."""
         with self._lock:
             self._total = total_bytes
 
     def add(self, count: int, *, moved: bool = True) -> None:
-        """Count bytes done; `moved` False for what was there already and says nothing of speed.
+        """Count bytes done; `moved` False for what was there already and does not count as speed.
 
         A negative count takes back what turned out to be wrong.
         """
@@ -70,7 +70,7 @@ class Progress:
                 self._moved += count
 
     def say(self, line: str, *, log: bool = True) -> None:
-        """Tell what is happening now, for the one line under the bar, and for the journal."""
+        """Set the line under the bar, and write it to the journal."""
         with self._lock:
             self._line = line
         if log:
@@ -95,7 +95,7 @@ class Progress:
             self._write("running", None)
 
     def _rate(self) -> float:
-        """Bytes per second over the last seconds, so that a stall shows as one."""
+        """Bytes per second over the last seconds, so that a stall is visible."""
         now = time.monotonic()
         self._samples.append((now, self._moved))
         while len(self._samples) > 2 and now - self._samples[0][0] > _WINDOW_S:

@@ -1,4 +1,4 @@
-"""What systemd knows about our units."""
+"""Query and control our units through systemctl."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOISE = re.compile(
 
 
 def question(names: Iterable[str], properties: Iterable[str]) -> list[str]:
-    """Return the command that asks systemd for these properties; patterns may be names too."""
+    """Return the `systemctl show` command for these properties; names may be patterns."""
     return ["systemctl", "show", "--property=" + ",".join(["Id", *properties]), "--", *names]
 
 
@@ -47,7 +47,7 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
 
 def properties(names: Iterable[str], wanted: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Ask systemd for properties of units; without names there is nothing to ask."""
+    """Return properties of units; empty without names."""
     names = list(names)
     return parse(run(*question(names, wanted)).stdout) if names else {}
 
@@ -100,7 +100,7 @@ def control(verb: str, name: str) -> None:
 
 
 def systemctl(verb: str, *arguments: str) -> None:
-    """Run a verb of systemctl; raises HostError with what it said."""
+    """Run a verb of systemctl; raises HostError with its output."""
     done = run("systemctl", verb, *arguments, timeout=CHANGE_TIMEOUT_S)
     if done.returncode != 0:
         words = " ".join((verb, *arguments))
@@ -128,5 +128,5 @@ def cause(lines: list[str]) -> str:
         return plain(lines[-1]) if lines else "nothing in the journal"
     text = plain(lines[at[-1]])
     if "validation error" in text and at[-1] + 1 < len(lines):
-        text += ": " + plain(lines[at[-1] + 1])  # pydantic tells what is wrong on the next line
+        text += ": " + plain(lines[at[-1] + 1])  # pydantic names the error on the next line
     return text

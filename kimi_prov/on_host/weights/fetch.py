@@ -1,7 +1,7 @@
-"""`fetch`: bring the weights of the plan to this machine and leave them verified.
+"""`fetch`: download the weights of the plan to this machine and verify them.
 
     fetch [--config FILE]             do it; returns at once when the mark still holds
-    fetch [--config FILE] --check     only say whether it holds (exit 0) or not (exit 1)
+    fetch [--config FILE] --check     only report whether it holds (exit 0) or not (exit 1)
     fetch [--config FILE] --reverify  forget what was verified and hash every file again
 
 Runs as kimi-fetch.service. State is on the disk beside the files, so being killed at any moment
@@ -23,7 +23,7 @@ from kimi_prov.contract import paths
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.contract.sizes import files, human
 from kimi_prov.on_host.system.files import read_json, remove, size_of, write_json
-from kimi_prov.on_host.system.job import carry_out
+from kimi_prov.on_host.system.job import run_job
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.manifest import Manifest, Record
 from kimi_prov.on_host.weights.sources import DirectorySource, HubSource, Source, WebSource, masked
@@ -42,7 +42,7 @@ _MARGIN_SHARE = 0.01
 
 @dataclass(frozen=True)
 class Config:
-    """What the plan says about weights, as /etc/kimi/weights.json holds it."""
+    """The plan's settings for weights, from /etc/kimi/weights.json."""
 
     source: str
     directory: str
@@ -117,7 +117,7 @@ class Config:
                 self.stall_s,
             )
         raise HostError(
-            f"kimi_weights_source {masked(self.source)!r} is no address of weights",
+            f"kimi_weights_source {masked(self.source)!r} is not an address of weights",
             "name file:///directory, http(s)://host/path or hf://owner/repository@revision",
         )
 
@@ -163,7 +163,7 @@ def verified(config: Config) -> Optional[Manifest]:
 
 
 def run(config: Config, progress: Progress, distrust: Collection[str] = ()) -> Manifest:
-    """Make the directory hold the manifest's files, verified; return the manifest.
+    """Download and verify the manifest's files; return the manifest.
 
     `distrust` names files to hash again although nothing about them has changed. Raises
     HostError, with everything that has arrived kept.
@@ -180,9 +180,9 @@ def run(config: Config, progress: Progress, distrust: Collection[str] = ()) -> M
         transfer = Transfer(
             source, config.directory, progress, config.patience, contacted=journal.contacted
         )
-        manifest = _listed(config, source, transfer, journal)
+        manifest = _resolve_manifest(config, source, transfer, journal)
         tasks, trusted = _sort(config.directory, manifest, journal.records)
-        _tidy(config.directory, manifest)
+        _remove_stale(config.directory, manifest)
         require_room(config.directory, manifest, [task for task in tasks if not task.check])
         journal.contacted = journal.contacted or transfer.contacted
         journal.records = trusted
@@ -203,8 +203,10 @@ def _marked(root: str) -> Dict[str, Record]:
     return manifests.records_from(read_json(os.path.join(root, manifests.MARK)))
 
 
-def _listed(config: Config, source: Source, transfer: Transfer, journal: Journal) -> Manifest:
-    """Settle the manifest: the pinned one, held against the source's own where that is listed."""
+def _resolve_manifest(
+    config: Config, source: Source, transfer: Transfer, journal: Journal
+) -> Manifest:
+    """Return the manifest: the pinned one, compared with the source's listing where it has one."""
     if config.manifest is not None and not source.needs_listing:
         return config.manifest
     try:
@@ -233,7 +235,7 @@ def _listed(config: Config, source: Source, transfer: Transfer, journal: Journal
 def _sort(
     root: str, manifest: Manifest, records: Dict[str, Record]
 ) -> tuple[List[Task], Dict[str, Record]]:
-    """Part what has to be fetched or hashed from the records that still stand."""
+    """Separate what must be fetched or hashed from the records that are still valid."""
     tasks: List[Task] = []
     trusted: Dict[str, Record] = {}
     for entry in manifest.files:
@@ -246,8 +248,8 @@ def _sort(
     return tasks, trusted
 
 
-def _tidy(root: str, manifest: Manifest) -> None:
-    """Remove what an earlier manifest put here and this one does not name.
+def _remove_stale(root: str, manifest: Manifest) -> None:
+    """Remove files of an earlier manifest that this one does not name.
 
     Loaders take every shard that they find. Files that were never ours are left alone.
     """
@@ -295,7 +297,7 @@ def _expect(progress: Progress, root: str, manifest: Manifest, tasks: List[Task]
 
 
 def _finish(config: Config, manifest: Manifest, records: Dict[str, Record]) -> Manifest:
-    """Write down the manifest, and the mark as the last thing."""
+    """Write the manifest, then the mark as the last thing."""
     known = manifest.with_digests({path: record.sha256 for path, record in records.items()})
     known = Manifest(known.files, source=masked(config.source), revision=manifest.revision)
     root = config.directory
@@ -307,7 +309,7 @@ def _finish(config: Config, manifest: Manifest, records: Dict[str, Record]) -> M
 
 @contextmanager
 def _locked(root: str) -> Iterator[None]:
-    """Keep a second fetch off the directory; leave no empty directory behind a refusal."""
+    """Lock the directory against a second fetch; leave no empty directory after a refusal."""
     os.makedirs(root, mode=0o755, exist_ok=True)
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -334,11 +336,11 @@ def main(argv: List[str]) -> int:
         if options.check:
             return max(_report(verified(part), part.directory) for part in config.parts())
         with progress:
-            said = [_do(part, progress, reverify=options.reverify) for part in config.parts()]
-            progress.done("; ".join(said))
+            results = [_do(part, progress, reverify=options.reverify) for part in config.parts()]
+            progress.done("; ".join(results))
         return 0
 
-    return carry_out(
+    return run_job(
         "download",
         lambda: Config.load(options.config),
         lambda config: None if options.check else config.progress,
@@ -355,7 +357,7 @@ def _report(manifest: Optional[Manifest], root: str) -> int:
 
 
 def _do(config: Config, progress: Progress, *, reverify: bool) -> str:
-    """Fetch one part, counting from nothing; return what to say of it."""
+    """Fetch one part, with a progress of its own; return its result line."""
     progress.restart()
     distrust: List[str] = []
     if reverify:

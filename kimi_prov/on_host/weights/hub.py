@@ -1,4 +1,4 @@
-"""Ask the Hugging Face hub what a repository holds; runs in the environment that has the client.
+"""List a repository of the Hugging Face hub; runs in the environment that has huggingface_hub.
 
 Prints one JSON object: commit, files (path, size, digest, url) and the headers to send, or an
 error. It goes through a pipe: the headers may carry the token.
@@ -24,12 +24,12 @@ def main(argv: List[str]) -> int:
     except OSError as error:
         answer = _failed(HostError(f"the token file {argv[2]} cannot be read: {error.strerror}"))
     else:
-        answer = _asked(argv[0], argv[1], token)
+        answer = _answer(argv[0], argv[1], token)
     json.dump(answer, sys.stdout)
     return 0
 
 
-def _asked(repository: str, revision: str, token: Optional[str]) -> Dict[str, Any]:
+def _answer(repository: str, revision: str, token: Optional[str]) -> Dict[str, Any]:
     try:
         return describe(repository, revision, token)
     except Exception as error:  # noqa: BLE001  (its transport errors share no public base)
@@ -72,7 +72,7 @@ def explain(error: Exception, revision: str) -> Dict[str, Any]:
     known = {
         errors.GatedRepoError: HostError(
             "the hub gives this repository only to accounts that were granted access",
-            "ask for access on the hub, then set kimi_hf_token_file to a token of that account",
+            "request access on the hub, then set kimi_hf_token_file to a token of that account",
         ),
         errors.RevisionNotFoundError: HostError(
             f"the repository has no revision {revision}",

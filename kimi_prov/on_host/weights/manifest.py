@@ -1,4 +1,4 @@
-"""What a model directory must hold: each file's path, size and digest, and the mark that it does.
+"""Manifests: each file's path, size and digest; and the mark that a directory matches one.
 
 A manifest is pinned in the repository, taken from the source's own `kimi-manifest.json`, or made
 from the hub's metadata. The hub knows a SHA-256 only for its large files; for small ones it gives
@@ -40,17 +40,17 @@ class Entry:
     git_sha1: Optional[str] = None
 
     def hasher(self) -> Hasher:
-        """Start a digest that can say whether the bytes are these."""
+        """Start a digest that can check the bytes against this entry."""
         return Hasher(self)
 
     def key(self) -> str:
         """Name partial bytes so that it ties them to this file and this very content."""
-        told = f"{self.path}\0{self.size}\0{self.sha256 or self.git_sha1 or ''}"
-        return hashlib.sha256(told.encode()).hexdigest()
+        identity = f"{self.path}\0{self.size}\0{self.sha256 or self.git_sha1 or ''}"
+        return hashlib.sha256(identity.encode()).hexdigest()
 
 
 class Hasher:
-    """SHA-256 of the bytes given, and git's blob id where that is all the source told."""
+    """SHA-256 of the bytes given, and git's blob id where the source has no other."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
@@ -134,7 +134,7 @@ def _entry_json(entry: Entry) -> Dict[str, Any]:
 
 
 def parse(document: object, where: str) -> Manifest:
-    """Read a manifest, refusing what could write outside the directory or verify nothing.
+    """Parse a manifest; refuse paths outside the directory and files without a digest.
 
     `where` names the file or URL in the message. Raises HostError.
     """
@@ -245,7 +245,7 @@ def records_from(document: object) -> Dict[str, Record]:
 
 
 def write_mark(root: str, manifest: Manifest, records: Dict[str, Record]) -> None:
-    """Say that the directory holds the manifest's files, verified. The last thing written."""
+    """Write the mark that the directory holds the manifest's files, verified. Call it last."""
     write_json(
         os.path.join(root, MARK),
         {
@@ -271,7 +271,7 @@ def mark_holds(root: str, manifest: Manifest) -> bool:
 
 
 def main(argv: List[str]) -> int:
-    """`manifest DIR`: print the manifest of a directory, to be pinned or laid beside it."""
+    """`manifest DIR`: print the manifest of a directory, to be pinned or put beside it."""
     if len(argv) != 1 or not os.path.isdir(argv[0]):
         raise HostError("usage: manifest DIRECTORY")
     rows = []

@@ -49,7 +49,7 @@ class Stream:
         return self._raw.read1(limit)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._raw.close()
 
 
@@ -120,7 +120,7 @@ class DirectorySource(Source):
 
 
 class _Unbuffered:
-    """A raw file under the one method that `Stream` asks for."""
+    """A raw file with the one method that `Stream` needs."""
 
     def __init__(self, raw: io.FileIO) -> None:
         self._raw = raw
@@ -156,7 +156,7 @@ class WebSource(Source):
         except MissingError:
             raise HostError(
                 f"{masked(url)}: there is no such file",
-                f"lay a {manifests.NAME} beside the weights (`kimi-target.pyz manifest DIR` prints "
+                f"put a {manifests.NAME} beside the weights (`kimi-target.pyz manifest DIR` prints "
                 "one) or set kimi_weights_manifest",
             ) from None
         try:
@@ -207,7 +207,7 @@ class HubSource(Source):
         self._headers: Dict[str, str] = {}
 
     def listing(self, _revision: Optional[str]) -> Manifest:
-        """List files, digests and addresses at one commit, as the hub tells them."""
+        """List files, digests and addresses at one commit, as the hub lists them."""
         answer = self._ask(_revision or self._revision)
         self._urls = {row["path"]: row["url"] for row in answer["files"]}
         self._headers = answer["headers"]
@@ -263,7 +263,7 @@ class HubSource(Source):
 
 
 class BusyError(HostError):
-    """The server is there and cannot serve just now."""
+    """The server answers and is busy; retryable."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retryable=True)
@@ -363,13 +363,13 @@ def masked(url: str) -> str:
 
 
 def _http_error(error: urllib.error.HTTPError, asked: str) -> HostError:
-    """Judge an HTTP status: wait, or tell a person."""
+    """Turn an HTTP status into an error: retryable, or one that needs a person."""
     where = masked(asked)
     answered = error.url or asked
     if error.code in _BUSY:
         return BusyError(f"{where}: the server answered {error.code}")
     if error.code in (401, 403) and _origin(answered) != _origin(asked):
-        # a signed address behind a redirect runs out in time; asking again gives a new one
+        # a signed address behind a redirect runs out in time; another request gives a new one
         return HostError(
             f"{where}: the redirect to {_host(answered)} was refused ({error.code})",
             retryable=True,
@@ -399,7 +399,7 @@ def _other_size(where: str, size: int, entry: Entry) -> str:
 
 
 def _extent(response: http.client.HTTPResponse) -> Tuple[int, Optional[int]]:
-    """First byte of the body and size of the whole file, as far as the server says."""
+    """First byte of the body and size of the file, as far as the server reports them."""
     if response.status == 206:
         unit, _, rest = (response.headers.get("Content-Range") or "").partition(" ")
         span, _, total = rest.partition("/")

@@ -1,7 +1,7 @@
 """`stage`: fill the RAM disk with verified weights, or read them into the page cache.
 
     stage [--config FILE]           copy and hash in one pass; without a target only read and hash
-    stage [--config FILE] --check   only say whether the RAM disk holds the weights (exit 0, 1)
+    stage [--config FILE] --check   only report whether the RAM disk holds the weights (exit 0, 1)
 
 Runs as kimi-stage.service or kimi-warm.service, at every boot, before the engine. A file whose
 bytes on the disk are no longer the manifest's is fetched again, alone, and then staged.
@@ -21,7 +21,7 @@ from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.contract.sizes import files, human
 from kimi_prov.on_host.system.files import read_json, remove, write_json
-from kimi_prov.on_host.system.job import carry_out
+from kimi_prov.on_host.system.job import run_job
 from kimi_prov.on_host.system.progress import Progress
 from kimi_prov.on_host.weights import fetch
 from kimi_prov.on_host.weights import manifest as manifests
@@ -35,7 +35,7 @@ _MARGIN_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Config:
-    """What the plan says about staging, as /etc/kimi/stage.json holds it."""
+    """The plan's settings for staging, from /etc/kimi/stage.json."""
 
     weights: fetch.Config
     target: Optional[str]
@@ -149,7 +149,7 @@ def _write_all(descriptor: int, view: memoryview) -> None:
 
 
 def run(config: Config, progress: Progress) -> Manifest:
-    """Stage (or warm) the verified weights; repair what the disk has lost. Raises HostError."""
+    """Stage (or warm) the verified weights; fetch corrupted files again. Raises HostError."""
     manifest = fetch.run(config.weights, Progress(config.weights.progress, "download"))
     progress.expect(manifest.total_bytes)
     source, target = config.weights.directory, config.target
@@ -200,7 +200,7 @@ def staged(config: Config, manifest: Manifest) -> bool:
 
 
 def _prepare(config: Config, target: str, manifest: Manifest) -> Dict[str, Record]:
-    """Clear the RAM disk of what is not these files; refuse where they would not fit."""
+    """Remove other files from the RAM disk; refuse where these would not fit."""
     mount = config.mount or target
     if not os.path.ismount(mount):
         raise HostError(
@@ -256,7 +256,7 @@ def main(argv: List[str]) -> int:
             )
         return 0
 
-    return carry_out(
+    return run_job(
         "stage",
         lambda: Config.load(options.config),
         lambda config: None if options.check else config.progress,

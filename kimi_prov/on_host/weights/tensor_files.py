@@ -1,4 +1,4 @@
-"""Safetensors files with the standard library alone: what is in one, and one made of raw files.
+"""Read and write safetensors files with the standard library alone.
 
 A file is eight bytes of length, that many of JSON (each tensor's type, shape and place), the data.
 """
@@ -43,7 +43,7 @@ def header(path: str) -> Dict[str, Dict[str, Any]]:
             return {name: dict(row) for name, row in document.items() if name != "__metadata__"}
     except (struct.error, ValueError, AttributeError, TypeError):
         raise HostError(
-            f"{path}: is no safetensors file",
+            f"{path}: is not a safetensors file",
             "hash the weights again: set weights_reverify",
         ) from None
 

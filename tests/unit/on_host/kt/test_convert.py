@@ -293,4 +293,4 @@ def test_what_is_no_tensor_file_is_named(
     with pytest.raises(SystemExit) as ended:
         convert.main(["--made-for", "1", str(machine.result)])
     told = f"{ended.value.code} {capsys.readouterr().err}"
-    assert "layer-00001.safetensors: is no safetensors file" in told
+    assert "layer-00001.safetensors: is not a safetensors file" in told

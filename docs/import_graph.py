@@ -1,35 +1,34 @@
-"""Which module of the package imports which: read from the source, type-only imports included."""
+"""Which module of kimi_prov imports which, and the layers that these imports must keep to.
+
+Read from the source, imports for types alone included. docs/picture.py draws it;
+tests/unit/test_import_directions.py holds it.
+"""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import kimi_prov
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-PACKAGE = Path(kimi_prov.__file__).parent
-# Packages that run elsewhere; nothing here imports them.
-_ELSEWHERE = "engine_plugins"
+PACKAGE = Path(__file__).resolve().parent.parent / "kimi_prov"
+# Runs inside an engine's environment; nothing imports it.
+_SEPARATE = "engine_plugins"
 
-# From the ground up: a module imports from its own floor and from those before it in this list.
-FLOORS = (
-    ("schemas",),
-    ("contract",),
-    ("errors", "user_dirs"),
-    ("on_host",),
-    ("catalog",),
-    ("packaging",),
-    ("facts",),
-    ("planner",),
-    ("report",),
-    ("runner",),
+# Lowest first. A module imports from its own package and from the packages of lower layers.
+LAYERS = (
+    ("contract", "errors", "schemas", "user_dirs"),
+    ("catalog", "on_host", "packaging"),
+    ("facts", "lab", "runner"),
+    ("console", "planner", "report"),
     ("acceptance",),
-    ("ansible",),
-    ("lab",),
-    ("console",),
-    ("commands",),
+    ("ansible", "commands"),
     ("cli",),
 )
+
+Graph = dict[str, set[str]]
 
 
 def modules(package: Path = PACKAGE) -> dict[str, Path]:
@@ -37,16 +36,30 @@ def modules(package: Path = PACKAGE) -> dict[str, Path]:
     found = {}
     for file in sorted(package.rglob("*.py")):
         parts = file.relative_to(package).with_suffix("").parts
-        if parts[0] == _ELSEWHERE:
+        if parts[0] == _SEPARATE:
             continue
         found[".".join(part for part in parts if part != "__init__")] = file
     return found
 
 
-def graph(package: Path = PACKAGE) -> dict[str, set[str]]:
+def module_imports(package: Path = PACKAGE) -> Graph:
     """Return for each module the modules of the package that it imports."""
     known = modules(package)
     return {name: _imported(file, known, package.name) - {name} for name, file in known.items()}
+
+
+def package_imports(imports: Mapping[str, set[str]]) -> Graph:
+    """Return for each package, or module of the top level, the others that it imports."""
+    found: Graph = {}
+    for module, others in imports.items():
+        package = _package(module)
+        if package:
+            found.setdefault(package, set()).update(_package(other) for other in others)
+    return {package: others - {package, ""} for package, others in found.items()}
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _imported(file: Path, known: dict[str, Path], package: str) -> set[str]:
@@ -63,25 +76,25 @@ def _imported(file: Path, known: dict[str, Path], package: str) -> set[str]:
     return {name for name in own if name in known}
 
 
-def floor(module: str) -> int:
-    """Return the number of a module's floor. Raises KeyError for one that has none."""
-    room = module.partition(".")[0]
-    return {room: number for number, rooms in enumerate(FLOORS) for room in rooms}[room]
+def layer(module: str) -> int:
+    """Return the number of a module's layer, 0 for the lowest. Raises KeyError for one without."""
+    return {name: at for at, names in enumerate(LAYERS) for name in names}[_package(module)]
 
 
-def upward(imports: dict[str, set[str]]) -> list[str]:
-    """Name each import of a higher floor: `A imports B, which lies above it`."""
+def upward(imports: Mapping[str, set[str]]) -> list[str]:
+    """Name each import of another package that is not in a lower layer."""
     return [
-        f"{module} imports {other}, which lies above it"
+        f"{module} imports {other}, which is not in a lower layer"
         for module, others in sorted(imports.items())
         for other in sorted(others)
-        if module and other and floor(other) > floor(module)
+        if module and other and _package(module) != _package(other)
+        if layer(other) >= layer(module)
     ]
 
 
-def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
     """Return each set of modules that import each other in a circle, sorted."""
-    reach: dict[str, set[str]] = {}
+    reach: Graph = {}
     for start in imports:
         seen, waiting = set[str](), [start]
         while waiting:
