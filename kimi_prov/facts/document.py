@@ -33,7 +33,7 @@ def read(path: Path) -> dict[str, Any]:
     return check(document, str(path), fix)
 
 
-def check(document: Any, where: str, fix: str) -> dict[str, Any]:  # noqa: ANN401  (it is judged)
+def check(document: Any, where: str, fix: str) -> dict[str, Any]:  # noqa: ANN401  (it is checked)
     """Return the document if it satisfies the facts schema. Raises UserError naming the key."""
     import jsonschema  # noqa: PLC0415  (a tenth of a second, which only readers of files pay)
 

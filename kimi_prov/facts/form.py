@@ -35,7 +35,7 @@ class MisfitError(Exception):
 
 
 def fit(
-    value: Any,  # noqa: ANN401  (it is judged)
+    value: Any,  # noqa: ANN401  (it is checked)
     schema: dict[str, Any],
     path: Key = (),
     root: dict[str, Any] | None = None,

@@ -119,7 +119,7 @@ def instance(
     size, index = budget.gpu.gpus if budget.gpu else 0, backend["index"]
     gpus = list(range(len(host.gpu_bytes))[index * size : (index + 1) * size])
     nodes = [where.gpu_nodes[gpu] for gpu in gpus] if where.gpu_nodes else []
-    own = _of_instance(chosen, where, nodes)
+    own = dict(chosen) if choice.hybrid else vllm.of_instance(chosen, where, nodes)
     return {
         "index": index,
         "argv": _argv(choice, own, served, backend["port"]),
@@ -131,13 +131,6 @@ def instance(
         "gpu_nodes": nodes,
         "port": backend["port"],
     }
-
-
-def _of_instance(chosen: Mapping[str, Any], place: Placement, nodes: list[int]) -> dict[str, Any]:
-    """Give the flags of one instance: the workers' nodes are those of its own GPUs."""
-    flag = "numa-bind-nodes"
-    planned = bool(nodes) and chosen.get(flag) == list(place.gpu_nodes)
-    return {**chosen, flag: nodes} if planned else dict(chosen)
 
 
 def _argv(choice: Choice, chosen: dict[str, Any], served: Served, port: int) -> list[str]:
@@ -172,7 +165,7 @@ def compiles(choice: Choice, chosen: dict[str, Any]) -> bool:
     On GPUs it does in any case: Triton has a C compiler build what loads its kernels, with Python's
     headers (triton/runtime/build.py), and KTransformers has nvcc build its own.
     """
-    return choice.engine.variant != "cpu" or not chosen.get("enforce-eager")
+    return choice.engine.variant != "cpu" or not chosen.get(vllm.EAGER)
 
 
 def _environment(

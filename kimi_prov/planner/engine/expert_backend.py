@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.catalog.loader import number
 from kimi_prov.planner.decisions import Slices
 from kimi_prov.planner.memory import architecture, numa
 
@@ -183,7 +184,7 @@ def _unsupported_reason(
     if python not in plugin.python:
         return f"Python {python}, kt-kernel wants {' or '.join(plugin.python)}"
     glibc = host.system.glibc
-    if glibc is not None and _numbers(glibc) < _numbers(plugin.glibc):
+    if glibc is not None and number(glibc) < number(plugin.glibc):
         return f"glibc {glibc}, kt-kernel wants {plugin.glibc}"
     size = resident_bytes(catalogue, backend, model) or 0
     if numa.too_small(host, size, model.architecture.expert_width):
@@ -197,7 +198,3 @@ def _holds(host: Host, catalogue: Catalogue, work: Workload) -> bool:
     beside = architecture.plain_bytes(work.model.architecture, work.weights_format)
     amx = host.isa is not None and "amx_int8" in host.isa
     return amx and size + beside + host.reserve_bytes < host.memory_bytes
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())

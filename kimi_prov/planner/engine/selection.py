@@ -342,7 +342,7 @@ def _machine(host: Host, engine: Engine, findings: Findings) -> None:
                 source=engine.source,
             )
     glibc = host.system.glibc
-    if glibc is not None and _numbers(glibc) < _numbers(engine.glibc):
+    if glibc is not None and number(glibc) < number(engine.glibc):
         findings.add(
             "os.glibc",
             observed=f"glibc {glibc}",
@@ -392,7 +392,3 @@ def _python(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings
             source=engine.source,
         )
     return found or host.pythons[0]
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import Budget, Choice, GpuBudget, Placement
     from kimi_prov.planner.settings.parsing import Settings
 
+EAGER = "enforce-eager"
+_NUMA_NODES = "numa-bind-nodes"
 # Since then vLLM computes INT4 experts on Hopper by kernels that it builds when it starts; Marlin's
 # lie in its wheel (oracle/int_wna16.py and humming/priority.py of 0.32.0; not in 0.25.1).
 _HUMMING_SINCE = "0.26.0"
@@ -42,7 +44,7 @@ def flags(
     }
     if gpu is None:
         # Compiling takes minutes at every start on CPUs and was measured to gain nothing.
-        chosen |= {"dtype": "bfloat16", "enforce-eager": True}
+        chosen |= {"dtype": "bfloat16", EAGER: True}
     else:
         chosen |= _on_gpus(choice, budget, gpu)
         blackwell = choice.engine.variant == "cuda" and (capability or "").startswith("10.")
@@ -56,7 +58,7 @@ def flags(
         if place.binds_itself:
             chosen["numa-bind"] = True
             if place.gpu_nodes:
-                chosen["numa-bind-nodes"] = list(place.gpu_nodes)
+                chosen[_NUMA_NODES] = list(place.gpu_nodes)
     if model.trust_remote_code:
         chosen["trust-remote-code"] = True
     if model.tool_call_parser:
@@ -64,6 +66,12 @@ def flags(
     if model.reasoning_parser:
         chosen["reasoning-parser"] = model.reasoning_parser
     return chosen
+
+
+def of_instance(flags: Mapping[str, Any], place: Placement, nodes: list[int]) -> dict[str, Any]:
+    """Give the flags of one instance: the workers' nodes are those of its own GPUs."""
+    planned = bool(nodes) and flags.get(_NUMA_NODES) == list(place.gpu_nodes)
+    return {**flags, _NUMA_NODES: nodes} if planned else dict(flags)
 
 
 def _since(choice: Choice, version: str) -> bool:
@@ -114,7 +122,7 @@ def environment(
         # Without it the backend takes most of the machine's memory for its cache.
         found["VLLM_CPU_KVCACHE_SPACE"] = str(budget.kv_bytes // GIB)
         found["VLLM_CPU_OMP_THREADS_BIND"] = place.threads
-        if flags.get("enforce-eager"):
+        if flags.get(EAGER):
             # Eager or not, a request for logprobs would compile, and kill an engine without g++.
             found["TORCHDYNAMO_DISABLE"] = "1"
         if choice.experts is not None:

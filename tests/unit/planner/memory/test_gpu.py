@@ -156,16 +156,6 @@ def test_speeds_of_one_request_hold_what_was_measured(sheet: str, measured: floa
     assert speed["low"] <= measured <= speed["high"]
 
 
-def test_a_python_that_the_engine_has_no_wheels_for_is_said() -> None:
-    facts = hybrid_facts()
-    assert not found(plan(facts, **HUGE), "python.engine")
-    facts["python"] |= {"path": "/usr/bin/python3", "version": "3.13.5", "others": []}
-    assert found(plan(facts, **HUGE), "python.lock")[0]["severity"] == "blocker"
-    facts = gpu_facts()
-    facts["python"] |= {"path": "/usr/bin/python3", "version": "3.9.2", "others": []}
-    assert found(plan(facts, engine_version="0.25.1", **HUGE), "python.engine")
-
-
 def test_what_does_not_fit_has_no_speed() -> None:
     document = plan(recorded("h200-x8"), **(HUGE | {"model": "kimi-k3"}))
     assert {"gpu.memory", "context.memory"} <= blocked_by(document)
@@ -199,11 +189,3 @@ def test_a_budget_of_the_gpus_is_computed_once(
     plan(facts, **HUGE)
     assert counted
     assert sorted(set(counted)) == sorted(counted)
-
-
-def test_the_engine_is_chosen_with_the_version_and_the_flags_that_it_is_served_with() -> None:
-    """Dead flags become today's before memory is counted: the choice and the plan agree."""
-    args = {"enable-eplb": True, "num-redundant-experts": 4096}
-    document = plan(gpu_facts(), weights_format="nvfp4", engine_args=args, **HUGE)
-    assert "gpu.memory" in blocked_by(document)
-    assert "do not hold all weights" in document["engine"]["reason"]

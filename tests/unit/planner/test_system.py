@@ -1,0 +1,45 @@
+"""The operating system: what is supported, what is tuned, which packages are installed."""
+
+from __future__ import annotations
+
+from plan_inputs import (
+    found,
+    lab_facts,
+    metal_facts,
+    plan,
+)
+
+from kimi_prov.on_host.probe.software import PACKAGES
+
+
+def test_a_plan_asks_only_for_packages_that_the_probe_looks_for() -> None:
+    for document in (
+        plan(),
+        plan(engine_args={"enforce-eager": None}),
+    ):
+        assert set(document["packages"]) <= set(PACKAGES)
+
+
+def test_a_system_that_was_not_proven_is_a_warning() -> None:
+    facts = lab_facts()
+    facts["host"]["os"] |= {"id": "ubuntu", "version_id": "24.04"}
+    assert found(plan(facts), "os.supported")[0]["severity"] == "warning"
+
+
+def test_tuning_takes_only_what_the_machine_allows() -> None:
+    metal = plan(metal_facts())["tuning"]
+    assert metal["sysctl"]["kernel.numa_balancing"] == "0"
+    assert metal["thp"] == "always"
+    lab = plan()["tuning"]
+    assert lab["sysctl"] == {}
+    assert lab["thp"] is None
+    assert {"kernel.numa_balancing", "transparent huge pages"} <= {
+        s["what"] for s in lab["skipped"]
+    }
+    assert lab["limits"]["nofile"] == 20000
+
+
+def test_a_higher_limit_is_kept() -> None:
+    facts = metal_facts()
+    facts["tunables"]["sysctl"]["vm.max_map_count"]["value"] = "2097152"
+    assert plan(facts)["tuning"]["sysctl"]["vm.max_map_count"] == "2097152"
