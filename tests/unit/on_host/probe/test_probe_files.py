@@ -24,14 +24,14 @@ def told(root: Path) -> dict[str, Any]:
 
 
 def test_content_owner_and_mode_of_a_managed_file_are_facts(tmp_path: Path) -> None:
-    unit = tmp_path / paths.SYSTEMD[1:] / "kimi-proxy.service"
+    unit = tmp_path / paths.UNITS[1:] / "kimi-proxy.service"
     unit.parent.mkdir(parents=True)
     unit.write_text("[Unit]\n")
     unit.chmod(0o640)
     (tmp_path / "etc/passwd").write_text(f"me:x:{os.getuid()}:0::/:/bin/sh\nkimi-proxy:x:9:9::/:\n")
     (tmp_path / "etc/group").write_text(f"us:x:{unit.stat().st_gid}:\n")
     found = told(tmp_path)
-    assert found["files"][f"{paths.SYSTEMD}/kimi-proxy.service"] == {
+    assert found["files"][f"{paths.UNITS}/kimi-proxy.service"] == {
         "sha256": hashlib.sha256(b"[Unit]\n").hexdigest(),
         "owner": "me",
         "group": "us",
