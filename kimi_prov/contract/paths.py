@@ -88,9 +88,9 @@ def tuned(version: str) -> str:
 
 
 def under(root: str, name: str) -> str:
-    """Return where an absolute path of the machine lies for us: below `root`, `/` on the machine.
+    """Return an absolute path of the machine below `root`, which is `/` on the machine.
 
-    What looks at files takes such a root, so that a test can give it a directory.
+    Code that reads files takes such a root, so that a test can give it a directory.
     """
     return root.rstrip("/") + name
 
@@ -121,7 +121,7 @@ class Paths:
         self.socket = self.at(PROXY_SOCKET)
 
     def at(self, name: str) -> Path:
-        """Return where an absolute path of the machine lies for us."""
+        """Return an absolute path of the machine below this root."""
         return Path(under(str(self.root), name))
 
 

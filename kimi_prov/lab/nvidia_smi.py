@@ -59,7 +59,7 @@ def program(folder: Path) -> str:
     known = query(said["query"])
     if known is None or not listed:
         raise UserError(
-            f"{folder}: no recorded nvidia-smi lies there",
+            f"{folder}: it holds no recorded nvidia-smi",
             fix=f"name a folder that holds {_FILES['query']} and gpus.csv",
         )
     uuids = [str(row["uuid"]) for row in known["gpus"]]

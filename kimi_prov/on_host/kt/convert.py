@@ -213,7 +213,7 @@ def _journal(directory: str) -> str:
 
 
 def _resumed(directory: str, identity: str) -> Dict[str, Record]:
-    """Return the layers that stand; remove what an interrupted run left incomplete.
+    """Return the layers that are complete; remove what an interrupted run left incomplete.
 
     Files that were never ours are left alone.
     """

@@ -28,7 +28,7 @@ class Machine:
         return not self.root
 
     def path(self, name: str) -> str:
-        """Return where an absolute path of the machine lies for us."""
+        """Return an absolute path of the machine below this root."""
         return under(self.root, name)
 
     def read(self, name: str) -> Optional[str]:

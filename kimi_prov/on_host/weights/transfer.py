@@ -238,12 +238,12 @@ class Transfer:
             raise Stopped
 
     def wait_or_stop(self, seconds: float) -> None:
-        """Pause; leave at once when another file fails for good."""
+        """Pause; raise Stopped at once when another file fails for good."""
         self._stop.wait(seconds)
         self.check_stopped()
 
     def limit_s(self) -> float:
-        """How long to go without a byte, as things stand."""
+        """Seconds to go on without a byte, before or after the first contact."""
         return self._patience.stalled_s if self.contacted else self._patience.first_contact_s
 
     def say(self, line: str) -> None:
@@ -281,7 +281,7 @@ class _Backoff:
 
 
 class _Partial:
-    """A file on its way: its descriptor, how far it is, and the digest up to there."""
+    """An unfinished file: its descriptor, how far it is, and the digest up to there."""
 
     def __init__(self, descriptor: int, entry: Entry, progress: Progress) -> None:
         self._descriptor = descriptor
@@ -312,7 +312,7 @@ class _Partial:
 
 
 def partial_path(root: str, entry: Entry) -> str:
-    """Where the bytes of an unfinished file lie."""
+    """Return the path of an unfinished file."""
     return os.path.join(root, PARTIAL, f"{entry.key()}.part")
 
 
