@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.loader import number
+from kimi_prov.catalog.versions import number
 from kimi_prov.planner.decisions import Slices
 from kimi_prov.planner.memory import architecture, numa
 
