@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import paths
+from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.sizes import human
 from kimi_prov.facts import gpu_names
 from kimi_prov.facts import host as hosts
 from kimi_prov.planner import driver as drivers
-from kimi_prov.planner import remediation, rules, stand_in, system
+from kimi_prov.planner import installation, remediation, rules, stand_in, system
 from kimi_prov.planner.decisions import Bound, Served, Workload
 from kimi_prov.planner.engine import (
     command,
@@ -39,6 +39,8 @@ SCHEMA = "kimi-prov/plan/v1"
 # Seconds before the engine answers: starting itself, then reading weights at this rate.
 _START_S = 900
 _LOAD_BYTES_PER_S = 250_000_000
+# Seconds that a unit has at least: one that is killed before it is ready never serves.
+_UNIT_START_S = 3600
 
 
 def make_plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) -> dict[str, Any]:
@@ -84,6 +86,8 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
         converted.directory if converted else None,
     )
     backends = [{"index": n, "port": settings.port + 1 + n} for n in range(budget.instances)]
+    warm = _warm(ram_disk, host, weights, bound.total, converted)
+    start_s = _start_s(settings, weights)
     system.judge_ports(host, [settings.port, *[b["port"] for b in backends]], findings)
     plan = {
         "schema": SCHEMA,
@@ -117,8 +121,9 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
             "options": ram_disk.options,
             "workers": max(1, min(8, len(host.primary))),
             "files_dir": files_dir,
+            **_memory_units(ram_disk, warm),
         },
-        "warm": _warm(ram_disk, host, weights, bound.total, converted),
+        "warm": warm,
         "disk": storage.disk(
             host,
             weights,
@@ -150,9 +155,13 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
             "api_keys_file": settings.api_keys_file,
             "hf_token_file": settings.hf_token_file,
         },
-        "timeouts": {"start_s": _start_s(settings, weights)},
+        "timeouts": {"start_s": start_s, "unit_start_s": max(_UNIT_START_S, start_s)},
         "paths": paths.paths(),
+        "units": unit_names.units(),
+        "marks": paths.marks(),
+        "users": paths.users(),
     }
+    plan["installation"] = installation.document(settings, choice, catalogue, plan)
     _judge_door(settings, findings)
     context = PlanContext(
         host, settings, catalogue, model, choice, budget, where, bound, proposed, chosen, plan
@@ -277,6 +286,7 @@ def _instance(
     own = command.of_instance(chosen, where, nodes)
     return {
         "index": index,
+        "unit": unit_names.serve(index),
         "argv": command.argv(choice, own, served, backend["port"]),
         "env": command.environment(choice, own, budget, where, gpus),
         "numactl": list(where.numactl),
@@ -398,6 +408,18 @@ def _warm(
         "reason": f"no RAM disk, which would hold {human(weights.size_bytes)} for good: the "
         f"files are read ahead into the page cache, which gives way to the engine; {restart}",
     }
+
+
+def _memory_units(ram_disk: RamDisk, warm: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the service that fills memory, all units of that, and those of another plan."""
+    service, wanted = None, []
+    if ram_disk.enabled:
+        service, wanted = unit_names.STAGE, [unit_names.RAM_MOUNT, unit_names.STAGE]
+    elif warm["enabled"]:
+        service, wanted = unit_names.WARM, [unit_names.WARM]
+    every = (unit_names.STAGE, unit_names.RAM_MOUNT, unit_names.WARM)
+    absent = [name for name in every if name not in wanted]
+    return {"service": service, "units": wanted, "absent_units": absent}
 
 
 def _proxy(host: hosts.Host, settings: Settings, backends: list[dict[str, int]]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def test_failures_are_counted_longer_than_they_take() -> None:
 def test_devices_stay_reachable_where_there_are_gpus() -> None:
     closed = re.compile(r"^(PrivateDevices|ProtectClock|DeviceAllow|DevicePolicy)=", re.M)
     assert closed.search(render()), "where there are none, they are closed"
-    assert not closed.search(render(devices=True))
+    assert not closed.search(render(gpus=GPUS))
 
 
 def test_numa_calls_and_cpuinfo_are_left_to_the_engine() -> None:
