@@ -285,7 +285,7 @@ def _state() -> Answer:
     return files.read_json(paths.DRIVER_STATE)
 
 
-def hold(asked: Answer) -> Answer:
+def keep(asked: Answer) -> Answer:
     """Hold the driver's packages and run its daemons; what is so already is left alone.
 
     A pin of a version that is not installed, left by a run that was killed, is removed.
@@ -398,7 +398,7 @@ _VERBS: Dict[str, Callable[[Answer], Answer]] = {
     "key": key,
     "prepare": prepare,
     "install": install,
-    "hold": hold,
+    "hold": keep,
     "answer": wait_for_gpus,
     "rollback": rollback,
 }
