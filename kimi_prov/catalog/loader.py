@@ -124,6 +124,10 @@ class Catalogue:
             for path in sorted(LOCKS.glob("*.txt"))
         }
 
+    def lock(self, name: str) -> str:
+        """Return the text of a lock file."""
+        return (LOCKS / name).read_text(encoding="utf-8")
+
     def model(self, name: str) -> Model:
         """Find a model by name, alias or repository; refuses others with the nearest names."""
         wanted = name.strip().lower().rsplit("/", 1)[-1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kimi_prov.contract import unit_names
+
 # Whom the engine and its weights belong to; its group has the same name.
 USER = "kimi"
 PROXY_USER = "kimi-proxy"
@@ -28,15 +30,26 @@ STAGE = f"{ETC}/stage.json"
 CONVERT = f"{ETC}/convert.json"
 CA_BUNDLE = f"{ETC}/ca-bundle.pem"
 HUB_TOKEN = f"{ETC}/keys/hub-token"
+STOOD_IN_FOR = f"{ETC}/stood-in-for.json"
 ENV = f"{ETC}/env"
 KEYS = f"{ETC}/keys"
 # The operator's key in clear until it was shown; the key by which a machine tests itself.
 OPERATOR_NEW = f"{KEYS}/operator.new"
 VERIFY_KEY = f"{KEYS}/verify.key"
 PROXY = f"{ETC}/proxy"
+PROXY_CONFIG = f"{PROXY}/haproxy.cfg"
+PROXY_STAMP = f"{PROXY}/stamp.cfg"
+KEY_MAP = f"{PROXY}/keys.map"
+TLS_PEM = f"{PROXY}/tls.pem"
 FIREWALL = f"{ETC}/firewall.nft"
 # Unit files of this product and of the administrator.
 UNITS = "/etc/systemd/system"
+# Reloads our table after the distribution's firewall has emptied the rule set.
+FIREWALL_DROP_IN = f"{UNITS}/nftables.service.d/kimi-firewall.conf"
+TMPFILES = "/etc/tmpfiles.d/kimi.conf"
+TUNING_TMPFILES = "/etc/tmpfiles.d/kimi-tuning.conf"
+SYSCTL = "/etc/sysctl.d/80-kimi.conf"
+UNATTENDED_UPGRADES = "/etc/apt/apt.conf.d/52kimi-nvidia"
 
 HOME = "/var/lib/kimi"
 STATE = f"{HOME}/state"
@@ -56,6 +69,11 @@ QUARANTINE = f"{HOME}/set-aside"
 
 RUN = "/run/kimi"
 PROGRESS = f"{RUN}/progress"
+# How far long work is, each written by its own unit.
+FETCH_PROGRESS = f"{PROGRESS}/fetch.json"
+STAGE_PROGRESS = f"{PROGRESS}/stage.json"
+CONVERT_PROGRESS = f"{PROGRESS}/convert/convert.json"
+BENCH_PROGRESS = f"{PROGRESS}/bench.json"
 APPLY_LOCK = "/run/kimi-apply.lock"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
 
@@ -69,16 +87,18 @@ FIREWALL_TABLE = ("inet", "kimi")
 
 # Files of the roles whose content, owner and mode are facts: a role writes only what differs.
 MANAGED = (
-    "/etc/apt/apt.conf.d/52kimi-nvidia",
-    "/etc/sysctl.d/80-kimi.conf",
-    f"{UNITS}/kimi-firewall.service",
-    f"{UNITS}/kimi-proxy.service",
-    f"{UNITS}/nftables.service.d/kimi-firewall.conf",
-    "/etc/tmpfiles.d/kimi-tuning.conf",
-    "/etc/tmpfiles.d/kimi.conf",
+    UNATTENDED_UPGRADES,
+    SYSCTL,
+    f"{UNITS}/{unit_names.FIREWALL}",
+    f"{UNITS}/{unit_names.PROXY}",
+    FIREWALL_DROP_IN,
+    TUNING_TMPFILES,
+    TMPFILES,
     CA_BUNDLE,
     FIREWALL,
-    f"{PROXY}/haproxy.cfg",
+    PROXY_CONFIG,
+    PLAN,
+    STOOD_IN_FOR,
 )
 
 
@@ -106,11 +126,11 @@ class Paths:
         self.operator_new = self.at(OPERATOR_NEW)
         self.verify_key = self.at(VERIFY_KEY)
         self.proxy = self.at(PROXY)
-        self.key_map = self.proxy / "keys.map"
-        self.tls_pem = self.proxy / "tls.pem"
+        self.key_map = self.at(KEY_MAP)
+        self.tls_pem = self.at(TLS_PEM)
         self.tls_crt = self.proxy / "tls.crt"
-        self.proxy_config = self.proxy / "haproxy.cfg"
-        self.proxy_stamp = self.proxy / "stamp.cfg"
+        self.proxy_config = self.at(PROXY_CONFIG)
+        self.proxy_stamp = self.at(PROXY_STAMP)
         self.firewall = self.at(FIREWALL)
         self.srv = self.at(ROOT)
         self.home = self.at(HOME)
@@ -147,11 +167,38 @@ def paths() -> dict[str, str]:
         "ca_bundle": CA_BUNDLE,
         "hub_token": HUB_TOKEN,
         "env": ENV,
+        "stood_in_for": STOOD_IN_FOR,
         "keys": KEYS,
         "proxy": PROXY,
+        "proxy_config": PROXY_CONFIG,
+        "proxy_stamp": PROXY_STAMP,
+        "proxy_socket": PROXY_SOCKET,
+        "key_map": KEY_MAP,
+        "tls_pem": TLS_PEM,
         "firewall": FIREWALL,
+        "firewall_drop_in": FIREWALL_DROP_IN,
+        "units": UNITS,
+        "tmpfiles": TMPFILES,
+        "tuning_tmpfiles": TUNING_TMPFILES,
+        "sysctl": SYSCTL,
+        "unattended_upgrades": UNATTENDED_UPGRADES,
         "home": HOME,
         "state": STATE,
+        "before": BEFORE,
         "run": RUN,
         "progress": PROGRESS,
+        "fetch_progress": FETCH_PROGRESS,
+        "stage_progress": STAGE_PROGRESS,
+        "convert_progress": CONVERT_PROGRESS,
+        "bench_progress": BENCH_PROGRESS,
     }
+
+
+def marks() -> dict[str, str]:
+    """Return the plan's `marks`: names of the files that tell that a directory is whole."""
+    return {"environment": ENV_COMPLETE, "model": MODEL_VERIFIED}
+
+
+def users() -> dict[str, str]:
+    """Return the plan's `users`; the group of each has its name."""
+    return {"service": USER, "proxy": PROXY_USER}

@@ -9,8 +9,10 @@ WARM = "kimi-warm.service"
 RAM_MOUNT = "srv-kimi-ram.mount"
 PROXY = "kimi-proxy.service"
 FIREWALL = "kimi-firewall.service"
-# Transient: they run while packages are installed, or while a machine measures itself.
+# Transient: they run while something is installed, tuned or measured.
 DRIVER = "kimi-driver.service"
+INSTALL = "kimi-install.service"
+TUNE = "kimi-tune.service"
 BENCH = "kimi-bench.service"
 
 SERVE_TEMPLATE = "kimi-serve@.service"
@@ -33,3 +35,21 @@ def serve(index: int) -> str:
 def is_serve(name: str) -> bool:
     """Whether a unit is one of our engine instances."""
     return name.startswith(SERVE_PREFIX)
+
+
+def units() -> dict[str, str]:
+    """Return the plan's `units`: the units that roles name. An instance names its own."""
+    return {
+        "fetch": FETCH,
+        "convert": CONVERT,
+        "stage": STAGE,
+        "warm": WARM,
+        "ram_mount": RAM_MOUNT,
+        "proxy": PROXY,
+        "firewall": FIREWALL,
+        "install": INSTALL,
+        "tune": TUNE,
+        "bench": BENCH,
+        "haproxy": HAPROXY,
+        "fabric_manager": FABRIC_MANAGER,
+    }

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import paths
+from kimi_prov.contract import paths, unit_names
 from kimi_prov.facts import gpu_names
 from kimi_prov.facts.host import read_host
-from kimi_prov.planner import driver, gateway, remediation, rules, stand_in, system, timeouts
+from kimi_prov.planner import (
+    driver,
+    gateway,
+    installation,
+    remediation,
+    rules,
+    stand_in,
+    system,
+    timeouts,
+)
 from kimi_prov.planner.decisions import Served
 from kimi_prov.planner.engine import (
     command,
@@ -79,6 +88,7 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
     )
     backends = gateway.backends(settings, budget.instances)
     gateway.check_ports(host, settings, backends, findings)
+    warm = ram_disk.page_cache(tmpfs, host, checkpoint, bound.total, converted)
     plan = {
         "schema": SCHEMA,
         "stand_in": None,
@@ -102,8 +112,11 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
         ),
         "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
         "power": prediction.power(host, catalogue),
-        "ram_disk": ram_disk.document(tmpfs, host, files_dir),
-        "warm": ram_disk.page_cache(tmpfs, host, checkpoint, bound.total, converted),
+        "ram_disk": {
+            **ram_disk.document(tmpfs, host, files_dir),
+            **ram_disk.units(tmpfs, warm),
+        },
+        "warm": warm,
         "disk": disk.document(
             host,
             checkpoint,
@@ -135,9 +148,13 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
             "api_keys_file": settings.api_keys_file,
             "hf_token_file": settings.hf_token_file,
         },
-        "timeouts": {"start_s": timeouts.start_s(settings, checkpoint)},
+        "timeouts": timeouts.document(settings, checkpoint),
         "paths": paths.paths(),
+        "units": unit_names.units(),
+        "marks": paths.marks(),
+        "users": paths.users(),
     }
+    plan["installation"] = installation.document(settings, choice, catalogue, plan)
     gateway.check_access(settings, findings)
     context = PlanContext(
         host, settings, catalogue, model, choice, budget, place, bound, proposed, flags, plan

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 # Seconds before the engine answers: starting itself, then reading weights at this rate.
 _START_S = 900
 _LOAD_BYTES_PER_S = 250_000_000
+# Seconds that a unit has at least: one that is killed before it is ready never serves.
+_UNIT_START_S = 3600
+
+
+def document(settings: Settings, weights: Weights) -> dict[str, int]:
+    """Give the plan's `timeouts`, in seconds."""
+    start = start_s(settings, weights)
+    return {"start_s": start, "unit_start_s": max(_UNIT_START_S, start)}
 
 
 def start_s(settings: Settings, weights: Weights) -> int:

@@ -76,7 +76,7 @@ def essence(plan: dict[str, Any]) -> dict[str, Any]:
 def units(plan: dict[str, Any]) -> str:
     """The unit and the drop-in of the first instance, as the role writes them."""
     role = yaml.safe_load((SERVE / "defaults" / "main.yml").read_text())
-    role["serve_start_timeout_s"] = max(3600, plan["timeouts"]["start_s"])
+    role["serve_start_timeout_s"] = plan["timeouts"]["unit_start_s"]
     options = {name.removeprefix("serve_"): value for name, value in role.items()}
     written = serve_units.render(plan, serve_units.Options(**options))
     text = f"{written.template}\n{written.drop_ins[0]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kimi_prov.ansible import serve_units
-from kimi_prov.contract import paths
+from kimi_prov.contract import paths, unit_names
 
 OPTIONS = serve_units.Options(
     start_timeout_s=3600, stop_timeout_s=20, restart_delay_s=15, start_limit_burst=3
@@ -34,4 +34,6 @@ PLAN: dict[str, Any] = {
     "conversion": None,
     "tuning": {"limits": {"memlock": "infinity", "nofile": 1048576}},
     "paths": paths.paths(),
+    "units": unit_names.units(),
+    "users": paths.users(),
 }

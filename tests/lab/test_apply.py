@@ -113,6 +113,7 @@ def test_what_was_changed_by_hand_is_restored(served_host: Host) -> None:
         "/etc/systemd/system/kimi-proxy.service": "sed -i /Description/d",
         "/etc/systemd/system/nftables.service.d/kimi-firewall.conf": "rm",
         "/etc/kimi/firewall.nft": "chown kimi",
+        "/etc/kimi/plan.json": "chmod 0600",
         "/etc/tmpfiles.d/kimi.conf": "truncate -s 0",
     }
     listing = f"stat -c '%n %a %U %G' {' '.join(spoiled)} && sha256sum {' '.join(spoiled)}"

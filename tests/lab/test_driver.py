@@ -104,7 +104,7 @@ def test_who_may_not_restart_is_refused_and_the_others_go_on(host: Host, other: 
 
 
 def test_the_distributions_own_driver_went_in_the_same_transaction(other: Host) -> None:
-    """After the test before. Its packages are kept for the way back; what is beside it stays."""
+    """After the test before. Its packages are kept for a rollback; what is beside it stays."""
     assert set(installed(other)) == {*NVIDIAS, "nvidia-kernel-common"}
     assert set(other.ssh("apt-mark showhold").split()) == NVIDIAS
     kept = other.ssh("ls /var/lib/kimi/driver/previous").split()
@@ -122,7 +122,7 @@ def test_the_kernels_headers_were_there_before_the_module_was_built(other: Host)
 def test_check_on_a_virgin_host_says_what_would_be_done(host: Host) -> None:
     done = apply(host, "--check")
     assert done.returncode == 0, done.stderr
-    assert "Say what would be done" in done.stdout
+    assert "Report what would be done" in done.stdout
 
 
 @pytest.mark.usefixtures("untouched")

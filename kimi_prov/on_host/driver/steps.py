@@ -285,7 +285,7 @@ def _state() -> Answer:
     return files.read_json(paths.DRIVER_STATE)
 
 
-def keep(request: Answer) -> Answer:
+def hold(request: Answer) -> Answer:
     """Hold the driver's packages and run its daemons; change nothing that is so already.
 
     A pin of a version that is not installed, left by a run that was killed, is removed.
@@ -398,7 +398,7 @@ _VERBS: Dict[str, Callable[[Answer], Answer]] = {
     "key": key,
     "prepare": prepare,
     "install": install,
-    "keep": keep,
+    "hold": hold,
     "answer": wait_for_gpus,
-    "back": rollback,
+    "rollback": rollback,
 }

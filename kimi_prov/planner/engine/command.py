@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import paths
+from kimi_prov.contract import paths, unit_names
 from kimi_prov.planner.engine import selection, sglang, vllm
 from kimi_prov.planner.engine.flag_names import KT, kv_dtype, whole
 
@@ -122,6 +122,7 @@ def instance(
     own = dict(chosen) if choice.hybrid else vllm.of_instance(chosen, where, nodes)
     return {
         "index": index,
+        "unit": unit_names.serve(index),
         "argv": _argv(choice, own, served, backend["port"]),
         "env": _environment(choice, own, budget, where, gpus),
         "numactl": list(where.numactl),

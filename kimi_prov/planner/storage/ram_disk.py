@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import paths
+from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.cpu_lists import format_list
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.decisions import RamDisk
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Bound, Converted, Weights
     from kimi_prov.planner.findings import Findings
@@ -83,6 +85,21 @@ def document(found: RamDisk, host: Host, files_dir: str) -> dict[str, Any]:
         "workers": max(1, min(8, len(host.primary))),
         "files_dir": files_dir,
     }
+
+
+def units(found: RamDisk, warm: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the service that fills memory, all units of that, and those of another plan.
+
+    `warm`: the plan's document of the page cache.
+    """
+    service, wanted = None, []
+    if found.enabled:
+        service, wanted = unit_names.STAGE, [unit_names.RAM_MOUNT, unit_names.STAGE]
+    elif warm["enabled"]:
+        service, wanted = unit_names.WARM, [unit_names.WARM]
+    every = (unit_names.STAGE, unit_names.RAM_MOUNT, unit_names.WARM)
+    absent = [name for name in every if name not in wanted]
+    return {"service": service, "units": wanted, "absent_units": absent}
 
 
 def page_cache(

@@ -34,7 +34,7 @@ def test_plan_and_apply(plan: dict[str, Any]) -> None:
 
 def test_progress(plan: dict[str, Any]) -> None:
     size = plan["model"]["bytes"]
-    update = progress.Update(
+    update = progress.ProgressUpdate(
         "box", "download", done_bytes=size // 2, total_bytes=size, rate_bytes_per_s=2**30
     )
     assert progress.amounts(update) == f"277.1 GiB of {SHOWN} (50 %), 1.0 GiB/s"

@@ -9,14 +9,19 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.send import run_sent
 from kimi_prov.planner.findings import make
 
 CONSENT = "set nvidia_driver_reboot_ok: true for {host} in the inventory"
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """`step`: consent (asked here), else a verb of the machine's own `driver` command."""
+    """`step`: consent (checked here), else a verb of the command `driver`.
+
+    Sends its own copy of the code: with --tags and in check mode the machine may have an older
+    one, which does not know the same steps.
+    """
 
     TRANSFERS_FILES = False
     _supports_check_mode = True
@@ -35,7 +40,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         question = {**wanted, **(arguments.get("also") or {})}
         words = [arguments["step"], *(["--check"] if self._task.check_mode else [])]
         try:
-            told = target(self, "driver", *words, stdin=question)
+            told = run_sent(self, "driver", *words, stdin=question)
         except RemoteError as error:
             if self._task.check_mode:
                 return result | {"msg": error.line}

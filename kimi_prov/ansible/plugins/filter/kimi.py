@@ -30,12 +30,6 @@ def lock_wheels(name: str, directory: str | None) -> list[str]:
     return [*found, str(engine_plugins.write(plugin, cache_home() / "wheels"))] if plugin else found
 
 
-def lock_version(name: str, package: str) -> str:
-    """Give the version that a lock pins a package at."""
-    text = Path(lock_path(name)).read_text(encoding="utf-8")
-    return next(pin.version for pin in lock_files.pins(text) if pin.name == package)
-
-
 class FilterModule:
     """What Ansible looks for in a filter plugin."""
 
@@ -47,5 +41,4 @@ class FilterModule:
             "systemd_assignment": unit_files.quote_assignment,
             "lock_path": lock_path,
             "lock_wheels": lock_wheels,
-            "lock_version": lock_version,
         }

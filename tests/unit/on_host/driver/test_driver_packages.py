@@ -188,7 +188,7 @@ def test_daemons_that_run_are_not_restarted(
             is-enabled) echo disabled ;;
         esac""",
     )
-    told = asked("keep", {"fabric_manager": True}, monkeypatch, capsys)
+    told = asked("hold", {"fabric_manager": True}, monkeypatch, capsys)
     assert told["done"] == [
         "enable nvidia-persistenced.service",
         "start nvidia-persistenced.service",
@@ -208,7 +208,7 @@ def test_the_rollback_is_that_of_this_version_alone(
     monkeypatch.setattr(paths, "DRIVER_STATE", str(state))
     monkeypatch.setattr(steps, "WANTED", str(wanted))
     question = {"version": "580.159.04", "why": "nvidia-smi does not answer"}
-    error = refused("back", question, monkeypatch, capsys)
+    error = refused("rollback", question, monkeypatch, capsys)
     assert "no rollback from 580.159.04 (nvidia-smi does not answer)" in error.message
 
 
@@ -250,9 +250,9 @@ def test_a_pin_that_a_killed_run_left_is_removed(
     )  # fmt: skip
     question: dict[str, object] = {"fabric_manager": False}
     expected = {"changed": stale, "done": [f"remove {pin}"] if stale else []}
-    assert asked("keep", question, monkeypatch, capsys, "--check") == expected
+    assert asked("hold", question, monkeypatch, capsys, "--check") == expected
     assert pin.exists()
-    assert asked("keep", question, monkeypatch, capsys) == expected
+    assert asked("hold", question, monkeypatch, capsys) == expected
     assert pin.exists() is not stale
-    told = asked("keep", question, monkeypatch, capsys)
+    told = asked("hold", question, monkeypatch, capsys)
     assert told["changed"] is False

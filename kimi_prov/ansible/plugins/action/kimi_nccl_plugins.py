@@ -1,4 +1,4 @@
-"""Action `kimi_interceptors`: quarantine NCCL plugins that fail on one machine."""
+"""Action `kimi_nccl_plugins`: quarantine NCCL plugins that fail on one machine."""
 
 from __future__ import annotations
 

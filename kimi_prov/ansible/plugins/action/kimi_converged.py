@@ -1,4 +1,4 @@
-"""Action `kimi_settled`: ask in one round trip whether a role has anything to do."""
+"""Action `kimi_converged`: ask in one round trip whether a role has anything to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kimi_prov.ansible.remote import RemoteError, target
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Registers `settled`; changes nothing, in check mode neither."""
+    """Registers `converged`; changes nothing, in check mode neither."""
 
     TRANSFERS_FILES = False
     _supports_check_mode = True
@@ -27,8 +27,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             for path, text in (wanted.get("files") or {}).items()
         }
         try:
+            # An older version may answer, which knows this question by this name alone.
             answer = target(self, "settled", stdin=wanted)
         except RemoteError as error:
             # No program of ours there, or an older one: then there is everything to do.
             answer = {"settled": False, "differs": error.line}
-        return result | {"changed": False, **answer}
+        return result | {
+            "changed": False,
+            "converged": answer["settled"],
+            "differs": answer["differs"],
+        }

@@ -1,0 +1,120 @@
+"""What is installed: environments, from which indexes, and what completes them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.planner.decisions import Choice
+    from kimi_prov.planner.settings.parsing import Settings
+
+UV_LOCK = "uv.txt"
+HUB_LOCK = "hf-tools.txt"
+
+
+def document(
+    settings: Settings, choice: Choice, catalogue: Catalogue, plan: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the plan's `installation`; `plan` holds what was decided before.
+
+    `ask_cpu_torch_index`: PyPI has no CPU builds of torch, and the inventory names no other place.
+    """
+    engine = choice.engine
+    on_cpu = engine.variant == "cpu"
+    folder = f"{paths.TOOLS}/install"
+    return {
+        "dir": folder,
+        "wheels": f"{folder}/wheels",
+        "cache": f"{folder}/cache",
+        "uv_lock": UV_LOCK,
+        "uv_dir": f"{paths.TOOLS}/uv-{_version(catalogue.lock(UV_LOCK), 'uv')}",
+        "pip_environment": _pip(settings),
+        "uv_environment": _uv(settings),
+        "indexes": [
+            *settings.pip_extra_index_urls,
+            *([settings.torch_index_url] if settings.torch_index_url else []),
+        ],
+        "ask_cpu_torch_index": on_cpu
+        and not settings.torch_index_url
+        and not settings.pip_find_links,
+        "ca_bundle": paths.CA_BUNDLE if settings.ca_bundle else None,
+        "metadata": _metadata(choice, plan["engine"]["env_dir"]),
+        "cuda_home": plan["instances"][0]["env"].get("CUDA_HOME"),
+        "kt_kernels": paths.KT_CUDA if engine.name == "ktransformers" else None,
+        "hub_client": _hub_client(catalogue, plan["weights"]),
+    }
+
+
+def _version(lock: str, package: str) -> str:
+    found = re.search(rf"^{package}==(\S+)", lock, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"the lock pins no {package}")
+    return found[1]
+
+
+def _links(settings: Settings) -> str | None:
+    """Return a page of links; what a directory of the control machine has is copied instead."""
+    links = settings.pip_find_links
+    return links if links and "://" in links else None
+
+
+def _pip(settings: Settings) -> dict[str, str]:
+    return _given(
+        {
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_INDEX_URL": settings.pip_index_url,
+            "PIP_EXTRA_INDEX_URL": " ".join(settings.pip_extra_index_urls),
+            "PIP_FIND_LINKS": _links(settings),
+            "PIP_CERT": paths.CA_BUNDLE if settings.ca_bundle else None,
+        }
+    )
+
+
+def _uv(settings: Settings) -> dict[str, str]:
+    return _given(
+        {
+            "UV_PYTHON_DOWNLOADS": "never",
+            # Several indexes may have a package of that name; the hashes say which file is meant.
+            "UV_INDEX_STRATEGY": "unsafe-best-match",
+            "UV_DEFAULT_INDEX": settings.pip_index_url,
+            "UV_FIND_LINKS": _links(settings),
+            "SSL_CERT_FILE": paths.CA_BUNDLE if settings.ca_bundle else None,
+        }
+    )
+
+
+def _given(variables: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if value}
+
+
+def _metadata(choice: Choice, env_dir: str) -> dict[str, str] | None:
+    """Return the metadata by which vLLM's own command finds its CPU build, None for another."""
+    engine = choice.engine
+    if (engine.name, engine.variant) != ("vllm", "cpu"):
+        return None
+    version = f"{engine.version}+cpu"
+    packages = f"{env_dir}/lib/python{choice.python.version}/site-packages"
+    return {
+        "path": f"{packages}/vllm-{version}.dist-info/METADATA",
+        "content": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n",
+    }
+
+
+def _hub_client(catalogue: Catalogue, weights: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the environment of the hub's client, None where no weights come from the hub.
+
+    Each set of pinned packages has an environment of its own.
+    """
+    parts = [part for part in (weights, weights["draft"], weights["converted"]) if part]
+    if not any(part["source"].startswith("hf://") for part in parts):
+        return None
+    mark = hashlib.sha256(catalogue.lock(HUB_LOCK).rstrip().encode()).hexdigest()[:12]
+    env_dir = f"{paths.TOOLS}/hub-{mark}"
+    return {"lock": HUB_LOCK, "env_dir": env_dir, "python": f"{env_dir}/bin/python"}
