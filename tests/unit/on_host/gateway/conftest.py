@@ -139,7 +139,12 @@ class Proxy:
             autoescape=False,  # noqa: S701 - a configuration file, no page
         )
         plan = {
-            "paths": {"proxy": str(self.paths.proxy)},
+            "paths": {
+                "key_map": str(self.paths.key_map),
+                "proxy_socket": str(self.paths.socket),
+                "tls_pem": str(self.paths.tls_pem),
+                "proxy": str(self.paths.proxy),
+            },
             "proxy": {
                 "port": self.port,
                 "allowed_networks": self.networks,
@@ -154,7 +159,7 @@ class Proxy:
             proxy_drain_s=5,
             proxy_max_connections=64,
         )
-        self.config.write_text(text.replace("/run/kimi-proxy/", f"{self.paths.socket.parent}/"))
+        self.config.write_text(text)
 
     def start(self) -> None:
         self.render()
