@@ -39,7 +39,8 @@ def choose(
     # Unpinned sizes are computed from the architecture: leave room for what is not counted.
     margin = weights.size_bytes // (100 if weights.pinned else 33) + 64 * _MIB
     size = -(-(weights.size_bytes + margin) // _MIB) * _MIB
-    fits = size + engine_bytes <= host.memory_bytes and _nodes_hold(host, size, bound)
+    in_all = size + engine_bytes <= host.memory_bytes
+    fits = in_all and _nodes_hold(host, size, bound)
     need = f"{human(size)} for the RAM disk and {human(engine_bytes)} for engine and system"
     have = f"of {human(host.memory_bytes)}"
     setting = settings.ram_disk
@@ -48,9 +49,12 @@ def choose(
     if setting == "auto" and converted is not None:
         return _off(_CONVERTED)
     if setting == "auto" and not fits:
-        return _off(
-            f"memory does not hold the weights twice: {need}, {have}; the page cache serves"
+        short = (
+            "a NUMA node does not hold its part"
+            if in_all
+            else "memory does not hold the weights twice"
         )
+        return _off(f"{short}: {need}, {have}; the page cache serves")
     if not fits:
         findings.add(
             "ram_disk.memory",

@@ -18,6 +18,18 @@ def test_the_ram_disk_needs_room_for_the_weights_twice(gib: int, enabled: bool) 
     assert document["model"]["serve_dir"].startswith("/srv/kimi/ram") is enabled
 
 
+def test_the_reason_tells_a_short_node_from_short_memory() -> None:
+    facts = hybrid_facts(gib=1536)
+    even = facts["numa"]["nodes"][0]["memory_total_bytes"]
+    assert plan(facts, **HUGE)["ram_disk"]["enabled"] is True
+    moved = even * 3 // 10
+    facts["numa"]["nodes"][0]["memory_total_bytes"] += moved
+    facts["numa"]["nodes"][1]["memory_total_bytes"] -= moved
+    assert plan(facts, **HUGE)["ram_disk"]["reason"].startswith("a NUMA node does not hold")
+    small = plan(hybrid_facts(gib=1024), **HUGE)["ram_disk"]
+    assert small["reason"].startswith("memory does not hold")
+
+
 def test_an_impossible_ram_disk_is_refused_and_never_is_kept() -> None:
     facts = metal_facts(gib=768, cores=96)
     forced = plan(facts, context=8192, concurrency=1, ram_disk="always", **HUGE)
