@@ -109,7 +109,7 @@ def assignments(text: str) -> list[tuple[str, str]]:
     """List the assignments of the section [Service], in order."""
     found: list[tuple[str, str]] = []
     section = ""
-    for line in re.sub(r"\\\n", " ", text).splitlines():
+    for line in re.sub(r"\\\n", " ", text).split("\n"):
         bare = line.strip()
         if not bare or bare[0] in "#;":
             continue
@@ -164,6 +164,9 @@ def _directive(found: Form, name: str, value: str) -> None:
         # With `~` the later word takes from the earlier.
         ordered = every if "~" in "".join(every) else sorted(set(every))
         value = " ".join(ordered)
+    elif value and category == "protection" and name in found[category]:
+        # It may be one that systemd takes several times: no part of it may be lost.
+        value = f"{found[category][name]}\n{value}".lstrip("\n")
     found[category][name] = value
 
 

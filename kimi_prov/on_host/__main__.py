@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib import import_module
 from typing import List, Optional
 
@@ -55,6 +56,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         return fail(error)
     except OSError as error:
         return fail(HostError.of_system(error))
+    except Exception as error:  # noqa: BLE001 - a fault of ours: told in the same form
+        traceback.print_exc()
+        return fail(HostError(f"{name}: {type(error).__name__}: {error}"))
     return status
 
 

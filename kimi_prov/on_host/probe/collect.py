@@ -92,7 +92,12 @@ def main(argv: List[str]) -> int:
     if held and not held["lock"]["held"]:
         print(json.dumps(held))
         return 0
-    facts = described(Machine(), timed=options.measure)
+    try:
+        facts = described(Machine(), timed=options.measure)
+    except BaseException:
+        if held:
+            apply_lock.release(str(options.lock["run"]))
+        raise
     text = json.dumps({**facts, **held}, indent=1, sort_keys=True) + "\n"
     if options.output:
         with open(options.output, "w", encoding="utf-8") as stream:

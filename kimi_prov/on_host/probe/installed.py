@@ -92,7 +92,10 @@ def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, A
         if unit.startswith("kimi-serve@") and started.pid_of(row) != "0":
             stamp = started.running_stamp(started.pid_of(row), places)
             if stamp is not None:
-                text = started.unit_of(stamp, unit, places)
+                try:
+                    text = started.unit_of(stamp, unit, places)
+                except OSError:  # only root may read what is kept
+                    continue
                 found[unit] = {"stamp": stamp, "form": None if text is None else form(text)}
     return found
 

@@ -19,6 +19,7 @@ def answer(document: dict[str, Any]) -> int:
 
 def fail(error: HostError) -> int:
     """Print the error for the control machine and for a log; the exit status."""
+    # On a terminal both streams are one, and the control machine reads the last line.
+    print(error.line, file=sys.stderr, flush=True)
     answer({"error": error.to_json()})
-    print(error.line, file=sys.stderr)
     return error.exit_status

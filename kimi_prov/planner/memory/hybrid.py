@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.on_host.kt import quantise
 from kimi_prov.planner.decisions import Budget, GpuBudget, Part
 from kimi_prov.planner.engine import sglang
-from kimi_prov.planner.engine.flag_names import SGLANG_KT, fraction, kv_dtype, whole
+from kimi_prov.planner.engine.flag_names import KT, SGLANG_KT, fraction, kv_dtype, whole
 from kimi_prov.planner.memory import architecture, gpu, layouts
 from kimi_prov.planner.memory.context import STEP, fitting_context
 
@@ -54,7 +54,7 @@ def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload)
     routed = architecture.routed_params(shape)
     sparse = shape.layers - shape.dense_layers
     method = (engine.methods or {}).get(weights_format)
-    streams = sglang.prefill_from(method) is not None
+    streams = sglang.prefill_from(args.get(KT.method) or method) is not None
     # Converted experts are read as they lie in memory, others as they lie in the checkpoint.
     converted = method in quantise.KERNELS
     read = per_weight if converted else catalogue.format(weights_format).expert_bytes

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,20 @@ from kimi_prov.runner.events import TaskFinished
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def on_terminal(command: str) -> dict[str, Any]:
+    """Run a command as ssh does where nothing is sent: on a terminal, its streams in one."""
+    ours, theirs = os.openpty()
+    with subprocess.Popen(["sh", "-c", command], stdin=theirs, stdout=theirs, stderr=theirs) as run:
+        os.close(theirs)
+        read = b""
+        # Linux ends a terminal that nobody writes to any more with an error.
+        with contextlib.suppress(OSError):
+            while part := os.read(ours, 65536):
+                read += part
+        os.close(ours)
+    return {"rc": run.returncode, "stdout": read.decode(), "stderr": ""}
 
 
 class Machine:
@@ -31,6 +47,8 @@ class Machine:
         self._connection._play_context = self._Context()
 
     def _low_level_execute_command(self, command: str, in_data: bytes | None) -> dict[str, Any]:
+        if in_data is None:
+            return on_terminal(command)
         done = subprocess.run(
             ["sh", "-c", command], input=in_data, capture_output=True, check=False
         )

@@ -133,3 +133,19 @@ def test_words_are_read_as_they_are_written() -> None:
     ]
     line = " ".join(unit_files.quote_argument(word) for word in given)
     assert split_value(line) == given
+
+
+def test_no_part_of_a_directive_that_is_given_several_times_is_lost() -> None:
+    def with_devices(first: str) -> str:
+        devices = f"DeviceAllow={first} rw\nDeviceAllow=/dev/nvidiactl rw"
+        return UNIT.replace("ProtectClock=yes", devices)
+
+    before, after = form(with_devices("/dev/nvidia0")), form(with_devices("/dev/nvidia7"))
+    assert stamp(before) != stamp(after)
+    assert differences(before, after)
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\x85", "\x0b", "\x1e"])
+def test_a_line_ends_where_it_does_for_systemd(character: str) -> None:
+    text = UNIT.replace("LISTED=a b", f"LISTED=a{character}b")
+    assert stamp(form(text)) != stamp(form(text.replace(f"a{character}b", f"a{character}c")))

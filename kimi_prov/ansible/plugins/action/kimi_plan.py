@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible import context
-from ansible.errors import AnsibleError
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import apply_lock, role_options, serve_units
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Finding
 
 
+class LockedError(Exception):
+    """Another apply holds the machine's lock; `result` is what the plugin returns."""
+
+    def __init__(self, result: dict[str, Any]) -> None:
+        super().__init__(str(result.get("msg")))
+        self.result = result
+
+
 class ActionModule(ActionBase):  # type: ignore[misc]
     """Returns `plan` and `facts`; the role plan keeps them as `kimi_plan` and `kimi_facts`."""
 
@@ -45,36 +54,43 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
-        locking = bool(self._task.args.get("lock", False)) and not self._task.check_mode
+        requested = boolean(self._task.args.get("lock", False), strict=True)
+        locking = requested and not self._task.check_mode
         locate = locator(_sources(variables), extra=_extra())
         try:
-            wanted = self._settings(variables, locate)
-            facts = run_sent(self, "probe", *_lock_arguments(locking=locking))
-            answer = facts.pop("lock", None)
-            if answer is not None and not answer["held"]:
-                answer = apply_lock.taken_over(self, answer)
-                if not answer["held"]:
-                    host = str(variables.get("inventory_hostname", "the machine"))
-                    return result | apply_lock.refusal(host, answer)
-                facts = run_sent(self, "probe")
-        except UserError as error:
-            return result | failure(error.message, error.fix, "bad_input")
-        except NoRightsError as error:
-            return result | failure(error, code="bad_input")
-        except RemoteError as error:
-            return result | failure(error)
-        try:
-            plan = make_plan(facts, wanted, loader.load())
+            settings = self._settings(variables, locate)
+            facts = self._facts(variables, locking=locking)
+            plan = make_plan(facts, settings, loader.load())
             plan["findings"] = _with_restarts(plan, facts)
             self._check_role_options(variables, {"kimi_plan": plan, "kimi_facts": facts}, locate)
+        except NoRightsError as error:
+            return result | failure(error, code="bad_input")
+        except AnsibleConnectionFailure:
+            raise  # what cannot be reached cannot be released either
         except BaseException as error:
             if locking:
                 with contextlib.suppress(RemoteError, AnsibleError):
                     apply_lock.release(self)
+            if isinstance(error, LockedError):
+                return result | error.result
             if isinstance(error, UserError):
                 return result | failure(error.message, error.fix, "bad_input")
+            if isinstance(error, RemoteError):
+                return result | failure(error)
             raise
         return result | {"changed": False, "plan": plan, "facts": facts, "kimi_document": plan}
+
+    def _facts(self, variables: Mapping[str, Any], *, locking: bool) -> dict[str, Any]:
+        """Describe the machine, after taking its lock; raises LockedError where another has it."""
+        facts = run_sent(self, "probe", *_lock_arguments(locking=locking))
+        answer = facts.pop("lock", None)
+        if answer is None or answer["held"]:
+            return facts
+        answer = apply_lock.taken_over(self, answer)
+        if not answer["held"]:
+            host = str(variables.get("inventory_hostname", "the machine"))
+            raise LockedError(apply_lock.refusal(host, answer))
+        return run_sent(self, "probe")
 
     def _settings(
         self, variables: Mapping[str, Any], locate: Callable[[str], str | None]

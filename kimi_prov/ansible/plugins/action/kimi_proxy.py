@@ -66,7 +66,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return result | {
             "changed": done["changed"],
             "key_names": keys["names"],
-            "converged": done["converged"],
+            "converged": done.get("converged", False),
         }
 
     def _converge(self, *, check: bool) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.send import run_sent
 from kimi_prov.runner import progress
 
 STEP_S = 5
@@ -53,7 +54,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Ask once; a cut connection is no answer yet, for the engine goes on loading."""
         counts = [f"{unit}={count}" for unit, count in restarts.items()]
         try:
-            return target(self, "smoke-test", str(STEP_S), *counts)
+            # Sent along: with --tags the machine may have the program of an older version.
+            return run_sent(self, "smoke-test", str(STEP_S), *counts)
         except AnsibleConnectionFailure as error:
             time.sleep(STEP_S)
             line = "the connection is cut; trying again"

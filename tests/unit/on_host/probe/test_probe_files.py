@@ -72,3 +72,17 @@ def test_the_lock_is_taken_in_the_same_answer(
     assert list(refused) == ["lock"]
     assert refused["lock"]["held"] is False
     assert refused["lock"]["holder"]["run"] == "one"
+
+
+def test_a_probe_that_fails_gives_its_lock_back(
+    lock_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_args: object, **_options: object) -> None:
+        raise OSError("the disk answers no more")
+
+    giving = apply_lock.release
+    monkeypatch.setattr(apply_lock, "release", lambda run: giving(run, lock_path))
+    monkeypatch.setattr(collect, "described", broken)
+    with pytest.raises(OSError, match="no more"):
+        collect.main(["--lock", json.dumps({"run": "one"})])
+    assert not os.path.exists(lock_path)  # noqa: PTH110 - a name is what the lock takes
