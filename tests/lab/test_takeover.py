@@ -8,6 +8,7 @@ and the Ansible of this one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -32,11 +33,6 @@ UNIT = "kimi-serve@0.service"
 CUT = r"""#!/bin/sh
 if [ "$1" = restart ]; then kill -9 $PPID; exit; fi
 exec /usr/bin/systemctl "$@"
-"""
-PROGRAM = """
-import sys
-import kimi_prov.packaging.zipapp as bundle
-print(bundle.__file__, bundle.zipapp_sha256())
 """
 
 
@@ -66,10 +62,14 @@ def host(older: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host
         env = {"PYTHONPATH": str(older)}
         done = run(KIMI_PROV, "apply", str(lab.inventory), cwd=older, env=env, timeout=1800)
         assert done.returncode == 0, done.stdout + done.stderr
-        told = run(sys.executable, "-c", PROGRAM, cwd=older, env=env).stdout.split()
         # It was the older version, from its plugins to what travels to the machine.
-        assert told[0].startswith(str(older)), told
-        assert node.ssh("sha256sum /srv/kimi/lib/kimi-target.pyz").split()[0] == told[1]
+        where = "import kimi_prov; print(kimi_prov.__file__)"
+        package = run(sys.executable, "-c", where, cwd=older, env=env).stdout.strip()
+        assert package == str(older / "kimi_prov" / "__init__.py")
+        program = older / "probe.pyz"
+        run(KIMI_PROV, "probe", "--bundle", str(program), cwd=older, env=env)
+        digest = hashlib.sha256(program.read_bytes()).hexdigest()
+        assert node.ssh("sha256sum /srv/kimi/lib/kimi-target.pyz").split()[0] == digest
         yield node
     finally:
         lab.down()
