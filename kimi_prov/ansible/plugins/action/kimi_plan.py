@@ -59,6 +59,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         locate = locator(_sources(variables), extra=_extra())
         try:
             settings = self._settings(variables, locate)
+        except UserError as error:
+            return result | failure(error.message, error.fix, "bad_input")
+        try:
             facts = self._facts(variables, locking=locking)
             plan = make_plan(facts, settings, loader.load())
             plan["findings"] = _with_restarts(plan, facts)
