@@ -12,7 +12,7 @@ import jinja2
 
 from kimi_prov.contract import unit_files, unit_names
 from kimi_prov.contract.unit_form import Form, form, restart_reasons, stamp
-from kimi_prov.on_host.engine.started import joined
+from kimi_prov.on_host.system.started import joined
 from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:

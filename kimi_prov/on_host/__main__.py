@@ -25,7 +25,7 @@ COMMANDS = {
     "fetch": "kimi_prov.on_host.weights.fetch",
     "stage": "kimi_prov.on_host.weights.stage",
     "follow": "kimi_prov.on_host.system.follow",
-    "settled": "kimi_prov.on_host.system.converged",
+    "settled": "kimi_prov.on_host.converged",
     "proxy-ensure": "kimi_prov.on_host.gateway.proxy",
     "proxy-state": "kimi_prov.on_host.gateway.haproxy",
     "keys": "kimi_prov.on_host.gateway.keys",

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.unit_form import Form, form, restart_reasons, stamp_in
-from kimi_prov.on_host.engine import started
+from kimi_prov.on_host.system import started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.unit_form import form
-from kimi_prov.on_host.engine import started
+from kimi_prov.on_host.system import started
 from kimi_prov.on_host.system import units as systemd
 
 if TYPE_CHECKING:

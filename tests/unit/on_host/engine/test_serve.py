@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kimi_prov.contract.unit_form import STAMP, UNKNOWN, form, stamp
-from kimi_prov.on_host.engine import serve, started
+from kimi_prov.on_host.engine import serve
+from kimi_prov.on_host.system import started
 
 UNIT = "kimi-serve@0.service"
 ACTIVE = {"ActiveState": "active", "SubState": "running"}
@@ -174,7 +175,8 @@ def test_a_run_killed_between_writing_and_restarting_is_made_good(
     dies.touch()
     machine.log.write_text("")
     program = (
-        "import sys; from kimi_prov.on_host.engine import serve, started\n"
+        "import sys; from kimi_prov.on_host.engine import serve\n"
+        "from kimi_prov.on_host.system import started\n"
         f"serve.ensure({wanted[0]!r}, {{{UNIT!r}: {wanted[1]!r}}}, "
         f"started.UnitPaths({str(tmp_path)!r}), check=False)"
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kimi_prov.on_host.system import converged
+from kimi_prov.on_host import converged
 
 if TYPE_CHECKING:
     from pathlib import Path
