@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ def prepare(
     `variables` win over the inventory. Raises UserError for what cannot be read or does not fit.
     """
     files = tuple(inventories.vars_file(text) for text in options.extra)
+    # While Ansible reads the inventory, another core imports what runs the playbook.
+    threading.Thread(target=runner.import_ansible_runner, daemon=True).start()
     inventory = inventories.load(path)
     inventories.check_limit(inventory, options.limit)
     request = Request(

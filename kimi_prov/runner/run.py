@@ -11,7 +11,7 @@ import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import resources
@@ -23,7 +23,7 @@ from kimi_prov.runner.run_folder import RESULT, RunFolder
 from kimi_prov.runner.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from kimi_prov.runner.arguments import PrivateFolder, Request
@@ -77,6 +77,13 @@ class _Interrupt:
 
     def __call__(self, number: int, _frame: object) -> None:
         self.name = signal.Signals(number).name
+
+
+def import_ansible_runner() -> Callable[..., Any]:
+    """Import ansible-runner, which takes a quarter of a second; return what makes its runners."""
+    from ansible_runner.interface import init_command_config  # noqa: PLC0415
+
+    return cast("Callable[..., Any]", init_command_config)
 
 
 def run(
@@ -168,11 +175,8 @@ class _Work:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        # Imported here: it takes a quarter of a second that `--help` need not spend.
-        from ansible_runner.interface import init_command_config  # noqa: PLC0415
-
         try:
-            runner = init_command_config(
+            runner = import_ansible_runner()(
                 arguments.executable(),
                 self._argv,
                 private_data_dir=str(self._private.folder / "runner"),
