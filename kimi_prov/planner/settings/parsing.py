@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _FLAG = re.compile(r"[a-z][a-z0-9.-]*")
 _SOURCES = "file:///DIRECTORY, http(s)://HOST/PATH or hf://OWNER/NAME@REVISION"
 _HUB = re.compile(r"hf://[\w.-]+/[\w.-]+(@[\w./-]+)?")
+# What a URL is made of (RFC 3986): none of it ends a line, a quoted word or a comment.
+_URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
 
 
@@ -245,7 +247,7 @@ def _url(value: object, place: _Place, _base: Path | None) -> str:
             raise place.refuse(
                 "a URL with credentials", "a URL without user and password (use a .netrc file)"
             )
-        if parts.scheme in ("http", "https") and parts.hostname and not re.search(r"\s", value):
+        if parts.scheme in ("http", "https") and parts.hostname and _URL.fullmatch(value):
             return str(value)
     raise place.refuse(value, "an http or https URL")
 
@@ -313,16 +315,25 @@ def _urls(value: object, place: _Place, base: Path | None) -> list[str]:
     return [_url(item, place, base) for item in _list(value, place)]
 
 
+def _network(text: str) -> str | None:
+    # ipaddress lets any text stand as the zone behind a %, and nft and HAProxy would read it.
+    if "%" in text:
+        return None
+    try:
+        return str(ipaddress.ip_network(text, strict=True))
+    except ValueError:
+        return None
+
+
 def _networks(value: object, place: _Place, _base: Path | None) -> list[str]:
     found = []
     for item in _list(value, place):
-        try:
-            # As text: ipaddress takes a bare number for an address.
-            found.append(str(ipaddress.ip_network(str(item), strict=True)))
-        except ValueError:
+        network = _network(str(item))  # as text: ipaddress takes a bare number for an address
+        if network is None:
             raise place.refuse(
                 item, "networks such as 10.0.0.0/8 or fd00::/8, with no bits set behind the mask"
-            ) from None
+            )
+        found.append(network)
     return list(dict.fromkeys(found))
 
 

@@ -8,11 +8,13 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import jinja2
 import pytest
+import yaml
 from waiting import HANGS_S, until
 
 from kimi_prov.contract.paths import Paths
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+DEFAULTS = yaml.safe_load((root() / "roles/proxy/defaults/main.yml").read_text())
 STAMP = "0123456789abcdef-fedcba9876543210"
 
 
@@ -44,6 +47,8 @@ class Engine(http.server.ThreadingHTTPServer):
         # A stream gives its pieces one at a time where a test holds it.
         self.held = False
         self.pieces = threading.Semaphore(0)
+        # Seconds before an answer, or in the middle of a stream.
+        self.pause_s = 0.0
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -90,6 +95,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if body.get("stream"):
             self._stream()
             return
+        time.sleep(self.server.pause_s)
         self._json(200, answer_to(body))
 
     def _stream(self) -> None:
@@ -98,9 +104,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         pieces = [json.dumps({"choices": [{"delta": {"content": str(n)}}]}) for n in range(5)]
-        for piece in [*pieces, "[DONE]"]:
+        for number, piece in enumerate([*pieces, "[DONE]"]):
             if self.server.held:
                 self.server.pieces.acquire(timeout=HANGS_S)
+            if number == 2:
+                time.sleep(self.server.pause_s)
             data = f"data: {piece}\n\n".encode()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
             self.wfile.flush()
@@ -125,6 +133,7 @@ class Proxy:
     config: Path
     process: subprocess.Popen | None = None
     networks: list[str] = field(default_factory=list)
+    options: dict[str, int] = field(default_factory=dict)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -154,10 +163,7 @@ class Proxy:
         text = environment.get_template("haproxy.cfg.j2").render(
             kimi_plan=plan,
             kimi_facts={"network": {"addresses": ["10.0.0.1"]}},
-            proxy_idle_timeout_s=60,
-            proxy_queue_timeout_s=60,
-            proxy_drain_s=5,
-            proxy_max_connections=64,
+            **{**DEFAULTS, "proxy_drain_s": 5, **self.options},
         )
         self.config.write_text(text)
 
@@ -187,19 +193,23 @@ class Proxy:
 
 @pytest.fixture
 def make_proxy(tmp_path, request):
-    """Builds proxies; `engines` engines behind it, `names` further keys."""
+    """Builds proxies: `engines` engines behind it, `given` further keys, the role's `options`."""
     if shutil.which("haproxy") is None:
         pytest.fail("haproxy is not installed: run tests/system-packages haproxy")
     made: list[Proxy] = []
 
-    def build(engines: int = 1, given: dict[str, str] | None = None) -> Proxy:
+    def build(engines: int = 1, given: dict[str, str] | None = None, **options: int) -> Proxy:
         paths = Paths(tmp_path)
         for directory in (paths.proxy, paths.socket.parent):
             directory.mkdir(parents=True)
         tls.ensure(paths, {"mode": "self-signed", "names": ["lab1", "10.0.0.1"]})
         keys.ensure(paths, {n: keys.digest(k) for n, k in (given or {}).items()})
         proxy = Proxy(
-            paths, free_port(), [Engine() for _ in range(engines)], tmp_path / "haproxy.cfg"
+            paths,
+            free_port(),
+            [Engine() for _ in range(engines)],
+            tmp_path / "haproxy.cfg",
+            options=options,
         )
         made.append(proxy)
         proxy.start()
