@@ -22,6 +22,8 @@ from kimi_prov.on_host.system.files import read_json, write_json
 NAME = "kimi-manifest.json"
 MARK = layout.MODEL_VERIFIED
 PARTIAL = ".kimi-partial"
+# There while a fetch or a conversion is at work.
+LOCK = ".kimi-lock"
 SCHEMA = "kimi-prov/manifest/v1"
 
 Buffer = Union[bytes, memoryview]
@@ -186,7 +188,7 @@ def safe_path(path: str) -> bool:
         return False
     if any(part in ("", ".", "..") for part in parts):
         return False
-    return parts[0] not in (NAME, MARK, PARTIAL)
+    return parts[0] not in (NAME, MARK, PARTIAL, LOCK)
 
 
 def load(path: str) -> Optional[Manifest]:

@@ -35,6 +35,7 @@ def row(path: Any = "model.safetensors", size: Any = 3, sha256: Any = SHA) -> di
         7,
         ".kimi-verified",
         ".kimi-partial/x",
+        ".kimi-lock",
         "kimi-manifest.json",
     ],
 )
