@@ -8,14 +8,17 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import apply_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 A = {"run": "a", "user": "root", "control_host": "one", "pid": 1}
 B = {"run": "b", "user": "root", "control_host": "two", "pid": 2}
