@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from file_list import row_of, rows
 
 from kimi_prov.commands import bench_results
 from kimi_prov.console import exit_handling
@@ -46,21 +47,21 @@ def test_every_file_of_a_run_is_this_users_alone(
     bench_results.keep(bench_results.folder(state, hosts_file, "one"), {"n": 1})
     exit_handling.guarded(failing)
 
-    rows = [line.split(" ", 2) for line in listing.read_text().splitlines()]
-    during = {name: mode for kind, mode, name in rows if kind in "fd"}
+    seen = [line.split(" ", 2) for line in listing.read_text().splitlines()]
+    during = {name: mode for kind, mode, name in seen if kind in "fd"}
     assert {"", "vars.json", "run"} <= set(during)
     assert (during[""], during["vars.json"]) == ("700", "600")
     own.rmdir()
 
-    kept = {path.relative_to(state): path for path in state.rglob("*")}
-    kinds = {str(name).split("/")[0] for name in kept}
-    assert kinds == {"locks", "runs", "bench", "crash.log"}
-    assert {p.name for p in kept.values() if p.parent.parent.name == "runs"} >= {
-        "run.log",
-        "result.json",
-        "timings.json",
+    kept = {
+        "/".join(("STATE", *path.relative_to(state).parts)): path
+        for path in (state, *state.rglob("*"))
     }
-    wide = [str(name) for name, path in kept.items() if path.stat().st_mode & 0o077]
+    listed = rows(managed=False)
+    files = {name for name, path in kept.items() if path.is_file()} | {"STATE"}
+    assert [name for name in files if row_of(name, listed) is None] == []
+    assert [row.path for row in listed if not any(row.names(name) for name in files)] == []
+    wide = [name for name, path in kept.items() if path.stat().st_mode & 0o077]
     assert wide == []
-    holding = [str(n) for n, p in kept.items() if p.is_file() and SECRET in p.read_text()]
+    holding = [n for n, p in kept.items() if p.is_file() and SECRET in p.read_text()]
     assert holding == []
