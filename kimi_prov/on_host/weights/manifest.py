@@ -238,7 +238,7 @@ def records_from(document: object) -> Dict[str, Record]:
     """Read the records of a mark or journal; what cannot be read is as if it were not there."""
     rows = document.get("verified") if isinstance(document, dict) else None
     found: Dict[str, Record] = {}
-    for path, row in (rows or {}).items():
+    for path, row in rows.items() if isinstance(rows, dict) else ():
         try:
             found[path] = Record(int(row["size"]), int(row["mtime_ns"]), str(row["sha256"]))
         except (KeyError, TypeError, ValueError):
