@@ -7,6 +7,7 @@ import grp
 import json
 import os
 import pwd
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, TextIO, Tuple, Union
 
@@ -43,14 +44,9 @@ def write_atomic(path: Path, content: str, mode: int, group: str = "root") -> No
 
 @contextlib.contextmanager
 def _replacing(path: str) -> Iterator[TextIO]:
-    """Write beside `path`, for the owner alone until its mode is set, and put it in its place.
-
-    What lies in the way there, a link of somebody's for one, is not written to.
-    """
+    """Write beside `path`, for the owner alone until its mode is set, and put it in its place."""
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
-    remove(temporary)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             yield stream
