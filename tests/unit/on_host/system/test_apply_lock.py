@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import HANGS_S
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import apply_lock
@@ -105,7 +106,11 @@ def test_who_keeps_the_folder_locked_stops_nobody(tmp_path: Path) -> None:
     program = f"from {apply_lock.__name__} import *; print(acquire({A}, {path!r})['held'])"
     with locked(tmp_path):
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=HANGS_S,
+            check=False,
         )
     assert (done.stdout.strip(), done.stderr) == ("True", "")
 
@@ -150,3 +155,27 @@ def test_a_lock_that_another_user_may_change_is_none(tmp_path: Path) -> None:
     path.write_text(json.dumps(B))
     path.chmod(0o666)
     assert apply_lock.acquire(A, str(path))["held"]
+
+
+def test_the_lock_of_an_older_version_is_respected(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text(json.dumps({**A, "since": "2026-11-20T00:00:00Z"}))
+    path.chmod(0o644)
+    answer = apply_lock.acquire(B, str(path))
+    assert (answer["held"], answer["holder"]["run"]) == (False, "a")
+
+
+def test_an_older_version_that_looks_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It locks the folder for that."""
+    monkeypatch.setattr(apply_lock, "_OLDER_WAIT_S", HANGS_S)
+    path = tmp_path / "lock"
+    answers = []
+    with locked(tmp_path):
+        other = threading.Thread(target=lambda: answers.append(apply_lock.acquire(B, str(path))))
+        other.start()
+        path.write_text(json.dumps(A))
+        path.chmod(0o644)
+    other.join()
+    assert not answers[0]["held"]
