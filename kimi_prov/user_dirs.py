@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 
@@ -14,6 +15,28 @@ def state_home() -> Path:
 def cache_home() -> Path:
     """Folder of what can be made again: $XDG_CACHE_HOME/kimi-prov, else ~/.cache/kimi-prov."""
     return _base("XDG_CACHE_HOME", ".cache")
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that is this user's alone; one that was left open to others is closed."""
+    for path in (*reversed(folder.parents), folder):
+        # Those above it as well, as the XDG base directory specification has it.
+        path.mkdir(exist_ok=True, mode=0o700)
+    about = folder.stat()
+    if about.st_uid == os.geteuid() and about.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file by one of mode 0600 in one step; where a link leads is left alone."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def _base(variable: str, fallback: str) -> Path:

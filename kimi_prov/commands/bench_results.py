@@ -11,7 +11,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.console.output import write_whole
+from kimi_prov.user_dirs import make_private, write_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def last(place: Path) -> dict[str, Any] | None:
 
 def keep(place: Path, result: dict[str, Any]) -> Path:
     """Keep a result under the time at which it is kept; return its file."""
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(place)
     path = place / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
-    write_whole(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write_private(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return path

@@ -53,13 +53,13 @@ def _say(message: str, code: ExitCode) -> ExitCode:
 
 def _bug(error: Exception) -> ExitCode:
     from kimi_prov.runner.redaction import Masker  # noqa: PLC0415
-    from kimi_prov.user_dirs import state_home  # noqa: PLC0415
+    from kimi_prov.user_dirs import make_private, state_home, write_private  # noqa: PLC0415
 
     summary = Masker().mask(f"{type(error).__name__}: {error}")
     try:
         path = state_home() / "crash.log"
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.write_text(Masker().mask("".join(traceback.format_exception(error))))
+        make_private(path.parent)
+        write_private(path, Masker().mask("".join(traceback.format_exception(error))))
     except OSError:
         return _say(f"unexpected: {summary}", ExitCode.FAILED)
     return _say(f"unexpected: {summary}\n  fix: report it with {path}", ExitCode.FAILED)

@@ -50,6 +50,10 @@ TMPFILES = "/etc/tmpfiles.d/kimi.conf"
 TUNING_TMPFILES = "/etc/tmpfiles.d/kimi-tuning.conf"
 SYSCTL = "/etc/sysctl.d/80-kimi.conf"
 UNATTENDED_UPGRADES = "/etc/apt/apt.conf.d/52kimi-nvidia"
+# Starts the fabric manager only where there is one to manage.
+FABRIC_DROP_IN = f"{UNITS}/{unit_names.FABRIC_MANAGER}.d/kimi.conf"
+# What an instance of the engine runs, beside its unit and an administrator's own drop-ins.
+SERVE_DROP_IN = "10-plan.conf"
 
 HOME = "/var/lib/kimi"
 STATE = f"{HOME}/state"
@@ -100,6 +104,23 @@ MANAGED = (
     PLAN,
     STOOD_IN_FOR,
 )
+
+# Files of ours among the distribution's, whatever version wrote them: `destroy` takes these away
+# and no other. Units are apart.
+AMONG_OTHERS = (
+    FIREWALL_DROP_IN,
+    FABRIC_DROP_IN,
+    TMPFILES,
+    TUNING_TMPFILES,
+    SYSCTL,
+    UNATTENDED_UPGRADES,
+    "/etc/apt/sources.list.d/kimi-nvidia.sources",
+    "/etc/apt/preferences.d/kimi-nvidia.pref",
+    "/etc/apt/keyrings/kimi-nvidia.asc",
+    "/etc/apt/keyrings/kimi-nvidia.gpg",
+)
+# What is ours in ROOT, but for the weights.
+IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED)
 
 
 def tuned(version: str) -> str:

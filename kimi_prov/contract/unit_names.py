@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 FETCH = "kimi-fetch.service"
 CONVERT = "kimi-convert.service"
 STAGE = "kimi-stage.service"
@@ -21,6 +23,23 @@ ALL_SERVE = f"{SERVE_PREFIX}*.service"
 # systemd puts the instances of a template into a slice named after it, with `-` escaped.
 SERVE_SLICE = "system-kimi\\x2dserve.slice"
 
+# Every unit of ours, whatever version made it: `destroy` takes these away and no other.
+OURS = (
+    FETCH,
+    CONVERT,
+    STAGE,
+    WARM,
+    RAM_MOUNT,
+    PROXY,
+    FIREWALL,
+    DRIVER,
+    INSTALL,
+    TUNE,
+    BENCH,
+    SERVE_TEMPLATE,
+)
+_INSTANCE = re.compile(re.escape(SERVE_PREFIX) + r"\d+\.service")
+
 HAPROXY = "haproxy.service"
 FIREWALLD = "firewalld.service"
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
@@ -35,6 +54,11 @@ def serve(index: int) -> str:
 def is_serve(name: str) -> bool:
     """Whether a unit is one of our engine instances."""
     return name.startswith(SERVE_PREFIX)
+
+
+def is_ours(name: str) -> bool:
+    """Whether kimi-prov makes a unit of this name."""
+    return name in OURS or _INSTANCE.fullmatch(name) is not None
 
 
 def units() -> dict[str, str]:

@@ -1,7 +1,9 @@
 """Restores the machine to its state before the first apply, as recorded then.
 
-Every step first checks whether there is anything to do, so an interrupted apply is undone as well
-as a complete one, and a second run changes nothing. The record is removed last.
+Only what has exactly a name of ours goes, and only where a record of an apply is there or the file
+says itself that kimi-prov wrote it. What merely looks like ours stays and is told. Every step first
+checks whether there is anything to do, so an interrupted apply is undone as well as a complete one,
+and a second run changes nothing. The record is removed last.
 """
 
 from __future__ import annotations
@@ -20,29 +22,25 @@ from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway import firewall
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system.files import read_json, read_text, write_atomic
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 UNIT_DIRECTORY = layout.UNITS[1:]
-OUR_UNITS = ("kimi-*.service", "kimi-*.mount", "kimi-*.target", "kimi-*.path", unit_names.RAM_MOUNT)
-DROPINS = (
-    f"{UNIT_DIRECTORY}/nftables.service.d/kimi-firewall.conf",
-    f"{UNIT_DIRECTORY}/{unit_names.FABRIC_MANAGER}.d/kimi.conf",
-)
-# Files of ours among the distribution's own directories.
-OUR_FILES = (
-    "etc/sysctl.d/80-kimi.conf",
-    "etc/tmpfiles.d/kimi*.conf",
-    "etc/modules-load.d/kimi*.conf",
-    "etc/security/limits.d/*kimi*.conf",
-    "etc/apt/sources.list.d/kimi*",
-    "etc/apt/apt.conf.d/*kimi*",
-    "etc/apt/preferences.d/kimi*",
-    "etc/apt/keyrings/kimi*",
-    "usr/local/share/ca-certificates/kimi*.crt",
+# Every file that a role writes among the distribution's says so, except those of apt's own form.
+MARK = "Written by kimi-prov"
+# Where somebody's file may bear a name like ours; it stays and is told.
+SHARED = (
+    f"{UNIT_DIRECTORY}/*kimi*",
+    "etc/sysctl.d/*kimi*",
+    "etc/tmpfiles.d/*kimi*",
+    "etc/modules-load.d/*kimi*",
+    "etc/security/limits.d/*kimi*",
+    "etc/apt/*.d/*kimi*",
+    "etc/apt/keyrings/*kimi*",
+    "usr/local/share/ca-certificates/*kimi*",
 )
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
 GOVERNORS = "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
@@ -74,44 +72,51 @@ class Undo:
     def _at(self, pattern: str) -> list[Path]:
         return sorted(self.paths.root.glob(pattern))
 
+    def _is_ours(self, path: Path) -> bool:
+        """Whether we made a file that bears a name of ours: a record says so, or the file does."""
+        return bool(self.before) or MARK in read_text(path)
+
     def unit_files(self) -> list[Path]:
-        """Our unit files, drop-in directories included."""
-        found: list[Path] = []
-        for pattern in OUR_UNITS:
-            found += self._at(f"{UNIT_DIRECTORY}/{pattern}")
-            found += self._at(f"{UNIT_DIRECTORY}/{pattern}.d")
-        for name in DROPINS:
-            found += self._at(name)
-        return sorted(set(found))
+        """Our unit files, and our drop-ins of the engine's instances."""
+        found = [
+            path
+            for path in self._at(f"{UNIT_DIRECTORY}/*")
+            if unit_names.is_ours(path.name) and not path.is_dir() and self._is_ours(path)
+        ]
+        drop_ins = self._at(f"{UNIT_DIRECTORY}/{unit_names.ALL_SERVE}.d/{layout.SERVE_DROP_IN}")
+        return sorted(found + [path for path in drop_ins if self._is_ours(path)])
 
     def units(self) -> None:
         """Stop, disable and remove every unit of ours, the firewall's last."""
+        files = self.unit_files()
+        foreign = {path.name for path in self._at(f"{UNIT_DIRECTORY}/*") if path not in files}
         listed = run(
-            "systemctl", "list-units", "--all", "--plain", "--no-legend", "kimi-*", "srv-kimi-*"
+            *("systemctl", "list-units", "--all", "--plain", "--no-legend"),
+            *(unit_names.ALL_SERVE, *unit_names.OURS),
         )
         rows = [line.split() for line in listed.stdout.splitlines() if line.split()]
         loaded = [row[0] for row in rows if row[1] != "not-found" or row[2] == "active"]
         linked = [link.name for link in self._at(UNIT_DIRECTORY + "/*.wants/*kimi*")]
-        files = self.unit_files()
-        templates = {path.name for path in files if "@." in path.name}
         names = {
-            *loaded,
-            *linked,
-            *[path.name for path in files if path.suffix not in (".d", ".conf")],
-        } - templates
+            name
+            for name in (*loaded, *linked, *[path.name for path in files])
+            if unit_names.is_ours(name) and name not in foreign
+        } - {unit_names.SERVE_TEMPLATE}
         for name in sorted(names, key=lambda unit: (unit == unit_names.FIREWALL, unit)):
             self.act(self.removed, "unit " + name, partial(_end_unit, name))
         for path in files:
-            self.act(
-                self.removed,
-                "file /" + str(path.relative_to(self.paths.root)),
-                partial(_delete, path),
-            )
+            self._remove(path)
         if (names or files) and not self.check:
             run("systemctl", "daemon-reload")
             for name in sorted(names):
                 run("systemctl", "reset-failed", name)
             run("systemctl", "stop", unit_names.SERVE_SLICE)
+
+    def _remove(self, path: Path) -> None:
+        self.act(self.removed, f"file {self._name(path)}", partial(_delete, path))
+
+    def _name(self, path: Path) -> str:
+        return "/" + str(path.relative_to(self.paths.root))
 
     def firewall(self) -> None:
         """Our table, and our rules in ufw or firewalld."""
@@ -127,13 +132,10 @@ class Undo:
 
     def files(self) -> None:
         """Files of ours among the distribution's, and its own that were replaced."""
-        for pattern in OUR_FILES:
-            for path in self._at(pattern):
-                self.act(
-                    self.removed,
-                    "file /" + str(path.relative_to(self.paths.root)),
-                    partial(_delete, path),
-                )
+        for name in layout.AMONG_OTHERS:
+            path = self.paths.at(name)
+            if (path.exists() or path.is_symlink()) and self._is_ours(path):
+                self._remove(path)
         for name, kept in sorted((self.before.get("files") or {}).items()):
             self._restore_file(self.paths.at(name), name, kept)
 
@@ -144,7 +146,7 @@ class Undo:
             if path.exists() or path.is_symlink():
                 self.act(self.removed, "file " + name, lambda: _delete(path))
         elif read_text(path) != content:
-            self.act(self.restored, "file " + name, partial(_put, path, str(content), mode))
+            self.act(self.restored, "file " + name, partial(write_atomic, path, str(content), mode))
 
     def tunables(self) -> None:
         """Kernel settings that the plan changed, back to their values from before."""
@@ -198,25 +200,30 @@ class Undo:
             self.kept.append(layout.MODELS)
             if not self.check:
                 _give_to_root(models)
+        ours = [*layout.IN_ROOT, *([] if keep else [layout.MODELS])]
+        for path in map(self.paths.at, sorted(ours)):
+            if path.exists() or path.is_symlink():
+                self.act(self.removed, self._name(path), partial(_delete, path))
         if self.paths.srv.is_dir():
-            for path in sorted(self.paths.srv.iterdir()):
-                if not (keep and path == models):
-                    self.act(
-                        self.removed,
-                        "/" + str(path.relative_to(self.paths.root)),
-                        partial(_delete, path),
-                    )
-            if not keep:
-                self.act(self.removed, layout.ROOT, lambda: _delete(self.paths.srv))
+            others = {self._name(path) for path in self.paths.srv.iterdir()} - {
+                layout.MODELS,
+                *layout.IN_ROOT,
+            }
+            self.kept += sorted(others)
+            if not keep and not others:
+                self.act(self.removed, layout.ROOT, self.paths.srv.rmdir)
             elif not self.check and os.geteuid() == 0:
                 os.chown(str(self.paths.srv), 0, 0)
         for path in (self.paths.etc, self.paths.at(layout.RUN)):
             if path.exists():
-                self.act(
-                    self.removed,
-                    "/" + str(path.relative_to(self.paths.root)),
-                    partial(_delete, path),
-                )
+                self.act(self.removed, self._name(path), partial(_delete, path))
+
+    def others(self) -> None:
+        """Tell what bears a name like ours, is not ours and stays."""
+        gone = {name.partition(" ")[2] for name in self.removed}
+        for path in sorted({path for pattern in SHARED for path in self._at(pattern)}):
+            inside = sorted(path.iterdir()) if path.is_dir() and path.suffix == ".d" else [path]
+            self.kept += [name for name in map(self._name, inside) if name not in gone]
 
     def driver(self) -> None:
         """Remove our package holds and restore what was quarantined; the driver itself stays."""
@@ -239,10 +246,13 @@ class Undo:
 
     def users(self) -> None:
         """Our users, unless they were there before."""
-        names = [PROXY_USER] if self.before.get("user_existed") else [PROXY_USER, layout.USER]
-        for name in names:
-            if _is_user(name):
+        for name in (PROXY_USER, layout.USER):
+            if not _is_user(name) or (name == layout.USER and self.before.get("user_existed")):
+                continue
+            if self.before:
                 self.act(self.removed, "user " + name, partial(_remove_user, name))
+            else:
+                self.kept.append(f"user {name}")
 
     def record(self) -> None:
         """Remove the record of the former state; last, so that a run can be repeated."""
@@ -275,7 +285,7 @@ def _delete(path: Path) -> None:
         shutil.rmtree(str(path))
     elif path.exists() or path.is_symlink():
         path.unlink()
-    if path.parent.suffix == ".d" and path.parent.name.endswith(".service.d"):
+    if path.parent.name.endswith(".service.d"):
         with suppress(OSError):  # others may have drop-ins there
             path.parent.rmdir()
 
@@ -283,11 +293,6 @@ def _delete(path: Path) -> None:
 def _restore_quarantined(path: Path, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(str(path), str(place))
-
-
-def _put(path: Path, content: str, mode: int) -> None:
-    path.write_text(content)
-    path.chmod(mode)
 
 
 def _give_to_root(directory: Path) -> None:
@@ -320,7 +325,7 @@ def undo(paths: Paths, *, check: bool, purge_weights: bool) -> dict[str, Any]:
     work = Undo(paths, check=check, purge_weights=purge_weights)
     for step in (
         work.units, work.firewall, work.files, work.tunables, work.directories, work.users,
-        work.services, work.driver, work.record,
+        work.services, work.driver, work.others, work.record,
     ):  # fmt: skip
         step()
     return {

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.user_dirs import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,9 +30,17 @@ def held(inventory: Path, command: str, state: Path) -> Iterator[int]:
     """
     real = inventory.resolve()
     folder = state / "locks"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{hashlib.sha256(str(real).encode()).hexdigest()[:16]}.json"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        make_private(state)
+        make_private(folder)
+        # A link would lead to a file that is none of ours, and that we would empty.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        raise UserError(
+            f"{path}: the lock cannot be made: {error.strerror}",
+            fix="remove what is in its place, or set XDG_STATE_HOME to a folder of your own",
+        ) from error
     try:
         _take(descriptor, inventory)
         holder = {

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from kimi_prov.errors import UserError
-from kimi_prov.user_dirs import state_home
+from kimi_prov.user_dirs import make_private, state_home, write_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +33,8 @@ def conclude(code: int) -> None:
         with suppress(OSError, ValueError):
             found = json.loads(path.read_text(encoding="utf-8"))
             if found.get("exit_code") != code:
-                _write(path, json.dumps({**found, "exit_code": int(code)}, indent=1))
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text + "\n", encoding="utf-8")
-    path.chmod(0o600)
+                found["exit_code"] = int(code)
+                write_private(path, json.dumps(found, indent=1) + "\n")
 
 
 class RunFolder:
@@ -63,7 +59,8 @@ class RunFolder:
         )
         base = state_home() / "runs"
         try:
-            base.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(state_home())
+            make_private(base)
             for number in range(1000):
                 again = f".{number}" if number else ""
                 path = base / f"{stamp}-{command}-{words[:60]}{again}"
@@ -91,8 +88,8 @@ class RunFolder:
 
     def document(self, name: str, content: object) -> None:
         """Write a JSON document beside the log, masked."""
-        path = self.path / name
-        _write(path, self._masker.mask(json.dumps(content, indent=1, default=str)))
+        text = self._masker.mask(json.dumps(content, indent=1, default=str))
+        write_private(self.path / name, text + "\n")
 
     def close(self) -> None:
         """Close the log."""

@@ -269,9 +269,22 @@ def test_verify_says_no_when_the_guard_is_gone(served_host: Host, second_host: H
         served_host.ssh("systemctl restart kimi-firewall.service")
 
 
+# An administrator's, with names like ours.
+THEIRS = (
+    "/etc/apt/apt.conf.d/99-not-kimi-proxy",
+    "/etc/apt/sources.list.d/kimi-internal.list",
+    "/etc/systemd/system/kimi-backup.service",
+    "/etc/systemd/system/kimi-proxy.service.d/theirs.conf",
+    "/usr/local/share/ca-certificates/kimi-corp-root.crt",
+)
+
+
 def test_destroy_puts_the_machine_back(edge_lab: Lab) -> None:
     host = edge_lab.hosts["plain"]
     install(host)
+    for path in THEIRS:
+        text = "[Service]\nExecStart=/bin/true" if path.endswith(".service") else ""
+        host.ssh(f"install -D /dev/null {path} && printf '{text}' > {path}")
     before = picture(host)
     done = host.playbook()
     assert done.returncode == 0, done.stdout + done.stderr
@@ -279,7 +292,8 @@ def test_destroy_puts_the_machine_back(edge_lab: Lab) -> None:
     listed = destroy(host, "--check")
     assert "unit kimi-serve@0.service" in listed
     assert status_from_here(host.address) == 200
-    destroy(host)
+    told = destroy(host)
+    assert [path for path in THEIRS if path not in told] == []
     after = picture(host)
     for name in ("units", "running", "mounts", "nft", "sysctls", "users", "listening"):
         assert settled(after[name]) == settled(before[name]), name
@@ -293,3 +307,4 @@ def test_destroy_puts_the_machine_back(edge_lab: Lab) -> None:
     assert "changed=0" in destroy(host)
     destroy(host, "-e", '{"destroy_purge_weights": true}')
     assert host.ssh("ls /srv").strip() == ""
+    host.ssh("rm -r " + " ".join([*THEIRS, "/etc/systemd/system/kimi-proxy.service.d"]))

@@ -141,7 +141,7 @@ def test_a_secret_is_nowhere(served_host: Host, tmp_path: Path) -> None:
     )
     verbose = served_host.apply("-e", f"@{told}", "--diff")
     assert verbose.returncode == 0, verbose.stdout + verbose.stderr
-    plain = served_host.playbook("-e", f"@{told}", "--diff", "-vvv")
+    plain = served_host.playbook("-e", f"@{told}", "--diff", "-vvvvv")
     assert plain.returncode == 0, plain.stdout[-3000:]
     asked = urllib.request.Request(
         f"https://{served_host.address}:8000/v1/models", headers={"Authorization": f"Bearer {key}"}

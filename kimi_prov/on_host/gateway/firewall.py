@@ -18,7 +18,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import FIREWALL_TABLE, Paths
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json, read_text, write_atomic
+from kimi_prov.on_host.system.files import make_directory, read_json, read_text, write_atomic
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
     if changed and not check:
         # Intent first: what is in the record may be missing, never the other way round.
         record = [*kept, *[rule for rule in added if rule not in kept]]
-        paths.state.mkdir(parents=True, exist_ok=True)
+        make_directory(paths.state, 0o700)
         created = [*state.get("zone_files", []), *_new_zone_files(zones)]
         _write(paths, [*record, *removed], created)
         for rule in added:

@@ -12,7 +12,6 @@ the mark are those of fetched weights.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from kimi_prov.contract import paths
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.kt.quantise import KERNELS, layer_bytes
+from kimi_prov.on_host.system import file_lock
 from kimi_prov.on_host.system.files import read_json, remove, sync_directory, write_json
 from kimi_prov.on_host.system.job import run_job
 from kimi_prov.on_host.system.process import run as run_program
@@ -192,16 +192,15 @@ def run(config: Config, progress: Progress) -> Manifest:
     shards = [e.path for e in source.files if e.path.endswith(".safetensors")]
     layers = survey(config.weights.directory, shards)
     identity = config.identity(source)
-    descriptor = os.open(config.directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        records = _resumed(config.directory, identity)
-        _convert(config, layers, records, progress, identity)
-        return _finish(config.directory, records, identity)
-    except BlockingIOError:
-        raise HostError(f"{config.directory}: another conversion is at work here") from None
-    finally:
-        os.close(descriptor)
+        with file_lock.held(os.path.join(config.directory, manifests.LOCK)):
+            records = _resumed(config.directory, identity)
+            _convert(config, layers, records, progress, identity)
+            return _finish(config.directory, records, identity)
+    except file_lock.TakenError as error:
+        raise HostError(
+            f"{config.directory}: another conversion is at work here: {error}", "wait for it to end"
+        ) from None
 
 
 def _scratch(directory: str) -> str:

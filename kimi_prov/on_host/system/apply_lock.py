@@ -7,19 +7,24 @@ lock that was not renewed for two hours is free: its holder has gone.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
+import stat
 import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import file_lock
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json, remove, write_json
+from kimi_prov.on_host.system.files import remove, write_json
 
 # Longer than any task that does not renew it meanwhile: installing an engine.
 STALE_S = 7200.0
+# Looking and writing takes milliseconds: so long we wait for another that does it.
+WAIT_S = 10.0
+# Versions before this one lock the folder for that. Anybody may lock it, and keep it locked.
+_OLDER_WAIT_S = 0.5
 
 
 def acquire(holder: Dict[str, Any], path: str = paths.APPLY_LOCK) -> Dict[str, Any]:
@@ -63,29 +68,57 @@ def renew(path: str = paths.APPLY_LOCK) -> None:
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[None]:
-    """Keep others out while we look and write; the folder is locked, so that no file is left."""
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    """Keep others out while we look and write."""
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        with file_lock.held(f"{path}.guard", WAIT_S), _older_versions_out(os.path.dirname(path)):
+            yield
+    except file_lock.TakenError as error:
+        raise HostError(
+            f"{path}: {error} has been reading or writing this lock for {WAIT_S:.0f} s",
+            "end that process, which hangs, and run this again",
+            retryable=True,
+        ) from None
+
+
+@contextlib.contextmanager
+def _older_versions_out(folder: str) -> Iterator[None]:
+    """Lock the folder as well, unless somebody keeps it locked."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        deadline = time.monotonic() + _OLDER_WAIT_S
+        while not file_lock.locked(descriptor) and time.monotonic() < deadline:
+            time.sleep(0.02)
         yield
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def _current(path: str) -> Tuple[Optional[Dict[str, Any]], float]:
-    """Return the holder and the seconds since it was renewed; an unreadable lock is none."""
-    found = read_json(path)
-    if not found:
-        return None, 0.0
+    """Return the holder and the seconds since it was renewed; an unreadable lock is none.
+
+    So is a link, and what another user made or may change.
+    """
     try:
-        return found, max(0.0, time.time() - os.stat(path).st_mtime)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None, 0.0
+    with os.fdopen(descriptor, "rb") as stream:
+        about = os.fstat(descriptor)
+        ours = about.st_uid == os.geteuid() and not about.st_mode & 0o022
+        if not (ours and stat.S_ISREG(about.st_mode)):
+            return None, 0.0
+        try:
+            found = json.loads(stream.read())
+        except ValueError:
+            return None, 0.0
+    if not isinstance(found, dict) or not found:
+        return None, 0.0
+    return found, max(0.0, time.time() - about.st_mtime)
 
 
 def _write(path: str, holder: Dict[str, Any]) -> None:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    write_json(path, {**holder, "since": since}, durable=False)
+    write_json(path, {**holder, "since": since}, durable=False, mode=0o600)
 
 
 def main(argv: List[str]) -> int:

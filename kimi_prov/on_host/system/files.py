@@ -7,8 +7,9 @@ import grp
 import json
 import os
 import pwd
+import tempfile
 from pathlib import Path
-from typing import Any, Dict, Tuple, Union
+from typing import Any, Dict, Iterator, TextIO, Tuple, Union
 
 PathLike = Union[str, Path]
 
@@ -19,36 +20,39 @@ def write_json(path: str, document: object, *, durable: bool = True, mode: int =
     `durable` forces it to the disk first; leave it out for files that live in memory anyway.
     """
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        os.fchmod(stream.fileno(), mode)
+    with _replacing(path) as stream:
         json.dump(document, stream, indent=1, sort_keys=True)
         stream.write("\n")
         stream.flush()
         if durable:
             os.fsync(stream.fileno())
-    os.replace(temporary, path)
+        os.fchmod(stream.fileno(), mode)
     if durable:
         sync_directory(os.path.dirname(path))
 
 
 def write_atomic(path: Path, content: str, mode: int, group: str = "root") -> None:
     """Replace `path` in one step; it never exists with a wider mode than `mode`."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with _replacing(str(path)) as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+        if os.geteuid() == 0:
+            os.fchown(stream.fileno(), *owner_ids("root", group))
+        os.fchmod(stream.fileno(), mode)
+
+
+@contextlib.contextmanager
+def _replacing(path: str) -> Iterator[TextIO]:
+    """Write beside `path`, for the owner alone until its mode is set, and put it in its place."""
+    folder, name = os.path.split(path)
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
     try:
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-            if os.geteuid() == 0:
-                os.fchown(stream.fileno(), *owner_ids("root", group))
-            os.fchmod(stream.fileno(), mode)
-        os.replace(str(temporary), str(path))
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            yield stream
+        os.replace(temporary, path)
     except BaseException:
-        if temporary.exists():
-            temporary.unlink()
+        remove(temporary)
         raise
 
 

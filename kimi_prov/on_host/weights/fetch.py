@@ -11,7 +11,6 @@ loses at most the bytes in flight.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import shutil
 import urllib.parse
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optiona
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.contract.sizes import files, human
+from kimi_prov.on_host.system import file_lock
 from kimi_prov.on_host.system.files import read_json, remove, size_of, write_json
 from kimi_prov.on_host.system.job import run_job
 from kimi_prov.on_host.weights import manifest as manifests
@@ -311,14 +311,14 @@ def _finish(config: Config, manifest: Manifest, records: Dict[str, Record]) -> M
 def _locked(root: str) -> Iterator[None]:
     """Lock the directory against a second fetch; leave no empty directory after a refusal."""
     os.makedirs(root, mode=0o755, exist_ok=True)
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise HostError(f"{root}: another fetch is at work here", "wait for it to end") from None
+        with file_lock.held(os.path.join(root, manifests.LOCK)):
+            yield
+    except file_lock.TakenError as error:
+        raise HostError(
+            f"{root}: another fetch is at work here: {error}", "wait for it to end"
+        ) from None
     finally:
-        os.close(descriptor)
         if not os.listdir(root):
             os.rmdir(root)
 

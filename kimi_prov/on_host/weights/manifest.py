@@ -22,6 +22,8 @@ from kimi_prov.on_host.system.files import read_json, write_json
 NAME = "kimi-manifest.json"
 MARK = layout.MODEL_VERIFIED
 PARTIAL = ".kimi-partial"
+# There while a fetch or a conversion is at work.
+LOCK = ".kimi-lock"
 SCHEMA = "kimi-prov/manifest/v1"
 
 Buffer = Union[bytes, memoryview]
@@ -186,7 +188,7 @@ def safe_path(path: str) -> bool:
         return False
     if any(part in ("", ".", "..") for part in parts):
         return False
-    return parts[0] not in (NAME, MARK, PARTIAL)
+    return parts[0] not in (NAME, MARK, PARTIAL, LOCK)
 
 
 def load(path: str) -> Optional[Manifest]:
@@ -236,7 +238,7 @@ def records_from(document: object) -> Dict[str, Record]:
     """Read the records of a mark or journal; what cannot be read is as if it were not there."""
     rows = document.get("verified") if isinstance(document, dict) else None
     found: Dict[str, Record] = {}
-    for path, row in (rows or {}).items():
+    for path, row in rows.items() if isinstance(rows, dict) else ():
         try:
             found[path] = Record(int(row["size"]), int(row["mtime_ns"]), str(row["sha256"]))
         except (KeyError, TypeError, ValueError):

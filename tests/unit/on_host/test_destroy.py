@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
+from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host import destroy
 
@@ -13,14 +15,16 @@ TUNED = {"tuning": {"sysctl": {"vm.swappiness": "1"}, "thp": "always", "governor
 @pytest.fixture
 def machine(tmp_path):
     """A root with what an apply leaves, as far as files go. Units and users are lab matters."""
-    paths = Paths(tmp_path)
+    places = Paths(tmp_path)
     for name, text in {
         "etc/kimi/plan.json": json.dumps(TUNED),
         "proc/sys/vm/max_map_count": "1234567\n",
         "etc/sysctl.d/80-kimi.conf": "vm.swappiness = 1",
         "etc/sysctl.d/99-mine.conf": "x",
         "etc/apt/sources.list": "deb http://mirror",
-        "etc/apt/apt.conf.d/80kimi-mirror": "x",
+        "etc/apt/apt.conf.d/52kimi-nvidia": "x",
+        "etc/apt/keyrings/kimi-nvidia.gpg": "x",
+        "etc/apt/sources.list.d/kimi-nvidia.sources": "x",
         "proc/sys/vm/swappiness": "1\n",
         "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never\n",
         "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
@@ -31,7 +35,7 @@ def machine(tmp_path):
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    paths.state.mkdir(parents=True)
+    places.state.mkdir(parents=True)
     before = {
         "tunables": {
             "sysctl": {"vm.swappiness": "60", "vm.max_map_count": "65530"},
@@ -42,15 +46,92 @@ def machine(tmp_path):
         "services": {},
         "files": {"/etc/apt/sources.list": "deb http://debian", "/etc/apt/new": None},
     }
-    paths.before.write_text(json.dumps(before))
-    return paths
+    places.before.write_text(json.dumps(before))
+    return places
 
 
-def steps(paths, **options):
-    work = destroy.Undo(paths, check=False, purge_weights=False, **options)
-    for step in (work.files, work.tunables, work.directories, work.record):
+def steps(machine, *, purge_weights=False):
+    work = destroy.Undo(machine, check=False, purge_weights=purge_weights)
+    for step in (work.files, work.tunables, work.directories, work.others, work.record):
         step()
     return work
+
+
+# Names that an administrator might give, which look like ours.
+OTHERS = (
+    "etc/apt/apt.conf.d/99-not-kimi-proxy",
+    "etc/apt/preferences.d/kimi.pref",
+    "etc/apt/sources.list.d/kimi-internal.list",
+    "etc/security/limits.d/99-not-kimi-proxy.conf",
+    "etc/sysctl.d/90-kimi.conf",
+    "etc/systemd/system/kimi-backup.service",
+    "etc/systemd/system/kimi-proxy.service.d/limits.conf",
+    "etc/systemd/system/kimi-serve@.service.d/theirs.conf",
+    "etc/systemd/system/kimi-serve@0.service.d/theirs.conf",
+    "srv/kimi/backups/notes",
+    "usr/local/share/ca-certificates/kimi-corp-root.crt",
+)
+OUR_UNITS = (
+    "etc/systemd/system/kimi-fetch.service",
+    "etc/systemd/system/kimi-proxy.service",
+    "etc/systemd/system/kimi-serve@.service",
+    "etc/systemd/system/kimi-serve@0.service.d/10-plan.conf",
+    "etc/systemd/system/kimi-serve@11.service.d/10-plan.conf",
+    "etc/systemd/system/srv-kimi-ram.mount",
+)
+
+
+def put(root, *names, text="x"):
+    for name in names:
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.mark.parametrize("purge_weights", [False, True])
+def test_what_only_looks_like_ours_stays_and_is_told(machine, purge_weights):
+    root = machine.root
+    put(root, *OTHERS, *OUR_UNITS)
+    removed = destroy.Undo(machine, check=False, purge_weights=False).unit_files()
+    assert [str(path.relative_to(root)) for path in removed] == list(OUR_UNITS)
+    for path in removed:
+        path.unlink()
+    work = steps(machine, purge_weights=purge_weights)
+    assert work.errors == []
+    assert [name for name in OTHERS if not (root / name).exists()] == []
+    told = {"/" + name.replace("/notes", "") for name in OTHERS}
+    assert {*work.kept} - {"/srv/kimi/models"} == told
+    assert (root / "srv/kimi/models").exists() != purge_weights
+    assert not (root / "etc/apt/apt.conf.d/52kimi-nvidia").exists()
+
+
+def test_without_a_record_only_what_names_its_writer_goes(tmp_path):
+    ours = ("etc/systemd/system/kimi-proxy.service", "etc/sysctl.d/80-kimi.conf")
+    theirs = ("etc/systemd/system/kimi-fetch.service", "etc/tmpfiles.d/kimi.conf")
+    put(tmp_path, *ours, text="# Written by kimi-prov (role proxy); changes here are overwritten.")
+    put(tmp_path, *theirs, text="# Written by hand.")
+    work = destroy.Undo(Paths(tmp_path), check=True, purge_weights=False)
+    assert [str(path.relative_to(tmp_path)) for path in work.unit_files()] == [ours[0]]
+    for step in (work.files, work.directories, work.others):
+        step()
+    assert work.removed == ["file /etc/sysctl.d/80-kimi.conf"]
+    assert {*work.kept} >= {f"/{name}" for name in theirs}
+
+
+def test_every_unit_of_ours_is_taken_away():
+    """A name that a module of names has and `destroy` does not know would stay for ever."""
+    named = {value for value in vars(unit_names).values() if isinstance(value, str)}
+    ours = {name for name in named if re.fullmatch(r"(kimi|srv-kimi)-.*\.(service|mount)", name)}
+    assert {name for name in ours - {unit_names.ALL_SERVE} if not unit_names.is_ours(name)} == set()
+    assert not unit_names.is_ours("kimi-serve@backup.service")
+
+
+def test_every_managed_file_of_ours_is_taken_away():
+    known = {*paths.AMONG_OTHERS, *(f"{paths.UNITS}/{name}" for name in unit_names.OURS)}
+    assert {name for name in paths.MANAGED if not name.startswith(paths.ETC + "/")} <= known
+    beneath = {name for name in paths.paths().values() if name.startswith(paths.ROOT + "/")}
+    tops = {"/".join(name.split("/")[:4]) for name in beneath}
+    assert tops == {*paths.IN_ROOT, paths.MODELS}
 
 
 def test_everything_but_the_weights_is_put_back(machine):

@@ -45,3 +45,28 @@ def test_the_second_is_told_who_holds_it_and_the_lock_dies_with_its_holder(
 def test_another_inventory_is_another_lock(holder, state, tmp_path):
     with locks.held(tmp_path / "other", "apply", state) as descriptor:
         assert not os.get_inheritable(descriptor)
+
+
+def test_a_link_in_the_locks_place_is_refused_and_led_nowhere(hosts_file, state, tmp_path):
+    with locks.held(hosts_file, "apply", state):
+        (lock,) = (state / "locks").iterdir()
+    lock.unlink()
+    other = tmp_path / "other"
+    other.write_text("kept")
+    lock.symlink_to(other)
+    with (
+        pytest.raises(UserError, match="the lock cannot be made"),
+        locks.held(hosts_file, "apply", state),
+    ):
+        pass
+    assert other.read_text() == "kept"
+
+
+def test_folders_that_were_left_open_are_closed(hosts_file, state):
+    folder = state / "locks"
+    folder.mkdir(parents=True)
+    for path in (state, folder):
+        path.chmod(0o777)
+    with locks.held(hosts_file, "apply", state):
+        modes = {path.stat().st_mode & 0o777 for path in (state, folder)}
+    assert modes == {0o700}

@@ -15,8 +15,9 @@ OUT = "KIMI_PROV_KEY_OUT"
 
 
 def hand_over(file: Path, line: dict[str, Any]) -> None:
-    """Append one JSON line to the file that only its owner may read."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    """Append one JSON line to the file that only its owner may read; no link is followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    descriptor = os.open(file, flags, 0o600)
     with os.fdopen(descriptor, "w") as stream:
         os.fchmod(stream.fileno(), 0o600)
         stream.write(json.dumps(line) + "\n")

@@ -6,6 +6,7 @@ kernel runs in tests/lab/test_kt_environment.py.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kimi_prov.on_host.kt import convert
+from kimi_prov.on_host.system import file_lock
 from kimi_prov.on_host.system.files import write_json
 from kimi_prov.on_host.weights import manifest, tensor_files
 
@@ -183,6 +185,21 @@ def test_each_layer_becomes_a_file_and_a_second_run_changes_nothing(machine: Mac
     assert machine.convert("--check") == 0
     assert machine.asked == []
     assert before == [path.stat().st_mtime_ns for path in sorted(machine.result.iterdir())]
+
+
+def test_who_locks_the_folder_stops_no_conversion_but_another_conversion_does(
+    machine: Machine,
+) -> None:
+    machine.result.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(machine.result, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        with file_lock.held(str(machine.result / manifest.LOCK)):
+            assert machine.convert() == 2
+            assert f"another conversion is at work here: process {os.getpid()}" in machine.message
+        assert machine.convert() == 0
+    finally:
+        os.close(descriptor)
 
 
 def test_killed_in_the_middle_it_goes_on_where_it_was(machine: Machine) -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import subprocess
+import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
+from waiting import HANGS_S
+
+from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import apply_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 A = {"run": "a", "user": "root", "control_host": "one", "pid": 1}
 B = {"run": "b", "user": "root", "control_host": "two", "pid": 2}
@@ -76,3 +88,94 @@ def test_of_many_at_once_one_gets_it(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert held.count(True) == 1
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock a file or a folder as a process that may only read it can, and keep it locked."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def test_who_keeps_the_folder_locked_stops_nobody(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    program = f"from {apply_lock.__name__} import *; print(acquire({A}, {path!r})['held'])"
+    with locked(tmp_path):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=HANGS_S,
+            check=False,
+        )
+    assert (done.stdout.strip(), done.stderr) == ("True", "")
+
+
+def test_nobody_else_may_open_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    apply_lock.acquire(A, str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_hanging_process_is_named_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply_lock, "WAIT_S", 0.2)
+    guard = tmp_path / "lock.guard"
+    guard.touch(mode=0o600)
+    with locked(guard), pytest.raises(HostError, match=r"lock: (another )?process"):
+        apply_lock.acquire(A, str(tmp_path / "lock"))
+    assert apply_lock.acquire(A, str(tmp_path / "lock"))["held"]
+
+
+def test_a_guard_that_others_may_open_is_not_waited_for(tmp_path: Path) -> None:
+    guard = tmp_path / "lock.guard"
+    guard.touch()
+    guard.chmod(0o644)
+    with locked(guard):
+        assert apply_lock.acquire(A, str(tmp_path / "lock"))["held"]
+
+
+@pytest.mark.parametrize("name", ["lock", "lock.guard"])
+def test_a_link_in_its_place_leads_nowhere(tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text(json.dumps(B))
+    (tmp_path / name).symlink_to(elsewhere)
+    assert apply_lock.acquire(A, str(tmp_path / "lock"))["held"]
+    assert json.loads(elsewhere.read_text()) == B
+    assert not (tmp_path / "lock").is_symlink()
+
+
+def test_a_lock_that_another_user_may_change_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text(json.dumps(B))
+    path.chmod(0o666)
+    assert apply_lock.acquire(A, str(path))["held"]
+
+
+def test_the_lock_of_an_older_version_is_respected(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text(json.dumps({**A, "since": "2026-11-20T00:00:00Z"}))
+    path.chmod(0o644)
+    answer = apply_lock.acquire(B, str(path))
+    assert (answer["held"], answer["holder"]["run"]) == (False, "a")
+
+
+def test_an_older_version_that_looks_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It locks the folder for that."""
+    monkeypatch.setattr(apply_lock, "_OLDER_WAIT_S", HANGS_S)
+    path = tmp_path / "lock"
+    answers = []
+    with locked(tmp_path):
+        other = threading.Thread(target=lambda: answers.append(apply_lock.acquire(B, str(path))))
+        other.start()
+        path.write_text(json.dumps(A))
+        path.chmod(0o644)
+    other.join()
+    assert not answers[0]["held"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -371,7 +372,21 @@ def test_a_new_manifest_fetches_what_differs_and_removes_what_it_dropped(
     assert (machine.dir / "notes.txt").exists()
 
 
-def test_two_at_once_are_refused(machine: Machine, serve: Start, files: dict[str, bytes]) -> None:
+def test_who_locks_the_folder_stops_no_fetch(
+    machine: Machine, serve: Start, files: dict[str, bytes]
+) -> None:
+    machine.dir.mkdir(parents=True)
+    descriptor = os.open(machine.dir, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        assert machine.fetch(source=serve(files).url, manifest=manifest_of(files)) == 0
+    finally:
+        os.close(descriptor)
+
+
+def test_two_at_once_are_refused(
+    machine: Machine, serve: Start, files: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
     server = serve(files)
     server.behaviour.rate = 400_000
     machine.write(source=server.url, manifest=manifest_of(files))
@@ -380,6 +395,7 @@ def test_two_at_once_are_refused(machine: Machine, serve: Start, files: dict[str
     try:
         assert until(lambda: list(machine.dir.rglob("*.part")))
         assert machine.fetch(progress=None) == 2
+        assert f"another fetch is at work here: process {child.pid}" in capfd.readouterr().err
         server.behaviour.rate = None
         assert child.wait(30) == 0
     finally:

@@ -35,6 +35,7 @@ def row(path: Any = "model.safetensors", size: Any = 3, sha256: Any = SHA) -> di
         7,
         ".kimi-verified",
         ".kimi-partial/x",
+        ".kimi-lock",
         "kimi-manifest.json",
     ],
 )
@@ -94,6 +95,27 @@ def test_the_mark_holds_for_its_manifest_and_untouched_files_alone(tmp_path: Pat
     (tmp_path / "a").write_bytes(b"abd")
     assert not manifests.mark_holds(str(tmp_path), manifest)
     (tmp_path / "a").unlink()
+    assert not manifests.mark_holds(str(tmp_path), manifest)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"manifest_sha256": "0" * 64},
+        {"verified": {}},
+        {"verified": {"a": {"size": 3, "mtime_ns": 1, "sha256": SHA}}},
+        {"verified": {"a": {"size": "3", "mtime_ns": "x", "sha256": SHA}}},
+        {"verified": {"../a": {"size": 3, "mtime_ns": 1, "sha256": SHA}}},
+        {"verified": [["a", SHA]]},
+        {"verified": {"a": True}},
+    ],
+)
+def test_a_forged_mark_is_no_mark(tmp_path: Path, forged: dict[str, Any]) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    manifest = Manifest([Entry("a", 3, SHA)])
+    manifests.write_mark(str(tmp_path), manifest, {"a": Record.of(str(tmp_path / "a"), SHA)})
+    mark = tmp_path / ".kimi-verified"
+    mark.write_text(json.dumps(json.loads(mark.read_text()) | forged))
     assert not manifests.mark_holds(str(tmp_path), manifest)
 
 

@@ -1,0 +1,33 @@
+"""The list of files on the machine names every path that the code names."""
+
+from __future__ import annotations
+
+from file_list import row_of, rows
+
+from kimi_prov.contract import paths, unit_names
+
+LISTED = rows(managed=True)
+# Transient units have no file of theirs.
+TRANSIENT = {unit_names.DRIVER, unit_names.INSTALL, unit_names.TUNE, unit_names.BENCH}
+# Not ours, or no longer written.
+ELSEWHERE = {paths.UNITS, paths.ENV}
+
+
+def test_every_path_of_the_contract_is_listed() -> None:
+    named = {value for value in vars(paths).values() if isinstance(value, str)}
+    named |= {*paths.MANAGED, *paths.AMONG_OTHERS, *paths.paths().values()}
+    named |= {f"{paths.UNITS}/{unit}" for unit in unit_names.OURS if unit not in TRANSIENT}
+    missing = {
+        path
+        for path in named - ELSEWHERE
+        if path.startswith(("/etc/", "/run/", "/srv/", "/var/")) and row_of(path, LISTED) is None
+    }
+    assert missing == set()
+
+
+def test_a_secret_is_for_its_owner_and_at_most_one_group() -> None:
+    secret = [row for row in LISTED if row.secret]
+    assert {row.path.rsplit("/", 1)[0] for row in secret} == {paths.KEYS, paths.PROXY}
+    assert [row for row in secret if int(row.mode, 8) & 0o037] == []
+    closed = {row.path: int(row.mode, 8) for row in LISTED if row.path in (paths.KEYS, paths.PROXY)}
+    assert all(not mode & 0o007 for mode in closed.values())
