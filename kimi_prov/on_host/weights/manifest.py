@@ -12,8 +12,9 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterable, List, Optional, Union
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Union
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
@@ -143,20 +144,25 @@ def parse(document: object, where: str) -> Manifest:
     if not isinstance(files, list) or not files:
         raise HostError(f'{where}: expected {{"files": [{{"path", "size", "sha256"}}, ...]}}')
     entries = [_parse_entry(row, f"{where}: files[{number}]") for number, row in enumerate(files)]
-    paths = [entry.path for entry in entries]
-    twice = sorted({path for path in paths if paths.count(path) > 1})
-    if twice:
-        raise HostError(f"{where}: {twice[0]} is listed twice")
-    for path in paths:
-        parents = path.split("/")[:-1]
-        for depth in range(1, len(parents) + 1):
-            if "/".join(parents[:depth]) in paths:
-                raise HostError(f"{where}: {path} lies below another file")
+    paths = {entry.path for entry in entries}
+    if len(paths) < len(entries):
+        twice = Counter(entry.path for entry in entries).most_common(1)[0][0]
+        raise HostError(f"{where}: {twice} is listed twice")
+    for path in sorted(paths):
+        if any(folder in paths for folder in _folders(path)):
+            raise HostError(f"{where}: {path} lies below another file")
     return Manifest(
         files=sorted(entries, key=lambda e: e.path),
         source=_text(table.get("source")),
         revision=_text(table.get("revision")),
     )
+
+
+def _folders(path: str) -> Iterator[str]:
+    """Folders of a relative path, the innermost first."""
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 def _text(value: object) -> Optional[str]:
