@@ -29,6 +29,7 @@ USER_AGENT = "kimi-prov"
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HUB_PATIENCE_S = 180.0
 _LISTING_LIMIT = 64 << 20
+_WEB = ("http", "https")
 
 
 class _Readable(Protocol):
@@ -286,20 +287,30 @@ class Web:
                     f"{ca_bundle}: cannot be read as CA bundle: {plain(error)}"
                 ) from None
         self._stall_s = stall_s
-        self._opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=context), _Redirects()
-        )
+        # Not build_opener: it opens files and ftp as well.
+        self._opener = urllib.request.OpenerDirector()
+        for handler in (
+            urllib.request.ProxyHandler(),
+            urllib.request.UnknownHandler(),
+            urllib.request.HTTPHandler(),
+            urllib.request.HTTPSHandler(context=context),
+            urllib.request.HTTPDefaultErrorHandler(),
+            urllib.request.HTTPErrorProcessor(),
+            _Redirects(),
+        ):
+            self._opener.add_handler(handler)
 
     def open(
         self, url: str, headers: Dict[str, str], offset: int, entry: Optional[Entry] = None
     ) -> Stream:
         """Answer with the body from `offset`, having checked that it is the file expected."""
+        _require_web(url)
         asked = {"User-Agent": USER_AGENT, **headers, "Accept-Encoding": "identity"}
         if offset:
             asked["Range"] = f"bytes={offset}-"
         try:
             response: http.client.HTTPResponse = self._opener.open(
-                urllib.request.Request(url, headers=asked),  # noqa: S310  (http only, see above)
+                urllib.request.Request(url, headers=asked),  # noqa: S310  (checked above)
                 timeout=self._stall_s,
             )
         except urllib.error.HTTPError as error:
@@ -328,8 +339,13 @@ class Web:
         return Stream(response, start)
 
 
+def _require_web(url: str) -> None:
+    if urllib.parse.urlsplit(url).scheme not in _WEB:
+        raise HostError(f"{masked(url)}: is not an http or https address")
+
+
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follow a redirect without handing the token to another origin."""
+    """Follow a redirect within the web, never out of https, without a token for another origin."""
 
     def redirect_request(
         self,
@@ -340,6 +356,13 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> Optional[urllib.request.Request]:
+        left, entered = (urllib.parse.urlsplit(url).scheme for url in (req.full_url, newurl))
+        if entered not in _WEB or (left == "https" and entered != "https"):
+            fp.close()
+            raise HostError(
+                f"{masked(req.full_url)}: redirects to {masked(newurl)}, which leaves {left}",
+                "name an address whose server stays with https",
+            )
         follow = super().redirect_request(req, fp, code, msg, headers, newurl)
         if follow is not None and _origin(follow.full_url) != _origin(req.full_url):
             for name in ("Authorization", "Cookie"):
