@@ -19,6 +19,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Union
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import read_json, write_json
+from kimi_prov.on_host.system.foreign_files import open_regular
 
 NAME = "kimi-manifest.json"
 MARK = layout.MODEL_VERIFIED
@@ -202,13 +203,24 @@ def load(path: str) -> Optional[Manifest]:
 
 
 def of_directory(root: str) -> Iterable[Entry]:
-    """List the files of a directory without their digests; hidden and own files are left out."""
+    """List the files of a directory without their digests; hidden and own files are left out.
+
+    Raises HostError for what is no file.
+    """
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             path = os.path.relpath(os.path.join(folder, name), root)
             if not name.startswith(".") and safe_path(path):
-                yield Entry(path, os.stat(os.path.join(folder, name)).st_size)
+                yield Entry(path, _size(os.path.join(folder, name)))
+
+
+def _size(path: str) -> int:
+    descriptor = open_regular(path)
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -284,7 +296,8 @@ def main(argv: List[str]) -> int:
     buffer = bytearray(1 << 20)
     for entry in of_directory(argv[0]):
         hasher = entry.hasher()
-        with open(os.path.join(argv[0], entry.path), "rb", buffering=0) as stream:
+        file = open_regular(os.path.join(argv[0], entry.path))
+        with os.fdopen(file, "rb", buffering=0) as stream:
             while True:
                 count = stream.readinto(buffer)
                 if not count:

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Tuple
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system import process
+from kimi_prov.on_host.system.foreign_files import open_regular
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.manifest import Entry, Manifest
 
@@ -87,7 +88,7 @@ class DirectorySource(Source):
     def listing(self, _revision: Optional[str]) -> Manifest:
         """Read its manifest; without one take the files as they are, at first use."""
         self._require_directory()
-        written = manifests.load(os.path.join(self._root, manifests.NAME))
+        written = self._written()
         if written is not None:
             return written
         files = list(manifests.of_directory(self._root))
@@ -99,11 +100,11 @@ class DirectorySource(Source):
         """Open one of its files."""
         path = os.path.join(self._root, entry.path)
         try:
-            stream = open(path, "rb", buffering=0)  # noqa: SIM115  (the stream is the result)
+            stream = os.fdopen(open_regular(path), "rb", buffering=0)
         except (FileNotFoundError, NotADirectoryError):
             self._require_directory()
             raise HostError(f"{path}: the manifest names this file and it is not there") from None
-        except PermissionError as error:
+        except OSError as error:
             raise HostError(f"{path}: {plain(error)}") from None
         size = os.fstat(stream.fileno()).st_size
         if size != entry.size:
@@ -111,6 +112,20 @@ class DirectorySource(Source):
             raise HostError(_other_size(path, size, entry))
         stream.seek(offset)
         return Stream(_Unbuffered(stream), offset)
+
+    def _written(self) -> Optional[Manifest]:
+        """Return the manifest that lies there; None where there is none, or half of one."""
+        path = os.path.join(self._root, manifests.NAME)
+        try:
+            with os.fdopen(open_regular(path), "rb", buffering=0) as stream:
+                document = json.loads(read_all(Stream(_Unbuffered(stream), 0)))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise HostError(f"{path}: {plain(error)}") from None
+        except ValueError:
+            return None
+        return manifests.parse(document, path) if document else None
 
     def _require_directory(self) -> None:
         if not os.path.isdir(self._root):
