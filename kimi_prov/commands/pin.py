@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from kimi_prov.contract.addresses import shows_secrets
 from kimi_prov.contract.errors import HostError
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.weights import manifest as manifests
@@ -58,6 +59,12 @@ def pin(
     repository, revision = match[1], match[2] or "main"
     hub = (environment.get("HF_ENDPOINT") or _HUB).rstrip("/")
     headers = _headers(token_file)
+    if headers and shows_secrets(hub):
+        raise UserError(
+            f"HF_ENDPOINT: expected https, found {hub!r}: the token of {token_file} would be sent "
+            "to it in clear",
+            fix="set HF_ENDPOINT to the hub's https address, or leave --hf-token-file out",
+        )
     try:
         web = Web(str(ca_bundle) if ca_bundle else environment.get("SSL_CERT_FILE"), 60.0)
         url = f"{hub}/api/models/{repository}/revision/{quote(revision, safe='')}?blobs=true"

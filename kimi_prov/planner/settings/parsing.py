@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from kimi_prov.contract.addresses import shows_secrets
 from kimi_prov.errors import UserError
 from kimi_prov.planner.settings.definitions import BY_NAME, INTERNAL, VARIABLES, Variable
 
@@ -136,6 +137,13 @@ def parse(
         raise UserError(
             f"host {host}: kimi_kt_weights_manifest is set and kimi_kt_weights_source is not",
             fix="name the converted experts in kimi_kt_weights_source, or remove the manifest",
+        )
+    endpoint = values["kimi_hf_endpoint"]
+    if endpoint and values["kimi_hf_token_file"] and shows_secrets(endpoint):
+        raise UserError(
+            f"{find('kimi_hf_endpoint') or f'host {host}'}: kimi_hf_endpoint: expected https, "
+            f"found {endpoint!r}: kimi_hf_token_file's token would be sent to it in clear",
+            fix="name the hub's https address, or remove kimi_hf_token_file",
         )
     manifest = values["kimi_weights_manifest"]
     draft = values["kimi_draft_weights_manifest"]

@@ -128,6 +128,31 @@ def test_certificate_and_key_go_together(tmp_path: Path) -> None:
     refused({"kimi_tls_cert_file": "cert.pem"}, base=tmp_path)
 
 
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "http://hub.example.com",
+        "HTTP://10.0.0.7:8080",
+        "http://localhost.example.com",
+        "http://[::2]",
+    ],
+)
+def test_a_token_is_not_sent_in_clear(tmp_path: Path, endpoint: str) -> None:
+    (tmp_path / "token").write_text("hf_canary")
+    token = {"kimi_hf_token_file": str(tmp_path / "token")}
+    error = refused({"kimi_hf_endpoint": endpoint, **token}, locate=lambda name: f"{name}.yml:3")
+    assert error.message.startswith("kimi_hf_endpoint.yml:3: kimi_hf_endpoint: expected https")
+    assert "hf_canary" not in str(error)
+    parse(LAB_SETTINGS | {"kimi_hf_endpoint": endpoint}, host="h1")
+    for safe in (
+        "https://hub.example.com",
+        "http://localhost:8080",
+        "http://127.0.0.2",
+        "http://[::1]",
+    ):
+        parse(LAB_SETTINGS | {"kimi_hf_endpoint": safe, **token}, host="h1")
+
+
 def test_files_are_looked_for_beside_the_inventory(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("x")
     settings = parse(LAB_SETTINGS | {"kimi_ca_bundle": "ca.pem"}, host="h1", base=tmp_path)
