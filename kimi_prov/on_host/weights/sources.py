@@ -16,6 +16,7 @@ import urllib.request
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Tuple
 
+from kimi_prov.contract.addresses import HUB_ADDRESS
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system import process
@@ -79,7 +80,8 @@ class DirectorySource(Source):
         parts = urllib.parse.urlsplit(url)
         self.name = url
         self._root = urllib.parse.unquote(parts.path)
-        if parts.netloc not in ("", "localhost") or not self._root.startswith("/"):
+        local = parts.netloc in ("", "localhost")
+        if not local or not self._root.startswith("/") or "\0" in self._root:
             raise HostError(
                 f"kimi_weights_source {url!r} names no directory of this machine",
                 "name file:///an/absolute/directory",
@@ -204,14 +206,14 @@ class HubSource(Source):
         ca_bundle: Optional[str],
         stall_s: float,
     ) -> None:
-        self._repo, _, revision = url[len("hf://") :].partition("@")
-        self._revision = revision or "main"
-        self.name = f"hf://{self._repo}@{self._revision}"
-        if self._repo.count("/") != 1 or not all(self._repo.split("/")):
+        named = HUB_ADDRESS.fullmatch(url)
+        if named is None:
             raise HostError(
-                f"kimi_weights_source {self.name!r} names no repository of the hub",
+                f"kimi_weights_source {url!r} names no repository of the hub",
                 "name hf://owner/repository@revision",
             )
+        self._repo, self._revision = named[1], named[2] or "main"
+        self.name = f"hf://{self._repo}@{self._revision}"
         if not python:
             raise HostError(f"{self.name}: hf_python is not set", "run `kimi-prov apply` again")
         self._python = python

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from kimi_prov.contract.addresses import shows_secrets
+from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets
 from kimi_prov.errors import UserError
 from kimi_prov.planner.settings.definitions import BY_NAME, INTERNAL, VARIABLES, Variable
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _FLAG = re.compile(r"[a-z][a-z0-9.-]*")
 _SOURCES = "file:///DIRECTORY, http(s)://HOST/PATH or hf://OWNER/NAME@REVISION"
-_HUB = re.compile(r"hf://[\w.-]+/[\w.-]+(@[\w./-]+)?")
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
 
 
@@ -265,11 +264,15 @@ def _fingerprint(value: object, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, "the 40 hexadecimal digits of a key's fingerprint, in quotes")
 
 
+def _is_one_word(value: str) -> bool:
+    return value.isprintable() and " " not in value
+
+
 def _source(value: object, place: _Place, base: Path | None) -> str:
     if isinstance(value, str):
-        if value.startswith("file:///") and ".." not in value and not re.search(r"\s", value):
+        if value.startswith("file:///") and ".." not in value and _is_one_word(value):
             return value.rstrip("/")
-        if _HUB.fullmatch(value):
+        if HUB_ADDRESS.fullmatch(value):
             return str(value)
         if value.startswith(("http://", "https://")):
             return _url(value, place, base).rstrip("/")

@@ -1,4 +1,4 @@
-"""What a source may lead to: no way out of https."""
+"""What a source may lead to: no way out of https, of a repository, or of what a path can be."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from weights_server import Server
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.weights.sources import Web, WebSource, read_all
+from kimi_prov.on_host.weights.sources import DirectorySource, HubSource, Web, WebSource, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -117,3 +117,14 @@ def test_an_address_that_is_not_of_the_web_is_not_opened(url: str, certificate: 
     with pytest.raises(HostError, match="http") as raised:
         read(url, certificate)
     assert not raised.value.retryable
+
+
+@pytest.mark.parametrize("url", ["hf://a/b@..", "hf://../b", "hf://a/b/c", "hf://a/-b", "hf://a"])
+def test_what_is_no_repository_of_the_hub_is_not_asked_for(url: str) -> None:
+    with pytest.raises(HostError, match="names no repository of the hub"):
+        HubSource(url, "/usr/bin/python3", None, None, None, 5.0)
+
+
+def test_a_path_that_cannot_be_is_refused() -> None:
+    with pytest.raises(HostError, match="names no directory"):
+        DirectorySource("file:///srv/%00")

@@ -107,6 +107,27 @@ def test_a_wrong_value_is_refused(name: str, value: object) -> None:
     assert name in refused({name: value}).message
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "hf://a/b@..",
+        "hf://a/b@.",
+        "hf://a/b@refs/../main",
+        "hf://a/b@/main",
+        "hf://a/..@main",
+        "hf://../b@main",
+        "hf://-a/b",
+        "hf://a/b@\u202emain",
+        "file:///srv/\x1b[2J",
+        "file:///srv/\u202ex",
+        "file:///srv/a b",
+    ],
+)
+def test_a_source_that_leaves_its_folder_is_refused(source: str) -> None:
+    message = refused({"kimi_weights_source": source}).message
+    assert "kimi_weights_source: expected file:///DIRECTORY" in message
+
+
 @pytest.mark.parametrize("name", ["pip_index_url", "weights_source", "pip_find_links"])
 def test_credentials_in_a_url_are_refused_and_not_repeated(name: str) -> None:
     message = str(refused({f"kimi_{name}": "https://me:canary@host.test/x"}))
