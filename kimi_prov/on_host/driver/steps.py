@@ -277,7 +277,8 @@ def _state() -> Answer:
 def hold(request: Answer) -> Answer:
     """Hold the driver's packages and run its daemons; change nothing that is so already.
 
-    A pin of a version that is not installed, left by a run that was killed, is removed.
+    A pin of a version that is not installed, left by a run that was killed, is removed, and the
+    repository with it.
     """
     check = request["check"]
     have = family(apt.installed())
@@ -310,7 +311,10 @@ def hold(request: Answer) -> Answer:
 
 
 def _drop_stale_pin(have: Dict[str, str], *, check: bool) -> List[str]:
-    """Remove a pin whose version no package of the driver has; return what is removed."""
+    """Remove a pin whose version no package of the driver has; return what is removed.
+
+    The repository goes with it, for the pin is what keeps it from superseding other packages.
+    """
     content = _content(PIN)
     if content is None:
         return []
@@ -318,6 +322,7 @@ def _drop_stale_pin(have: Dict[str, str], *, check: bool) -> List[str]:
     if pinned and pinned[1] in {apt.upstream(version) for version in have.values()}:
         return []
     if not check:
+        files.remove(apt.SOURCE)
         files.remove(PIN)
     return [f"remove {PIN}"]
 

@@ -162,7 +162,7 @@ def rendered_pin(version: str) -> str:
     """Give the pin as the role writes it."""
     roles = resources.root() / "roles"
     template = roles / "nvidia_driver" / "templates" / "kimi-nvidia.pref.j2"
-    plan = {"driver": {"version": version}}
+    plan = {"driver": {"version": version, "repository": {"host": "nvidia.example.com"}}}
     return Template(template.read_text(encoding="utf-8")).render(kimi_plan=plan) + "\n"
 
 
@@ -188,6 +188,9 @@ def test_a_pin_that_a_killed_run_left_is_removed(
     pin = tmp_path / "kimi-nvidia.pref"
     pin.write_text(rendered_pin("580.159.04"))
     monkeypatch.setattr(steps, "PIN", str(pin))
+    source = tmp_path / "kimi-nvidia.sources"
+    source.write_text("Types: deb\n")
+    monkeypatch.setattr(apt, "SOURCE", str(source))
     monkeypatch.setattr(paths, "DRIVER_STATE", str(tmp_path / "driver.json"))
     names = " ".join(line.split()[-2] for line in installed.splitlines())
     commands(
@@ -200,5 +203,6 @@ def test_a_pin_that_a_killed_run_left_is_removed(
     assert pin.exists()
     assert asked("hold", question, monkeypatch, capsys) == expected
     assert pin.exists() is not stale
+    assert source.exists() is not stale
     told = asked("hold", question, monkeypatch, capsys)
     assert told["changed"] is False

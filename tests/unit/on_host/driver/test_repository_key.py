@@ -7,7 +7,6 @@ import functools
 import http.server
 import io
 import json
-import os
 import subprocess
 import threading
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from own_apt import OwnApt
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.__main__ import main
@@ -118,24 +118,8 @@ def install(
 
 def update(repository: Path, keyring: str, work: Path) -> subprocess.CompletedProcess[str]:
     """Let apt read the repository, with a state and sources of its own."""
-    for name in ("lists/partial", "cache/archives/partial", "etc/preferences.d", "etc/apt.conf.d"):
-        (work / name).mkdir(parents=True, exist_ok=True)
-    sources = work / "test.list"
-    sources.write_text(f"deb [signed-by={keyring}] file:{repository} ./\n")
-    settings = {
-        "Dir::Etc": str(work / "etc"),
-        "Dir::Etc::SourceList": str(sources),
-        "Dir::Etc::SourceParts": "-",
-        "Dir::State::Lists": str(work / "lists"),
-        "Dir::Cache": str(work / "cache"),
-        "APT::Sandbox::User": "root",
-        "APT::Update::Error-Mode": "any",
-    }
-    words = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-    command = ["apt-get", "update", *words]
-    return subprocess.run(
-        command, env={**os.environ, "LC_ALL": "C"}, text=True, capture_output=True, check=False
-    )
+    source = f"deb [signed-by={keyring}] file:{repository} ./\n"
+    return OwnApt(work, source).run("apt-get", "update")
 
 
 def with_the_vendors_key_below(maker: Maker) -> bytes:
