@@ -32,6 +32,12 @@ _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HUB_PATIENCE_S = 180.0
 _LISTING_LIMIT = 64 << 20
 _WEB = ("http", "https")
+_HUB_CLIENT = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from kimi_prov.on_host.weights.hub import main
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 class _Readable(Protocol):
@@ -242,12 +248,9 @@ class HubSource(Source):
     def _ask(self, revision: str) -> Dict[str, Any]:
         environment = {
             "PATH": "/usr/bin:/bin",
-            # the package lies in a checkout or in the zipapp: Python imports from both
-            "PYTHONPATH": str(PurePath(os.path.abspath(__file__)).parents[3]),
             "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HOME": "/nonexistent",
-            "PYTHONDONTWRITEBYTECODE": "1",
         }
         for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
             if name in os.environ:
@@ -256,7 +259,9 @@ class HubSource(Source):
             environment["HF_ENDPOINT"] = self._endpoint
         if self._ca_bundle:
             environment["SSL_CERT_FILE"] = self._ca_bundle
-        arguments = [self._python, "-m", "kimi_prov.on_host.weights.hub", self._repo, revision]
+        # the package lies in a checkout or in the zipapp: Python imports from both
+        home = str(PurePath(os.path.abspath(__file__)).parents[3])
+        arguments = [self._python, "-I", "-B", "-c", _HUB_CLIENT, home, self._repo, revision]
         if self._token_file:
             arguments.append(self._token_file)
         ended = process.run(*arguments, env=environment, timeout=_HUB_PATIENCE_S)
