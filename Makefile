@@ -29,7 +29,7 @@ lock: $(STAMP) ## pin the tools again (tests/requirements.txt)
 
 .PHONY: deps deps-slow
 deps: # what the lab and the real parts under test come from
-	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl chromium fonts-dejavu-core
+	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg chromium fonts-dejavu-core
 deps-slow: deps
 	@tests/system-packages qemu-system-x86 qemu-utils e2fsprogs fakeroot
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from ansible.plugins.action import ActionBase
 
-PYTHON = "/usr/bin/python3"
+# Isolated: what root imports comes neither from the login user's directory, where sudo leaves it,
+# nor from variables.
+PYTHON = ("/usr/bin/python3", "-I")
 
 
 class RemoteError(HostError):
@@ -63,7 +65,7 @@ def target(
 
     Raises RemoteError when there is no such code, or when it answers with an error.
     """
-    command = " ".join(shlex.quote(word) for word in (PYTHON, zipapp, *arguments))
+    command = " ".join(shlex.quote(word) for word in (*PYTHON, zipapp, *arguments))
     # Its own failures come as JSON on standard output, whatever the exit status.
     text = shell(
         action,

@@ -38,7 +38,7 @@ def run_sent(action: ActionBase, *arguments: str, stdin: object = None) -> dict[
     `arguments` must hold no secret: they show in the process list. Raises RemoteError.
     """
     program = zipapp_bytes()
-    words = (PYTHON, "-c", _RECEIVER, str(len(program)), *arguments)
+    words = (*PYTHON, "-c", _RECEIVER, str(len(program)), *arguments)
     data = program if stdin is None else program + json.dumps(stdin).encode()
     try:
         done = action._low_level_execute_command(shlex.join(words), in_data=data)
@@ -68,6 +68,6 @@ def _error(status: int, said: str, subcommand: str) -> RemoteError:
         )
     if status == 127 or "No such file" in last:
         return RemoteError(
-            f"{PYTHON} cannot be run on the machine: {last}", "apt-get install python3"
+            f"{PYTHON[0]} cannot be run on the machine: {last}", "apt-get install python3"
         )
     return RemoteError(f"`{subcommand}` did not end well on the machine: {last}")

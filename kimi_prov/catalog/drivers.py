@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.names import PathName  # noqa: TC001  (read at run time)
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class DriverRelease:
     """The version of a driver branch that is installed where nobody names another."""
 
     name: str
-    version: str
+    version: PathName
     source: str
     confidence: Confidence
 
@@ -66,7 +67,7 @@ class Repository:
     id: str
     version: str
     url: str
-    key: str
+    key: PathName
     fingerprint: str
     userland: tuple[str, ...]
     open_module: tuple[str, ...]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.names import PathName  # noqa: TC001  (read at run time)
 
 
 @dataclass(frozen=True)
 class Plugin:
     """A package of this project inside an engine's environment, and the formats it adds."""
 
-    name: str
-    version: str
+    name: PathName
+    version: PathName
     formats: tuple[str, ...]
-    python: tuple[str, ...]
+    python: tuple[PathName, ...]
     glibc: str
     installed_bytes: int
     source: str
@@ -35,12 +36,12 @@ class Engine:
     benchmarks/kernels/benchmark_moe.py in the sources of this version.
     """
 
-    name: str
-    variant: str
-    version: str
+    name: PathName
+    variant: PathName
+    version: PathName
     distribution: str
-    module: str
-    python: tuple[str, ...]
+    module: PathName
+    python: tuple[PathName, ...]
     glibc: str
     arch: tuple[str, ...]
     isa_any: tuple[str, ...]

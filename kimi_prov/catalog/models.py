@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.names import HubName, PathName, Revision  # noqa: TC001
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Published:
     """A checkpoint of a model in another format than its own."""
 
     format: str
-    repo: str
+    repo: HubName
     source: str
     confidence: Confidence
     size_bytes: int | None = None
@@ -89,15 +90,15 @@ class Model:
     arithmetic against other observations, not to be provisioned.
     """
 
-    name: str
+    name: PathName
     architecture: Architecture
     context: int
     native_format: str
     other_bytes: int
     source: str
     confidence: Confidence
-    repo: str | None = None
-    revision: str | None = None
+    repo: HubName | None = None
+    revision: Revision | None = None
     released: str | None = None
     shards: int | None = None
     aliases: tuple[str, ...] = ()
@@ -130,8 +131,8 @@ class Draft:
     the first version of vLLM that loads it.
     """
 
-    name: str
-    repo: str
+    name: PathName
+    repo: HubName
     models: tuple[str, ...]
     method: str
     size_bytes: int

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
+from kimi_prov.contract.addresses import HUB_REPOSITORY, HUB_REVISION, PLAIN_NAME
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a text of the catalogue has to look like where a path or an address is made of it."""
+
+    words: str
+    pattern: re.Pattern[str]
+
+
+PathName = Annotated[str, Form("a plain name (letters, digits, . _ + -)", PLAIN_NAME)]
+HubName = Annotated[str, Form("a repository of the hub (OWNER/NAME)", HUB_REPOSITORY)]
+Revision = Annotated[str, Form("a revision (letters, digits, . _ - /)", HUB_REVISION)]
+
 _MAKERS = re.compile(r"\b(nvidia|amd|intel|geforce|instinct|tesla|radeon)\b")
 _CHAFF = re.compile(r"\((r|tm|c)\)|®|™|@.*$|\b\d+-core\b|\b(cpu|processor)\b")
 _TIER = re.compile(r"\b(platinum|gold|silver|bronze)\b")

@@ -10,7 +10,17 @@ import types
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import yaml
 
@@ -252,7 +262,7 @@ def make(kind: type[_T], row: Any, places: Places) -> _T:  # noqa: ANN401
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (a dataclass)
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
@@ -265,6 +275,11 @@ def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
     if origin in (Union, types.UnionType):
         some = next(a for a in arguments if a is not type(None))
         return None if value is None else _value(value, some, place)
+    if origin is Annotated:
+        base, form = arguments
+        if not form.pattern.fullmatch(_value(value, base, place)):
+            raise FaultError(place, f"wanted {form.words}, found {shown(value)}")
+        return value
     if origin is tuple:
         wanted = _typed(value, list, place)
         return tuple(_value(v, arguments[0], place.down(n)) for n, v in enumerate(wanted))

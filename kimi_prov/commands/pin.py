@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets
 from kimi_prov.contract.errors import HostError
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.weights import manifest as manifests
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from kimi_prov.console.output import Output
 
 _HUB = "https://huggingface.co"
-_ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 # A file that the hub keeps outside of its large storage is small.
 _SMALL_BYTES = 64 << 20
 _PART = 1 << 20
@@ -49,7 +48,7 @@ def pin(
     HF_ENDPOINT names another hub. The token goes into a header, and to the hub alone. Raises
     UserError: exit 2 for an address or file that is wrong, 1 where the hub does not do its part.
     """
-    match = _ADDRESS.fullmatch(address)
+    match = HUB_ADDRESS.fullmatch(address)
     if match is None:
         raise UserError(
             f"{address}: expected hf://OWNER/NAME@REVISION",
@@ -58,6 +57,12 @@ def pin(
     repository, revision = match[1], match[2] or "main"
     hub = (environment.get("HF_ENDPOINT") or _HUB).rstrip("/")
     headers = _headers(token_file)
+    if headers and shows_secrets(hub):
+        raise UserError(
+            f"HF_ENDPOINT: expected https, found {hub!r}: the token of {token_file} would be sent "
+            "to it in clear",
+            fix="set HF_ENDPOINT to the hub's https address, or leave --hf-token-file out",
+        )
     try:
         web = Web(str(ca_bundle) if ca_bundle else environment.get("SSL_CERT_FILE"), 60.0)
         url = f"{hub}/api/models/{repository}/revision/{quote(revision, safe='')}?blobs=true"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -194,6 +195,8 @@ def _packages(machine: _Machine, settings: Settings) -> dict[str, Any]:
         ],
         "repository": {
             "url": url,
+            # By which apt tells its packages from others.
+            "host": urlsplit(url).hostname or "",
             "key_url": settings.nvidia_repo_key_url or f"{url}/{row.key}",
             "fingerprint": settings.nvidia_repo_key_fingerprint or row.fingerprint,
         },

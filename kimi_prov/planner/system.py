@@ -127,12 +127,12 @@ def _not_ours(host: Host) -> str:
 def packages(host: Host, python: str, *, compiles: bool, drives: bool) -> list[str]:
     """Debian packages that the roles need; `python` is the interpreter's path.
 
-    `drives`: a repository for the driver may have to be written down.
+    `drives`: a repository for the driver may have to be written down, and its key be read.
     """
     name = python.rsplit("/", 1)[-1]
     versioned = name.startswith("python3.") and python != host.python_path
     own = (host.python_version or "").startswith(name.removeprefix("python") + ".")
     named = name if versioned and not own else "python3"
     more = ["g++", f"{named}-dev"] if compiles else []
-    more += ["python3-debian"] if drives else []
+    more += ["gpg", "python3-debian"] if drives else []
     return sorted({*_PACKAGES, f"{named}-venv", *more})

@@ -225,14 +225,22 @@ def test_the_hub_is_fetched_from_with_a_token_that_is_seen_nowhere(
     hub.behaviour.token = canary
     token = tmp_path / "token"
     token.write_text(canary)
+    # A token is sent over http within one machine alone: the hub answers on the machine's loopback.
+    port = hub.server_address[1]
+    shelf.ssh(
+        "systemd-run --quiet --collect --unit=lab-hub "
+        f"systemd-socket-activate --listen=127.0.0.1:{port} "
+        f"/lib/systemd/systemd-socket-proxyd {NETWORK}.1:{port}"
+    )
     done = bring(
         shelf,
         "-vvv",
         "--diff",
         kimi_weights_source=f"hf://{HubHandler.repository}@main",
-        kimi_hf_endpoint=hub.url,
+        kimi_hf_endpoint=f"http://127.0.0.1:{port}",
         kimi_hf_token_file=str(token),
     )
+    shelf.ssh("systemctl stop lab-hub.service")
     assert canary not in done.stdout + done.stderr
     # the test before left the page cache warmed: the RAM disk is back in its place
     assert shelf.ssh("systemctl is-active kimi-stage.service").strip() == "active"

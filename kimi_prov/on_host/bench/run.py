@@ -75,6 +75,7 @@ def start() -> None:
         "--remain-after-exit",
         f"--property=TimeoutStartSec={_LIMIT_S}",
         sys.executable,
+        "-I",
         layout.ZIPAPP,
         "bench",
         "run",

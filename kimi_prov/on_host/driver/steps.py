@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError, plain
-from kimi_prov.on_host.driver import apt, openpgp
+from kimi_prov.on_host.driver import apt, keyring
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system import files, process, units
 from kimi_prov.on_host.system.envelope import answer
@@ -45,23 +45,12 @@ def main(argv: List[str]) -> int:
 
 
 def key(request: Answer) -> Answer:
-    """Install the repository's key, after checking that it is the pinned one."""
+    """Install the pinned key, and nothing else that the repository's file of keys holds."""
     repository = request["repository"]
-    content = _fetched(repository["key_url"], request.get("ca_bundle"))
-    pinned = repository["fingerprint"]
-    try:
-        found = openpgp.fingerprints(content)
-    except ValueError as error:
-        raise HostError(
-            f"{repository['key_url']} is no OpenPGP key: {error}",
-            "set kimi_nvidia_repo_key_url to the repository's key",
-        ) from None
-    if set(found) != {pinned}:
-        raise HostError(
-            f"{repository['key_url']} holds the key {', '.join(found)}, pinned is {pinned}",
-            "if the repository's owner confirms that key, set kimi_nvidia_repo_key_fingerprint",
-        )
-    path = KEYRING + (".asc" if content.lstrip().startswith(b"-----") else ".gpg")
+    url = repository["key_url"]
+    file = _fetched(url, request.get("ca_bundle"))
+    content = keyring.pinned(file, repository["fingerprint"], url)
+    path = f"{KEYRING}.gpg"
     changed = _content(path) != content
     if changed and not request["check"]:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
@@ -288,7 +277,8 @@ def _state() -> Answer:
 def hold(request: Answer) -> Answer:
     """Hold the driver's packages and run its daemons; change nothing that is so already.
 
-    A pin of a version that is not installed, left by a run that was killed, is removed.
+    A pin of a version that is not installed, left by a run that was killed, is removed, and the
+    repository with it.
     """
     check = request["check"]
     have = family(apt.installed())
@@ -321,7 +311,10 @@ def hold(request: Answer) -> Answer:
 
 
 def _drop_stale_pin(have: Dict[str, str], *, check: bool) -> List[str]:
-    """Remove a pin whose version no package of the driver has; return what is removed."""
+    """Remove a pin whose version no package of the driver has; return what is removed.
+
+    The repository goes with it, for the pin is what keeps it from superseding other packages.
+    """
     content = _content(PIN)
     if content is None:
         return []
@@ -329,6 +322,7 @@ def _drop_stale_pin(have: Dict[str, str], *, check: bool) -> List[str]:
     if pinned and pinned[1] in {apt.upstream(version) for version in have.values()}:
         return []
     if not check:
+        files.remove(apt.SOURCE)
         files.remove(PIN)
     return [f"remove {PIN}"]
 

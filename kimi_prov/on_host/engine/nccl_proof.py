@@ -67,7 +67,7 @@ def prove(request: Dict[str, Any], *, backend: str = "nccl") -> Dict[str, Any]:
     }
     running = [
         subprocess.Popen(
-            [request["python"], "-c", _RANK],
+            [request["python"], "-I", "-c", _RANK],
             env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -322,6 +322,7 @@ def _quantise(config: Config, layers: Layers, layer: int) -> float:
     }
     ended = run_program(
         config.python,
+        "-I",
         paths.ZIPAPP,
         "kt-quantise",
         stdin=json.dumps(job),

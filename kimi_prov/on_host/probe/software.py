@@ -15,6 +15,7 @@ PACKAGES = (
     "ca-certificates",
     "firewalld",
     "g++",
+    "gpg",
     "haproxy",
     "libnuma1",
     "nftables",

@@ -218,8 +218,9 @@ def _resolve_manifest(
     journal.revision = listed.revision
     if config.manifest is None:
         return listed
+    offered = {entry.path: entry for entry in listed.files}
     for entry in config.manifest.files:
-        there = next((e for e in listed.files if e.path == entry.path), None)
+        there = offered.get(entry.path)
         if there is None:
             raise HostError(f"{source.name} has no file {entry.path}, which the manifest names")
         if there.size != entry.size or (there.sha256 or entry.sha256) != entry.sha256:

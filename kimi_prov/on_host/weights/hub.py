@@ -101,7 +101,3 @@ def explain(error: Exception, revision: str) -> Dict[str, Any]:
 
 def _failed(error: HostError) -> Dict[str, Any]:
     return {"error": error.to_json()}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

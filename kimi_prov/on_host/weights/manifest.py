@@ -12,12 +12,14 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterable, List, Optional, Union
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Union
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import read_json, write_json
+from kimi_prov.on_host.system.foreign_files import open_regular
 
 NAME = "kimi-manifest.json"
 MARK = layout.MODEL_VERIFIED
@@ -145,20 +147,25 @@ def parse(document: object, where: str) -> Manifest:
     if not isinstance(files, list) or not files:
         raise HostError(f'{where}: expected {{"files": [{{"path", "size", "sha256"}}, ...]}}')
     entries = [_parse_entry(row, f"{where}: files[{number}]") for number, row in enumerate(files)]
-    paths = [entry.path for entry in entries]
-    twice = sorted({path for path in paths if paths.count(path) > 1})
-    if twice:
-        raise HostError(f"{where}: {twice[0]} is listed twice")
-    for path in paths:
-        parents = path.split("/")[:-1]
-        for depth in range(1, len(parents) + 1):
-            if "/".join(parents[:depth]) in paths:
-                raise HostError(f"{where}: {path} lies below another file")
+    paths = {entry.path for entry in entries}
+    if len(paths) < len(entries):
+        twice = Counter(entry.path for entry in entries).most_common(1)[0][0]
+        raise HostError(f"{where}: {twice} is listed twice")
+    for path in sorted(paths):
+        if any(folder in paths for folder in _folders(path)):
+            raise HostError(f"{where}: {path} lies below another file")
     return Manifest(
         files=sorted(entries, key=lambda e: e.path),
         source=_text(table.get("source")),
         revision=_text(table.get("revision")),
     )
+
+
+def _folders(path: str) -> Iterator[str]:
+    """Folders of a relative path, the innermost first."""
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 def _text(value: object) -> Optional[str]:
@@ -198,13 +205,24 @@ def load(path: str) -> Optional[Manifest]:
 
 
 def of_directory(root: str) -> Iterable[Entry]:
-    """List the files of a directory without their digests; hidden and own files are left out."""
+    """List the files of a directory without their digests; hidden and own files are left out.
+
+    Raises HostError for what is no file.
+    """
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             path = os.path.relpath(os.path.join(folder, name), root)
             if not name.startswith(".") and safe_path(path):
-                yield Entry(path, os.stat(os.path.join(folder, name)).st_size)
+                yield Entry(path, _size(os.path.join(folder, name)))
+
+
+def _size(path: str) -> int:
+    descriptor = open_regular(path)
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -280,7 +298,8 @@ def main(argv: List[str]) -> int:
     buffer = bytearray(1 << 20)
     for entry in of_directory(argv[0]):
         hasher = entry.hasher()
-        with open(os.path.join(argv[0], entry.path), "rb", buffering=0) as stream:
+        file = open_regular(os.path.join(argv[0], entry.path))
+        with os.fdopen(file, "rb", buffering=0) as stream:
             while True:
                 count = stream.readinto(buffer)
                 if not count:

@@ -16,9 +16,11 @@ import urllib.request
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Tuple
 
+from kimi_prov.contract.addresses import HUB_ADDRESS
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system import process
+from kimi_prov.on_host.system.foreign_files import open_regular
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.manifest import Entry, Manifest
 
@@ -29,6 +31,13 @@ USER_AGENT = "kimi-prov"
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HUB_PATIENCE_S = 180.0
 _LISTING_LIMIT = 64 << 20
+_WEB = ("http", "https")
+_HUB_CLIENT = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from kimi_prov.on_host.weights.hub import main
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 class _Readable(Protocol):
@@ -77,7 +86,8 @@ class DirectorySource(Source):
         parts = urllib.parse.urlsplit(url)
         self.name = url
         self._root = urllib.parse.unquote(parts.path)
-        if parts.netloc not in ("", "localhost") or not self._root.startswith("/"):
+        local = parts.netloc in ("", "localhost")
+        if not local or not self._root.startswith("/") or "\0" in self._root:
             raise HostError(
                 f"kimi_weights_source {url!r} names no directory of this machine",
                 "name file:///an/absolute/directory",
@@ -86,7 +96,7 @@ class DirectorySource(Source):
     def listing(self, _revision: Optional[str]) -> Manifest:
         """Read its manifest; without one take the files as they are, at first use."""
         self._require_directory()
-        written = manifests.load(os.path.join(self._root, manifests.NAME))
+        written = self._written()
         if written is not None:
             return written
         files = list(manifests.of_directory(self._root))
@@ -98,11 +108,11 @@ class DirectorySource(Source):
         """Open one of its files."""
         path = os.path.join(self._root, entry.path)
         try:
-            stream = open(path, "rb", buffering=0)  # noqa: SIM115  (the stream is the result)
+            stream = os.fdopen(open_regular(path), "rb", buffering=0)
         except (FileNotFoundError, NotADirectoryError):
             self._require_directory()
             raise HostError(f"{path}: the manifest names this file and it is not there") from None
-        except PermissionError as error:
+        except OSError as error:
             raise HostError(f"{path}: {plain(error)}") from None
         size = os.fstat(stream.fileno()).st_size
         if size != entry.size:
@@ -110,6 +120,20 @@ class DirectorySource(Source):
             raise HostError(_other_size(path, size, entry))
         stream.seek(offset)
         return Stream(_Unbuffered(stream), offset)
+
+    def _written(self) -> Optional[Manifest]:
+        """Return the manifest that lies there; None where there is none, or half of one."""
+        path = os.path.join(self._root, manifests.NAME)
+        try:
+            with os.fdopen(open_regular(path), "rb", buffering=0) as stream:
+                document = json.loads(read_all(Stream(_Unbuffered(stream), 0)))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise HostError(f"{path}: {plain(error)}") from None
+        except ValueError:
+            return None
+        return manifests.parse(document, path) if document else None
 
     def _require_directory(self) -> None:
         if not os.path.isdir(self._root):
@@ -188,14 +212,14 @@ class HubSource(Source):
         ca_bundle: Optional[str],
         stall_s: float,
     ) -> None:
-        self._repo, _, revision = url[len("hf://") :].partition("@")
-        self._revision = revision or "main"
-        self.name = f"hf://{self._repo}@{self._revision}"
-        if self._repo.count("/") != 1 or not all(self._repo.split("/")):
+        named = HUB_ADDRESS.fullmatch(url)
+        if named is None:
             raise HostError(
-                f"kimi_weights_source {self.name!r} names no repository of the hub",
+                f"kimi_weights_source {url!r} names no repository of the hub",
                 "name hf://owner/repository@revision",
             )
+        self._repo, self._revision = named[1], named[2] or "main"
+        self.name = f"hf://{self._repo}@{self._revision}"
         if not python:
             raise HostError(f"{self.name}: hf_python is not set", "run `kimi-prov apply` again")
         self._python = python
@@ -224,12 +248,9 @@ class HubSource(Source):
     def _ask(self, revision: str) -> Dict[str, Any]:
         environment = {
             "PATH": "/usr/bin:/bin",
-            # the package lies in a checkout or in the zipapp: Python imports from both
-            "PYTHONPATH": str(PurePath(os.path.abspath(__file__)).parents[3]),
             "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HOME": "/nonexistent",
-            "PYTHONDONTWRITEBYTECODE": "1",
         }
         for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
             if name in os.environ:
@@ -238,7 +259,9 @@ class HubSource(Source):
             environment["HF_ENDPOINT"] = self._endpoint
         if self._ca_bundle:
             environment["SSL_CERT_FILE"] = self._ca_bundle
-        arguments = [self._python, "-m", "kimi_prov.on_host.weights.hub", self._repo, revision]
+        # the package lies in a checkout or in the zipapp: Python imports from both
+        home = str(PurePath(os.path.abspath(__file__)).parents[3])
+        arguments = [self._python, "-I", "-B", "-c", _HUB_CLIENT, home, self._repo, revision]
         if self._token_file:
             arguments.append(self._token_file)
         ended = process.run(*arguments, env=environment, timeout=_HUB_PATIENCE_S)
@@ -286,20 +309,30 @@ class Web:
                     f"{ca_bundle}: cannot be read as CA bundle: {plain(error)}"
                 ) from None
         self._stall_s = stall_s
-        self._opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=context), _Redirects()
-        )
+        # Not build_opener: it opens files and ftp as well.
+        self._opener = urllib.request.OpenerDirector()
+        for handler in (
+            urllib.request.ProxyHandler(),
+            urllib.request.UnknownHandler(),
+            urllib.request.HTTPHandler(),
+            urllib.request.HTTPSHandler(context=context),
+            urllib.request.HTTPDefaultErrorHandler(),
+            urllib.request.HTTPErrorProcessor(),
+            _Redirects(),
+        ):
+            self._opener.add_handler(handler)
 
     def open(
         self, url: str, headers: Dict[str, str], offset: int, entry: Optional[Entry] = None
     ) -> Stream:
         """Answer with the body from `offset`, having checked that it is the file expected."""
+        _require_web(url)
         asked = {"User-Agent": USER_AGENT, **headers, "Accept-Encoding": "identity"}
         if offset:
             asked["Range"] = f"bytes={offset}-"
         try:
             response: http.client.HTTPResponse = self._opener.open(
-                urllib.request.Request(url, headers=asked),  # noqa: S310  (http only, see above)
+                urllib.request.Request(url, headers=asked),  # noqa: S310  (checked above)
                 timeout=self._stall_s,
             )
         except urllib.error.HTTPError as error:
@@ -328,8 +361,13 @@ class Web:
         return Stream(response, start)
 
 
+def _require_web(url: str) -> None:
+    if urllib.parse.urlsplit(url).scheme not in _WEB:
+        raise HostError(f"{masked(url)}: is not an http or https address")
+
+
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follow a redirect without handing the token to another origin."""
+    """Follow a redirect within the web, never out of https, without a token for another origin."""
 
     def redirect_request(
         self,
@@ -340,6 +378,13 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> Optional[urllib.request.Request]:
+        left, entered = (urllib.parse.urlsplit(url).scheme for url in (req.full_url, newurl))
+        if entered not in _WEB or (left == "https" and entered != "https"):
+            fp.close()
+            raise HostError(
+                f"{masked(req.full_url)}: redirects to {masked(newurl)}, which leaves {left}",
+                "name an address whose server stays with https",
+            )
         follow = super().redirect_request(req, fp, code, msg, headers, newurl)
         if follow is not None and _origin(follow.full_url) != _origin(req.full_url):
             for name in ("Authorization", "Cookie"):

@@ -54,6 +54,13 @@ DEFINITIONS = (
         remedy="software",
     ),
     Definition(
+        "weights.code_in_clear",
+        title="Code that the engine runs would come over http, and nothing pins it",
+        severities=("blocker",),
+        source="over http who is on the way writes the answer, the source's own manifest with it",
+        remedy="setting",
+    ),
+    Definition(
         "weights.converted_unpinned",
         title="The converted experts are not pinned: another download may bring other bytes",
         severities=("warning",),

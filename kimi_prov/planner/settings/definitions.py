@@ -169,7 +169,8 @@ VARIABLES: tuple[Variable, ...] = (
         "url",
         None,
         "https://hub.example.com",
-        "A hub that speaks Hugging Face's protocol, in place of huggingface.co.",
+        "A hub that speaks Hugging Face's protocol, in place of huggingface.co. With "
+        "kimi_hf_token_file, https alone, or the machine itself.",
     ),
     _v(
         _WEIGHTS,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets
 from kimi_prov.errors import UserError
 from kimi_prov.planner.settings.definitions import BY_NAME, INTERNAL, VARIABLES, Variable
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _FLAG = re.compile(r"[a-z][a-z0-9.-]*")
 _SOURCES = "file:///DIRECTORY, http(s)://HOST/PATH or hf://OWNER/NAME@REVISION"
-_HUB = re.compile(r"hf://[\w.-]+/[\w.-]+(@[\w./-]+)?")
 # What a URL is made of (RFC 3986): none of it ends a line, a quoted word or a comment.
 _URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
@@ -138,6 +138,13 @@ def parse(
         raise UserError(
             f"host {host}: kimi_kt_weights_manifest is set and kimi_kt_weights_source is not",
             fix="name the converted experts in kimi_kt_weights_source, or remove the manifest",
+        )
+    endpoint = values["kimi_hf_endpoint"]
+    if endpoint and values["kimi_hf_token_file"] and shows_secrets(endpoint):
+        raise UserError(
+            f"{find('kimi_hf_endpoint') or f'host {host}'}: kimi_hf_endpoint: expected https, "
+            f"found {endpoint!r}: kimi_hf_token_file's token would be sent to it in clear",
+            fix="name the hub's https address, or remove kimi_hf_token_file",
         )
     manifest = values["kimi_weights_manifest"]
     draft = values["kimi_draft_weights_manifest"]
@@ -259,11 +266,15 @@ def _fingerprint(value: object, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, "the 40 hexadecimal digits of a key's fingerprint, in quotes")
 
 
+def _is_one_word(value: str) -> bool:
+    return value.isprintable() and " " not in value
+
+
 def _source(value: object, place: _Place, base: Path | None) -> str:
     if isinstance(value, str):
-        if value.startswith("file:///") and ".." not in value and not re.search(r"\s", value):
+        if value.startswith("file:///") and ".." not in value and _is_one_word(value):
             return value.rstrip("/")
-        if _HUB.fullmatch(value):
+        if HUB_ADDRESS.fullmatch(value):
             return str(value)
         if value.startswith(("http://", "https://")):
             return _url(value, place, base).rstrip("/")

@@ -110,7 +110,7 @@ def document(
         "threads": whole(flags.get(KT.threads)) or found.pools,
         # Without a list sglang-kt takes the first; `numa.binding` refuses one of another length.
         "nodes": list(nodes) if isinstance(nodes, list) else list(range(found.pools)),
-        "argv": ["/usr/bin/python3", paths.ZIPAPP, "convert", "--config", paths.CONVERT],
+        "argv": ["/usr/bin/python3", "-I", paths.ZIPAPP, "convert", "--config", paths.CONVERT],
     }
 
 

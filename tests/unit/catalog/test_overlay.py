@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kimi_prov.catalog import reading
 from kimi_prov.catalog.loader import OVERLAY, Catalogue, load
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.facts import spec
@@ -125,6 +126,65 @@ def test_rows_that_are_not_whole_name_file_line_and_key(
         _ = load(write(tmp_path, gpus=text)).gpus
     assert f"{tmp_path}/gpus.yaml:{line}" in caught.value.message
     assert says in caught.value.message
+    assert caught.value.exit_code == ExitCode.BAD_INPUT
+
+
+BAD_NAMES = [
+    "../../../etc/systemd/x",
+    "..",
+    ".",
+    "a/b",
+    "-rf",
+    ".hidden",
+    "a b",
+    "a\x1bb",
+    "a\nb",
+    "\u202eb",
+    "",
+    "x" * 200,
+]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_is_no_plain_one_never_becomes_a_path(tmp_path: Path, name: str) -> None:
+    document = yaml.safe_load(MODEL)
+    document["models"][0]["name"] = name
+    with pytest.raises(UserError) as caught:
+        _ = load(write(tmp_path, models=yaml.safe_dump(document))).models
+    assert "models[0].name: wanted a plain name" in caught.value.message
+    assert f"{tmp_path}/models.yaml:" in caught.value.message
+    assert caught.value.exit_code == ExitCode.BAD_INPUT
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "key", "value"),
+    [
+        ("models", "models", "repo", "../.."),
+        ("models", "models", "repo", "a/.."),
+        ("models", "models", "repo", "kimi"),
+        ("models", "models", "repo", "a/b@c"),
+        ("models", "models", "revision", ".."),
+        ("models", "models", "revision", "refs/../x"),
+        ("models", "models", "revision", "a\nb"),
+        ("models", "drafts", "name", "../x"),
+        ("models", "drafts", "repo", "a/../b"),
+        ("engines", "engines", "version", "../../x"),
+        ("engines", "engines", "variant", "a/b"),
+        ("engines", "engines", "module", "-c"),
+        ("engines", "engines", "python", ["3.11/../x"]),
+        ("drivers", "releases", "version", "580.1\nPin-Priority: 1"),
+        ("drivers", "repositories", "key", "../key.pub"),
+    ],
+)
+def test_other_texts_that_become_paths_are_plain_as_well(
+    tmp_path: Path, file: str, kind: str, key: str, value: object
+) -> None:
+    known = yaml.safe_load((reading.HERE / f"{file}.yaml").read_text(encoding="utf-8"))
+    row = {**known[kind][0], "source": "a letter", "confidence": "low", key: value}
+    catalogue = load(write(tmp_path, **{file: yaml.safe_dump({kind: [row]})}))
+    with pytest.raises(UserError, match=rf"{kind}\[0\]\.{key}.*: wanted a") as caught:
+        _ = (catalogue.models, catalogue.drafts, catalogue.engines, catalogue.drivers)
     assert caught.value.exit_code == ExitCode.BAD_INPUT
 
 

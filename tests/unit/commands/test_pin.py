@@ -108,3 +108,19 @@ def test_bytes_that_are_not_the_hubs_are_refused(
     done = pin(hub, REPOSITORY)
     assert done.returncode == 1
     assert "config.json" in done.stderr
+
+
+def test_a_token_is_not_sent_in_clear(tmp_path: Path) -> None:
+    """Refused before a connection: the name leads nowhere."""
+    token = tmp_path / "token"
+    token.write_text("hf_canary")
+    done = subprocess.run(
+        [KIMI_PROV, "catalog", "pin", f"{REPOSITORY}@main", "--hf-token-file", str(token)],
+        env={**os.environ, "HF_ENDPOINT": "http://hub.invalid"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "HF_ENDPOINT: expected https, found 'http://hub.invalid'" in done.stderr
+    assert "hf_canary" not in done.stderr

@@ -154,6 +154,7 @@ def test_a_mirror_and_its_key() -> None:
     repository = plan(machine(), **settings, **HUGE)["driver"]["repository"]
     assert repository == {
         "url": "https://mirror.example.com/nvidia",
+        "host": "mirror.example.com",
         "key_url": "https://mirror.example.com/nvidia/3bf863cc.pub",
         "fingerprint": "AB12" * 10,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plan_inputs import (
     found,
+    gpu_facts,
     lab_facts,
     metal_facts,
     plan,
@@ -16,8 +17,16 @@ def test_a_plan_asks_only_for_packages_that_the_probe_looks_for() -> None:
     for document in (
         plan(),
         plan(engine_args={"enforce-eager": None}),
+        plan(gpu_facts()),
     ):
         assert set(document["packages"]) <= set(PACKAGES)
+
+
+def test_gpg_is_there_where_a_drivers_repository_may_be_trusted() -> None:
+    asked = plan(gpu_facts())
+    assert asked["driver"]["repository"] is not None
+    assert "gpg" in asked["packages"]
+    assert "gpg" not in plan()["packages"]
 
 
 def test_a_system_that_was_not_proven_is_a_warning() -> None:

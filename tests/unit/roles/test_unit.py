@@ -66,13 +66,13 @@ def test_numa_calls_and_cpuinfo_are_left_to_the_engine() -> None:
 def test_converted_experts_are_waited_for_and_held_against_the_pools() -> None:
     made = render(plan={"conversion": {"dir": "/srv/kimi/models/m/1-amxint4-2"}})
     waits = [line for line in setting(made, "ExecStartPre") if "amxint4" in line]
-    assert [line.split()[2:] for line in waits] == [
+    assert [line.split()[3:] for line in waits] == [
         ["ready", "--weights", "/srv/kimi/models/m/1-amxint4-2"]
     ]
     given = {"dir": "/srv/kimi/models/m/amxint4-1", "pools": 2}
     fetched = render(plan={"weights": {"draft": None, "converted": given}})
     waits = [line for line in setting(fetched, "ExecStartPre") if "amxint4" in line]
-    assert [line.split()[2:-1] for line in waits] == [
+    assert [line.split()[3:-1] for line in waits] == [
         ["ready", "--weights"],
         ["convert", "--made-for", "2"],
     ]

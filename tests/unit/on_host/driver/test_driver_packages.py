@@ -1,13 +1,10 @@
-"""What is told apart before a driver is installed: keys, packages of a driver, their versions."""
+"""What is told apart before a driver is installed: packages of a driver, and their versions."""
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import os
-import shutil
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +13,7 @@ from jinja2 import Template
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.__main__ import main
-from kimi_prov.on_host.driver import apt, openpgp, steps
+from kimi_prov.on_host.driver import apt, steps
 from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
@@ -25,57 +22,6 @@ if TYPE_CHECKING:
 
     Commands = Callable[..., Path]
     Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, bytes]]:
-    """Two keys as gpg itself tells and writes them."""
-    if not shutil.which("gpg"):
-        pytest.skip("no gpg on this computer")
-    home = tmp_path_factory.mktemp("gpg")
-    home.chmod(0o700)
-    gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--pinentry-mode", "loopback"]
-    for name, kind in (("one", "rsa2048"), ("two", "ed25519")):
-        made = [*gpg, "--passphrase", "", "--quick-gen-key", name, kind, "sign", "never"]
-        subprocess.run(made, check=True, capture_output=True)
-
-    def say(*words: str) -> bytes:
-        return subprocess.run([*gpg, *words], check=True, capture_output=True).stdout
-
-    listed = say("--with-colons", "--list-keys").decode()
-    told = [line.split(":")[9] for line in listed.splitlines() if line.startswith("fpr")]
-    written = {
-        "one": say("--export", "one"),
-        "both": say("--export"),
-        "armoured": say("--armor", "--export"),
-    }
-    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
-    return told, written
-
-
-def test_fingerprints_are_what_gpg_says(keys: tuple[list[str], dict[str, bytes]]) -> None:
-    told, written = keys
-    assert openpgp.fingerprints(written["one"]) == told[:1]
-    assert openpgp.fingerprints(written["both"]) == told
-    assert openpgp.fingerprints(written["armoured"]) == told
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"<html>404</html>",
-        b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n####\n-----END PGP PUBLIC KEY BLOCK-----\n",
-        bytes([0x99, 0x01]),
-        bytes([0xC6, 0xFF]),
-        bytes([0xC6, 0xC8]),
-        base64.b64decode("mQENBGA="),
-        bytes([0x83]),
-    ],
-)
-def test_what_is_no_key_is_refused(content: bytes) -> None:
-    with pytest.raises(ValueError, match=r"\w"):
-        openpgp.fingerprints(content)
 
 
 def test_a_drivers_packages_are_told_from_tools_beside_them() -> None:
@@ -216,7 +162,7 @@ def rendered_pin(version: str) -> str:
     """Give the pin as the role writes it."""
     roles = resources.root() / "roles"
     template = roles / "nvidia_driver" / "templates" / "kimi-nvidia.pref.j2"
-    plan = {"driver": {"version": version}}
+    plan = {"driver": {"version": version, "repository": {"host": "nvidia.example.com"}}}
     return Template(template.read_text(encoding="utf-8")).render(kimi_plan=plan) + "\n"
 
 
@@ -242,6 +188,9 @@ def test_a_pin_that_a_killed_run_left_is_removed(
     pin = tmp_path / "kimi-nvidia.pref"
     pin.write_text(rendered_pin("580.159.04"))
     monkeypatch.setattr(steps, "PIN", str(pin))
+    source = tmp_path / "kimi-nvidia.sources"
+    source.write_text("Types: deb\n")
+    monkeypatch.setattr(apt, "SOURCE", str(source))
     monkeypatch.setattr(paths, "DRIVER_STATE", str(tmp_path / "driver.json"))
     names = " ".join(line.split()[-2] for line in installed.splitlines())
     commands(
@@ -254,5 +203,6 @@ def test_a_pin_that_a_killed_run_left_is_removed(
     assert pin.exists()
     assert asked("hold", question, monkeypatch, capsys) == expected
     assert pin.exists() is not stale
+    assert source.exists() is not stale
     told = asked("hold", question, monkeypatch, capsys)
     assert told["changed"] is False

@@ -489,6 +489,22 @@ def test_the_hub_lists_and_its_storage_serves(
     assert machine.fetch("--check") == 0
 
 
+def test_the_hubs_client_imports_nothing_from_where_it_is_started(
+    machine: Machine,
+    serve: Start,
+    files: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "home").mkdir()
+    for name in ("json", "huggingface_hub", "kimi_prov"):
+        (tmp_path / "home" / f"{name}.py").write_text("raise SystemExit('poisoned')\n")
+    monkeypatch.chdir(tmp_path / "home")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "home"))
+    assert machine.fetch(**Hub(serve, files).wishes()) == 0
+    assert machine.holds(files)
+
+
 def test_the_token_goes_to_the_hub_alone_and_into_no_log(
     machine: Machine,
     serve: Start,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system.progress import Progress
+from kimi_prov.on_host.weights import fetch
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.manifest import Entry, Manifest, Record
+from kimi_prov.on_host.weights.sources import Source
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 SHA = "a" * 64
@@ -142,3 +147,58 @@ def test_a_directory_is_described_ready_to_be_pinned(
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     )
     assert manifests.parse(printed, "x").total_bytes == 3
+
+
+class Counted(str):
+    """Text that counts how often it is compared."""
+
+    __slots__ = ()
+    compared: ClassVar[int] = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def comparisons(work: Callable[[], object]) -> int:
+    """How many comparisons of paths this takes."""
+    Counted.compared = 0
+    with contextlib.suppress(HostError):
+        work()
+    return Counted.compared
+
+
+def many(number: int) -> list[dict[str, Any]]:
+    return [row(path=Counted(f"deep/er/{n:05}.safetensors")) for n in range(number)]
+
+
+def test_a_manifest_of_many_files_is_read_in_proportion_to_them() -> None:
+    rows = many(400)
+    assert comparisons(lambda: manifests.parse({"files": rows}, "pinned.json")) < 20 * len(rows)
+
+
+def test_a_pinned_manifest_is_held_against_a_listing_in_proportion_to_its_files(
+    tmp_path: Path,
+) -> None:
+    pinned = manifests.parse({"files": many(400)}, "pinned.json")
+    there = manifests.parse({"files": [*many(399), row("deep/er/00399.safetensors", 4)]}, "hub")
+
+    class Hub(Source):
+        """A hub that has another file than the manifest, the last of many."""
+
+        name = "hf://a/b@main"
+        needs_listing = True
+
+        def listing(self, _revision: str | None) -> Manifest:
+            return there
+
+    class Listed(fetch.Config):
+        def source_of(self) -> Source:
+            return Hub()
+
+    config = Listed("hf://a/b@main", str(tmp_path / "model"), pinned)
+    with pytest.raises(HostError, match="is not the file that the manifest"):
+        fetch.run(config, Progress(None, "download"))
+    assert comparisons(lambda: fetch.run(config, Progress(None, "download"))) < 20 * 400

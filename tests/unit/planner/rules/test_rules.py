@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +25,7 @@ from kimi_prov.planner.rules.context import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def change(path: str, value: object) -> Callable[[dict[str, Any]], None]:
@@ -271,6 +273,22 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
         {ARGS: {"speculative-config": {"method": "eagle3", "model": "x"}}},
         "info",
     ),
+    *(
+        ("weights.code_in_clear", machine, None, settings, "blocker")
+        for machine, settings in (
+            (E8, {"weights_source": "http://mirror.example.com/kimi"}),
+            (NVL, {"weights_source": "http://mirror.example.com/kimi"}),
+            (E8, {"hf_endpoint": "http://hub.example.com"}),
+            (
+                E8,
+                {
+                    "weights_source": "file:///srv/model",
+                    "speculative_model": "kimi-k2.5-eagle3-mla",
+                    "draft_weights_source": "http://mirror.example.com/draft",
+                },
+            ),
+        )
+    ),
 ]
 # Rules that say something of every machine of their kind.
 ALWAYS: list[tuple[str, Callable[[], dict[str, Any]], dict[str, Any], str]] = [
@@ -327,6 +345,35 @@ def test_a_rule_says_what_was_assumed(
 
 def test_every_rule_has_a_test() -> None:
     assert {row[0] for row in [*TABLE, *ALWAYS]} == set(RULES)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weights_source": "https://mirror.example.com/kimi"},
+        {"weights_source": "file:///srv/model", "hf_endpoint": "http://hub.example.com"},
+        {
+            "weights_source": "http://mirror.example.com/kimi",
+            "engine_args": {"trust-remote-code": None},
+        },
+        {"model": "kimi-k2-lab", "weights_source": "http://mirror.example.com/kimi"},
+    ],
+)
+def test_http_alone_without_code_or_code_alone_without_http_is_no_blocker(
+    settings: dict[str, Any],
+) -> None:
+    assert not found(plan(gpu_facts(), **(HUGE | settings)), "weights.code_in_clear")
+
+
+def test_a_manifest_allows_http_for_code(tmp_path: Path) -> None:
+    file = tmp_path / "kimi.json"
+    row = {"path": "model.safetensors", "size": 5, "sha256": "0" * 64}
+    file.write_text(json.dumps({"files": [row]}))
+    wishes = {"weights_source": "http://mirror.example.com/kimi"}
+    blocked = blocked_by(plan(gpu_facts(), **(HUGE | wishes)))
+    pinned = plan(gpu_facts(), **(HUGE | wishes), weights_manifest=str(file))
+    assert blocked == {"weights.code_in_clear"}
+    assert not found(pinned, "weights.code_in_clear")
 
 
 def test_our_own_engine_may_hold_the_gpus() -> None:

@@ -113,6 +113,27 @@ def test_a_wrong_value_is_refused(name: str, value: object) -> None:
     assert name in refused({name: value}).message
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "hf://a/b@..",
+        "hf://a/b@.",
+        "hf://a/b@refs/../main",
+        "hf://a/b@/main",
+        "hf://a/..@main",
+        "hf://../b@main",
+        "hf://-a/b",
+        "hf://a/b@\u202emain",
+        "file:///srv/\x1b[2J",
+        "file:///srv/\u202ex",
+        "file:///srv/a b",
+    ],
+)
+def test_a_source_that_leaves_its_folder_is_refused(source: str) -> None:
+    message = refused({"kimi_weights_source": source}).message
+    assert "kimi_weights_source: expected file:///DIRECTORY" in message
+
+
 @pytest.mark.parametrize("name", ["pip_index_url", "weights_source", "pip_find_links"])
 def test_credentials_in_a_url_are_refused_and_not_repeated(name: str) -> None:
     message = str(refused({f"kimi_{name}": "https://me:canary@host.test/x"}))
@@ -132,6 +153,31 @@ def test_the_model_is_the_one_thing_that_must_be_named() -> None:
 def test_certificate_and_key_go_together(tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text("x")
     refused({"kimi_tls_cert_file": "cert.pem"}, base=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "http://hub.example.com",
+        "HTTP://10.0.0.7:8080",
+        "http://localhost.example.com",
+        "http://[::2]",
+    ],
+)
+def test_a_token_is_not_sent_in_clear(tmp_path: Path, endpoint: str) -> None:
+    (tmp_path / "token").write_text("hf_canary")
+    token = {"kimi_hf_token_file": str(tmp_path / "token")}
+    error = refused({"kimi_hf_endpoint": endpoint, **token}, locate=lambda name: f"{name}.yml:3")
+    assert error.message.startswith("kimi_hf_endpoint.yml:3: kimi_hf_endpoint: expected https")
+    assert "hf_canary" not in str(error)
+    parse(LAB_SETTINGS | {"kimi_hf_endpoint": endpoint}, host="h1")
+    for safe in (
+        "https://hub.example.com",
+        "http://localhost:8080",
+        "http://127.0.0.2",
+        "http://[::1]",
+    ):
+        parse(LAB_SETTINGS | {"kimi_hf_endpoint": safe, **token}, host="h1")
 
 
 def test_files_are_looked_for_beside_the_inventory(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_experts_are_converted_on_the_machine(method: str, size: float) -> None:
     assert made["memory_bytes"] - made["layer_bytes"] == pytest.approx(33.8e9, rel=0.01)
     assert made["nodes"] == [0, 1]
     assert made["threads"] == 92
-    assert made["argv"][2:] == ["convert", "--config", "/etc/kimi/convert.json"]
+    assert made["argv"][3:] == ["convert", "--config", "/etc/kimi/convert.json"]
     assert argument(document, "--kt-method") == method
     assert argument(document, "--kt-weight-path") == made["dir"]
     assert argument(document, "--model") == document["weights"]["dir"]

@@ -1,0 +1,27 @@
+"""What addresses of weights look like, and what one says of the way to it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import urlsplit
+
+# Never a way out of a folder, an option or a hidden file.
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+HUB_REPOSITORY = re.compile(f"{_NAME}/{_NAME}")
+HUB_REVISION = re.compile(f"{_NAME}(?:/{_NAME})*")
+HUB_ADDRESS = re.compile(f"hf://({HUB_REPOSITORY.pattern})(?:@({HUB_REVISION.pattern}))?")
+
+
+def shows_secrets(url: str) -> bool:
+    """Whether what is sent there can be read on the way: http to another machine."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and not _is_loopback(parts.hostname or "")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,77 @@
+"""Take the one pinned key out of a vendor's file. gpg reads the file, so that nobody else has to.
+
+What is judged is what apt gets: gpg's own export of that key, and nothing of the file itself.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING, List
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import process
+
+if TYPE_CHECKING:
+    import subprocess
+
+# A folder of its own is the whole of its state: no options, agent, key server or trust of a user's.
+_ALONE = (
+    *("--batch", "--no-options", "--no-autostart", "--disable-dirmngr", "--quiet"),
+    *("--trust-model", "always", "--no-auto-check-trustdb"),
+    *("--no-default-keyring", "--keyring"),
+)
+
+
+def pinned(content: bytes, fingerprint: str, where: str) -> bytes:
+    """Return the key of this fingerprint from a file of keys, binary and as small as it can be.
+
+    `where` names the file in messages. Raises HostError where it does not hold that key.
+    """
+    with tempfile.TemporaryDirectory(prefix="kimi-key-") as home:
+        given, ring, taken = (os.path.join(home, name) for name in ("given", "ring.gpg", "taken"))
+        with open(given, "wb") as stream:
+            stream.write(content)
+        # Its status is not asked for: beside the key may lie what gpg does not take.
+        _gpg(home, ring, "--import-options", "import-minimal", "--import", given)
+        _gpg(
+            home, ring, "--export-options", "export-minimal", "--output", taken, "--export",
+            f"0x{fingerprint}",
+        )  # fmt: skip
+        # A key below another one has a fingerprint too, and brings that other one along.
+        found = _primary(home, ring, "--show-keys", taken) if os.path.exists(taken) else []
+        if found != [fingerprint]:
+            raise _missing(where, fingerprint, _primary(home, ring, "--list-keys"))
+        with open(taken, "rb") as stream:
+            return stream.read()
+
+
+def _missing(where: str, fingerprint: str, found: List[str]) -> HostError:
+    if not found:
+        return HostError(
+            f"{where} is no OpenPGP key", "set kimi_nvidia_repo_key_url to the repository's key"
+        )
+    return HostError(
+        f"{where} holds the key {', '.join(found[:5])}, pinned is {fingerprint}",
+        "if the repository's owner confirms that key, set kimi_nvidia_repo_key_fingerprint",
+    )
+
+
+def _primary(home: str, ring: str, *words: str) -> List[str]:
+    """Fingerprints of the primary keys that gpg lists."""
+    found = []
+    primary = False
+    for line in _gpg(home, ring, "--with-colons", *words).stdout.splitlines():
+        row = line.split(":")
+        if row[0] == "fpr" and primary:
+            found.append(row[9])
+        if row[0] in ("pub", "sub", "fpr"):
+            primary = row[0] == "pub"
+    return found
+
+
+def _gpg(home: str, ring: str, *words: str) -> subprocess.CompletedProcess[str]:
+    done = process.run("gpg", "--homedir", home, *_ALONE, ring, *words)
+    if isinstance(done, process.Unfinished):
+        raise HostError(f"no key can be read: {done.stderr}", "apt-get install gpg")
+    return done

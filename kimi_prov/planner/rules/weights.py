@@ -1,0 +1,32 @@
+"""Rules about the way on which weights come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@rule("weights.code_in_clear")
+def _code_in_clear(context: PlanContext) -> Iterator[RuleResult]:
+    if not context.flags.get("trust-remote-code"):
+        return
+    weights = context.plan["weights"]
+    for part, prefix in ((weights, ""), (weights["draft"], "draft_")):
+        if part is None or part["manifest"]:
+            continue
+        source = part["source"]
+        of_hub = source.startswith("hf://")
+        way = (context.settings.hf_endpoint or "") if of_hub else source
+        if urlsplit(way).scheme != "http":
+            continue
+        name = "kimi_hf_endpoint" if of_hub else f"kimi_{prefix}weights_source"
+        yield RuleResult(
+            observed=f"{name}: {way}, and --trust-remote-code",
+            required="https, or a manifest that was made elsewhere",
+            fix=f"set kimi_{prefix}weights_manifest, or name an https address in {name}",
+        )
