@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 _LARGEST_BYTES = 16 << 20
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return a facts document from a file. Raises UserError naming file, and line or key."""
+def read(path: Path, text: str | None = None) -> dict[str, Any]:
+    """Return a facts document from a file. Raises UserError naming file, and line or key.
+
+    `text` is what stands in the file, where that was read already.
+    """
     fix = f"make it again on that machine:  python3 probe.pyz > {path.name}"
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise UserError(f"{path}: larger than a facts file can be", fix=fix)
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(_text(path, fix) if text is None else text)
         json.dumps(document, ensure_ascii=False).encode()  # half a character cannot be printed
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}", fix=fix) from None
@@ -31,6 +32,12 @@ def read(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise UserError(f"{path}: not JSON in UTF-8", fix=fix) from None
     return check(document, str(path), fix)
+
+
+def _text(path: Path, fix: str) -> str:
+    if path.stat().st_size > _LARGEST_BYTES:
+        raise UserError(f"{path}: larger than a facts file can be", fix=fix)
+    return path.read_text(encoding="utf-8")
 
 
 def check(document: Any, where: str, fix: str) -> dict[str, Any]:  # noqa: ANN401  (it is checked)

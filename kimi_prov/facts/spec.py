@@ -31,13 +31,13 @@ Sheet = dict[str, Any]
 Origins = dict[str, str]
 
 
-def read(path: Path, catalogue: Catalogue) -> dict[str, Any]:
+def read(path: Path, catalogue: Catalogue, text: str | None = None) -> dict[str, Any]:
     """Return the facts that a spec sheet tells; null is what it does not.
 
-    Raises UserError naming file, line and key for a sheet that is not whole or names a part that
-    the catalogue does not know.
+    `text` is what stands in the file, where that was read already. Raises UserError naming file,
+    line and key for a sheet that is not whole or names a part that the catalogue does not know.
     """
-    text = _text(path)
+    text = _text(path) if text is None else text
     try:
         sheet = parse(text)
     except FAULTS as error:
