@@ -85,7 +85,15 @@ def plan(
 
 
 @cli.command()
-@click.argument("targets", nargs=-1, required=True, type=PATH, metavar="TARGET...")
+@click.argument("targets", nargs=-1, type=PATH, metavar="[TARGET]...")
+@click.option(
+    "--inventory",
+    "inventories",
+    multiple=True,
+    type=PATH,
+    metavar="PATH",
+    help="Probe an inventory's hosts too; Ansible runs what it says. May be repeated.",
+)
 @CATALOG
 @click.option("--model", metavar="NAME", help="The model to serve.  [default: kimi-k2.5]")
 @click.option("--engine", metavar="auto|vllm|ktransformers", help="The engine.")
@@ -111,15 +119,22 @@ def plan(
     show_default=True,
 )
 @OUTPUT
-def check(targets: tuple[Path, ...], form: str, output: Path | None, **options: Any) -> ExitCode:  # noqa: ANN401
+def check(
+    targets: tuple[Path, ...],
+    inventories: tuple[Path, ...],
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
     """Say whether machines can serve the model, how fast, at what cost, and what is in the way.
 
-    A TARGET is a spec sheet, a facts file that `probe` wrote, or an inventory, whose hosts are
-    probed and not changed. Exits 3 where any of them is blocked.
+    A TARGET is data: a spec sheet, a facts file that `probe` wrote, or a recorded folder. The
+    hosts of `--inventory` are probed and not changed. Exits 3 where any of them is blocked.
     """
     from kimi_prov.commands import check as command
 
-    return command.run(targets, command.options(**options), _output(form, output), form)
+    wishes = command.options(**options)
+    return command.run(targets, inventories, wishes, _output(form, output), form)
 
 
 @cli.command()

@@ -32,7 +32,7 @@ _LONGEST_NUMBER = 100
 # Bytes, bytes a second, operations a second: nothing that is sold comes near, and what is computed
 # from it stays a number.
 _LARGEST_NUMBER = float(1 << 63)
-_STANDARD_INPUT = Path("-")
+STANDARD_INPUT = Path("-")
 _CHUNK_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
 _MOST_GZIP_MEMBERS = 100
@@ -105,7 +105,7 @@ def read(path: Path, *, what: str, limit: int, fix: str) -> Document:
 
 def read_bytes(path: Path, *, what: str, limit: int, fix: str) -> bytes:
     """Read content within `limit` bytes, unpacked where gzip packed it; as `read` does."""
-    name, given = called(path), path == _STANDARD_INPUT
+    name, given = called(path), path == STANDARD_INPUT
     try:
         descriptor = os.dup(0) if given else _opened(path)
         try:
@@ -126,7 +126,7 @@ def read_bytes(path: Path, *, what: str, limit: int, fix: str) -> bytes:
 
 def called(path: Path) -> str:
     """Return what messages call a path."""
-    return "standard input" if path == _STANDARD_INPUT else str(path)
+    return "standard input" if path == STANDARD_INPUT else str(path)
 
 
 class _RefusedError(Exception):
@@ -152,7 +152,7 @@ def _judge(mode: int, *, terminal: bool = False) -> None:
 def _delivered(descriptor: int, path: Path, limit: int) -> Iterator[bytes]:
     """Yield what comes, to its end or until it is more than `limit` bytes."""
     patience_s: float | None = _PATIENCE_S
-    if path == _STANDARD_INPUT or path.is_relative_to("/dev/fd"):
+    if path == STANDARD_INPUT or path.is_relative_to("/dev/fd"):
         patience_s = None if os.isatty(descriptor) else _PATIENCE_WITH_A_PROGRAM_S
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)

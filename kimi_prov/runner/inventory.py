@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import re
+import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from kimi_prov import schemas
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner.arguments import executable
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 GROUP = "kimi"
 _YAML = {".yml", ".yaml", ".json"}
 _TIMEOUT_S = 120
+_LOOK = 1 << 16
 _READER = re.compile(
     r"Failed to parse inventory with '(\w+)' plugin: (.*?)"
     r"(?= Failed to parse inventory with|\s*<<<|\s*Origin:|$)"
@@ -81,6 +84,7 @@ def check_files(path: Path) -> None:
         if not files:
             raise UserError(f"{path}: this inventory folder is empty", fix=_INIT)
     else:
+        _refuse_data(path)
         beside = [path.parent / name for name in ("group_vars", "host_vars")]
         files = [
             path,
@@ -89,6 +93,20 @@ def check_files(path: Path) -> None:
     for file in files:
         kind = {"group_vars", "host_vars"} & set(file.relative_to(path.parent).parts)
         check_yaml(file, variables=bool(kind))
+
+
+def _refuse_data(file: Path) -> None:
+    """Refuse a document of ours as an inventory: Ansible would run what else stands in it."""
+    try:
+        with file.open(encoding="utf-8", errors="replace") as stream:
+            schema = schemas.named_in(stream.read(_LOOK)) or ""
+    except OSError:
+        return  # who opens it next says why it cannot be read
+    if schema.startswith("kimi-prov/"):
+        raise UserError(
+            f"{file}: this is a document {schema}, and no inventory",
+            fix=f"kimi-prov check {shlex.quote(str(file))}, or {_INIT}",
+        )
 
 
 def _ignored(file: Path, root: Path) -> bool:
