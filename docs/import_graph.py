@@ -20,6 +20,7 @@ _SEPARATE = "engine_plugins"
 # Lowest first. A module imports from its own package and from the packages of lower layers.
 LAYERS = (
     ("contract", "errors", "schemas", "user_dirs"),
+    ("documents",),
     ("catalog", "inventory_files", "on_host", "packaging"),
     ("facts", "lab", "runner"),
     ("console", "planner", "report"),

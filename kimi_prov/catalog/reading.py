@@ -6,25 +6,22 @@ Files are parsed once, fast; only a fault makes a second pass that finds its lin
 from __future__ import annotations
 
 import math
+import os
 import types
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-import yaml
-
+from kimi_prov import documents
 from kimi_prov.catalog.names import nearest, shown
+from kimi_prov.documents import Document, Key, line_of, spelled
 from kimi_prov.errors import ExitCode, UserError
 
 HERE = Path(__file__).resolve().parent
 _T = TypeVar("_T")
-# The same loader in C where PyYAML was built with it: ten times as fast.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# What PyYAML lets through beside its own errors, for dates, numbers and nests that cannot be.
-FAULTS = (yaml.YAMLError, ValueError, OverflowError, RecursionError, TypeError, AttributeError)
 _REQUIRED_OF_OVERLAY = ("source", "confidence")
-Key = tuple[str | int, ...]
+_LARGEST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -48,58 +45,12 @@ class FaultError(Exception):
         self.problem = problem
 
 
-def parse(text: str) -> Any:  # noqa: ANN401  (it is judged next)
-    """Parse YAML (or JSON, which is a kind of it). Raises one of FAULTS."""
-    return yaml.load(text, Loader=_LOADER)  # noqa: S506
-
-
-def not_yaml(file: Path, error: Exception, fix: str) -> UserError:
-    """Say of what `parse` raised where it is and what is wrong."""
-    mark = getattr(error, "problem_mark", None)
-    where = f"{file}:{mark.line + 1}" if mark else str(file)
-    problem = getattr(error, "problem", None) or str(error) or type(error).__name__
-    return UserError(f"{where}: not YAML: {problem.splitlines()[0][:100]}", fix=fix)
-
-
-def line_of(text: str, path: Key) -> int | None:
-    """Return the line, from 1, of what `path` leads to, or of what is nearest above it."""
-    try:
-        node = yaml.compose(text, Loader=_LOADER)
-    except FAULTS:
-        return None
-    line = None if node is None else node.start_mark.line + 1
-    for step in path:
-        found = _child(node, step)
-        if found is None:
-            break
-        node, line = found
-    return line
-
-
-def _child(node: Any, step: str | int) -> tuple[Any, int] | None:  # noqa: ANN401
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if key.value == str(step):
-                return value, key.start_mark.line + 1
-    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-        return node.value[step], node.value[step].start_mark.line + 1
-    return None
-
-
-def spelled(path: Key) -> str:
-    """Write a path as people do: cpus[3].tdp_w."""
-    text = ""
-    for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text
-
-
 class Files:
     """The catalogue's files, and those of a site's overlay where there is one."""
 
     def __init__(self, overlay: Path | None) -> None:
         self.overlay = overlay
-        if overlay is not None and not overlay.is_dir():
+        if overlay is not None and not os.path.isdir(overlay):  # noqa: PTH112  (never raises)
             raise UserError(
                 f"{overlay}: no such directory of catalogue rows",
                 fix="name a directory with files such as gpus.yaml, or unset KIMI_PROV_CATALOG",
@@ -172,7 +123,7 @@ class Files:
     def _error(self, fault: FaultError) -> UserError:
         file, path = fault.place.file, fault.place.path
         ours = file.parent == HERE
-        line = line_of(_text(file), path)
+        line = line_of(_read(file).text, path)
         where = f"{file.name if ours else file}" + (f":{line}" if line else "")
         return UserError(
             f"the catalogue is broken: {where}: {spelled(path)}: {fault.problem}",
@@ -206,19 +157,17 @@ def _document(path: Path) -> dict[str, Any]:
 
 @cache
 def _parsed(path: Path, _changed: int) -> Any:  # noqa: ANN401
-    text = _text(path)
-    try:
-        return parse(text)
-    except FAULTS as error:
-        raise not_yaml(path, error, f"correct {path}") from None
+    return _read(path).yaml(_fix(path), ours=path.parent == HERE)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise UserError(f"{path}: cannot be read: {reason}", fix=f"correct {path}") from None
+def _read(path: Path) -> Document:
+    return documents.read(
+        path, what="a file of catalogue rows", limit=_LARGEST_BYTES, fix=_fix(path)
+    )
+
+
+def _fix(path: Path) -> str:
+    return f"correct {path}"
 
 
 def _section(path: Path, section: str) -> list[Any]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov import schemas
+from kimi_prov import documents, schemas
 from kimi_prov.catalog import loader
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
-from kimi_prov.report import check as documents
+from kimi_prov.report import check as reports
 from kimi_prov.report.cost import Use
 from kimi_prov.report.forms import renderer
 from kimi_prov.report.prices import for_machine
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.console.output import Output
+    from kimi_prov.documents import Document
 
 DEFAULT_MODEL = "kimi-k2.5"
 # What a spec sheet has at its top, also one whose schema was forgotten.
@@ -76,7 +78,7 @@ def run(
         codes.append(code)
         targets += found
     if targets:
-        document = documents.document(targets)
+        document = reports.document(targets)
         output.write(document, lambda: renderer(form)(document))
         codes.append(ExitCode.OK if document["ok"] else ExitCode.BLOCKED)
     return _worst(codes)
@@ -84,39 +86,27 @@ def run(
 
 def _facts(path: Path) -> dict[str, Any]:
     """Read a target, which is data whatever stands in it. Raises UserError for what is none."""
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112  (never raises)
         if not _recorded(path):
             raise _no_target(path, "no recording lies in this folder")
         from kimi_prov.facts import recording  # noqa: PLC0415  (only who has one pays for it)
 
         return recording.read(path)
-    text = _text(path)
-    if _kind(path, text) == "spec":
+    document = _read(path)
+    if _kind(path, document.text) == "spec":
         from kimi_prov.facts import spec  # noqa: PLC0415
 
-        return spec.read(path, loader.load(), text)
+        return spec.of(document, loader.load())
     from kimi_prov.facts import document as facts  # noqa: PLC0415
 
-    return facts.read(path, text)
+    return facts.of(document)
 
 
-def _text(path: Path) -> str:
+def _read(path: Path) -> Document:
     """Read the text of a target. All reading of files from elsewhere happens here."""
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(_LARGEST_BYTES + 1)
-        if len(content) > _LARGEST_BYTES:
-            raise UserError(f"{path}: larger than {_LARGEST_BYTES >> 20} MiB", fix=_FIX)
-        return content.decode()
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file{_near(path)}", fix=_FIX) from None
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read: {error.strerror}",
-            fix=f"name a file that you may read: {_FIX}",
-        ) from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: this is no text in UTF-8", fix=_FIX) from None
+    if path != documents.STANDARD_INPUT and not os.path.lexists(path):
+        raise UserError(f"{path}: there is no such file{_near(path)}", fix=_FIX)
+    return documents.read(path, what="a target", limit=_LARGEST_BYTES, fix=_FIX)
 
 
 def _kind(path: Path, text: str) -> str:
@@ -148,7 +138,13 @@ def _no_target(path: Path, problem: str) -> UserError:
 
 def _recorded(path: Path) -> bool:
     known = {name + end for name in _RECORDED for end in ("", ".gz")}
-    return any((path / name).is_file() for name in known)
+    try:
+        return any(entry.name in known for entry in path.iterdir())
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read: {error.strerror}",
+            fix=f"name a folder that you may read: {_FIX}",
+        ) from None
 
 
 def _near(path: Path) -> str:
@@ -167,7 +163,7 @@ def _written(path: Path, facts: dict[str, Any], options: CheckOptions) -> dict[s
     variables = {"kimi_model": DEFAULT_MODEL, **options.variables}
     catalogue = loader.load()
     plan = make_plan(facts, parsing.parse(variables, host=name), catalogue)
-    return documents.target(name, facts, plan, options.use, for_machine(facts, catalogue))
+    return reports.target(name, facts, plan, options.use, for_machine(facts, catalogue))
 
 
 def _live(path: Path, options: CheckOptions) -> tuple[list[dict[str, Any]], ExitCode]:
@@ -185,7 +181,7 @@ def _live(path: Path, options: CheckOptions) -> tuple[list[dict[str, Any]], Exit
     for host, plan in outcome.plans.items():
         facts = outcome.facts[host]
         prices = for_machine(facts, catalogue)
-        targets.append(documents.target(host, facts, plan, options.use, prices))
+        targets.append(reports.target(host, facts, plan, options.use, prices))
     return targets, playbook_run.conclude(finished)
 
 

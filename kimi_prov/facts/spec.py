@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov import schemas
-from kimi_prov.catalog.reading import FAULTS, line_of, not_yaml, parse, spelled
+from kimi_prov import documents, schemas
 from kimi_prov.contract.cpu_lists import format_list
+from kimi_prov.documents import Document, line_of, spelled
 from kimi_prov.errors import UserError
 from kimi_prov.facts.form import MisfitError, fit
 
@@ -31,22 +31,25 @@ Sheet = dict[str, Any]
 Origins = dict[str, str]
 
 
-def read(path: Path, catalogue: Catalogue, text: str | None = None) -> dict[str, Any]:
+def read(path: Path, catalogue: Catalogue) -> dict[str, Any]:
     """Return the facts that a spec sheet tells; null is what it does not.
 
-    `text` is what stands in the file, where that was read already. Raises UserError naming file,
-    line and key for a sheet that is not whole or names a part that the catalogue does not know.
+    Raises UserError naming file, line and key for a sheet that is not whole or names a part that
+    the catalogue does not know.
     """
-    text = _text(path) if text is None else text
+    return of(
+        documents.read(path, what="a spec sheet", limit=_LARGEST_BYTES, fix=_EXAMPLES), catalogue
+    )
+
+
+def of(document: Document, catalogue: Catalogue) -> dict[str, Any]:
+    """Return the facts that a sheet tells whose text was read; raises UserError as `read` does."""
+    sheet = document.yaml(_EXAMPLES)
     try:
-        sheet = parse(text)
-    except FAULTS as error:
-        raise not_yaml(path, error, _EXAMPLES) from None
-    try:
-        return facts(sheet, catalogue, str(path))
+        return facts(sheet, catalogue, document.name)
     except MisfitError as misfit:
-        line = line_of(text, misfit.path)
-        where = f"{path}:{line}" if line else str(path)
+        line = line_of(document.text, misfit.path)
+        where = f"{document.name}:{line}" if line else document.name
         key = spelled(misfit.path) or "the document"
         raise UserError(f"{where}: {key}: {misfit.problem}", fix=_EXAMPLES) from None
 
@@ -98,17 +101,6 @@ def facts(sheet: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # n
         "measured": None,
         "price": _price(sheet.get("price")),
     }
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise UserError(f"{path}: larger than a spec sheet can be", fix=_EXAMPLES)
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}", fix=_EXAMPLES) from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text", fix=_EXAMPLES) from None
 
 
 def _whole(value: Any) -> Any:  # noqa: ANN401
