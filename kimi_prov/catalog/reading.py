@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import types
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -60,9 +60,7 @@ class Files:
         """Return a section's rows as records, the site's laid over ours by their key fields."""
         try:
             merged = self._merged(file, section, key)
-            return tuple(
-                make(kind, self._expanded(file, row, places), places) for row, places in merged
-            )
+            return tuple(make(kind, *self._expanded(file, row, places)) for row, places in merged)
         except FaultError as fault:
             raise self._error(fault) from None
 
@@ -91,7 +89,9 @@ class Files:
                 found[identity] = ({**before, **row}, Places(place, where))
         return list(found.values())
 
-    def _expanded(self, file: str, row: dict[str, Any], places: Places) -> dict[str, Any]:
+    def _expanded(
+        self, file: str, row: dict[str, Any], places: Places
+    ) -> tuple[dict[str, Any], Places]:
         """Put shared values, named in a row, in the name's place."""
         for key, section in _SHARED.get(file, {}).items():
             name = row.get(key)
@@ -102,16 +102,19 @@ class Files:
                     hint = f"; did you mean {near[0]}?" if near else ""
                     problem = f"no such name among {section}: {shown(name)}{hint}"
                     raise FaultError(places.of(key), problem)
-                row = {**row, key: known[name]}
-        return row
+                value, place = known[name]
+                row = {**row, key: value}
+                places = replace(places, shared={**places.shared, key: place})
+        return row, places
 
-    def _shared(self, file: str, section: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _shared(self, file: str, section: str) -> dict[str, tuple[Any, Place]]:
+        """Return what rows may name, and where it stands: a site's values replace ours."""
+        found: dict[str, tuple[Any, Place]] = {}
         for path in self._paths(file):
             part = _document(path).get(section) or {}
             if not isinstance(part, dict):
                 raise FaultError(Place(path, (section,)), "wanted `name: values`")
-            found.update(part)
+            found |= {name: (value, Place(path, (section, name))) for name, value in part.items()}
         return found
 
     def _paths(self, file: str) -> list[Path]:
@@ -125,10 +128,15 @@ class Files:
         ours = file.parent == HERE
         line = line_of(_read(file).text, path)
         where = f"{file.name if ours else file}" + (f":{line}" if line else "")
+        key = f"{spelled(path)}: " if path else ""
+        if ours:
+            return UserError(
+                f"the catalogue is broken: {where}: {key}{fault.problem}",
+                fix="reinstall kimi-prov, or correct that row",
+                exit_code=ExitCode.FAILED,
+            )
         return UserError(
-            f"the catalogue is broken: {where}: {spelled(path)}: {fault.problem}",
-            fix="reinstall kimi-prov, or correct that row" if ours else f"correct {file}",
-            exit_code=ExitCode.FAILED if ours else ExitCode.BAD_INPUT,
+            f"{where}: {key}{fault.problem} (a site's own catalogue)", fix=f"correct {file}"
         )
 
 
@@ -138,13 +146,19 @@ _SHARED = {"models": {"architecture": "architectures"}, "cpus": {"isa": "isa_set
 
 @dataclass(frozen=True)
 class Places:
-    """Where a row stands, and where each of its keys does: an overlay's stand elsewhere."""
+    """Where a row stands, and where each of its keys does: an overlay's stand elsewhere.
+
+    `shared`: where the value stands that a key only names.
+    """
 
     row: Place
     keys: dict[str, Place]
+    shared: dict[str, Place] = field(default_factory=dict)
 
     def of(self, key: str) -> Place:
         """Return the place of one key."""
+        if key in self.shared:
+            return self.shared[key]
         return self.keys[key].down(key) if key in self.keys else self.row
 
 
@@ -202,7 +216,7 @@ def make(kind: type[_T], row: Any, places: Places) -> _T:  # noqa: ANN401
 @cache
 def _hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (a dataclass)
     hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
+    return {one.name: hints[one.name] for one in fields(kind)}
 
 
 _PLAIN = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}

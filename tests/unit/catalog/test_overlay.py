@@ -135,6 +135,26 @@ def test_dimensions_that_are_not_there_get_the_nearest(tmp_path: Path) -> None:
     assert f"{tmp_path}/models.yaml:5" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "says"),
+    [
+        ("models", "architectures:\n  kimi-k25: {layers: x}\n", "kimi-k25.layers: wanted a whole"),
+        ("models", "architectures:\n  kimi-k25: 3\n", "architectures.kimi-k25: wanted a mapping"),
+        ("cpus", "isa_sets:\n  zen4: avx\n", "isa_sets.zen4: wanted a list"),
+    ],
+)
+def test_shared_values_of_a_site_are_its_own_fault(
+    tmp_path: Path, kind: str, text: str, says: str
+) -> None:
+    """Rows of ours name them: the file that is wrong is the site's all the same."""
+    with pytest.raises(UserError) as caught:
+        _ = getattr(load(write(tmp_path, **{kind: text})), kind)
+    assert f"{tmp_path}/{kind}.yaml:2: " in caught.value.message
+    assert says in caught.value.message
+    assert caught.value.fix == f"correct {tmp_path}/{kind}.yaml"
+    assert caught.value.exit_code == ExitCode.BAD_INPUT
+
+
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such directory"):
         load(tmp_path / "none")
