@@ -27,6 +27,7 @@ LAYERS = (
     ("acceptance",),
     ("ansible", "commands"),
     ("cli",),
+    ("__main__",),
 )
 
 Graph = dict[str, set[str]]

@@ -120,7 +120,10 @@ def test_a_report_goes_to_a_file(tmp_path: Path, form: str) -> None:
         (["big.yml", "--model", "kimi-k25"], "kimi-k2.5"),
         (["big.yml", "--engine", "vlllm"], "vllm"),
         (["big.yml", "--utilisation", "1.5"], "utilisation"),
-        (["big.yml", "--context", "many"], "kimi_context"),
+        (["big.yml", "--context", "many"], "--context: kimi_context"),
+        (["big.yml", "--context", "999999999"], "a whole number from 1 to 100000000, found"),
+        (["unknown.yml"], "kimi-prov catalog cpus"),
+        (["big.yml", "--catalog", "site"], "site/cpus.yaml:2: isa_sets.zen4: wanted a list"),
         (["big.yml", "--output", "no/such/folder/file"], "--output"),
         (["broken.json"], "broken.json:1"),
         (["other.json"], "schema"),
@@ -133,6 +136,10 @@ def test_bad_input_ends_with_2_and_one_message(tmp_path: Path, words: list[str],
     (tmp_path / "broken.json").write_text('{"schema": ')
     (tmp_path / "other.json").write_text('{"a": 1}')
     (tmp_path / "plan.json").write_text('{"schema": "kimi-prov/plan/v1"}')
+    unknown = sheet(tmp_path, "unknown")
+    unknown.write_text(unknown.read_text().replace("EPYC 9654", "EPYC 1"))
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "cpus.yaml").write_text("isa_sets:\n  zen4: 3\n")
     (tmp_path / "empty.yml").write_text("")
     (tmp_path / "binary.yml").write_bytes(b"\xff\xfe\x00\x81")
     done = run(*words, home=tmp_path)
