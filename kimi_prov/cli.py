@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -26,9 +27,19 @@ FORMAT = click.option(
 OUTPUT = click.option(
     "--output", type=PATH, metavar="FILE", help="Write the report there, not to standard output."
 )
-YEARS = click.FloatRange(0.1, 20)
-SHARE = click.FloatRange(0, 1, min_open=True)
-DOLLARS = click.FloatRange(0, 10)
+
+
+class _FiniteRange(click.FloatRange):
+    """A range that holds no `nan`: it is neither below nor above anything."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is no number.", param, ctx)
+
+
+YEARS = _FiniteRange(0.1, 20)
+SHARE = _FiniteRange(0, 1, min_open=True)
+DOLLARS = _FiniteRange(0, 10)
 EXTRA = click.option(
     "-e", "--extra-vars", "extra", multiple=True, metavar="@FILE", help="Variables from a file."
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import types
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -50,11 +50,7 @@ class Files:
 
     def __init__(self, overlay: Path | None) -> None:
         self.overlay = overlay
-        if overlay is not None and not os.path.isdir(overlay):  # noqa: PTH112  (never raises)
-            raise UserError(
-                f"{overlay}: no such directory of catalogue rows",
-                fix="name a directory with files such as gpus.yaml, or unset KIMI_PROV_CATALOG",
-            )
+        self._theirs = frozenset() if overlay is None else _listed(overlay)
 
     def rows(self, file: str, section: str, kind: type[_T], key: tuple[str, ...]) -> tuple[_T, ...]:
         """Return a section's rows as records, the site's laid over ours by their key fields."""
@@ -85,14 +81,14 @@ class Files:
                 before, places = found.get(identity, ({}, Places(place, {})))
                 if ours and before:
                     raise FaultError(place, f"{shown(identity[0])} is there twice")
-                where = {**places.keys, **dict.fromkeys(row, place)}
+                where = {**places.keys, **{name: place.down(name) for name in row}}
                 found[identity] = ({**before, **row}, Places(place, where))
         return list(found.values())
 
     def _expanded(
         self, file: str, row: dict[str, Any], places: Places
     ) -> tuple[dict[str, Any], Places]:
-        """Put shared values, named in a row, in the name's place."""
+        """Put shared values, named in a row, in the name's place; they stand elsewhere."""
         for key, section in _SHARED.get(file, {}).items():
             name = row.get(key)
             if isinstance(name, str):
@@ -104,22 +100,21 @@ class Files:
                     raise FaultError(places.of(key), problem)
                 value, place = known[name]
                 row = {**row, key: value}
-                places = replace(places, shared={**places.shared, key: place})
+                places = Places(places.row, {**places.keys, key: place})
         return row, places
 
     def _shared(self, file: str, section: str) -> dict[str, tuple[Any, Place]]:
-        """Return what rows may name, and where it stands: a site's values replace ours."""
         found: dict[str, tuple[Any, Place]] = {}
         for path in self._paths(file):
             part = _document(path).get(section) or {}
             if not isinstance(part, dict):
                 raise FaultError(Place(path, (section,)), "wanted `name: values`")
-            found |= {name: (value, Place(path, (section, name))) for name, value in part.items()}
+            found.update({name: (part[name], Place(path, (section, str(name)))) for name in part})
         return found
 
     def _paths(self, file: str) -> list[Path]:
         paths = [HERE / f"{file}.yaml"]
-        if self.overlay is not None and (self.overlay / f"{file}.yaml").exists():
+        if self.overlay is not None and f"{file}.yaml" in self._theirs:
             paths.append(self.overlay / f"{file}.yaml")
         return paths
 
@@ -140,33 +135,53 @@ class Files:
         )
 
 
+def _listed(overlay: Path) -> frozenset[str]:
+    """Return the names in a site's directory; refuses one that holds no file of rows."""
+    fix = "name a directory with files such as gpus.yaml, or unset KIMI_PROV_CATALOG"
+    if not os.path.isdir(overlay):  # noqa: PTH112  (this one never raises)
+        raise UserError(f"{overlay}: no such directory of catalogue rows", fix=fix)
+    try:
+        names = frozenset(entry.name for entry in overlay.iterdir())
+    except OSError as error:
+        raise UserError(f"{overlay}: cannot be read: {error.strerror}", fix=fix) from None
+    known = sorted(file.name for file in HERE.glob("*.yaml"))
+    if not names & set(known):
+        raise UserError(
+            f"{overlay}: no file of catalogue rows lies there; wanted some of {', '.join(known)}",
+            fix=fix,
+        )
+    return names
+
+
 # Values that rows may name instead of writing them out: key of the row, section of the file.
 _SHARED = {"models": {"architecture": "architectures"}, "cpus": {"isa": "isa_sets"}}
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where a row stands, and where each of its keys does: an overlay's stand elsewhere.
-
-    `shared`: where the value stands that a key only names.
-    """
+    """Where a row stands, and where each of its keys does: an overlay's stand elsewhere."""
 
     row: Place
     keys: dict[str, Place]
-    shared: dict[str, Place] = field(default_factory=dict)
 
     def of(self, key: str) -> Place:
         """Return the place of one key."""
-        if key in self.shared:
-            return self.shared[key]
-        return self.keys[key].down(key) if key in self.keys else self.row
+        return self.keys.get(key, self.row)
 
 
 def _document(path: Path) -> dict[str, Any]:
-    document = _parsed(path, path.stat().st_mtime_ns)
+    document = _parsed(path, _changed(path))
     if not isinstance(document, dict):
         raise FaultError(Place(path, ()), "wanted a mapping")
     return document
+
+
+def _changed(path: Path) -> int:
+    """When a file was changed; one that leads nowhere is refused by who reads it."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 @cache
@@ -205,6 +220,9 @@ def make(kind: type[_T], row: Any, places: Places) -> _T:  # noqa: ANN401
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise FaultError(places.of(str(key)), f"unknown key {shown(key)}{hint}")
     values = {key: _value(value, known[key], places.of(key)) for key, value in row.items()}
+    for key in getattr(kind, "ABOVE_ZERO", ()):
+        if values.get(key) == 0:
+            raise FaultError(places.of(key), "wanted a number above 0, found 0")
     try:
         return kind(**values)
     except TypeError as error:
@@ -216,7 +234,7 @@ def make(kind: type[_T], row: Any, places: Places) -> _T:  # noqa: ANN401
 @cache
 def _hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (a dataclass)
     hints = get_type_hints(kind)
-    return {one.name: hints[one.name] for one in fields(kind)}
+    return {field.name: hints[field.name] for field in fields(kind)}
 
 
 _PLAIN = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
@@ -236,13 +254,19 @@ def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
         return {str(k): _value(v, arguments[1], place.down(str(k))) for k, v in pairs.items()}
     if is_dataclass(kind):
         keys = _typed(value, dict, place)
-        return make(cast("type[Any]", kind), value, Places(place, dict.fromkeys(keys, place)))
+        return make(
+            cast("type[Any]", kind),
+            value,
+            Places(place, {key: place.down(str(key)) for key in keys}),
+        )
     if origin is Literal:
         if value not in arguments:
             choices = ", ".join(str(a) for a in arguments)
             raise FaultError(place, f"wanted one of {choices}, found {shown(value)}")
     elif not _is(value, kind):
         raise FaultError(place, f"wanted {_PLAIN[kind]}, found {shown(value)}")
+    elif kind in (int, float) and value < 0:
+        raise FaultError(place, f"wanted {_PLAIN[kind]} of at least 0, found {shown(value)}")
     return value
 
 
