@@ -237,6 +237,7 @@ def test_the_sheets_to_look_at_are_where_the_message_says(tmp_path: Path) -> Non
     with pytest.raises(UserError) as caught:
         spec.read(path, load())
     folder = Path(str(caught.value.fix).split()[1])
+    assert folder.is_absolute()
     assert list(folder.glob("*.yml"))
 
 
