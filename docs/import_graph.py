@@ -20,12 +20,14 @@ _SEPARATE = "engine_plugins"
 # Lowest first. A module imports from its own package and from the packages of lower layers.
 LAYERS = (
     ("contract", "errors", "schemas", "user_dirs"),
-    ("catalog", "on_host", "packaging"),
+    ("documents",),
+    ("catalog", "inventory_files", "on_host", "packaging"),
     ("facts", "lab", "runner"),
     ("console", "planner", "report"),
     ("acceptance",),
     ("ansible", "commands"),
     ("cli",),
+    ("__main__",),
 )
 
 Graph = dict[str, set[str]]

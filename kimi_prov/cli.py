@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -26,9 +27,19 @@ FORMAT = click.option(
 OUTPUT = click.option(
     "--output", type=PATH, metavar="FILE", help="Write the report there, not to standard output."
 )
-YEARS = click.FloatRange(0.1, 20)
-SHARE = click.FloatRange(0, 1, min_open=True)
-DOLLARS = click.FloatRange(0, 10)
+
+
+class _FiniteRange(click.FloatRange):
+    """A range that holds no `nan`: it is neither below nor above anything."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is no number.", param, ctx)
+
+
+YEARS = _FiniteRange(0.1, 20)
+SHARE = _FiniteRange(0, 1, min_open=True)
+DOLLARS = _FiniteRange(0, 10)
 EXTRA = click.option(
     "-e", "--extra-vars", "extra", multiple=True, metavar="@FILE", help="Variables from a file."
 )
@@ -57,7 +68,23 @@ def _output(form: str, file: Path | None) -> Output:
     return Output("json" if form == "json" else "text", file)
 
 
+class _Commands(click.Group):
+    """The commands, of which one that is misspelt never has `destroy` proposed for it."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which ones are near."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near: list[str] = getattr(error, "possibilities", None) or []
+            near[:] = [name for name in near if name != "destroy"]
+            raise
+
+
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done; 1 it failed; 2 bad input; 3 blocked; 4 a host was unreachable; "
     "130 interrupted.",
@@ -85,7 +112,15 @@ def plan(
 
 
 @cli.command()
-@click.argument("targets", nargs=-1, required=True, type=PATH, metavar="TARGET...")
+@click.argument("targets", nargs=-1, type=PATH, metavar="[TARGET]...")
+@click.option(
+    "--inventory",
+    "inventories",
+    multiple=True,
+    type=PATH,
+    metavar="PATH",
+    help="Probe an inventory's hosts too; Ansible runs what it says. May be repeated.",
+)
 @CATALOG
 @click.option("--model", metavar="NAME", help="The model to serve.  [default: kimi-k2.5]")
 @click.option("--engine", metavar="auto|vllm|ktransformers", help="The engine.")
@@ -111,15 +146,22 @@ def plan(
     show_default=True,
 )
 @OUTPUT
-def check(targets: tuple[Path, ...], form: str, output: Path | None, **options: Any) -> ExitCode:  # noqa: ANN401
+def check(
+    targets: tuple[Path, ...],
+    inventories: tuple[Path, ...],
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
     """Say whether machines can serve the model, how fast, at what cost, and what is in the way.
 
-    A TARGET is a spec sheet, a facts file that `probe` wrote, or an inventory, whose hosts are
-    probed and not changed. Exits 3 where any of them is blocked.
+    A TARGET is data: a spec sheet, a facts file that `probe` wrote, or a recorded folder. The
+    hosts of `--inventory` are probed and not changed. Exits 3 where any of them is blocked.
     """
     from kimi_prov.commands import check as command
 
-    return command.run(targets, command.options(**options), _output(form, output), form)
+    wishes = command.options(**options)
+    return command.run(targets, inventories, wishes, _output(form, output), form)
 
 
 @cli.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
 
@@ -43,6 +43,19 @@ class Cpu:
     kt_methods: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     note: str | None = None
+
+    ABOVE_ZERO: ClassVar[tuple[str, ...]] = (
+        "cores",
+        "max_sockets",
+        "bandwidth_gb_s",
+        "threads_per_core",
+        "memory_channels",
+        "memory_mt_s",
+        "memory_mt_s_max",
+        "measured_bandwidth_gb_s",
+        "kernel_bandwidth_gb_s",
+        "nodes_per_socket",
+    )
 
     @property
     def vector(self) -> Vector:
@@ -87,6 +100,15 @@ class Gpu:
     pci_ids: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     note: str | None = None
+
+    ABOVE_ZERO: ClassVar[tuple[str, ...]] = (
+        "memory_gb",
+        "memory_mib",
+        "bandwidth_gb_s",
+        "tflops_bf16",
+        "pcie_gen",
+        "pcie_gb_s",
+    )
 
     @property
     def memory_bytes(self) -> int:

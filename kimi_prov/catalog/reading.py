@@ -6,6 +6,7 @@ Files are parsed once, fast; only a fault makes a second pass that finds its lin
 from __future__ import annotations
 
 import math
+import os
 import types
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -22,19 +23,15 @@ from typing import (
     get_type_hints,
 )
 
-import yaml
-
+from kimi_prov import documents
 from kimi_prov.catalog.names import nearest, shown
+from kimi_prov.documents import Document, Key, line_of, spelled
 from kimi_prov.errors import ExitCode, UserError
 
 HERE = Path(__file__).resolve().parent
 _T = TypeVar("_T")
-# The same loader in C where PyYAML was built with it: ten times as fast.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# What PyYAML lets through beside its own errors, for dates, numbers and nests that cannot be.
-FAULTS = (yaml.YAMLError, ValueError, OverflowError, RecursionError, TypeError, AttributeError)
 _REQUIRED_OF_OVERLAY = ("source", "confidence")
-Key = tuple[str | int, ...]
+_LARGEST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -58,70 +55,18 @@ class FaultError(Exception):
         self.problem = problem
 
 
-def parse(text: str) -> Any:  # noqa: ANN401  (it is judged next)
-    """Parse YAML (or JSON, which is a kind of it). Raises one of FAULTS."""
-    return yaml.load(text, Loader=_LOADER)  # noqa: S506
-
-
-def not_yaml(file: Path, error: Exception, fix: str) -> UserError:
-    """Say of what `parse` raised where it is and what is wrong."""
-    mark = getattr(error, "problem_mark", None)
-    where = f"{file}:{mark.line + 1}" if mark else str(file)
-    problem = getattr(error, "problem", None) or str(error) or type(error).__name__
-    return UserError(f"{where}: not YAML: {problem.splitlines()[0][:100]}", fix=fix)
-
-
-def line_of(text: str, path: Key) -> int | None:
-    """Return the line, from 1, of what `path` leads to, or of what is nearest above it."""
-    try:
-        node = yaml.compose(text, Loader=_LOADER)
-    except FAULTS:
-        return None
-    line = None if node is None else node.start_mark.line + 1
-    for step in path:
-        found = _child(node, step)
-        if found is None:
-            break
-        node, line = found
-    return line
-
-
-def _child(node: Any, step: str | int) -> tuple[Any, int] | None:  # noqa: ANN401
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if key.value == str(step):
-                return value, key.start_mark.line + 1
-    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-        return node.value[step], node.value[step].start_mark.line + 1
-    return None
-
-
-def spelled(path: Key) -> str:
-    """Write a path as people do: cpus[3].tdp_w."""
-    text = ""
-    for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text
-
-
 class Files:
     """The catalogue's files, and those of a site's overlay where there is one."""
 
     def __init__(self, overlay: Path | None) -> None:
         self.overlay = overlay
-        if overlay is not None and not overlay.is_dir():
-            raise UserError(
-                f"{overlay}: no such directory of catalogue rows",
-                fix="name a directory with files such as gpus.yaml, or unset KIMI_PROV_CATALOG",
-            )
+        self._theirs = frozenset() if overlay is None else _listed(overlay)
 
     def rows(self, file: str, section: str, kind: type[_T], key: tuple[str, ...]) -> tuple[_T, ...]:
         """Return a section's rows as records, the site's laid over ours by their key fields."""
         try:
             merged = self._merged(file, section, key)
-            return tuple(
-                make(kind, self._expanded(file, row, places), places) for row, places in merged
-            )
+            return tuple(make(kind, *self._expanded(file, row, places)) for row, places in merged)
         except FaultError as fault:
             raise self._error(fault) from None
 
@@ -146,12 +91,14 @@ class Files:
                 before, places = found.get(identity, ({}, Places(place, {})))
                 if ours and before:
                     raise FaultError(place, f"{shown(identity[0])} is there twice")
-                where = {**places.keys, **dict.fromkeys(row, place)}
+                where = {**places.keys, **{name: place.down(name) for name in row}}
                 found[identity] = ({**before, **row}, Places(place, where))
         return list(found.values())
 
-    def _expanded(self, file: str, row: dict[str, Any], places: Places) -> dict[str, Any]:
-        """Put shared values, named in a row, in the name's place."""
+    def _expanded(
+        self, file: str, row: dict[str, Any], places: Places
+    ) -> tuple[dict[str, Any], Places]:
+        """Put shared values, named in a row, in the name's place; they stand elsewhere."""
         for key, section in _SHARED.get(file, {}).items():
             name = row.get(key)
             if isinstance(name, str):
@@ -161,34 +108,59 @@ class Files:
                     hint = f"; did you mean {near[0]}?" if near else ""
                     problem = f"no such name among {section}: {shown(name)}{hint}"
                     raise FaultError(places.of(key), problem)
-                row = {**row, key: known[name]}
-        return row
+                value, place = known[name]
+                row = {**row, key: value}
+                places = Places(places.row, {**places.keys, key: place})
+        return row, places
 
-    def _shared(self, file: str, section: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _shared(self, file: str, section: str) -> dict[str, tuple[Any, Place]]:
+        found: dict[str, tuple[Any, Place]] = {}
         for path in self._paths(file):
             part = _document(path).get(section) or {}
             if not isinstance(part, dict):
                 raise FaultError(Place(path, (section,)), "wanted `name: values`")
-            found.update(part)
+            found.update({name: (part[name], Place(path, (section, str(name)))) for name in part})
         return found
 
     def _paths(self, file: str) -> list[Path]:
         paths = [HERE / f"{file}.yaml"]
-        if self.overlay is not None and (self.overlay / f"{file}.yaml").exists():
+        if self.overlay is not None and f"{file}.yaml" in self._theirs:
             paths.append(self.overlay / f"{file}.yaml")
         return paths
 
     def _error(self, fault: FaultError) -> UserError:
         file, path = fault.place.file, fault.place.path
         ours = file.parent == HERE
-        line = line_of(_text(file), path)
+        line = line_of(_read(file).text, path)
         where = f"{file.name if ours else file}" + (f":{line}" if line else "")
+        key = f"{spelled(path)}: " if path else ""
+        if ours:
+            return UserError(
+                f"the catalogue is broken: {where}: {key}{fault.problem}",
+                fix="reinstall kimi-prov, or correct that row",
+                exit_code=ExitCode.FAILED,
+            )
         return UserError(
-            f"the catalogue is broken: {where}: {spelled(path)}: {fault.problem}",
-            fix="reinstall kimi-prov, or correct that row" if ours else f"correct {file}",
-            exit_code=ExitCode.FAILED if ours else ExitCode.BAD_INPUT,
+            f"{where}: {key}{fault.problem} (a site's own catalogue)", fix=f"correct {file}"
         )
+
+
+def _listed(overlay: Path) -> frozenset[str]:
+    """Return the names in a site's directory; refuses one that holds no file of rows."""
+    fix = "name a directory with files such as gpus.yaml, or unset KIMI_PROV_CATALOG"
+    if not os.path.isdir(overlay):  # noqa: PTH112  (this one never raises)
+        raise UserError(f"{overlay}: no such directory of catalogue rows", fix=fix)
+    try:
+        names = frozenset(entry.name for entry in overlay.iterdir())
+    except OSError as error:
+        raise UserError(f"{overlay}: cannot be read: {error.strerror}", fix=fix) from None
+    known = sorted(file.name for file in HERE.glob("*.yaml"))
+    if not names & set(known):
+        raise UserError(
+            f"{overlay}: no file of catalogue rows lies there; wanted some of {', '.join(known)}",
+            fix=fix,
+        )
+    return names
 
 
 # Values that rows may name instead of writing them out: key of the row, section of the file.
@@ -204,31 +176,37 @@ class Places:
 
     def of(self, key: str) -> Place:
         """Return the place of one key."""
-        return self.keys[key].down(key) if key in self.keys else self.row
+        return self.keys.get(key, self.row)
 
 
 def _document(path: Path) -> dict[str, Any]:
-    document = _parsed(path, path.stat().st_mtime_ns)
+    document = _parsed(path, _changed(path))
     if not isinstance(document, dict):
         raise FaultError(Place(path, ()), "wanted a mapping")
     return document
 
 
+def _changed(path: Path) -> int:
+    """When a file was changed; one that leads nowhere is refused by who reads it."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 @cache
 def _parsed(path: Path, _changed: int) -> Any:  # noqa: ANN401
-    text = _text(path)
-    try:
-        return parse(text)
-    except FAULTS as error:
-        raise not_yaml(path, error, f"correct {path}") from None
+    return _read(path).yaml(_fix(path), ours=path.parent == HERE)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise UserError(f"{path}: cannot be read: {reason}", fix=f"correct {path}") from None
+def _read(path: Path) -> Document:
+    return documents.read(
+        path, what="a file of catalogue rows", limit=_LARGEST_BYTES, fix=_fix(path)
+    )
+
+
+def _fix(path: Path) -> str:
+    return f"correct {path}"
 
 
 def _section(path: Path, section: str) -> list[Any]:
@@ -252,6 +230,9 @@ def make(kind: type[_T], row: Any, places: Places) -> _T:  # noqa: ANN401
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise FaultError(places.of(str(key)), f"unknown key {shown(key)}{hint}")
     values = {key: _value(value, known[key], places.of(key)) for key, value in row.items()}
+    for key in getattr(kind, "ABOVE_ZERO", ()):
+        if values.get(key) == 0:
+            raise FaultError(places.of(key), "wanted a number above 0, found 0")
     try:
         return kind(**values)
     except TypeError as error:
@@ -288,13 +269,19 @@ def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
         return {str(k): _value(v, arguments[1], place.down(str(k))) for k, v in pairs.items()}
     if is_dataclass(kind):
         keys = _typed(value, dict, place)
-        return make(cast("type[Any]", kind), value, Places(place, dict.fromkeys(keys, place)))
+        return make(
+            cast("type[Any]", kind),
+            value,
+            Places(place, {key: place.down(str(key)) for key in keys}),
+        )
     if origin is Literal:
         if value not in arguments:
             choices = ", ".join(str(a) for a in arguments)
             raise FaultError(place, f"wanted one of {choices}, found {shown(value)}")
     elif not _is(value, kind):
         raise FaultError(place, f"wanted {_PLAIN[kind]}, found {shown(value)}")
+    elif kind in (int, float) and value < 0:
+        raise FaultError(place, f"wanted {_PLAIN[kind]} of at least 0, found {shown(value)}")
     return value
 
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kimi_prov.catalog.flags import Verdict
 
+_LONGEST = 18  # of a part: what is longer is no version
+
 
 def number(version: str) -> tuple[int, ...]:
     """Return a version as numbers that compare; what follows the first other text is dropped."""
     found: list[int] = []
     for part in version.split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
+        if not 0 < len(digits) <= _LONGEST:
             break
         found.append(int(digits))
         if digits != part:

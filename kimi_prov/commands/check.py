@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov import documents, schemas
 from kimi_prov.catalog import loader
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
-from kimi_prov.report import check as documents
+from kimi_prov.report import check as reports
 from kimi_prov.report.cost import Use
 from kimi_prov.report.forms import renderer
 from kimi_prov.report.prices import for_machine
@@ -21,17 +24,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.console.output import Output
+    from kimi_prov.documents import Document
 
 DEFAULT_MODEL = "kimi-k2.5"
-# What only an inventory has at its top, and what only a spec sheet has.
-_GROUPS = re.compile(r"^(all|kimi|ungrouped)\s*:", re.MULTILINE)
-_SHEET = re.compile(r"^(schema|cpu|memory|gpus|disks|price)\s*:", re.MULTILINE)
-_LOOK = 65536
-_FIX = (
-    "name a spec sheet, a facts file (kimi-prov probe --output FILE), or an inventory "
-    "(kimi-prov init DIR --profile localhost)"
-)
+# What a spec sheet has at its top, also one whose schema was forgotten.
+_SHEET = re.compile(r"^(cpu|memory|gpus|disks|price)\s*:", re.MULTILINE)
+_FIX = "name a spec sheet, a facts file (kimi-prov probe --output FILE) or a recorded folder"
 _RECORDED = ("lscpu.json", "cpuinfo.txt", "meminfo.txt", "nvidia-smi-q.xml")
+_LARGEST_BYTES = 16 << 20
+_READERS = {"kimi-prov/spec/v1": "spec", "kimi-prov/facts/v1": "facts"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class CheckOptions:
 
     variables: Mapping[str, Any]
     use: Use
+
+    def option_of(self, variable: str) -> str | None:
+        """Return the option that gave a variable, for messages about its value."""
+        option = "--" + variable.removeprefix("kimi_").replace("_", "-")
+        return option if variable in self.variables else None
 
 
 def options(
@@ -54,55 +60,96 @@ def options(
     return CheckOptions(variables, Use(amortise_years, utilisation, power_price))
 
 
-def run(paths: Sequence[Path], options: CheckOptions, output: Output, form: str) -> ExitCode:
+def run(
+    paths: Sequence[Path],
+    inventories: Sequence[Path],
+    options: CheckOptions,
+    output: Output,
+    form: str,
+) -> ExitCode:
     """Judge every target and write one report; exit 3 where any of them has a blocker.
 
-    `form`: text, json, markdown or html.
+    `paths` hold data. Ansible reads `inventories`, and nothing else. `form`: text, json, markdown
+    or html.
     """
+    if not (paths or inventories):
+        raise UserError("there is nothing to check", fix=f"{_FIX}, or --inventory PATH")
     output.check()
-    kinds = [(path, kind_of(path)) for path in paths]
-    targets: list[dict[str, Any]] = []
+    facts = [_facts(path) for path in paths]
+    targets = [_written(path, found, options) for path, found in zip(paths, facts, strict=True)]
     codes: list[ExitCode] = []
-    for path, kind in kinds:
-        if kind == "inventory":
-            found, code = _live(path, options)
-            codes.append(code)
-            targets += found
-        else:
-            targets.append(_written(path, kind, options))
+    for path in inventories:
+        found, code = _live(path, options)
+        codes.append(code)
+        targets += found
     if targets:
-        document = documents.document(targets)
+        document = reports.document(targets)
         output.write(document, lambda: renderer(form)(document))
         codes.append(ExitCode.OK if document["ok"] else ExitCode.BLOCKED)
     return _worst(codes)
 
 
-def kind_of(path: Path) -> str:
-    """Tell a "spec" sheet, a "facts" file, a "recording" and an "inventory" apart by content."""
-    if path.is_dir():
-        return _folder(path)
+def _facts(path: Path) -> dict[str, Any]:
+    """Read a target, which is data whatever stands in it. Raises UserError for what is none."""
+    if os.path.isdir(path):  # noqa: PTH112  (never raises)
+        if not _recorded(path):
+            raise _no_target(path, "no recording lies in this folder")
+        from kimi_prov.facts import recording  # noqa: PLC0415  (only who has one pays for it)
+
+        return recording.read(path)
+    document = _read(path)
+    if _kind(path, document.text) == "spec":
+        from kimi_prov.facts import spec  # noqa: PLC0415
+
+        return spec.of(document, loader.load())
+    from kimi_prov.facts import document as facts  # noqa: PLC0415
+
+    return facts.of(document)
+
+
+def _read(path: Path) -> Document:
+    """Read the text of a target. All reading of files from elsewhere happens here."""
+    if path != documents.STANDARD_INPUT and not os.path.lexists(path):
+        raise UserError(f"{path}: there is no such file{_near(path)}", fix=_FIX)
+    return documents.read(path, what="a target", limit=_LARGEST_BYTES, fix=_FIX)
+
+
+def _kind(path: Path, text: str) -> str:
+    """Tell a "spec" sheet from "facts" by the schema that the text names, else by its keys."""
+    schema = schemas.named_in(text)
+    json_like = text.lstrip().startswith("{")
+    if schema in _READERS:
+        return _READERS[schema]
+    if schema and schema.startswith("kimi-prov/"):
+        raise UserError(
+            f"{path}: this is a document {schema}; expected one of {', '.join(_READERS)}", fix=_FIX
+        )
+    if schema is not None and json_like:
+        return "facts"
+    if schema is not None or _SHEET.search(text):
+        return "spec"
+    wanted = " or ".join(_READERS)
+    raise _no_target(path, f"this is no spec sheet and no facts file: it names no schema {wanted}")
+
+
+def _no_target(path: Path, problem: str) -> UserError:
+    """Refuse what is no data, and name the option for what may be an inventory."""
+    return UserError(
+        f"{path}: {problem}",
+        fix=f"{_FIX}; Ansible runs what an inventory says, so only one that you wrote or read:  "
+        f"kimi-prov check --inventory {shlex.quote(str(path))}",
+    )
+
+
+def _recorded(path: Path) -> bool:
+    known = {name + end for name in _RECORDED for end in ("", ".gz")}
     try:
-        with path.open(encoding="utf-8") as stream:
-            text = stream.read(_LOOK)
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file{_near(path)}", fix=_FIX) from None
+        return any(entry.name in known for entry in path.iterdir())
     except OSError as error:
         raise UserError(
             f"{path}: cannot be read: {error.strerror}",
-            fix=f"name a file that you may read: {_FIX}",
+            fix=f"name a folder that you may read: {_FIX}",
         ) from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: this is no text in UTF-8", fix=_FIX) from None
-    if text.lstrip().startswith("{"):
-        return "facts" if not re.search(r'"(_meta|all|kimi)"\s*:\s*{', text[:400]) else "inventory"
-    if _SHEET.search(text) and not _GROUPS.search(text):
-        return "spec"
-    return "inventory"
-
-
-def _folder(path: Path) -> str:
-    known = {name + end for name in _RECORDED for end in ("", ".gz")}
-    return "recording" if any((path / name).is_file() for name in known) else "inventory"
 
 
 def _near(path: Path) -> str:
@@ -115,28 +162,14 @@ def _near(path: Path) -> str:
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
-def _written(path: Path, kind: str, options: CheckOptions) -> dict[str, Any]:
+def _written(path: Path, facts: dict[str, Any], options: CheckOptions) -> dict[str, Any]:
     """Judge a target that lies here as a file."""
-    facts = _facts(path, kind)
     name = str((facts.get("origin") or {}).get("name") or path.stem)
     variables = {"kimi_model": DEFAULT_MODEL, **options.variables}
     catalogue = loader.load()
-    plan = make_plan(facts, parsing.parse(variables, host=name), catalogue)
-    return documents.target(name, facts, plan, options.use, for_machine(facts, catalogue))
-
-
-def _facts(path: Path, kind: str) -> dict[str, Any]:
-    if kind == "spec":
-        from kimi_prov.facts import spec  # noqa: PLC0415  (only who has one pays for it)
-
-        return spec.read(path, loader.load())
-    if kind == "recording":
-        from kimi_prov.facts import recording  # noqa: PLC0415
-
-        return recording.read(path)
-    from kimi_prov.facts import document as facts  # noqa: PLC0415
-
-    return facts.read(path)
+    settings = parsing.parse(variables, host=name, locate=options.option_of)
+    plan = make_plan(facts, settings, catalogue)
+    return reports.target(name, facts, plan, options.use, for_machine(facts, catalogue))
 
 
 def _live(path: Path, options: CheckOptions) -> tuple[list[dict[str, Any]], ExitCode]:
@@ -154,7 +187,7 @@ def _live(path: Path, options: CheckOptions) -> tuple[list[dict[str, Any]], Exit
     for host, plan in outcome.plans.items():
         facts = outcome.facts[host]
         prices = for_machine(facts, catalogue)
-        targets.append(documents.target(host, facts, plan, options.use, prices))
+        targets.append(reports.target(host, facts, plan, options.use, prices))
     return targets, playbook_run.conclude(finished)
 
 

@@ -54,6 +54,7 @@ def prepare(
         command=command,
         playbook=resources.playbook(playbook),
         inventory=inventory.path,
+        sources=inventory.sources,
         limit=options.limit,
         tags=options.tags,
         skip_tags=options.skip_tags,

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from typing import List, Optional, Sequence
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+# Linux has at most 8192 CPUs.
+_RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
 def parse_list(text: Optional[str]) -> List[int]:
     """Return `0-3,8` as [0, 1, 2, 3, 8]; what is not a number is left out."""
+    matches = (_RANGE.fullmatch(part.strip()) for part in (text or "").split(","))
+    spans = {(int(m.group(1)), int(m.group(2) or m.group(1))) for m in matches if m}
     numbers: List[int] = []
-    for part in (text or "").split(","):
-        match = _RANGE.fullmatch(part.strip())
-        if match:
-            first = int(match.group(1))
-            numbers.extend(range(first, int(match.group(2) or first) + 1))
-    return sorted(set(numbers))
+    for first, last in sorted(spans):
+        # Each number once, however often the text repeats it.
+        numbers.extend(range(max(first, numbers[-1] + 1) if numbers else first, last + 1))
+    return numbers
 
 
 def format_list(numbers: Sequence[int]) -> str:

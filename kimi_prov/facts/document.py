@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov import schemas
+from kimi_prov import documents, schemas
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jsonschema.exceptions import ValidationError
+
+    from kimi_prov.documents import Document
 
 _LARGEST_BYTES = 16 << 20
 
 
 def read(path: Path) -> dict[str, Any]:
     """Return a facts document from a file. Raises UserError naming file, and line or key."""
-    fix = f"make it again on that machine:  python3 probe.pyz > {path.name}"
-    try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise UserError(f"{path}: larger than a facts file can be", fix=fix)
-        document = json.loads(path.read_text(encoding="utf-8"))
-        json.dumps(document, ensure_ascii=False).encode()  # half a character cannot be printed
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}", fix=fix) from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", fix=fix) from None
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: not JSON in UTF-8", fix=fix) from None
-    return check(document, str(path), fix)
+    return of(documents.read(path, what="a facts file", limit=_LARGEST_BYTES, fix=_fix(path.name)))
+
+
+def of(document: Document) -> dict[str, Any]:
+    """Return a facts document whose text was read; raises UserError as `read` does."""
+    fix = _fix(Path(document.name).name)
+    return check(document.json(fix), document.name, fix)
+
+
+def _fix(name: str) -> str:
+    return f"make it again on that machine:  python3 probe.pyz > {name}"
 
 
 def check(document: Any, where: str, fix: str) -> dict[str, Any]:  # noqa: ANN401  (it is checked)

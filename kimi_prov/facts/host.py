@@ -369,5 +369,5 @@ def _pythons(python: Mapping[str, Any]) -> tuple[Python, ...]:
 
 
 def _kernel(text: str | None) -> tuple[int, int]:
-    match = re.match(r"(\d+)\.(\d+)", text or "")
+    match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", text or "")
     return (int(match.group(1)), int(match.group(2))) if match else (0, 0)

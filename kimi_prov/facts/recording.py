@@ -7,19 +7,19 @@ them may be compressed (`.gz`).
 from __future__ import annotations
 
 import fnmatch
-import gzip
 import re
-import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov import documents
 from kimi_prov.contract.cpu_lists import format_list, parse_list
+from kimi_prov.contract.numbers import whole
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.probe import collect, nvidia_smi
 from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 FILES = {
     "cpuinfo.txt": "/proc/cpuinfo",
@@ -41,8 +41,11 @@ _OTHERS = ("gpus.csv", "lscpu_e.txt", "numa.txt", "numactl-hardware.txt", "pci.t
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
 _PCI = "/sys/bus/pci/devices"
-_LARGEST_BYTES = 64 << 20
+_LARGEST_BYTES = 16 << 20
+# More of each than Linux has.
 _MOST_CPUS = 8192
+_MOST_DEVICES = 4096
+_MOST_NODES = 256
 _FIX = f"a recorded folder holds some of: {', '.join([*FILES, *ANSWERS, *_OTHERS])}"
 
 
@@ -68,27 +71,24 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _texts(path: Path) -> dict[str, str]:
+    try:
+        there = {entry.name for entry in path.iterdir()}
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}", fix=_FIX) from None
     texts = {}
     for name in (*FILES, *ANSWERS, *_OTHERS):
-        for file in (path / name, path / f"{name}.gz"):
-            if file.is_file():
-                texts[name] = _text(file)
-                break
+        file = next((n for n in (name, f"{name}.gz") if n in there), None)
+        if file is not None:
+            texts[name] = _text(path / file)
     if not texts:
         raise UserError(f"{path}: nothing recorded lies there", fix=_FIX)
     return texts
 
 
 def _text(file: Path) -> str:
-    try:
-        opened = gzip.open if file.suffix == ".gz" else Path.open
-        with opened(file, "rb") as stream:
-            content: bytes = stream.read(_LARGEST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{file}: cannot be read: {reason}", fix="record it again") from None
-    if len(content) > _LARGEST_BYTES:
-        raise UserError(f"{file}: larger than such a file can be", fix="record it again")
+    content = documents.read_bytes(
+        file, what="such a file", limit=_LARGEST_BYTES, fix="record it again"
+    )
     return content.decode("utf-8", "replace")
 
 
@@ -170,9 +170,9 @@ def _places(texts: dict[str, str]) -> Iterator[dict[str, int]]:
     if {"CPU", "SOCKET", "CORE"} <= set(head):
         for row in rows[1 : _MOST_CPUS + 1]:
             known = dict(zip(head, row, strict=False))
-            if known.get("ONLINE", "yes") == "yes" and known["CPU"].isdigit():
+            if known.get("ONLINE", "yes") == "yes" and _cpu(known.get("CPU")) is not None:
                 yield {
-                    name.lower(): _number(known.get(name))
+                    name.lower(): whole(known.get(name)) or 0
                     for name in ("CPU", "NODE", "SOCKET", "CORE")
                 }
         return
@@ -181,12 +181,14 @@ def _places(texts: dict[str, str]) -> Iterator[dict[str, int]]:
             key.strip(): value.strip()
             for key, _, value in (line.partition(":") for line in block.splitlines())
         }
-        if known.get("processor", "").isdigit():
+        number = _cpu(known.get("processor"))
+        if number is not None:
+            core = whole(known.get("core id"))
             yield {
-                "cpu": int(known["processor"]),
+                "cpu": number,
                 "node": -1,
-                "socket": _number(known.get("physical id")),
-                "core": _number(known.get("core id"), int(known["processor"])),
+                "socket": whole(known.get("physical id")) or 0,
+                "core": number if core is None else core,
             }
 
 
@@ -196,12 +198,12 @@ def _topology(places: list[dict[str, int]]) -> dict[str, str]:
     cores: dict[tuple[int, int], list[int]] = {}
     for place in places:
         cores.setdefault((place["socket"], place["core"]), []).append(place["cpu"])
+    threads = {core: format_list(cpus) for core, cpus in cores.items()}
     files = {f"{_CPU}/online": format_list([place["cpu"] for place in places])}
     for place in places:
         base = f"{_CPU}/cpu{place['cpu']}/topology"
         files[f"{base}/physical_package_id"] = str(place["socket"])
-        siblings = cores[place["socket"], place["core"]]
-        files[f"{base}/thread_siblings_list"] = format_list(siblings)
+        files[f"{base}/thread_siblings_list"] = threads[place["socket"], place["core"]]
     return files
 
 
@@ -222,47 +224,46 @@ def _nodes(texts: dict[str, str], places: list[dict[str, int]]) -> dict[str, str
 def _nodes_of_kernel(text: str) -> dict[str, str]:
     """Read blocks of: the node's folder, its CPUs, its distances, its meminfo."""
     files: dict[str, str] = {}
+    sizes: dict[str, list[str]] = {}
     folder = ""
     for line in text.splitlines():
-        if re.fullmatch(rf"{_NODE}/node\d{{1,4}}", line.strip()):
-            folder = line.strip()
-            files[folder] = ""
+        node = re.fullmatch(rf"{_NODE}/node([0-9]{{1,3}})", line.strip())
+        if node:
+            folder = node.group() if int(node.group(1)) < _MOST_NODES else ""
         elif folder and line.startswith("Node "):
-            before = files.get(f"{folder}/meminfo")
-            files[f"{folder}/meminfo"] = f"{before}\n{line}" if before else line
+            sizes.setdefault(f"{folder}/meminfo", []).append(line)
         elif folder and f"{folder}/cpulist" not in files:
-            files[f"{folder}/cpulist"] = format_list(_cpus(line))
+            files[f"{folder}/cpulist"] = format_list(
+                [n for n in parse_list(line) if n < _MOST_CPUS]
+            )
         elif folder and f"{folder}/distance" not in files:
             files[f"{folder}/distance"] = line
-    return {place: text for place, text in files.items() if place.count("/") > _NODE.count("/") + 1}
+    files.update({place: "\n".join(lines) for place, lines in sizes.items()})
+    return files
 
 
 def _nodes_of_numactl(text: str) -> dict[str, str]:
     files: dict[str, str] = {}
-    for match in re.finditer(r"^node (\d{1,4}) cpus:(.*)$", text, re.MULTILINE):
-        cpus = [int(word) for word in match.group(2).split() if word.isdigit()]
+    sizes: dict[str, list[str]] = {}
+    for match in re.finditer(r"^node ([0-9]{1,3}) cpus:(.*)$", text, re.MULTILINE):
+        cpus = [cpu for word in match.group(2).split() if (cpu := _cpu(word)) is not None]
         files[f"{_NODE}/node{match.group(1)}/cpulist"] = format_list(cpus)
     for name, key in (("size", "MemTotal"), ("free", "MemFree")):
-        for match in re.finditer(rf"^node (\d{{1,4}}) {name}: (\d+) MB$", text, re.MULTILINE):
-            place = f"{_NODE}/node{match.group(1)}/meminfo"
+        for match in re.finditer(
+            rf"^node ([0-9]{{1,3}}) {name}: ([0-9]{{1,15}}) MB$", text, re.MULTILINE
+        ):
             line = f"Node {match.group(1)} {key}: {int(match.group(2)) * 1024} kB"
-            files[place] = f"{files[place]}\n{line}" if place in files else line
-    for match in re.finditer(r"^ *(\d{1,4}): +([\d ]+)$", text, re.MULTILINE):
+            sizes.setdefault(f"{_NODE}/node{match.group(1)}/meminfo", []).append(line)
+    for match in re.finditer(r"^ *([0-9]{1,3}): +([0-9 ]+)$", text, re.MULTILINE):
         files[f"{_NODE}/node{match.group(1)}/distance"] = match.group(2).strip()
+    files.update({place: "\n".join(lines) for place, lines in sizes.items()})
     return files
-
-
-def _cpus(text: str) -> list[int]:
-    """Read `0-127`, unless it names more CPUs than a machine can have."""
-    if any(int(number) >= _MOST_CPUS for number in re.findall(r"\d+", text)[:_MOST_CPUS]):
-        return []
-    return parse_list(text)
 
 
 def _bus(text: str) -> dict[str, str]:
     """Read lines of: address, maker, device, class, node."""
     files = {}
-    for line in text.splitlines():
+    for line in text.splitlines()[:_MOST_DEVICES]:
         words = line.split()
         if len(words) >= 4 and re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d", words[0]):
             for name, value in zip(
@@ -272,5 +273,7 @@ def _bus(text: str) -> dict[str, str]:
     return files
 
 
-def _number(text: str | None, default: int = 0) -> int:
-    return int(text) if text is not None and text.isdigit() else default
+def _cpu(text: str | None) -> int | None:
+    """Read the number of a CPU that a machine can have."""
+    number = whole(text)
+    return number if number is not None and number < _MOST_CPUS else None

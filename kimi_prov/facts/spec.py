@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov import schemas
-from kimi_prov.catalog.reading import FAULTS, line_of, not_yaml, parse, spelled
+from kimi_prov import documents, schemas
 from kimi_prov.contract.cpu_lists import format_list
+from kimi_prov.documents import Document, line_of, spelled
 from kimi_prov.errors import UserError
 from kimi_prov.facts.form import MisfitError, fit
+from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/spec/v1"
 _FACTS = "kimi-prov/facts/v1"
-_EXAMPLES = "see inventories/specs for sheets that are whole"
+_EXAMPLES = f"see {resources.root() / 'inventories' / 'specs'} for sheets that are whole"
 _LARGEST_BYTES = 1 << 20
 _MOST_THREADS = 8192
 _GIB = 1 << 30
@@ -37,18 +38,21 @@ def read(path: Path, catalogue: Catalogue) -> dict[str, Any]:
     Raises UserError naming file, line and key for a sheet that is not whole or names a part that
     the catalogue does not know.
     """
-    text = _text(path)
+    return of(
+        documents.read(path, what="a spec sheet", limit=_LARGEST_BYTES, fix=_EXAMPLES), catalogue
+    )
+
+
+def of(document: Document, catalogue: Catalogue) -> dict[str, Any]:
+    """Return the facts that a sheet tells whose text was read; raises UserError as `read` does."""
+    sheet = document.yaml(_EXAMPLES)
     try:
-        sheet = parse(text)
-    except FAULTS as error:
-        raise not_yaml(path, error, _EXAMPLES) from None
-    try:
-        return facts(sheet, catalogue, str(path))
+        return facts(sheet, catalogue, document.name)
     except MisfitError as misfit:
-        line = line_of(text, misfit.path)
-        where = f"{path}:{line}" if line else str(path)
+        line = line_of(document.text, misfit.path)
+        where = f"{document.name}:{line}" if line else document.name
         key = spelled(misfit.path) or "the document"
-        raise UserError(f"{where}: {key}: {misfit.problem}", fix=_EXAMPLES) from None
+        raise UserError(f"{where}: {key}: {misfit.problem}", fix=misfit.fix or _EXAMPLES) from None
 
 
 def facts(sheet: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # noqa: ANN401
@@ -98,17 +102,6 @@ def facts(sheet: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # n
         "measured": None,
         "price": _price(sheet.get("price")),
     }
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise UserError(f"{path}: larger than a spec sheet can be", fix=_EXAMPLES)
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}", fix=_EXAMPLES) from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text", fix=_EXAMPLES) from None
 
 
 def _whole(value: Any) -> Any:  # noqa: ANN401
@@ -179,7 +172,7 @@ class _Processors:
 def _processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Processors:
     row = catalogue.find_cpu(sheet["model"])
     if row is None:
-        raise _unknown(("cpu", "model"), catalogue.unknown_cpu(sheet["model"]))
+        raise _unknown("cpus", ("cpu", "model"), catalogue.unknown_cpu(sheet["model"]))
     sockets = sheet.get("sockets", 1)
     if sockets > row.max_sockets:
         problem = f"{row.name} goes into machines of at most {row.max_sockets}, found {sockets}"
@@ -211,9 +204,13 @@ def _processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Process
     )
 
 
-def _unknown(path: tuple[str | int, ...], error: UserError) -> MisfitError:
-    page = "docs/guides/catalogue.md"
-    return MisfitError(path, f"{error.message} (or add a row of your own: {page})")
+def _unknown(kind: str, path: tuple[str | int, ...], error: UserError) -> MisfitError:
+    return MisfitError(
+        path,
+        error.message,
+        f"`kimi-prov catalog {kind}` lists those that are known; rows of your own go into "
+        f"DIR/{kind}.yaml, for  kimi-prov check --catalog DIR",
+    )
 
 
 def _nodes(cpu: _Processors, memory_bytes: int) -> list[dict[str, Any]]:
@@ -320,7 +317,7 @@ def _groups(sheet: Any, catalogue: Catalogue) -> Iterable[tuple[Gpu, Sheet]]:  #
         row = catalogue.find_gpu(group["model"], round(size * _GIB) if size else None)
         if row is None:
             path = ("gpus", number, "model") if many else ("gpus", "model")
-            raise _unknown(path, catalogue.unknown_gpu(group["model"]))
+            raise _unknown("gpus", path, catalogue.unknown_gpu(group["model"]))
         yield row, group
 
 

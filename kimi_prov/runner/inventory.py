@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import re
+import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from kimi_prov import inventory_files
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner.arguments import executable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 GROUP = "kimi"
 _YAML = {".yml", ".yaml", ".json"}
@@ -37,6 +39,7 @@ class Inventory:
     path: Path
     hosts: Mapping[str, Mapping[str, Any]]
     names: frozenset[str]
+    sources: tuple[Path, ...] = ()
 
     @property
     def base(self) -> Path:
@@ -56,8 +59,8 @@ def load(path: Path) -> Inventory:
 
     Raises UserError (exit 2) where it is missing, cannot be parsed, or has no host in `kimi`.
     """
-    check_files(path)
-    document = _listed(path)
+    sources = check_files(path)
+    document = _listed(path, sources)
     members = _members(document, GROUP, set())
     if GROUP not in document or not members:
         what = "its group kimi has no host" if GROUP in document else "it has no group kimi"
@@ -68,31 +71,42 @@ def load(path: Path) -> Inventory:
     variables: Mapping[str, Mapping[str, Any]] = document.get("_meta", {}).get("hostvars", {})
     everybody = frozenset(document) - {"_meta"} | frozenset(variables) | frozenset(members)
     return Inventory(
-        path.absolute(), {host: variables.get(host, {}) for host in members}, everybody
+        path.absolute(),
+        {host: variables.get(host, {}) for host in members},
+        everybody,
+        tuple(source.absolute() for source in sources),
     )
 
 
-def check_files(path: Path) -> None:
-    """Refuse what Ansible would report badly or not at all: absent, unreadable, broken files."""
+def check_files(path: Path) -> list[Path]:
+    """Refuse what Ansible would report badly or not at all: absent, unreadable, broken files.
+
+    Returns the files that hosts are read from.
+    """
     if not path.exists():
         raise UserError(f"{path}: there is no such inventory", fix=_INIT)
-    if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.is_file() and not _ignored(p, path))
-        if not files:
-            raise UserError(f"{path}: this inventory folder is empty", fix=_INIT)
-    else:
-        beside = [path.parent / name for name in ("group_vars", "host_vars")]
-        files = [
-            path,
-            *(p for d in beside if d.is_dir() for p in sorted(d.rglob("*")) if p.is_file()),
-        ]
-    for file in files:
-        kind = {"group_vars", "host_vars"} & set(file.relative_to(path.parent).parts)
-        check_yaml(file, variables=bool(kind))
-
-
-def _ignored(file: Path, root: Path) -> bool:
-    return any(part.startswith(".") or part.endswith("~") for part in file.relative_to(root).parts)
+    try:
+        sources = inventory_files.sources(path, resources.ansible_config())
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read: {error.strerror}", fix="name a folder that you may read"
+        ) from None
+    if not sources:
+        raise UserError(
+            f"{path}: this inventory folder is empty: no file of hosts lies right in it",
+            fix=f"write {path / 'hosts.yml'}, or {_INIT}",
+        )
+    if path.is_file() and (schema := inventory_files.schema_of(path)):
+        # Ansible would run what else stands in it.
+        raise UserError(
+            f"{path}: this is a document {schema}, and no inventory",
+            fix=f"kimi-prov check {shlex.quote(str(path))}, or {_INIT}",
+        )
+    for file in sources:
+        check_yaml(file, variables=False)
+    for file in inventory_files.variables(path):
+        check_yaml(file, variables=True)
+    return sources
 
 
 def check_yaml(file: Path, *, variables: bool) -> None:
@@ -159,16 +173,17 @@ def vars_file(text: str) -> Path:
     return path.absolute()
 
 
-def _listed(path: Path) -> Mapping[str, Any]:
+def _listed(path: Path, sources: Sequence[Path]) -> Mapping[str, Any]:
     """Ask Ansible itself what the inventory holds."""
     environment = {
         **os.environ,
-        "ANSIBLE_CONFIG": str(resources.root() / "ansible.cfg"),
+        "ANSIBLE_CONFIG": str(resources.ansible_config()),
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
         "ANSIBLE_NOCOLOR": "1",
         "LC_ALL": "C.UTF-8",
     }
-    command = [executable("ansible-inventory"), "-i", str(path.absolute()), "--list"]
+    named = [word for source in sources for word in ("-i", str(source.absolute()))]
+    command = [executable("ansible-inventory"), *named, "--list"]
     try:
         done = subprocess.run(
             command,
@@ -195,7 +210,7 @@ def _listed(path: Path) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise UserError(
             f"{path}: Ansible cannot read this inventory: {_complaint(done.stderr)}",
-            fix=f"correct it; `ansible-inventory -i {path} --list` tells more",
+            fix=f"correct it; `{shlex.join(['ansible-inventory', *named, '--list'])}` tells more",
         )
     return document
 

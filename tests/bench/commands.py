@@ -50,6 +50,6 @@ def measured(lab: Lab) -> dict[str, Any]:
             "check_200_sheets": best(KIMI_PROV, "check", *sheets, "--format", "json"),
             "probe": best(sys.executable, "-I", bundle),
             f"check_{len(lab.hosts)}_hosts": best(
-                KIMI_PROV, "check", lab.inventory, "--format", "json"
+                KIMI_PROV, "check", "--inventory", lab.inventory, "--format", "json"
             ),
         }

@@ -28,7 +28,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 def test_four_hosts_are_checked_by_one_command_and_stay_as_they_were(four: Lab) -> None:
     before = {name: host.ssh(LISTING) for name, host in four.hosts.items()}
-    done = kimi_prov("check", four.inventory, "--format", "json")
+    done = kimi_prov("check", "--inventory", four.inventory, "--format", "json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert sorted(row["name"] for row in found["targets"]) == HOSTS
@@ -44,7 +44,9 @@ def still(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_plan_is_the_one_that_plan_prints(four: Lab) -> None:
-    checked = json.loads(kimi_prov("check", four.inventory, "--format", "json").stdout)
+    checked = json.loads(
+        kimi_prov("check", "--inventory", four.inventory, "--format", "json").stdout
+    )
     planned = json.loads(kimi_prov("plan", four.inventory, "--format", "json").stdout)
     for row in checked["targets"]:
         assert still(row["plan"]) == still(planned["hosts"][row["name"]])
@@ -52,7 +54,9 @@ def test_the_plan_is_the_one_that_plan_prints(four: Lab) -> None:
 
 
 def test_wishes_of_the_command_line_win_over_the_inventory(four: Lab) -> None:
-    done = kimi_prov("check", four.inventory, "--context", "2048", "--format", "json")
+    done = kimi_prov(
+        "check", "--inventory", four.inventory, "--context", "2048", "--format", "json"
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert {row["plan"]["model"]["context"] for row in found["targets"]} == {2048}

@@ -24,8 +24,10 @@ def fits(document: Any, name: str) -> None:
 
 def given(host: Host, command: str, code: int, *words: str) -> dict[str, Any]:
     """The document that a command prints of one host."""
-    limit = () if command == "check" else ("--limit", host.name)
-    done = kimi_prov(command, host.inventory, *limit, "--format", "json", *words)
+    hosts = ("--limit", host.name, host.inventory)
+    if command == "check":
+        hosts = ("--inventory", host.inventory)
+    done = kimi_prov(command, *hosts, "--format", "json", *words)
     assert done.returncode == code, done.stdout + done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert document["schema"] == f"kimi-prov/{command}/v1"

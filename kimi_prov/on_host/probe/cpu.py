@@ -7,9 +7,11 @@ import os
 import re
 import sys
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from kimi_prov.contract.cpu_lists import format_list, parse_list
+from kimi_prov.contract.numbers import decimal, whole
 from kimi_prov.on_host.probe import amx
 from kimi_prov.on_host.system.machine import Machine, fields
 
@@ -76,6 +78,7 @@ def cpu(machine: Machine) -> Dict[str, Any]:
     named = {**by_kernel(machine), **by_cpuinfo(machine)}
     flags = set(named["flags"])
     online = online_cpus(machine)
+    usable = set(online)
     topology = [_place(machine, number) for number in online]
     known = [place for place in topology if place is not None]
     complete = bool(known) and len(known) == len(online)
@@ -96,7 +99,7 @@ def cpu(machine: Machine) -> Dict[str, Any]:
         "isa": [name for name in ISA if name in flags] if flags else None,
         "online": format_list(online) or None,
         # One thread of each core: engines count cores, and the second thread only gets in the way.
-        "primary": format_list([p["first"] for p in known if p["first"] in online])
+        "primary": format_list([p["first"] for p in known if p["first"] in usable])
         if complete
         else None,
         "amx_permission": amx.permission() if machine.live else None,
@@ -117,9 +120,9 @@ def by_kernel(machine: Machine) -> Dict[str, Any]:
     return {
         "model": first.get("model name"),
         "vendor": first.get("vendor_id"),
-        "family": _number(first.get("cpu family")),
-        "model_number": _number(first.get("model")),
-        "stepping": _number(first.get("stepping")),
+        "family": whole(first.get("cpu family")),
+        "model_number": whole(first.get("model")),
+        "stepping": whole(first.get("stepping")),
         "flags": (first.get("flags") or first.get("Features") or "").split(),
     }
 
@@ -164,9 +167,10 @@ def _quick_cpuinfo() -> Iterator[ModuleType]:
 
 def _frequency_hz(machine: Machine, model: Optional[str]) -> Optional[int]:
     """Frequency in the CPU's name, in Hz; else the highest that the kernel's driver allows."""
-    named = re.search(r"@ (\d+(?:\.\d+)?)GHz", model or "")
-    if named:
-        return round(float(named.group(1)) * 1e9)
+    named = re.search(r"@ ([\d.]+)GHz", model or "")
+    gigahertz = decimal(named.group(1)) if named else None
+    if gigahertz is not None:
+        return round(gigahertz * 1e9)
     khz = machine.read_int(f"{_FREQUENCY}/cpuinfo_max_freq")
     return khz * 1000 if khz else None
 
@@ -205,9 +209,9 @@ def numa(machine: Machine) -> Dict[str, Any]:
                 "memory_free_bytes": _kilobytes(sizes.get("MemFree")),
                 "memory_available_bytes": _available(sizes),
                 "distances": [
-                    int(word)
+                    number
                     for word in (machine.read(f"{path}/distance") or "").split()
-                    if word.isdigit()
+                    if (number := whole(word)) is not None
                 ],
             }
         )
@@ -273,7 +277,7 @@ def caches(machine: Machine, threads: int) -> Optional[Dict[str, Optional[int]]]
         sized = re.match(r"([\d.]+ \w+)(?: \((\d+) instances?\))?", value)
         if match and sized:
             found[f"l{match.group(1)}_bytes"] = _bytes(sized.group(1))
-            found[f"l{match.group(1)}_instances"] = _number(sized.group(2))
+            found[f"l{match.group(1)}_instances"] = whole(sized.group(2))
     return found or None
 
 
@@ -296,27 +300,28 @@ def _smt(machine: Machine, cores: Optional[int], threads: int) -> Optional[bool]
 def _bytes(text: Optional[str]) -> Optional[int]:
     """`48K` and `300 MiB` as bytes."""
     match = re.fullmatch(r"([\d.]+)\s*(\w*)", text or "")
-    try:
-        return round(float(match.group(1)) * _UNITS[match.group(2)]) if match else None
-    except (ValueError, KeyError):
+    number = decimal(match.group(1)) if match else None
+    if match is None or number is None or match.group(2) not in _UNITS:
         return None
+    return round(number * _UNITS[match.group(2)])
 
 
 def _place(machine: Machine, number: int) -> Optional[Dict[str, int]]:
     """Socket of a CPU and the first thread of its core."""
     base = f"{_CPU}/cpu{number}/topology"
     socket = machine.read_int(f"{base}/physical_package_id")
-    siblings = parse_list(machine.read(f"{base}/thread_siblings_list"))
-    if socket is None or not siblings:
-        return None
-    return {"socket": socket, "first": siblings[0]}
+    first = _first(machine.read(f"{base}/thread_siblings_list"))
+    return None if socket is None or first is None else {"socket": socket, "first": first}
 
 
-def _number(text: Optional[str]) -> Optional[int]:
-    return int(text) if text is not None and text.isdigit() else None
+@cache
+def _first(siblings: Optional[str]) -> Optional[int]:
+    """Every thread of a core has the same list."""
+    return next(iter(parse_list(siblings)), None)
 
 
 def _kilobytes(text: Optional[str]) -> Optional[int]:
     """`123 kB` as bytes."""
-    word = (text or "").split()
-    return int(word[0]) * 1024 if word and word[0].isdigit() else None
+    words = (text or "").split()
+    number = whole(words[0]) if words else None
+    return None if number is None else number * 1024

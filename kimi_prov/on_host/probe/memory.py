@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
+from kimi_prov.contract.numbers import leading, whole
 from kimi_prov.on_host.system.machine import Machine, fields
 
 # dmidecode 3.7 writes GiB where older ones write GB; both mean powers of two.
@@ -42,11 +43,11 @@ def memory(machine: Machine, shm_bytes: Optional[int]) -> Dict[str, Any]:
     info = fields(machine.read("/proc/meminfo"), ":")
 
     def size(key: str) -> Optional[int]:
-        words = info.get(key, "").split()
-        return int(words[0]) * 1024 if words and words[0].isdigit() else None
+        kilobytes = leading(info.get(key))
+        return None if kilobytes is None else kilobytes * 1024
 
     def count(key: str) -> Optional[int]:
-        return int(info[key]) if info.get(key, "").isdigit() else None
+        return whole(info.get(key))
 
     total = size("MemTotal")
     slots = modules(machine.run(["dmidecode", "-t", "17"]))
@@ -87,13 +88,13 @@ def modules(text: Optional[str]) -> Optional[List[Dict[str, Any]]]:
         row = fields(block, ":")
         if str(row.get("Manufacturer")).startswith(_VIRTUAL):
             continue
-        speed = _number(row.get("Speed"))
+        speed = leading(row.get("Speed"))
         found.append(
             {
                 "size_bytes": _size(row.get("Size")),
                 "type": row.get("Type"),
                 "speed_mt_s": speed,
-                "configured_mt_s": _number(
+                "configured_mt_s": leading(
                     row.get("Configured Memory Speed") or row.get("Configured Clock Speed")
                 )
                 or speed,
@@ -138,13 +139,8 @@ def _theoretical(filled: List[Dict[str, Any]], populated: Optional[int]) -> Opti
 def _size(text: Optional[str]) -> Optional[int]:
     if text is None or text.startswith("Unknown"):
         return None
-    match = re.match(r"(\d+) ([kMGT])i?B", text)
+    match = re.match(r"([0-9]{1,18}) ([kMGT])i?B", text)
     return int(match.group(1)) * _UNITS[match.group(2)] if match else 0
-
-
-def _number(text: Optional[str]) -> Optional[int]:
-    match = re.match(r"\d+", text or "")
-    return int(match.group()) if match else None
 
 
 def _cgroup_limit(machine: Machine, total: Optional[int]) -> Optional[int]:
@@ -169,8 +165,8 @@ def cgroup(machine: Machine) -> Dict[str, Any]:
         limit = machine.read_int(f"{folder}/memory.max")
         if limit is not None:
             sizes.append(limit)
-        words = (machine.read(f"{folder}/cpu.max") or "").split()
-        if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
-            shares.append(int(words[0]) / max(1, int(words[1])))
+        numbers = [whole(word) for word in (machine.read(f"{folder}/cpu.max") or "").split()]
+        if len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
+            shares.append(numbers[0] / max(1, numbers[1]))
         folder = folder.rsplit("/", 1)[0]
     return {"memory_bytes": min(sizes, default=None), "cpus": min(shares, default=None)}

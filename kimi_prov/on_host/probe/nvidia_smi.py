@@ -6,10 +6,12 @@ import re
 from typing import Any, Dict, List, Optional
 from xml.etree import ElementTree as Xml
 
+from kimi_prov.contract.numbers import decimal, leading, whole
+
 # `nvidia-smi topo` underlines its head even into a pipe.
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU = re.compile(r"GPU(\d+)")
-_NV = re.compile(r"NV(\d+)")
+_NV = re.compile(r"NV([0-9]{1,4})")
 _LINK = re.compile(r"Link \d+:\s*([\d.]+) GB/s")
 _VERSION = re.compile(r"\s(\d{3,}\.\d+(?:\.\d+)*)\s")
 _ONLINE = ("Enabled", "Yes", "Active")
@@ -55,11 +57,11 @@ def _gpu(number: int, node: Xml.Element) -> Dict[str, Any]:
         "pcie": {
             # The card steps its link down when idle, so the current generation says little then;
             # what card and board can do together does.
-            "gen": _whole(_text(node, link + "pcie_gen/current_link_gen")),
-            "gen_max": _whole(_text(node, link + "pcie_gen/max_link_gen")),
-            "gen_card": _whole(_text(node, link + "pcie_gen/max_device_link_gen")),
-            "width": _whole(_text(node, link + "link_widths/current_link_width")),
-            "width_max": _whole(_text(node, link + "link_widths/max_link_width")),
+            "gen": leading(_text(node, link + "pcie_gen/current_link_gen")),
+            "gen_max": leading(_text(node, link + "pcie_gen/max_link_gen")),
+            "gen_card": leading(_text(node, link + "pcie_gen/max_device_link_gen")),
+            "width": leading(_text(node, link + "link_widths/current_link_width")),
+            "width_max": leading(_text(node, link + "link_widths/max_link_width")),
         },
         "power_limit_w": _power(node, "current_power_limit"),
         "power_limit_max_w": _power(node, "max_power_limit"),
@@ -83,8 +85,9 @@ def table(text: Optional[str], columns: Optional[List[str]] = None) -> List[Dict
     rows = []
     for line in lines:
         values = [value.strip() for value in line.split(",")]
-        if len(values) == len(columns) and dict(zip(columns, values)).get("index", "").isdigit():
-            rows.append(dict(zip(columns, values)))
+        row = dict(zip(columns, values))
+        if len(values) == len(columns) and whole(row.get("index")) is not None:
+            rows.append(row)
     return rows
 
 
@@ -92,7 +95,7 @@ def listed(row: Dict[str, str]) -> Dict[str, Any]:
     """Return a GPU from its row of the table, where the XML is not available."""
     name, size = row.get("name"), _mebibytes(row.get("memory.total"))
     return {
-        "index": int(row["index"]),
+        "index": whole(row["index"]),
         "vendor": "nvidia",
         "model": name,
         "name_raw": name,
@@ -103,11 +106,11 @@ def listed(row: Dict[str, str]) -> Dict[str, Any]:
         "compute_capability": capability(row.get("compute_cap")),
         "pcie": {
             "gen": None,
-            "gen_max": _whole(row.get("pcie.link.gen.max")),
+            "gen_max": leading(row.get("pcie.link.gen.max")),
             "width": None,
-            "width_max": _whole(row.get("pcie.link.width.max")),
+            "width_max": leading(row.get("pcie.link.width.max")),
         },
-        "power_limit_w": _watts(row.get("power.limit")),
+        "power_limit_w": decimal(row.get("power.limit")),
         "mig": None,
         "ecc": None,
         "persistence": None,
@@ -142,7 +145,7 @@ def topology(text: Optional[str]) -> Optional[Dict[str, Any]]:
         near.append(
             {
                 "cpus": _cpus(row.get("CPU Affinity")),
-                "numa_node": _whole(row.get("NUMA Affinity")),
+                "numa_node": leading(row.get("NUMA Affinity")),
             }
         )
     return {
@@ -175,7 +178,8 @@ def links(text: Optional[str]) -> Optional[List[Dict[str, Any]]]:
         match = _LINK.search(line)
         if match and found:
             found[-1]["links"] += 1
-            found[-1]["bytes_per_s"] = round(float(match.group(1)) * 1e9)
+            speed = decimal(match.group(1))
+            found[-1]["bytes_per_s"] = None if speed is None else round(speed * 1e9)
     return found or None
 
 
@@ -216,25 +220,15 @@ def _switch(text: Optional[str]) -> Optional[bool]:
     return True if text in _ONLINE else False if text in _OFFLINE else None
 
 
-def _whole(text: Optional[str]) -> Optional[int]:
-    match = re.match(r"\d+", text or "")
-    return int(match.group()) if match else None
-
-
 def _mebibytes(text: Optional[str]) -> Optional[int]:
-    number = _whole(text)
+    number = leading(text)
     return number << 20 if number is not None else None
-
-
-def _watts(text: Optional[str]) -> Optional[float]:
-    match = re.match(r"\d+(\.\d+)?", text or "")
-    return float(match.group()) if match else None
 
 
 def _power(node: Xml.Element, name: str) -> Optional[float]:
     """Drivers before 525 have another name for the group."""
     for group in ("gpu_power_readings", "power_readings"):
-        found = _watts(_text(node, f"{group}/{name}"))
+        found = decimal(_text(node, f"{group}/{name}"))
         if found is not None:
             return found
     return None

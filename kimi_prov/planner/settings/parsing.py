@@ -24,6 +24,7 @@ _FLAG = re.compile(r"[a-z][a-z0-9.-]*")
 _SOURCES = "file:///DIRECTORY, http(s)://HOST/PATH or hf://OWNER/NAME@REVISION"
 # What a URL is made of (RFC 3986): none of it ends a line, a quoted word or a comment.
 _URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+_LARGEST_COUNT = 100_000_000
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
 
 
@@ -230,8 +231,8 @@ def _whole(value: object) -> int | None:
 
 def _count(value: object, place: _Place, _base: Path | None) -> int:
     number = _whole(value)
-    if number is None or not 1 <= number <= 100_000_000:
-        raise place.refuse(value, "a whole number of at least 1")
+    if number is None or not 1 <= number <= _LARGEST_COUNT:
+        raise place.refuse(value, f"a whole number from 1 to {_LARGEST_COUNT}")
     return number
 
 

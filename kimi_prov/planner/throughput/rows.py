@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from kimi_prov import documents
 from kimi_prov.errors import UserError
 from kimi_prov.planner.throughput import subjects
 from kimi_prov.planner.throughput.cases import NOISE, Case, kind_of
@@ -37,6 +36,7 @@ _ANSWER = 512.0
 _USABLE, _CACHE_SHARE, _HYBRID_RESERVE_GB = 0.9, 0.85, 12.0
 # Where a hybrid row does not say how many experts its GPUs hold: half of what would fit.
 _HYBRID_FILL = 0.5
+_LARGEST_BYTES = 4 << 20
 _DEFECT = re.compile(r"bad configuration|known \w+ regression", re.I)
 _STREAMED = re.compile(r"layer-?wise|prefill-token-threshold", re.I)
 _SPECULATIVE = re.compile(r"eagle|\bmtp\b|spec(ulative)? dec", re.I)
@@ -52,10 +52,8 @@ class SetAside:
 
 def read(path: Path) -> tuple[list[Case], list[SetAside]]:
     """Read a file of rows. Raises UserError when it has not the form of speeds.yaml."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: {error}", fix="give a YAML file of measured rows") from error
+    fix = "give a YAML file of measured rows"
+    document = documents.read(path, what="such a file", limit=_LARGEST_BYTES, fix=fix).yaml(fix)
     rows = document.get("rows") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise UserError(f"{path}: no list `rows`", fix="give it the form of catalog/speeds.yaml")

@@ -12,8 +12,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kimi_prov.catalog.loader import load
-from kimi_prov.catalog.reading import HERE, parse
+from kimi_prov.catalog.reading import HERE
 from kimi_prov.catalog.versions import number
+from kimi_prov.documents import Document
 from kimi_prov.planner.memory import architecture as counting
 from kimi_prov.planner.throughput.inputs import Cpu, Gpus, ModelShape
 
@@ -143,7 +144,9 @@ def _plain(text: str) -> str:
 
 @cache
 def _document() -> dict[str, Any]:
-    document: dict[str, Any] = parse((CATALOGUE / "speed_subjects.yaml").read_text("utf-8"))
+    file = CATALOGUE / "speed_subjects.yaml"
+    text = file.read_text(encoding="utf-8")
+    document: dict[str, Any] = Document(file.name, text).yaml("reinstall kimi-prov", ours=True)
     return document
 
 

@@ -111,6 +111,12 @@ def test_the_environment_names_the_directory(tmp_path: Path, monkeypatch) -> Non
         (CARD.replace("    confidence: low\n", ""), 3, "'confidence' is missing"),
         (CARD.replace("confidence: low", "confidence: certain"), 15, "high, medium, low"),
         (CARD.replace("bandwidth_gb_s: 9000", "bandwidth_gb_s: .nan"), 6, "wanted a number"),
+        (
+            CARD.replace("pcie_gb_s: 100", "pcie_gb_s: 0.0"),
+            13,
+            "gpus[0].pcie_gb_s: wanted a number",
+        ),
+        (CARD.replace("memory_gb: 288", "memory_gb: -288"), 5, "of at least 0, found -288"),
         ("gpus:\n  - H300\n", 2, "wanted a row"),
         ("gpus: H300\n", 1, "wanted a list"),
         ("- gpus\n", 1, "wanted a mapping"),
@@ -195,9 +201,41 @@ def test_dimensions_that_are_not_there_get_the_nearest(tmp_path: Path) -> None:
     assert f"{tmp_path}/models.yaml:5" in caught.value.message
 
 
-def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such directory"):
-        load(tmp_path / "none")
+def test_a_fault_in_dimensions_of_a_site_is_the_site_s(tmp_path: Path) -> None:
+    text = "architectures: {kimi-k25: {layers: many}}\nmodels: []\n"
+    with pytest.raises(UserError, match="layers: wanted a whole number") as caught:
+        _ = load(write(tmp_path, models=text)).models
+    assert f"{tmp_path}/models.yaml:1" in caught.value.message
+    assert caught.value.exit_code == ExitCode.BAD_INPUT
+
+
+def test_a_driver_that_is_no_version_names_no_branch(tmp_path: Path) -> None:
+    row = "name: '99.0', driver: ², compatible_driver: ², source: x, confidence: low"
+    assert load(write(tmp_path, drivers=f"cuda: [{{{row}}}]")).drivers.branch_for("99.0") is None
+
+
+def test_a_directory_that_is_none_of_rows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("gpus: []")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("none", "file", "loop", "n" * 300):
+        with pytest.raises(UserError, match="no such directory"):
+            load(tmp_path / name)
+    with pytest.raises(UserError, match=r"no file of catalogue rows lies there; .*gpus\.yaml"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop", "nothing"])
+def test_what_lies_in_the_place_of_a_file_of_rows_is_refused(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "gpus.yaml"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to("gpus.yaml" if kind == "loop" else "elsewhere")
+    with pytest.raises(UserError, match=r"gpus\.yaml: cannot be read") as caught:
+        _ = load(tmp_path).gpus
+    assert caught.value.exit_code == ExitCode.BAD_INPUT
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -10,10 +11,9 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 
 from kimi_prov import schemas
-from kimi_prov.commands.check import kind_of
-from kimi_prov.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "tests" / "data" / "facts" / "lab-nspawn.json"
@@ -27,21 +27,27 @@ disks: [{{kind: nvme, size_gb: 3840, count: 4, read_gb_s: 7}}]
 software: {{os: debian-12, nvidia_driver: "580.95.05"}}
 price: {{hourly_usd: 26}}
 """
+WHOLE = yaml.safe_load(SHEET.format(name="of-text", gpus=8, dimm=64))
 
 
 MAIN = "from kimi_prov.cli import main; main()"
 
 
-def run(*words: object, home: Path, code: str = MAIN) -> subprocess.CompletedProcess[str]:
+def run(
+    *words: object, home: Path, code: str = MAIN, given: bytes = b""
+) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"XDG_STATE_HOME": str(home), "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code, "check", *map(str, words)],
+        input=given,
         capture_output=True,
-        text=True,
         timeout=120,
         check=False,
         env=environment,
         cwd=home,
+    )
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
     )
 
 
@@ -107,11 +113,17 @@ def test_a_report_goes_to_a_file(tmp_path: Path, form: str) -> None:
     ("words", "said"),
     [
         (["nothing.yml"], "no such file"),
-        (["bigg.yml"], "did you mean"),
+        (["bigg.yml"], "did you mean big.yml"),
+        ([], "--inventory PATH"),
+        (["plan.json"], "kimi-prov/plan/v1"),
+        (["--inventory", "nothing"], "no such inventory"),
         (["big.yml", "--model", "kimi-k25"], "kimi-k2.5"),
         (["big.yml", "--engine", "vlllm"], "vllm"),
         (["big.yml", "--utilisation", "1.5"], "utilisation"),
-        (["big.yml", "--context", "many"], "kimi_context"),
+        (["big.yml", "--context", "many"], "--context: kimi_context"),
+        (["big.yml", "--context", "999999999"], "a whole number from 1 to 100000000, found"),
+        (["unknown.yml"], "kimi-prov catalog cpus"),
+        (["big.yml", "--catalog", "site"], "site/cpus.yaml:2: isa_sets.zen4: wanted a list"),
         (["big.yml", "--output", "no/such/folder/file"], "--output"),
         (["broken.json"], "broken.json:1"),
         (["other.json"], "schema"),
@@ -123,6 +135,11 @@ def test_bad_input_ends_with_2_and_one_message(tmp_path: Path, words: list[str],
     sheet(tmp_path)
     (tmp_path / "broken.json").write_text('{"schema": ')
     (tmp_path / "other.json").write_text('{"a": 1}')
+    (tmp_path / "plan.json").write_text('{"schema": "kimi-prov/plan/v1"}')
+    unknown = sheet(tmp_path, "unknown")
+    unknown.write_text(unknown.read_text().replace("EPYC 9654", "EPYC 1"))
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "cpus.yaml").write_text("isa_sets:\n  zen4: 3\n")
     (tmp_path / "empty.yml").write_text("")
     (tmp_path / "binary.yml").write_bytes(b"\xff\xfe\x00\x81")
     done = run(*words, home=tmp_path)
@@ -140,41 +157,112 @@ def test_a_host_that_does_not_answer_ends_with_4_after_the_others_were_reported(
         "kimi:\n  hosts:\n    gone: {ansible_host: 127.0.0.1, ansible_port: 1}\n"
         "  vars: {ansible_ssh_common_args: '-o ConnectTimeout=2', ansible_ssh_retries: 0}\n"
     )
-    done = run(sheet(tmp_path), inventory, "--format", "json", home=tmp_path)
+    words = [sheet(tmp_path), "--inventory", inventory, "--format", "json"]
+    done = run(*words, home=tmp_path)
     assert done.returncode == 4, done.stderr
     assert [row["name"] for row in json.loads(done.stdout)["targets"]] == ["big"]
     assert "gone" in done.stderr
 
 
+RUNS = """{{ lookup('pipe', 'touch ran') }}"""
+GROUP = {"kimi": {"hosts": {"q": {"ansible_connection": "local", "kimi_port": RUNS}}}}
+
+
 @pytest.mark.parametrize(
-    ("name", "text", "kind"),
+    ("name", "text"),
     [
-        ("a.yml", SHEET.format(name="a", gpus=1, dimm=16), "spec"),
-        ("a.yaml", "# a quote\nname: x\ncpu: {model: y}\n", "spec"),
-        ("a.json", '{"schema": "kimi-prov/facts/v1"}', "facts"),
-        ("hosts.yml", "all:\n  vars:\n    cpu: 1\n", "inventory"),
-        ("hosts.ini", "[kimi]\na ansible_host=10.0.0.1\n", "inventory"),
-        ("hosts.json", '{"kimi": {"hosts": {"a": {}}}}', "inventory"),
+        ("vendor.json", json.dumps(GROUP)),
+        ("vendor.yml", f"schema: kimi-prov/spec/v1\nall: {json.dumps({'children': GROUP})}\n"),
+        ("vendor.yml", yaml.safe_dump(GROUP)),
+        ("vendor", "#!/bin/sh\ntouch ran\necho '{}'\n"),
+        ("vendor.yml", f"plugin: constructed\nstrict: true\ncompose: {{a: {json.dumps(RUNS)}}}\n"),
+        ("vendor.ini", "[kimi]\nq ansible_connection=local\n"),
     ],
 )
-def test_targets_are_told_apart_by_what_they_hold(
-    tmp_path: Path, name: str, text: str, kind: str
+def test_a_file_from_elsewhere_runs_nothing(tmp_path: Path, name: str, text: str) -> None:
+    """A target is data. The words of a vendor's file never reach Ansible."""
+    file = tmp_path / name
+    file.write_text(text)
+    file.chmod(0o755)
+    done = run(file, home=tmp_path)
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "kimi-prov").exists(), "no run of Ansible was kept"
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    if "schema" not in text:
+        assert f"kimi-prov check --inventory {file}" in done.stderr
+
+
+def test_a_folder_from_elsewhere_runs_nothing_either(tmp_path: Path) -> None:
+    folder = tmp_path / "vendor"
+    folder.mkdir()
+    (folder / "hosts").write_text("#!/bin/sh\ntouch ran\necho '{}'\n")
+    (folder / "hosts").chmod(0o755)
+    done = run(folder, home=tmp_path)
+    assert not (tmp_path / "ran").exists()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"kimi-prov check --inventory {folder}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({**GROUP, "schema": "kimi-prov/facts/v1"}),
+        f"all: {json.dumps({'children': GROUP})}\nschema: kimi-prov/spec/v1\n",
+    ],
+)
+def test_a_document_that_names_a_schema_is_no_inventory(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "vendor.json"
+    file.write_text(text)
+    done = run("--inventory", file, home=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no inventory" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yml", yaml.safe_dump(WHOLE)),
+        ("a.json", json.dumps(WHOLE)),
+        ("a", yaml.safe_dump(WHOLE, default_flow_style=True, width=1000)),
+    ],
+)
+def test_a_sheet_is_told_by_its_schema_in_any_spelling(
+    tmp_path: Path, name: str, text: str
 ) -> None:
     file = tmp_path / name
     file.write_text(text)
-    assert kind_of(file) == kind
+    done = run(file, "--format", "json", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [row["name"] for row in json.loads(done.stdout)["targets"]] == ["of-text"]
 
 
-def test_a_folder_is_a_recording_or_an_inventory(tmp_path: Path) -> None:
-    assert kind_of(tmp_path) == "inventory"
-    (tmp_path / "lscpu.json").write_text("{}")
-    assert kind_of(tmp_path) == "recording"
+FACTS = json.loads(LAB.read_text())
+KIMI_FIRST = json.dumps({"kimi": FACTS["kimi"], **FACTS})
 
 
-def test_a_missing_target_names_the_nearest(tmp_path: Path) -> None:
-    (tmp_path / "vendor-a.yml").write_text("")
-    with pytest.raises(UserError, match=r"did you mean .*vendor-a\.yml"):
-        kind_of(tmp_path / "vendor_a.yml")
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (LAB.read_bytes(), "/dev/stdin"),
+        (LAB.read_bytes(), "-"),
+        (b"\xef\xbb\xbf" + LAB.read_bytes(), "facts.json"),
+        (b"\xef\xbb\xbf" + SHEET.format(name="big", gpus=8, dimm=64).encode(), "sheet.yml"),
+        (gzip.compress(LAB.read_bytes()), "facts.json.gz"),
+        (gzip.compress(LAB.read_bytes()), "-"),
+        (KIMI_FIRST.encode(), "facts.json"),
+    ],
+    ids=["pipe", "stdin", "BOM", "sheet-with-BOM", "gzip", "gzip-on-stdin", "kimi-first"],
+)
+def test_facts_are_read_however_they_were_sent(tmp_path: Path, content: bytes, name: str) -> None:
+    piped = "." not in name
+    if not piped:
+        (tmp_path / name).write_bytes(content)
+    words = [name, "--model", "kimi-k2-lab", "--format", "json"]
+    done = run(*words, home=tmp_path, given=content if piped else b"")
+    assert done.returncode == 0, done.stderr
+    (target,) = json.loads(done.stdout)["targets"]
+    assert target["facts"] == FACTS or target["name"] == "big"
 
 
 COUNT = """

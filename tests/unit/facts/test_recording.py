@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
 import shutil
+import time
 from pathlib import Path
 
 import jsonschema
@@ -143,9 +146,84 @@ def test_a_broken_file_makes_things_unknown(folder: Path, name: str, content: by
 def test_a_folder_with_nothing_recorded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing recorded"):
         recording.read(tmp_path)
-    (tmp_path / "cpuinfo.txt.gz").write_bytes(b"not compressed")
+    (tmp_path / "cpuinfo.txt.gz").write_bytes(gzip.compress(b"words" * 1000)[:-20])
     with pytest.raises(UserError, match=r"cpuinfo\.txt\.gz"):
         recording.read(tmp_path)
+    with pytest.raises(UserError, match="cannot be read"):
+        recording.read(tmp_path / "nothing")
+
+
+def test_what_lies_in_the_place_of_a_recorded_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "lscpu.json"
+    file.symlink_to("lscpu.json")
+    with pytest.raises(UserError, match=r"lscpu\.json: .*symbolic links"):
+        recording.read(tmp_path)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(UserError, match=r"lscpu\.json: .*pipe"):
+        recording.read(tmp_path)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(UserError, match=r"lscpu\.json: .*folder"):
+        recording.read(tmp_path)
+
+
+ODD_NUMBERS = {
+    "nvidia-smi-nvlink-s.txt": "GPU 0: H200\n\t Link 0: 26.5626.562 GB/s\n\t Link 1: . GB/s\n",
+    "gpus.csv": "index, name, memory.total [MiB]\n², H200, 1 MiB\n" + "9" * 5000 + ", H, 1 MiB\n",
+    "lscpu_e.txt": "SOCKET CORE CPU\n0\n0 0\n² ² ²\n0 0 " + "9" * 5000 + "\n",
+    "cpuinfo.txt": f"processor : ²\nmodel name : X @ {'9' * 400}GHz\ncpu family : {'9' * 5000}\n",
+    "lscpu.json": json.dumps(
+        {
+            "lscpu": [
+                {"field": "L1d cache:", "data": f"{'9' * 400} MiB (² instances)"},
+                {"field": "L2 cache:", "data": "1.2.3 MiB (" + "9" * 5000 + " instances)"},
+            ]
+        }
+    ),
+    "meminfo.txt": "MemTotal: ² kB\nMemFree: " + "9" * 5000 + " kB\nHugePages_Total: ²\n",
+    "numa.txt": "/sys/devices/system/node/node0\n0-999999999\n² 10\nNode 0 MemTotal: ² kB\n",
+    "numactl-hardware.txt": "node 0 cpus: ² "
+    + "9" * 5000
+    + "\nnode 0 size: "
+    + "9" * 5000
+    + " MB\n",
+    "dmidecode.txt": "Memory Device\n\tSize: " + "9" * 5000 + " GB\n\tSpeed: " + "9" * 5000 + "\n",
+    "nvidia-smi-q.xml": "<nvidia_smi_log><gpu><fb_memory_usage><total>"
+    + "9" * 5000
+    + " MiB</total></fb_memory_usage><gpu_power_readings><current_power_limit>"
+    + "9" * 400
+    + "</current_power_limit></gpu_power_readings></gpu></nvidia_smi_log>",
+    "nvidia-smi-topo-m.txt": "\tGPU0\tGPU1\nGPU0\tX\tNV" + "9" * 5000 + "\n",
+}
+
+
+@pytest.mark.parametrize("name", ODD_NUMBERS)
+def test_a_number_that_is_none_is_unknown(folder: Path, name: str) -> None:
+    (folder / name).write_text(ODD_NUMBERS[name])
+    found = recording.read(folder)
+    jsonschema.Draft202012Validator(schemas.load("facts")).validate(found)
+    json.dumps(found, allow_nan=False)
+
+
+ENDLESS = {
+    "lscpu_e.txt": "CPU NODE SOCKET CORE\n" + "".join(f"{n} 0 0 0\n" for n in range(8192)),
+    "numa.txt": "".join(
+        f"/sys/devices/system/node/node{n}\n0-9999\n10\n" + f"Node {n} MemTotal: 1 kB\n" * 30
+        for n in range(1000)
+    ),
+    "pci.txt": "".join(
+        f"0000:{n >> 8:02x}:{n & 255:02x}.0 0x10de 1 0x0302 0\n" for n in range(65536)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_machine_larger_than_any_is_read_in_time(folder: Path, name: str) -> None:
+    (folder / name).write_text(ENDLESS[name])
+    start = time.process_time()
+    recording.read(folder)
+    assert time.process_time() - start < 20, "a hang guard"
 
 
 def test_made_facts_say_so_and_leave_the_recorded_ones() -> None:

@@ -214,9 +214,9 @@ def test_what_the_sheet_leaves_out_is_unknown(tmp_path: Path) -> None:
         (VENDOR_A.replace("kind: nvme", "kind: nvm"), 6, "disks[0].kind: wanted one of"),
         (VENDOR_A.replace('"570.133.20"', "570.1"), 7, "software.nvidia_driver: wanted text"),
         (VENDOR_A.replace("spec/v1", "spec/v2"), 1, "schema: wanted kimi-prov/spec/v1"),
-        (VENDOR_A.replace("250000", ".nan"), 8, "price.purchase_usd: wanted 0 to"),
+        (VENDOR_A.replace("250000", ".nan"), 8, "price.purchase_usd: wanted a number"),
         (VENDOR_A.replace("price: {", "price: [{"), 9, "not YAML"),
-        (VENDOR_A + "x: 2024-99-99\n", None, "not YAML: month"),
+        (VENDOR_A + "x: 2024-99-99\n", 9, "not YAML: this is no timestamp"),
         ("", None, "the document: wanted a mapping"),
         ("- 1\n", 1, "the document: wanted a mapping"),
         ("name: x\n", 1, "key 'schema' is missing"),
@@ -229,6 +229,16 @@ def test_what_is_wrong_is_said_with_line_and_key(
     assert says in message
     if line is not None:
         assert f"vendor.yml:{line}:" in message
+
+
+def test_the_sheets_to_look_at_are_where_the_message_says(tmp_path: Path) -> None:
+    path = tmp_path / "vendor.yml"
+    path.write_text("schema: kimi-prov/spec/v1\n")
+    with pytest.raises(UserError) as caught:
+        spec.read(path, load())
+    folder = Path(str(caught.value.fix).split()[1])
+    assert folder.is_absolute()
+    assert list(folder.glob("*.yml"))
 
 
 def test_files_that_are_no_sheets(tmp_path: Path) -> None:
