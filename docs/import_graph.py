@@ -21,12 +21,13 @@ _SEPARATE = "engine_plugins"
 LAYERS = (
     ("contract", "errors", "schemas", "user_dirs"),
     ("documents",),
-    ("catalog", "on_host", "packaging"),
+    ("catalog", "inventory_files", "on_host", "packaging"),
     ("facts", "lab", "runner"),
     ("console", "planner", "report"),
     ("acceptance",),
     ("ansible", "commands"),
     ("cli",),
+    ("__main__",),
 )
 
 Graph = dict[str, set[str]]

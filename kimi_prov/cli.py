@@ -68,7 +68,23 @@ def _output(form: str, file: Path | None) -> Output:
     return Output("json" if form == "json" else "text", file)
 
 
+class _Commands(click.Group):
+    """The commands, of which one that is misspelt never has `destroy` proposed for it."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which ones are near."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near: list[str] = getattr(error, "possibilities", None) or []
+            near[:] = [name for name in near if name != "destroy"]
+            raise
+
+
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done; 1 it failed; 2 bad input; 3 blocked; 4 a host was unreachable; "
     "130 interrupted.",

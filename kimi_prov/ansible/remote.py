@@ -6,6 +6,8 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from ansible.errors import AnsibleConnectionFailure
+
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
 
@@ -43,6 +45,12 @@ def shell(
         done = action._low_level_execute_command(
             command, in_data=None if stdin is None else stdin.encode()
         )
+    except AnsibleConnectionFailure:
+        context.no_log = censored
+        if secret:
+            # Ansible left the reason out with the secret; what holds none fails for the same.
+            action._low_level_execute_command("true")
+        raise
     finally:
         context.no_log = censored
     if done["rc"] != 0:

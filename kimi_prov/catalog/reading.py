@@ -123,10 +123,15 @@ class Files:
         ours = file.parent == HERE
         line = line_of(_read(file).text, path)
         where = f"{file.name if ours else file}" + (f":{line}" if line else "")
+        key = f"{spelled(path)}: " if path else ""
+        if ours:
+            return UserError(
+                f"the catalogue is broken: {where}: {key}{fault.problem}",
+                fix="reinstall kimi-prov, or correct that row",
+                exit_code=ExitCode.FAILED,
+            )
         return UserError(
-            f"the catalogue is broken: {where}: {spelled(path)}: {fault.problem}",
-            fix="reinstall kimi-prov, or correct that row" if ours else f"correct {file}",
-            exit_code=ExitCode.FAILED if ours else ExitCode.BAD_INPUT,
+            f"{where}: {key}{fault.problem} (a site's own catalogue)", fix=f"correct {file}"
         )
 
 

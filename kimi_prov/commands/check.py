@@ -42,6 +42,11 @@ class CheckOptions:
     variables: Mapping[str, Any]
     use: Use
 
+    def option_of(self, variable: str) -> str | None:
+        """Return the option that gave a variable, for messages about its value."""
+        option = "--" + variable.removeprefix("kimi_").replace("_", "-")
+        return option if variable in self.variables else None
+
 
 def options(
     *,
@@ -162,7 +167,8 @@ def _written(path: Path, facts: dict[str, Any], options: CheckOptions) -> dict[s
     name = str((facts.get("origin") or {}).get("name") or path.stem)
     variables = {"kimi_model": DEFAULT_MODEL, **options.variables}
     catalogue = loader.load()
-    plan = make_plan(facts, parsing.parse(variables, host=name), catalogue)
+    settings = parsing.parse(variables, host=name, locate=options.option_of)
+    plan = make_plan(facts, settings, catalogue)
     return reports.target(name, facts, plan, options.use, for_machine(facts, catalogue))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ def run(path: Path, limit: str | None, *, confirmed: bool, purge: bool) -> ExitC
     options = PlaybookOptions(limit=limit)
     inventory, request = playbook_run.prepare("destroy", "destroy", path, options, variables)
     if not confirmed:
-        _confirm(inventory, limit, purge=purge)
+        _confirm(path, inventory, limit, purge=purge)
     with locks.held(path, "destroy", state_home()) as descriptor:
         finished = playbook_run.run(request, inventory, (descriptor,))
     code = playbook_run.conclude(finished)
@@ -40,12 +41,14 @@ def run(path: Path, limit: str | None, *, confirmed: bool, purge: bool) -> ExitC
     return code
 
 
-def _confirm(inventory: Inventory, limit: str | None, *, purge: bool) -> None:
+def _confirm(path: Path, inventory: Inventory, limit: str | None, *, purge: bool) -> None:
     hosts = limit or ", ".join(inventory.hosts)
     if not sys.stdin.isatty():
+        words = ["kimi-prov", "destroy", str(path), *(["--limit", limit] if limit else [])]
+        words += ["--purge-weights"] if purge else []
         raise UserError(
             f"destroy would take the service off {hosts}, and there is no terminal to ask on",
-            fix="kimi-prov destroy --yes",
+            fix=f"if that is meant:  {shlex.join([*words, '--yes'])}",
         )
     also = " and DELETE THE WEIGHTS" if purge else " (the weights stay)"
     if not click.confirm(f"Take the service off {hosts}{also}?", err=True):

@@ -51,6 +51,7 @@ def prepare(
         command=command,
         playbook=resources.playbook(playbook),
         inventory=inventory.path,
+        sources=inventory.sources,
         limit=options.limit,
         tags=options.tags,
         skip_tags=options.skip_tags,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -29,12 +30,10 @@ class Output:
         """Refuse a file that cannot be written before the work is done."""
         if self.file is None:
             return
+        check_file("--output", self.file)
         folder = self.file.absolute().parent
-        if self.file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise UserError(
-                f"--output {self.file}: no file can be written there",
-                fix="name a file in a folder that is there and that you may write to",
-            )
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise _no_file("--output", self.file, "no file can be written there")
 
     def write(self, document: object, text: Callable[[], str]) -> None:
         """Write the document as JSON, or what `text` makes of it."""
@@ -48,7 +47,31 @@ class Output:
             sys.stdout.write(content)
             sys.stdout.flush()
             return
+        self.check()
         write_whole(self.file, content)
+
+
+def check_file(option: str, file: Path) -> None:
+    """Refuse what `option` must not write to: all but a regular file and a new one."""
+    try:
+        mode = file.lstat().st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG
+    except OSError as error:
+        raise _no_file(option, file, f"no file can be written there: {error.strerror}") from None
+    if stat.S_ISDIR(mode):
+        raise _no_file(option, file, "no file can be written there: it is a folder")
+    if stat.S_ISLNK(mode):
+        raise _no_file(option, file, "a symbolic link is neither followed nor replaced")
+    if not stat.S_ISREG(mode):
+        raise _no_file(option, file, "this is no regular file, and stays as it is")
+
+
+def _no_file(option: str, file: Path, problem: str) -> UserError:
+    fix = "name a file in a folder that is there and that you may write to"
+    if file.absolute().is_relative_to("/dev") and option == "--output":
+        fix = "leave out --output: the report goes to standard output"
+    return UserError(f"{option} {file}: {problem}", fix=fix)
 
 
 def write_whole(path: Path, content: str) -> None:

@@ -26,12 +26,16 @@ _MOST_CHARACTERS = 10_000
 
 
 class MisfitError(Exception):
-    """What does not fit, and the keys and numbers that lead to it."""
+    """What does not fit, and the keys and numbers that lead to it.
 
-    def __init__(self, path: Key, problem: str) -> None:
+    `fix` corrects it, where it is known better than by an example of what fits.
+    """
+
+    def __init__(self, path: Key, problem: str, fix: str | None = None) -> None:
         super().__init__(problem)
         self.path = path
         self.problem = problem
+        self.fix = fix
 
 
 def fit(

@@ -11,6 +11,7 @@ from kimi_prov.contract.cpu_lists import format_list
 from kimi_prov.documents import Document, line_of, spelled
 from kimi_prov.errors import UserError
 from kimi_prov.facts.form import MisfitError, fit
+from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/spec/v1"
 _FACTS = "kimi-prov/facts/v1"
-_EXAMPLES = "see inventories/specs for sheets that are whole"
+_EXAMPLES = f"see {resources.root() / 'inventories' / 'specs'} for sheets that are whole"
 _LARGEST_BYTES = 1 << 20
 _MOST_THREADS = 8192
 _GIB = 1 << 30
@@ -51,7 +52,7 @@ def of(document: Document, catalogue: Catalogue) -> dict[str, Any]:
         line = line_of(document.text, misfit.path)
         where = f"{document.name}:{line}" if line else document.name
         key = spelled(misfit.path) or "the document"
-        raise UserError(f"{where}: {key}: {misfit.problem}", fix=_EXAMPLES) from None
+        raise UserError(f"{where}: {key}: {misfit.problem}", fix=misfit.fix or _EXAMPLES) from None
 
 
 def facts(sheet: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # noqa: ANN401
@@ -171,7 +172,7 @@ class _Processors:
 def _processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Processors:
     row = catalogue.find_cpu(sheet["model"])
     if row is None:
-        raise _unknown(("cpu", "model"), catalogue.unknown_cpu(sheet["model"]))
+        raise _unknown("cpus", ("cpu", "model"), catalogue.unknown_cpu(sheet["model"]))
     sockets = sheet.get("sockets", 1)
     if sockets > row.max_sockets:
         problem = f"{row.name} goes into machines of at most {row.max_sockets}, found {sockets}"
@@ -203,9 +204,13 @@ def _processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Process
     )
 
 
-def _unknown(path: tuple[str | int, ...], error: UserError) -> MisfitError:
-    page = "docs/guides/catalogue.md"
-    return MisfitError(path, f"{error.message} (or add a row of your own: {page})")
+def _unknown(kind: str, path: tuple[str | int, ...], error: UserError) -> MisfitError:
+    return MisfitError(
+        path,
+        error.message,
+        f"`kimi-prov catalog {kind}` lists those that are known; rows of your own go into "
+        f"DIR/{kind}.yaml, for  kimi-prov check --catalog DIR",
+    )
 
 
 def _nodes(cpu: _Processors, memory_bytes: int) -> list[dict[str, Any]]:
@@ -312,7 +317,7 @@ def _groups(sheet: Any, catalogue: Catalogue) -> Iterable[tuple[Gpu, Sheet]]:  #
         row = catalogue.find_gpu(group["model"], round(size * _GIB) if size else None)
         if row is None:
             path = ("gpus", number, "model") if many else ("gpus", "model")
-            raise _unknown(path, catalogue.unknown_gpu(group["model"]))
+            raise _unknown("gpus", path, catalogue.unknown_gpu(group["model"]))
         yield row, group
 
 

@@ -6,14 +6,17 @@ import hashlib
 import ipaddress
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from kimi_prov import inventory_files
 from kimi_prov.errors import UserError
 from kimi_prov.lab.shell import tool_environment
+from kimi_prov.packaging import resources
 
 Kind = Literal["nspawn", "qemu"]
 KINDS: tuple[Kind, ...] = ("nspawn", "qemu")
@@ -131,7 +134,13 @@ def restore(text: str) -> Lab:
 
 def _ansible_inventory(folder: Path) -> dict[str, Any]:
     beside = Path(sys.executable).with_name("ansible-inventory")
-    command = [str(beside) if beside.exists() else "ansible-inventory", "-i", str(folder), "--list"]
+    sources = inventory_files.sources(folder, resources.ansible_config())
+    if not sources:
+        raise UserError(
+            f"{folder}: no file of hosts lies right in this folder", fix=f"write {folder}/hosts.yml"
+        )
+    named = [word for source in sources for word in ("-i", str(source))]
+    command = [str(beside) if beside.exists() else "ansible-inventory", *named, "--list"]
     environment = {**tool_environment(), "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true"}
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, env=environment, timeout=120
@@ -140,7 +149,7 @@ def _ansible_inventory(folder: Path) -> dict[str, Any]:
         lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
         raise UserError(
             f"{folder}: Ansible cannot read this inventory: " + " ".join(lines[-6:]),
-            fix=f"ansible-inventory -i {folder} --list",
+            fix=shlex.join(["ansible-inventory", *named, "--list"]),
         )
     return cast("dict[str, Any]", json.loads(done.stdout))
 

@@ -12,6 +12,11 @@ def root() -> Path:
     return packed if packed.is_dir() else package.parent
 
 
+def ansible_config() -> Path:
+    """Path of Ansible's configuration, for every way of calling Ansible."""
+    return root() / "ansible.cfg"
+
+
 def playbook(name: str) -> Path:
     """Path of the playbook `name`, given without its ending."""
     return root() / "playbooks" / f"{name}.yml"

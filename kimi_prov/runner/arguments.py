@@ -19,11 +19,15 @@ _RESULT_CHARACTERS = "50000000"
 
 @dataclass(frozen=True)
 class Request:
-    """One run of one playbook. Paths are absolute; `variables` never reach the command line."""
+    """One run of one playbook. Paths are absolute; `variables` never reach the command line.
+
+    `inventory` is what was named, `sources` are its files that Ansible reads.
+    """
 
     command: str
     playbook: Path
     inventory: Path
+    sources: tuple[Path, ...]
     limit: str | None = None
     tags: str | None = None
     skip_tags: str | None = None
@@ -73,7 +77,7 @@ def executable(name: str = "ansible-playbook") -> str:
 
 def playbook_arguments(request: Request, private: PrivateFolder) -> list[str]:
     """Return the arguments of ansible-playbook for `request`; the playbook comes last."""
-    arguments = ["-i", str(request.inventory)]
+    arguments = [word for source in request.sources for word in ("-i", str(source))]
     for flag, value in (
         ("--limit", request.limit),
         ("--tags", request.tags),

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kimi_prov import schemas
+from kimi_prov import inventory_files
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner.arguments import executable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 GROUP = "kimi"
 _YAML = {".yml", ".yaml", ".json"}
 _TIMEOUT_S = 120
-_LOOK = 1 << 16
 _READER = re.compile(
     r"Failed to parse inventory with '(\w+)' plugin: (.*?)"
     r"(?= Failed to parse inventory with|\s*<<<|\s*Origin:|$)"
@@ -40,6 +39,7 @@ class Inventory:
     path: Path
     hosts: Mapping[str, Mapping[str, Any]]
     names: frozenset[str]
+    sources: tuple[Path, ...] = ()
 
     @property
     def base(self) -> Path:
@@ -59,8 +59,8 @@ def load(path: Path) -> Inventory:
 
     Raises UserError (exit 2) where it is missing, cannot be parsed, or has no host in `kimi`.
     """
-    check_files(path)
-    document = _listed(path)
+    sources = check_files(path)
+    document = _listed(path, sources)
     members = _members(document, GROUP, set())
     if GROUP not in document or not members:
         what = "its group kimi has no host" if GROUP in document else "it has no group kimi"
@@ -71,46 +71,42 @@ def load(path: Path) -> Inventory:
     variables: Mapping[str, Mapping[str, Any]] = document.get("_meta", {}).get("hostvars", {})
     everybody = frozenset(document) - {"_meta"} | frozenset(variables) | frozenset(members)
     return Inventory(
-        path.absolute(), {host: variables.get(host, {}) for host in members}, everybody
+        path.absolute(),
+        {host: variables.get(host, {}) for host in members},
+        everybody,
+        tuple(source.absolute() for source in sources),
     )
 
 
-def check_files(path: Path) -> None:
-    """Refuse what Ansible would report badly or not at all: absent, unreadable, broken files."""
+def check_files(path: Path) -> list[Path]:
+    """Refuse what Ansible would report badly or not at all: absent, unreadable, broken files.
+
+    Returns the files that hosts are read from.
+    """
     if not path.exists():
         raise UserError(f"{path}: there is no such inventory", fix=_INIT)
-    if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.is_file() and not _ignored(p, path))
-        if not files:
-            raise UserError(f"{path}: this inventory folder is empty", fix=_INIT)
-    else:
-        _refuse_data(path)
-        beside = [path.parent / name for name in ("group_vars", "host_vars")]
-        files = [
-            path,
-            *(p for d in beside if d.is_dir() for p in sorted(d.rglob("*")) if p.is_file()),
-        ]
-    for file in files:
-        kind = {"group_vars", "host_vars"} & set(file.relative_to(path.parent).parts)
-        check_yaml(file, variables=bool(kind))
-
-
-def _refuse_data(file: Path) -> None:
-    """Refuse a document of ours as an inventory: Ansible would run what else stands in it."""
     try:
-        with file.open(encoding="utf-8", errors="replace") as stream:
-            schema = schemas.named_in(stream.read(_LOOK)) or ""
-    except OSError:
-        return  # who opens it next says why it cannot be read
-    if schema.startswith("kimi-prov/"):
+        sources = inventory_files.sources(path, resources.ansible_config())
+    except OSError as error:
         raise UserError(
-            f"{file}: this is a document {schema}, and no inventory",
-            fix=f"kimi-prov check {shlex.quote(str(file))}, or {_INIT}",
+            f"{path}: cannot be read: {error.strerror}", fix="name a folder that you may read"
+        ) from None
+    if not sources:
+        raise UserError(
+            f"{path}: this inventory folder is empty: no file of hosts lies right in it",
+            fix=f"write {path / 'hosts.yml'}, or {_INIT}",
         )
-
-
-def _ignored(file: Path, root: Path) -> bool:
-    return any(part.startswith(".") or part.endswith("~") for part in file.relative_to(root).parts)
+    if path.is_file() and (schema := inventory_files.schema_of(path)):
+        # Ansible would run what else stands in it.
+        raise UserError(
+            f"{path}: this is a document {schema}, and no inventory",
+            fix=f"kimi-prov check {shlex.quote(str(path))}, or {_INIT}",
+        )
+    for file in sources:
+        check_yaml(file, variables=False)
+    for file in inventory_files.variables(path):
+        check_yaml(file, variables=True)
+    return sources
 
 
 def check_yaml(file: Path, *, variables: bool) -> None:
@@ -177,16 +173,17 @@ def vars_file(text: str) -> Path:
     return path.absolute()
 
 
-def _listed(path: Path) -> Mapping[str, Any]:
+def _listed(path: Path, sources: Sequence[Path]) -> Mapping[str, Any]:
     """Ask Ansible itself what the inventory holds."""
     environment = {
         **os.environ,
-        "ANSIBLE_CONFIG": str(resources.root() / "ansible.cfg"),
+        "ANSIBLE_CONFIG": str(resources.ansible_config()),
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
         "ANSIBLE_NOCOLOR": "1",
         "LC_ALL": "C.UTF-8",
     }
-    command = [executable("ansible-inventory"), "-i", str(path.absolute()), "--list"]
+    named = [word for source in sources for word in ("-i", str(source.absolute()))]
+    command = [executable("ansible-inventory"), *named, "--list"]
     try:
         done = subprocess.run(
             command,
@@ -213,7 +210,7 @@ def _listed(path: Path) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise UserError(
             f"{path}: Ansible cannot read this inventory: {_complaint(done.stderr)}",
-            fix=f"correct it; `ansible-inventory -i {path} --list` tells more",
+            fix=f"correct it; `{shlex.join(['ansible-inventory', *named, '--list'])}` tells more",
         )
     return document
 

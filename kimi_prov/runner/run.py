@@ -142,7 +142,7 @@ class _Work:
         self._private = private
         self._environment = arguments.environment(
             os.environ,
-            config=resources.root() / "ansible.cfg",
+            config=resources.ansible_config(),
             plugins=resources.plugins(),
             private=private,
             run_id=run_id,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 Kind = Literal[
     "text",  # a string
     "choice",  # one of `choices`
-    "count",  # a whole number of at least 1
+    "count",  # a whole number from 1
     "port",
     "seconds",
     "url",  # http or https

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kimi_prov import inventory_files
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -44,15 +46,9 @@ def _files(roots: Iterable[Path]) -> list[Path]:
     """Inventory files and the variables beside them."""
     found: list[Path] = []
     for root in roots:
-        folders = (
-            [root] if root.is_dir() else [root.parent / "group_vars", root.parent / "host_vars"]
-        )
-        if root.is_file():
-            found.append(root)
-        for folder in folders:
-            if folder.is_dir():
-                found += sorted(p for p in folder.rglob("*") if _readable(p))
-    return found[:_MOST_FILES]
+        hosts = sorted(root.iterdir()) if root.is_dir() else [root]
+        found += [path for path in (*hosts, *inventory_files.variables(root)) if _readable(path)]
+    return list(dict.fromkeys(found))[:_MOST_FILES]
 
 
 def _readable(path: Path) -> bool:

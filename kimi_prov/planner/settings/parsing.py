@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _FLAG = re.compile(r"[a-z][a-z0-9.-]*")
 _SOURCES = "file:///DIRECTORY, http(s)://HOST/PATH or hf://OWNER/NAME@REVISION"
 _HUB = re.compile(r"hf://[\w.-]+/[\w.-]+(@[\w./-]+)?")
+_LARGEST_COUNT = 100_000_000
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
 _LARGEST_MANIFEST = 16 << 20
 
@@ -223,8 +224,8 @@ def _whole(value: object) -> int | None:
 
 def _count(value: object, place: _Place, _base: Path | None) -> int:
     number = _whole(value)
-    if number is None or not 1 <= number <= 100_000_000:
-        raise place.refuse(value, "a whole number of at least 1")
+    if number is None or not 1 <= number <= _LARGEST_COUNT:
+        raise place.refuse(value, f"a whole number from 1 to {_LARGEST_COUNT}")
     return number
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -32,16 +33,21 @@ WHOLE = yaml.safe_load(SHEET.format(name="of-text", gpus=8, dimm=64))
 MAIN = "from kimi_prov.cli import main; main()"
 
 
-def run(*words: object, home: Path, code: str = MAIN) -> subprocess.CompletedProcess[str]:
+def run(
+    *words: object, home: Path, code: str = MAIN, given: bytes = b""
+) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"XDG_STATE_HOME": str(home), "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code, "check", *map(str, words)],
+        input=given,
         capture_output=True,
-        text=True,
         timeout=120,
         check=False,
         env=environment,
         cwd=home,
+    )
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
     )
 
 
@@ -114,7 +120,10 @@ def test_a_report_goes_to_a_file(tmp_path: Path, form: str) -> None:
         (["big.yml", "--model", "kimi-k25"], "kimi-k2.5"),
         (["big.yml", "--engine", "vlllm"], "vllm"),
         (["big.yml", "--utilisation", "1.5"], "utilisation"),
-        (["big.yml", "--context", "many"], "kimi_context"),
+        (["big.yml", "--context", "many"], "--context: kimi_context"),
+        (["big.yml", "--context", "999999999"], "a whole number from 1 to 100000000, found"),
+        (["unknown.yml"], "kimi-prov catalog cpus"),
+        (["big.yml", "--catalog", "site"], "site/cpus.yaml:2: isa_sets.zen4: wanted a list"),
         (["big.yml", "--output", "no/such/folder/file"], "--output"),
         (["broken.json"], "broken.json:1"),
         (["other.json"], "schema"),
@@ -127,6 +136,10 @@ def test_bad_input_ends_with_2_and_one_message(tmp_path: Path, words: list[str],
     (tmp_path / "broken.json").write_text('{"schema": ')
     (tmp_path / "other.json").write_text('{"a": 1}')
     (tmp_path / "plan.json").write_text('{"schema": "kimi-prov/plan/v1"}')
+    unknown = sheet(tmp_path, "unknown")
+    unknown.write_text(unknown.read_text().replace("EPYC 9654", "EPYC 1"))
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "cpus.yaml").write_text("isa_sets:\n  zen4: 3\n")
     (tmp_path / "empty.yml").write_text("")
     (tmp_path / "binary.yml").write_bytes(b"\xff\xfe\x00\x81")
     done = run(*words, home=tmp_path)
@@ -222,6 +235,34 @@ def test_a_sheet_is_told_by_its_schema_in_any_spelling(
     done = run(file, "--format", "json", home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [row["name"] for row in json.loads(done.stdout)["targets"]] == ["of-text"]
+
+
+FACTS = json.loads(LAB.read_text())
+KIMI_FIRST = json.dumps({"kimi": FACTS["kimi"], **FACTS})
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (LAB.read_bytes(), "/dev/stdin"),
+        (LAB.read_bytes(), "-"),
+        (b"\xef\xbb\xbf" + LAB.read_bytes(), "facts.json"),
+        (b"\xef\xbb\xbf" + SHEET.format(name="big", gpus=8, dimm=64).encode(), "sheet.yml"),
+        (gzip.compress(LAB.read_bytes()), "facts.json.gz"),
+        (gzip.compress(LAB.read_bytes()), "-"),
+        (KIMI_FIRST.encode(), "facts.json"),
+    ],
+    ids=["pipe", "stdin", "BOM", "sheet-with-BOM", "gzip", "gzip-on-stdin", "kimi-first"],
+)
+def test_facts_are_read_however_they_were_sent(tmp_path: Path, content: bytes, name: str) -> None:
+    piped = "." not in name
+    if not piped:
+        (tmp_path / name).write_bytes(content)
+    words = [name, "--model", "kimi-k2-lab", "--format", "json"]
+    done = run(*words, home=tmp_path, given=content if piped else b"")
+    assert done.returncode == 0, done.stderr
+    (target,) = json.loads(done.stdout)["targets"]
+    assert target["facts"] == FACTS or target["name"] == "big"
 
 
 COUNT = """

@@ -1,6 +1,8 @@
 import json
 import resource
+import shlex
 import subprocess
+import sys
 
 import pytest
 
@@ -75,6 +77,49 @@ def test_bad_input_is_one_message_and_exit_2(installed, local, words, said):
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stdout == ""
+
+
+DESTROY = """
+- hosts: kimi
+  gather_facts: false
+  tasks:
+    - kimi_status: {kimi_document: {kept: ["purge={{ destroy_purge_weights }}"]}}
+"""
+
+
+@pytest.mark.parametrize("words", [[], ["--limit", "b", "--purge-weights"]])
+def test_what_destroy_wants_without_a_terminal_is_a_command_that_works(installed, local, words):
+    installed.playbook("destroy", DESTROY)
+    local("a", "b").rename(installed.home / "our hosts.yml")
+    done = quiet(installed.run("destroy", "our hosts.yml", *words))
+    assert done.returncode == 2
+    fix = shlex.split(done.stderr.split("kimi-prov ", 1)[1])
+    done = quiet(installed.run(*fix))
+    assert done.returncode == 0, done.stderr
+    hosts = words[1].split(",") if words else ["a", "b"]
+    assert [line[0] for line in done.stdout.splitlines() if "keeps" in line] == hosts
+    assert ("purge=True" in done.stdout) is ("--purge-weights" in words)
+
+
+@pytest.mark.parametrize("word", ["deploy", "destry", "destory", "DESTROY"])
+def test_no_other_word_has_destroy_proposed_for_it(installed, word):
+    done = quiet(installed.run(word, "x"))
+    assert done.returncode == 2
+    assert f"No such command '{word}'" in done.stderr
+    assert "destroy" not in done.stderr.replace(word, "")
+
+
+def test_it_runs_as_a_module_too(installed):
+    done = subprocess.run(
+        [sys.executable, "-m", "kimi_prov", "check"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=installed.home,
+        env=installed.environment,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: there is nothing to check")
 
 
 @pytest.mark.parametrize(("severity", "code"), [("warning", 0), ("blocker", 3)])

@@ -231,6 +231,15 @@ def test_what_is_wrong_is_said_with_line_and_key(
         assert f"vendor.yml:{line}:" in message
 
 
+def test_the_sheets_to_look_at_are_where_the_message_says(tmp_path: Path) -> None:
+    path = tmp_path / "vendor.yml"
+    path.write_text("schema: kimi-prov/spec/v1\n")
+    with pytest.raises(UserError) as caught:
+        spec.read(path, load())
+    folder = Path(str(caught.value.fix).split()[1])
+    assert list(folder.glob("*.yml"))
+
+
 def test_files_that_are_no_sheets(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         spec.read(tmp_path / "none.yml", load())

@@ -33,7 +33,7 @@ def play(tmp_path, hosts_file):
         book.write_text(f"- hosts: kimi\n  gather_facts: false\n  tasks:\n{indented}")
         inventory = inventories.load(options.pop("inventory", hosts_file))
         shown = io.StringIO()
-        request = Request("apply", book, inventory.path, **options)
+        request = Request("apply", book, inventory.path, inventory.sources, **options)
         return runner.run(request, inventory, PlainScreen(shown)), shown.getvalue()
 
     assert resources.root().joinpath("ansible.cfg").is_file()

@@ -8,7 +8,7 @@ BOOK, HOSTS = Path("/b/site.yml"), Path("/i/hosts.yml")
 
 
 def test_a_plain_request_needs_nothing_but_inventory_and_playbook():
-    assert arguments.playbook_arguments(Request("apply", BOOK, HOSTS), PRIVATE) == [
+    assert arguments.playbook_arguments(Request("apply", BOOK, HOSTS, (HOSTS,)), PRIVATE) == [
         "-i",
         "/i/hosts.yml",
         "/b/site.yml",
@@ -19,7 +19,8 @@ def test_everything_passes_through_in_a_fixed_order():
     request = Request(
         "apply",
         BOOK,
-        HOSTS,
+        Path("/i"),
+        (HOSTS, Path("/i/more.yml")),
         limit="a,b",
         tags="engine",
         skip_tags="firewall",
@@ -31,6 +32,8 @@ def test_everything_passes_through_in_a_fixed_order():
     assert arguments.playbook_arguments(request, PRIVATE) == [
         "-i",
         "/i/hosts.yml",
+        "-i",
+        "/i/more.yml",
         "--limit",
         "a,b",
         "--tags",
@@ -50,7 +53,7 @@ def test_everything_passes_through_in_a_fixed_order():
 
 
 def test_no_variable_is_on_the_command_line():
-    request = Request("key", BOOK, HOSTS, variables={"secret": "sk-kimi-canary"})
+    request = Request("key", BOOK, HOSTS, (HOSTS,), variables={"secret": "sk-kimi-canary"})
     assert "canary" not in " ".join(arguments.playbook_arguments(request, PRIVATE))
 
 

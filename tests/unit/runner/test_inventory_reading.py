@@ -1,3 +1,7 @@
+import json
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -6,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.lab import inventory as labs
+from kimi_prov.packaging import resources
 from kimi_prov.planner.settings import locate
 from kimi_prov.runner import inventory
 
@@ -108,6 +114,92 @@ def test_a_vault_file_is_left_to_ansible(tmp_path):
     file = tmp_path / "secret.yml"
     file.write_text("$ANSIBLE_VAULT;1.1;AES256\n6162\n")
     inventory.check_yaml(file, variables=True)
+
+
+KEY = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA==\n-----END PRIVATE KEY-----\n"
+STOLEN = '{"kimi": {"hosts": {"stolen": {}}}}'
+
+
+def documented(folder):
+    """An inventory's folder with all that the docs put beside its hosts; gives what to ignore."""
+    (folder / "hosts.yml").write_text("kimi:\n  hosts:\n    a: {lab_kind: nspawn}\n")
+    (folder / "group_vars").mkdir()
+    (folder / "group_vars" / "kimi.yml").write_text("kimi_model: kimi-k2.5\n")
+    for name in ("certs", "manifests", "secrets"):
+        (folder / name).mkdir()
+    (folder / "certs" / "server.pem").write_text(KEY.replace("PRIVATE KEY", "CERTIFICATE"))
+    (folder / "certs" / "server.key").write_text(KEY)
+    (folder / "secrets" / "api-keys").write_text("ops:sk-kimi-canary\n")
+    (folder / "secrets" / "binary.yml").write_bytes(b"\xff\xfe\x00")
+    (folder / "report.html").write_text("<!doctype html>\n<title>report</title>\n")
+    (folder / "server.key").write_text(KEY)
+
+
+def beside(folder):
+    """What an operator may put there under names that no configuration can know."""
+    (folder / "our-ca").mkdir()
+    (folder / "our-ca" / "root").write_text(KEY)
+    (folder / "quotes").mkdir()
+    (folder / "quotes" / "vendor.json").write_text(STOLEN)
+    (folder / "vendor.json").write_text(STOLEN[:-1] + ', "schema": "kimi-prov/facts/v1"}')
+    (folder / "deploy_key").write_text(KEY)
+    os.mkfifo(folder / "pipe")
+
+
+def test_what_lies_beside_the_hosts_is_not_read_as_hosts(tmp_path):
+    documented(tmp_path)
+    beside(tmp_path)
+    found = inventory.load(tmp_path)
+    assert set(found.hosts) == {"a"}
+    assert found.hosts["a"]["kimi_model"] == "kimi-k2.5"
+    assert found.names == {"a", "all", "kimi"}
+    assert found.sources == (tmp_path / "hosts.yml",)
+
+
+def test_a_playbook_reads_no_more_of_a_folder(tmp_path, play):
+    folder = tmp_path / "inv"
+    folder.mkdir()
+    documented(folder)
+    beside(folder)
+    local = "kimi: {hosts: {a: {}}, vars: {ansible_connection: local}}\n"
+    (folder / "hosts.yml").write_text(local)
+    ask = f"""
+- assert:
+    that:
+      - kimi_model == 'kimi-k2.5'
+      - groups.all == ['a']
+      - inventory_dir == '{folder}'
+"""
+    finished, shown = play(ask, inventory=folder)
+    assert finished.outcome.exit_code() is ExitCode.OK, shown
+
+
+def test_the_lab_reads_no_more_of_a_folder(tmp_path):
+    documented(tmp_path)
+    beside(tmp_path)
+    with pytest.raises(UserError, match="host a: lab_address"):
+        labs.load(tmp_path)
+
+
+def test_plain_ansible_reads_no_more_of_a_documented_folder(tmp_path):
+    documented(tmp_path)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-inventory"), "-i", tmp_path, "--list"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"ANSIBLE_CONFIG": str(resources.ansible_config()), "LC_ALL": "C.UTF-8"},
+    )
+    assert set(json.loads(done.stdout)["_meta"]["hostvars"]) == {"a"}
+    assert "WARNING" not in done.stderr
+
+
+def test_a_folder_whose_files_lie_deeper_has_no_hosts(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "hosts.yml").write_text("kimi: {hosts: {a: {}}}\n")
+    assert "no file of hosts" in refused(tmp_path)
+    with pytest.raises(UserError, match="no file of hosts"):
+        labs.load(tmp_path)
 
 
 WHOLE = (

@@ -143,6 +143,31 @@ def test_hosts_that_cannot_be_used_have_their_own_code_and_say_why(play, tmp_pat
     }
 
 
+def test_a_host_that_keeps_a_secret_says_why_it_cannot_be_reached(play, tmp_path):
+    path = tmp_path / "far.yml"
+    path.write_text("kimi: {hosts: {far: {ansible_host: 127.0.0.1, ansible_port: 9}}}\n")
+    finished, _ = play("- kimi_key: {rotate: false}", inventory=path)
+    (failure,) = finished.outcome.failures
+    assert failure.exit_code is ExitCode.UNREACHABLE
+    assert failure.cause == "127.0.0.1 refused the connection: no SSH server listens on that port"
+
+
+@pytest.mark.parametrize(
+    ("template", "fix"),
+    [("{{ 1/0 }}", "correct the template"), ("{{ nosuch }}", "define the variable")],
+)
+def test_a_template_that_fails_is_named_with_what_mends_it(play, hosts_file, template, fix):
+    hosts_file.write_text(
+        "kimi:\n  hosts:\n    one: {ansible_connection: local, kimi_model: kimi-k2.5}\n"
+        f"  vars:\n    kimi_port: '{template}'\n"
+    )
+    finished, _ = play("- kimi_plan:")
+    (failure,) = finished.outcome.failures
+    assert failure.exit_code is ExitCode.BAD_INPUT
+    assert failure.cause.startswith(f"{hosts_file}:5: kimi_port: ")
+    assert failure.fix.startswith(fix)
+
+
 def test_a_broken_playbook_says_so(play):
     finished, _ = play("- nosuchmodule: {}")
     assert finished.outcome.exit_code() is ExitCode.FAILED

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible import context
-from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleUndefinedVariable
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
@@ -102,7 +102,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         names = [n for n in variables if str(n).startswith("kimi_") and n not in INTERNAL]
         for name in [*names, "ansible_host"]:
             if name in variables:
-                values[str(name)] = self._value(name, variables[name])
+                values[str(name)] = self._value(name, variables[name], locate)
         folder = variables.get("inventory_dir")
         return parsing.parse(
             values,
@@ -128,13 +128,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                     values[name] = templar.template(variables[name])
             role_options.check(values, options, locate)
 
-    def _value(self, name: str, value: Any) -> Any:  # noqa: ANN401  (whatever YAML can hold)
+    def _value(self, name: str, value: Any, locate: Callable[[str], str | None]) -> Any:  # noqa: ANN401
+        """Fill in the templates of a variable, whatever YAML can hold."""
         try:
             return self._templar.template(value)
         except AnsibleError as error:
+            undefined = isinstance(error, AnsibleUndefinedVariable)
             raise UserError(
-                f"{name}: {str(error).splitlines()[0]}",
-                fix="define the variable that it refers to",
+                f"{locate(name) or 'the inventory'}: {name}: {str(error).splitlines()[0]}",
+                fix="define the variable that it refers to"
+                if undefined
+                else f"correct the template in the value of {name}",
             ) from error
 
 

@@ -1,0 +1,79 @@
+"""Which files of an inventory Ansible reads; what else lies in its folder is the operator's own.
+
+A folder may hold certificates, secrets, manifests and reports beside hosts and variables: none of
+them is read as hosts.
+"""
+
+from __future__ import annotations
+
+import re
+from configparser import ConfigParser
+from typing import TYPE_CHECKING
+
+from kimi_prov import schemas
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_VARIABLES = ("group_vars", "host_vars")
+_LOOK = 1 << 16
+_HIDDEN = re.compile(r"^\.|~$")
+
+
+def sources(inventory: Path, config: Path) -> list[Path]:
+    """Return the files that hosts are read from: the inventory, or the files right in its folder.
+
+    `config` is the ansible.cfg that names what plain Ansible ignores there; documents of ours and
+    keys are ignored by what they hold. Raises OSError for a folder that cannot be listed.
+    """
+    if not inventory.is_dir():
+        return [inventory]
+    ignored = _ignored(config)
+    return sorted(
+        file
+        for file in inventory.iterdir()
+        if not ignored.search(file.name) and file.is_file() and not _is_data(file)
+    )
+
+
+def variables(inventory: Path) -> list[Path]:
+    """Return the files of variables that belong to an inventory."""
+    folder = inventory if inventory.is_dir() else inventory.parent
+    return [
+        file
+        for name in _VARIABLES
+        for file in sorted((folder / name).rglob("*"))
+        if file.is_file() and not any(map(_HIDDEN.search, file.relative_to(folder).parts))
+    ]
+
+
+def schema_of(file: Path) -> str | None:
+    """Return the schema of kimi-prov's that a file names; None where it names none."""
+    found = schemas.named_in(_head(file))
+    return found if found and found.startswith("kimi-prov/") else None
+
+
+def _is_data(file: Path) -> bool:
+    return _head(file).startswith("-----BEGIN ") or schema_of(file) is not None
+
+
+def _head(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as stream:
+            return stream.read(_LOOK)
+    except OSError:
+        return ""  # who reads it says why it cannot be read
+
+
+def _ignored(config: Path) -> re.Pattern[str]:
+    """Read what Ansible ignores in a folder of inventory files: endings, and patterns of names."""
+    parser = ConfigParser(interpolation=None)
+    parser.read(config, encoding="utf-8")
+    endings = _listed(parser, "ignore_extensions")
+    patterns = [rf"{re.escape(ending)}$" for ending in endings]
+    return re.compile("|".join([_HIDDEN.pattern, *patterns, *_listed(parser, "ignore_patterns")]))
+
+
+def _listed(parser: ConfigParser, key: str) -> list[str]:
+    words = parser.get("inventory", key, fallback="").split(",")
+    return [word.strip() for word in words if word.strip()]
