@@ -228,7 +228,7 @@ def as_json(document: Value) -> bytes:
 
 def as_yaml(document: Value) -> bytes:
     try:
-        text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
+        text = yaml.dump(document, Dumper=yaml.CSafeDumper, allow_unicode=True, sort_keys=False)
     except (ValueError, RecursionError):
         return as_json(document)
     return text.encode("utf-8", "surrogatepass")
