@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kimi_prov import documents
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.gateway.keys import RESERVED, digest
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 NAME = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
 HASH = re.compile(r"^[0-9a-fA-F]{64}$")
 SHORTEST = 16
-_LARGEST_BYTES = 1 << 20
 
 
 def load(path: Path) -> dict[str, str]:
@@ -23,8 +21,13 @@ def load(path: Path) -> dict[str, str]:
 
     Raises UserError naming the file and line (never the key) where one is malformed.
     """
-    fix = "name a text file with one `name:sha256:<hex>` or `name:<key>` a line"
-    text = documents.read(path, what="kimi_api_keys_file", limit=_LARGEST_BYTES, fix=fix).text
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"kimi_api_keys_file: {path} cannot be read: {getattr(error, 'strerror', 'no text')}",
+            fix="name a text file with one `name:sha256:<hex>` or `name:<key>` a line",
+        ) from error
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
