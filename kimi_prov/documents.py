@@ -226,8 +226,8 @@ def _parse(text: str) -> Any:  # noqa: ANN401
     return yaml.load(text, Loader=_LOADER)  # noqa: S506
 
 
-def examine_yaml(text: str, most_nodes: int = MOST_NODES) -> type[yaml.Event] | None:
-    """Walk through YAML without building anything; return the kind of its root, None for none.
+def examine_yaml(text: str, most_nodes: int = MOST_NODES) -> yaml.NodeEvent | None:
+    """Walk through YAML without building anything; return its root's event, None for none.
 
     Raises yaml.YAMLError for what is no YAML, is nested too deep, or is too much once its aliases
     are written out: what builds nodes calls itself for each level, in C until the stack ends.
@@ -237,7 +237,7 @@ def examine_yaml(text: str, most_nodes: int = MOST_NODES) -> type[yaml.Event] | 
         if isinstance(event, yaml.CollectionEndEvent):
             walk.close()
         elif isinstance(event, yaml.NodeEvent):
-            walk.root = walk.root or type(event)
+            walk.root = walk.root or event
             walk.node(event)
     return walk.root
 
@@ -255,7 +255,7 @@ class _Walk:
     """Counts the nodes and levels that a text of YAML stands for."""
 
     def __init__(self, most_nodes: int) -> None:
-        self.root: type[yaml.Event] | None = None
+        self.root: yaml.NodeEvent | None = None
         self._most = most_nodes
         self._nodes = 0
         self._open = [_Open(None, 0)]

@@ -43,7 +43,8 @@ def variables(inventory: Path) -> list[Path]:
         file
         for name in _VARIABLES
         for file in sorted((folder / name).rglob("*"))
-        if file.is_file() and not any(map(_HIDDEN.search, file.relative_to(folder).parts))
+        # A pipe too: Ansible would wait for it, so it must be refused.
+        if not file.is_dir() and not any(map(_HIDDEN.search, file.relative_to(folder).parts))
     ]
 
 

@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from kimi_prov import documents
 from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets
 from kimi_prov.contract.errors import HostError
 from kimi_prov.errors import ExitCode, UserError
@@ -94,13 +95,12 @@ def text(document: Mapping[str, Any]) -> str:
 def _headers(token_file: Path | None) -> dict[str, str]:
     if token_file is None:
         return {}
-    try:
-        token = token_file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not text"
-        raise UserError(
-            f"{token_file}: cannot be read: {reason}", fix="name the file that holds the token"
-        ) from None
+    token = documents.read(
+        token_file,
+        what="a token",
+        limit=1 << 20,
+        fix="name the file that holds the token",
+    ).text.strip()
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kimi_prov.console import streams
 from kimi_prov.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ def guarded(run: Callable[[], Any]) -> int:
     """
     from kimi_prov.runner import run_folder  # noqa: PLC0415
 
+    streams.prepare()
     code = _run(run)
     run_folder.conclude(code)
     return code
@@ -41,14 +44,21 @@ def _run(run: Callable[[], Any]) -> int:
         sys.stderr.close()
         return ExitCode.FAILED
     except Exception as error:  # noqa: BLE001 - a bug goes to a file, not to the screen
-        return _bug(error)
+        reason = streams.unwritable(error) if isinstance(error, OSError) else None
+        return _bug(error) if reason is None else _unwritten(reason)
     return int(result) if isinstance(result, int) else ExitCode.OK
 
 
 def _say(message: str, code: ExitCode) -> ExitCode:
     prefix = "" if code is ExitCode.INTERRUPTED else "error: "
-    sys.stderr.write(f"{prefix}{message}\n")
+    with suppress(OSError):  # the exit code says it where standard error takes nothing
+        sys.stderr.write(f"{prefix}{message}\n")
     return code
+
+
+def _unwritten(reason: str) -> ExitCode:
+    fix = "make room there, or name a file with --output"
+    return _say(f"standard output: cannot be written: {reason}\n  fix: {fix}", ExitCode.FAILED)
 
 
 def _bug(error: Exception) -> ExitCode:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kimi_prov import inventory_files
+from kimi_prov import documents, inventory_files
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner.arguments import executable
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 GROUP = "kimi"
+# Of one file: some hundred thousand hosts.
+_LARGEST_BYTES = 64 << 20
+_MOST_NODES = 4_000_000
 _YAML = {".yml", ".yaml", ".json"}
 _TIMEOUT_S = 120
 _READER = re.compile(
@@ -83,7 +86,7 @@ def check_files(path: Path) -> list[Path]:
 
     Returns the files that hosts are read from.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         raise UserError(f"{path}: there is no such inventory", fix=_INIT)
     try:
         sources = inventory_files.sources(path, resources.ansible_config())
@@ -114,33 +117,33 @@ def check_yaml(file: Path, *, variables: bool) -> None:
 
     Files of other kinds are only opened.
     """
+    fix = f"edit {file}"
+    content = documents.read_bytes(
+        file, what="a file of an inventory", limit=_LARGEST_BYTES, fix=f"name one to read: {file}"
+    )
     try:
-        text = file.read_text(encoding="utf-8")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         if file.suffix not in _YAML:
             return
-        raise UserError(f"{file}: this is no text in UTF-8", fix=f"edit {file}") from None
-    except OSError as error:
-        raise UserError(
-            f"{file}: cannot be read: {error.strerror}",
-            fix=f"name a file that you may read: {file}",
-        ) from error
+        raise UserError(f"{file}: this is no text in UTF-8", fix=fix) from None
     if text.startswith("$ANSIBLE_VAULT;") or not (file.suffix in _YAML or variables):
         return
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
+        root = documents.examine_yaml(text, _MOST_NODES)
+    except documents.FAULTS as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{file}:{mark.line + 1}" if mark else str(file)
         problem = getattr(error, "problem", None) or "it cannot be parsed"
         raise UserError(
             f"{place}: this is not valid YAML: {problem}", fix=f"edit line {place}"
         ) from None
-    if node is not None and not isinstance(node, yaml.MappingNode):
+    if root is not None and not isinstance(root, yaml.MappingStartEvent):
+        line = root.start_mark.line + 1 if root.start_mark else 1
         raise UserError(
-            f"{file}:{node.start_mark.line + 1}: expected `name: value` lines, found a "
-            f"{'list' if isinstance(node, yaml.SequenceNode) else 'single value'}",
-            fix=f"edit {file}",
+            f"{file}:{line}: expected `name: value` lines, found a "
+            f"{'list' if isinstance(root, yaml.SequenceStartEvent) else 'single value'}",
+            fix=fix,
         )
 
 
@@ -166,8 +169,11 @@ def vars_file(text: str) -> Path:
             "no secret is on a command line",
             fix="write them into a YAML file:  -e @FILE",
         )
-    path = Path(text[1:]).expanduser()
-    if not path.is_file():
+    try:
+        path = Path(text[1:]).expanduser()
+    except RuntimeError:  # ~ of a user whom nobody knows
+        path = Path(text[1:])
+    if not os.path.lexists(path):
         raise UserError(f"-e {text}: there is no such file", fix="name a YAML or JSON file")
     check_yaml(path, variables=True)
     return path.absolute()

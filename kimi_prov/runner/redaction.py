@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov import documents
+from kimi_prov.errors import UserError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -87,11 +90,10 @@ def from_file(path: Path) -> set[str]:
     """Return each line of a secret file, and what follows a NAME: in it; nothing if unreadable."""
     try:
         path = path.expanduser()
-        if path.stat().st_size > _LARGEST_BYTES:
-            return set()
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except (OSError, RuntimeError):
+        content = documents.read_bytes(path, what="a secret", limit=_LARGEST_BYTES, fix="")
+    except (UserError, RuntimeError):
         return set()
+    lines = content.decode("utf-8", "replace").splitlines()
     found: set[str] = set()
     for line in lines:
         text = line.strip()

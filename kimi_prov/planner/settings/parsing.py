@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from kimi_prov import documents
 from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets
 from kimi_prov.errors import UserError
 from kimi_prov.planner.settings.definitions import BY_NAME, INTERNAL, VARIABLES, Variable
@@ -26,6 +27,7 @@ _SOURCES = "file:///DIRECTORY, http(s)://HOST/PATH or hf://OWNER/NAME@REVISION"
 _URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _LARGEST_COUNT = 100_000_000
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
+_LARGEST_MANIFEST = 16 << 20
 
 
 # What the planner may be left to choose.
@@ -293,6 +295,9 @@ def _path(value: object, place: _Place, base: Path | None) -> Path:
 
 def _file(value: object, place: _Place, base: Path | None) -> str:
     path = _path(value, place, base)
+    if path.exists() and not path.is_file():
+        # Not opened: a pipe without a writer would be waited for.
+        raise place.refuse(value, "a file on the control machine")
     try:
         with path.open("rb"):
             return str(path)
@@ -358,8 +363,8 @@ def _flags(value: object, place: _Place, _base: Path | None) -> dict[str, Any]:
         if not _FLAG.fullmatch(flag):
             raise place.refuse(key, "a flag's name such as max-num-batched-tokens")
         try:
-            found[flag] = json.loads(json.dumps(item))
-        except (TypeError, ValueError):
+            found[flag] = json.loads(json.dumps(item, allow_nan=False))
+        except (TypeError, ValueError, RecursionError):
             raise place.refuse(item, "a text, number, true, false, null, list or mapping") from None
     return found
 
@@ -386,13 +391,13 @@ def _manifest(path: Path) -> dict[str, Any]:
     """Read a manifest of the control machine: files with path, size and SHA-256, every one."""
     expected = 'expected {"files": [{"path": TEXT, "size": BYTES, "sha256": 64 HEX DIGITS}, ...]}'
     fix = "make one with  kimi-prov catalog pin hf://REPOSITORY@REVISION --output FILE"
+    document = documents.read(path, what="a manifest", limit=_LARGEST_MANIFEST, fix=fix).json(fix)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
         rows = [
             {"path": str(r["path"]), "size": int(r["size"]), "sha256": str(r["sha256"]).lower()}
             for r in document["files"]
         ]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}: {expected}", fix=fix) from None
     for number, row in enumerate(rows):
         if not re.fullmatch(r"[0-9a-f]{64}", str(row["sha256"])):

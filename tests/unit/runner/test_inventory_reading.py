@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -235,3 +236,42 @@ def test_no_inventory_file_however_torn_ends_in_a_traceback(content, name):
         assert problem is None or "\n" not in problem.message
         # Where a variable stands is looked up in the same files.
         locate.locator([path])("kimi_model")
+
+
+def test_no_nest_and_no_pipe_reaches_ansible(tmp_path):
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text("kimi: {hosts: {a: {}}}\n")
+    (tmp_path / "group_vars").mkdir()
+    os.mkfifo(tmp_path / "group_vars" / "all.yml")
+    for path in (tmp_path, hosts):
+        assert "group_vars/all.yml: cannot be read: nothing came out of this pipe" in refused(path)
+    (tmp_path / "group_vars" / "all.yml").unlink()
+    (tmp_path / "group_vars" / "all.yml").write_text("a: " + "[" * 200_000)
+    assert "group_vars/all.yml:1: this is not valid YAML: nested deeper" in refused(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert "pipe" in refused(tmp_path / "pipe")
+    assert "device" in refused(Path("/dev/zero"))
+    (tmp_path / "loop").symlink_to("loop")
+    assert "symbolic links" in refused(tmp_path / "loop")
+    assert "no such inventory" in refused(tmp_path / ("n" * 300))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "nest", "long"])
+def test_a_file_of_variables_that_is_none_is_refused(tmp_path, kind):
+    file = tmp_path / ("vars" if kind != "long" else "n" * 300)
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    elif kind == "nest":
+        file.write_text("{a: " * 100_000)
+    with pytest.raises(UserError, match=str(file)):
+        inventory.vars_file(f"@{file}")
+
+
+def test_an_inventory_of_a_hundred_thousand_hosts_is_judged_in_time(tmp_path):
+    rows = "".join(f"    node{n}: {{ansible_host: 192.0.2.1}}\n" for n in range(99_999))
+    (tmp_path / "hosts.yml").write_text("kimi:\n  hosts:\n" + rows)
+    start = time.process_time()
+    inventory.check_files(tmp_path)
+    assert time.process_time() - start < 10, "a hang guard; a second or two where nobody else works"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 import pytest
@@ -243,3 +244,17 @@ def test_no_inventory_however_broken_ends_in_a_traceback(values: dict) -> None:
         return
     assert problem.message
     assert problem.fix
+
+
+def test_a_pipe_is_no_file_and_a_nest_no_manifest(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("kimi_api_keys_file", "kimi_ca_bundle", "kimi_weights_manifest"):
+        assert name in refused({name: str(tmp_path / "pipe")}).message
+    (tmp_path / "nest.json").write_text("[" * 100_000)
+    message = refused({"kimi_weights_manifest": str(tmp_path / "nest.json")}).message
+    assert "nested deeper" in message
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [float("-inf")]])
+def test_a_flag_s_value_is_one_that_json_can_hold(value: object) -> None:
+    assert "kimi_engine_args" in refused({"kimi_engine_args": {"seed": value}}).message
