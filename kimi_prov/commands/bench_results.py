@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.console.output import write_whole
+from kimi_prov.contract import clean_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,5 +44,5 @@ def keep(place: Path, result: dict[str, Any]) -> Path:
     """Keep a result under the time at which it is kept; return its file."""
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = place / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
-    write_whole(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write_whole(path, clean_text.as_json(result, indent=1) + "\n")
     return path

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.console.output import show
+from kimi_prov.contract import clean_text
 from kimi_prov.on_host.probe import collect as target_probe
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.packaging.zipapp import build_zipapp
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def run(output: Output, zipapp: Path | None, *, measure: bool) -> None:
     """Write this machine's facts, or the zipapp that does so elsewhere."""
     if zipapp is not None:
-        sys.stdout.write(f"{bundle(zipapp)}\n")
+        show(f"{clean_text.row(bundle(zipapp))}\n")
         return
     output.check()
     output.write(probe(measure=measure), str)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -30,11 +32,13 @@ def _run(run: Callable[[], Any]) -> int:
     try:
         result = run()
     except UserError as error:
-        return _say(str(error), error.exit_code)
+        return _say(error.message, error.exit_code, error.fix)
     except (click.exceptions.Abort, KeyboardInterrupt):
         return _say("interrupted", ExitCode.INTERRUPTED)
     except click.ClickException as error:
-        error.show(sys.stderr)
+        told = io.StringIO()
+        error.show(told)
+        sys.stderr.write(clean_text.block(told.getvalue()))
         return ExitCode.BAD_INPUT
     except BrokenPipeError:
         # The reader of our output went away; what is left of it is for nobody.
@@ -45,9 +49,11 @@ def _run(run: Callable[[], Any]) -> int:
     return int(result) if isinstance(result, int) else ExitCode.OK
 
 
-def _say(message: str, code: ExitCode) -> ExitCode:
+def _say(message: str, code: ExitCode, fix: str | None = None) -> ExitCode:
+    """Write the message and its fix, clean; what either echoes never passes for the other."""
     prefix = "" if code is ExitCode.INTERRUPTED else "error: "
-    sys.stderr.write(f"{prefix}{message}\n")
+    fixed = f"  fix: {clean_text.entry(fix)}\n" if fix else ""
+    sys.stderr.write(f"{prefix}{clean_text.entry(message)}\n{fixed}")
     return code
 
 
@@ -59,7 +65,8 @@ def _bug(error: Exception) -> ExitCode:
     try:
         path = state_home() / "crash.log"
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.write_text(Masker().mask("".join(traceback.format_exception(error))))
+        told = clean_text.block("".join(traceback.format_exception(error)))
+        path.write_text(Masker().mask(told))
     except OSError:
         return _say(f"unexpected: {summary}", ExitCode.FAILED)
-    return _say(f"unexpected: {summary}\n  fix: report it with {path}", ExitCode.FAILED)
+    return _say(f"unexpected: {summary}", ExitCode.FAILED, f"report it with {path}")

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.lab.shell import tool_environment
 
@@ -140,7 +141,7 @@ def _ansible_inventory(folder: Path) -> dict[str, Any]:
         lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
         raise UserError(
             f"{folder}: Ansible cannot read this inventory: " + " ".join(lines[-6:]),
-            fix=f"ansible-inventory -i {folder} --list",
+            fix=f"ansible-inventory -i {clean_text.word(folder)} --list",
         )
     return cast("dict[str, Any]", json.loads(done.stdout))
 

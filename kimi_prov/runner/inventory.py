@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import re
+import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner.arguments import executable
@@ -188,14 +190,14 @@ def _listed(path: Path) -> Mapping[str, Any]:
     except subprocess.TimeoutExpired:
         raise UserError(
             f"{path}: Ansible had not read this inventory after {_TIMEOUT_S} s",
-            fix=" ".join(command),
+            fix=shlex.join(command),
         ) from None
     except ValueError:
         document = None
     if not isinstance(document, dict):
         raise UserError(
             f"{path}: Ansible cannot read this inventory: {_complaint(done.stderr)}",
-            fix=f"correct it; `ansible-inventory -i {path} --list` tells more",
+            fix=f"correct it; `ansible-inventory -i {clean_text.word(path)} --list` tells more",
         )
     return document
 

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.user_dirs import state_home
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 RESULT = "result.json"
 # The runs of this process, whose command has not ended yet.
 _runs: list[Path] = []
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def conclude(code: int) -> None:
@@ -33,7 +33,7 @@ def conclude(code: int) -> None:
         with suppress(OSError, ValueError):
             found = json.loads(path.read_text(encoding="utf-8"))
             if found.get("exit_code") != code:
-                _write(path, json.dumps({**found, "exit_code": int(code)}, indent=1))
+                _write(path, clean_text.as_json({**found, "exit_code": int(code)}, indent=1))
 
 
 def _write(path: Path, text: str) -> None:
@@ -85,14 +85,13 @@ class RunFolder:
         return self.path / "run.log"
 
     def write(self, text: str) -> None:
-        """Append to the log, masked and without control codes."""
-        clean = _CONTROL.sub("", text.replace("\r\n", "\n"))
-        self._log.write(self._masker.mask(clean).rstrip("\n") + "\n")
+        """Append to the log, masked and clean."""
+        self._log.write(self._masker.mask(clean_text.block(text)).rstrip("\n") + "\n")
 
     def document(self, name: str, content: object) -> None:
         """Write a JSON document beside the log, masked."""
         path = self.path / name
-        _write(path, self._masker.mask(json.dumps(content, indent=1, default=str)))
+        _write(path, self._masker.mask(clean_text.as_json(content, indent=1, default=str)))
 
     def close(self) -> None:
         """Close the log."""
