@@ -203,6 +203,8 @@ def json_documents() -> str:
         "Every document begins with `schema`. Sizes are bytes and rates are per second, unless the",
         "key names another unit. `null` means unknown, never none. The schemas (JSON Schema",
         "2020-12) have every nested key. Within `v1` keys are added, never removed or renamed.",
+        "Characters that would steer a terminal, or that nobody sees, are escaped (`\\u001b`):",
+        "[runs](../guides/runs.md#output).",
     ]
     found = (ROOT / "kimi_prov" / "schemas").glob("*.json")
     for name, file in sorted((_document(file), file) for file in found):

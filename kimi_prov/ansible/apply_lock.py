@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.ansible.remote import RemoteError, failure, target
 from kimi_prov.ansible.send import run_sent
-from kimi_prov.contract import paths
+from kimi_prov.contract import clean_text, paths
 
 if TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
@@ -64,7 +64,8 @@ def refusal(host: str, answer: dict[str, Any]) -> dict[str, Any]:
     return failure(
         f"{host}: another apply is running there and holds the lock: {who} (last seen "
         f"{answer['age_s']} s ago)",
-        f"wait until it ends; if it is gone for good:  ssh {host} rm {paths.APPLY_LOCK}",
+        "wait until it ends; if it is gone for good:  "
+        f"ssh {clean_text.word(host)} rm {paths.APPLY_LOCK}",
         "locked",
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure
 
-from kimi_prov.contract import paths
+from kimi_prov.contract import clean_text, paths
 from kimi_prov.contract.errors import HostError
 
 if TYPE_CHECKING:
@@ -24,13 +24,25 @@ PYTHON = ("/usr/bin/python3", "-I")
 class RemoteError(HostError):
     """The machine's code answered with an error, or did not answer at all."""
 
+    def __init__(self, message: str, fix: str | None = None, *, retryable: bool = False) -> None:
+        super().__init__(
+            clean_text.block(message), clean_text.block(fix) if fix else None, retryable=retryable
+        )
+
 
 def answer_of(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a subcommand's own answer; raises RemoteError where it is an error instead."""
+    """Return a subcommand's own answer, clean; raises RemoteError where it is an error instead.
+
+    What passes here reaches the plan, documents, and what Ansible itself prints of a task.
+    """
     error = HostError.read(value)
     if error is not None:
         raise RemoteError(error.message, error.fix, retryable=error.retryable)
-    return dict(value)
+    try:
+        answer: dict[str, Any] = clean_text.data(value)
+    except RecursionError:
+        raise RemoteError("the machine's answer is nested too deeply") from None
+    return answer
 
 
 def shell(
@@ -85,7 +97,7 @@ def target(
         raise RemoteError(f"there is no {zipapp} on the machine", "run `kimi-prov apply` first")
     try:
         value = json.loads(text.splitlines()[-1]) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         said = "nothing" if secret or not text else text.splitlines()[-1][:300]
@@ -103,8 +115,9 @@ def failure(
 
     The fix of an error goes before `fix`, which is the plugin's own for an error that has none.
     """
-    message = error.message if isinstance(error, HostError) else error
+    message = clean_text.block(error.message if isinstance(error, HostError) else error)
     fix = (error.fix if isinstance(error, HostError) else None) or fix
-    text = f"{message}\n  fix: {fix}" if fix else message
-    shown = {"code": code, "message": message, "fix": fix, "findings": list(findings)}
+    fix = clean_text.block(fix) if fix else None
+    text = f"{clean_text.entry(message)}\n  fix: {clean_text.entry(fix)}" if fix else message
+    shown = {"code": code, "message": message, "fix": fix, "findings": clean_text.data(findings)}
     return {"failed": True, "msg": text, "kimi": shown}

@@ -51,7 +51,7 @@ def run_sent(action: ActionBase, *arguments: str, stdin: object = None) -> dict[
     try:
         # A banner of a login shell may stand before the answer.
         value = json.loads(text[start:]) if start >= 0 else None
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if isinstance(value, dict):
         return answer_of(value)

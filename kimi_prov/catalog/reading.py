@@ -274,15 +274,19 @@ def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
             value,
             Places(place, {key: place.down(str(key)) for key in keys}),
         )
-    if origin is Literal:
-        if value not in arguments:
-            choices = ", ".join(str(a) for a in arguments)
-            raise FaultError(place, f"wanted one of {choices}, found {shown(value)}")
-    elif not _is(value, kind):
-        raise FaultError(place, f"wanted {_PLAIN[kind]}, found {shown(value)}")
-    elif kind in (int, float) and value < 0:
-        raise FaultError(place, f"wanted {_PLAIN[kind]} of at least 0, found {shown(value)}")
+    wanted = _unmet(value, kind, arguments)
+    if wanted is not None:
+        raise FaultError(place, f"wanted {wanted}, found {shown(value)}")
     return value
+
+
+def _unmet(value: Any, kind: Any, choices: tuple[Any, ...]) -> str | None:  # noqa: ANN401
+    """Return what a single value should have been, None where it is that."""
+    if get_origin(kind) is Literal:
+        return None if value in choices else f"one of {', '.join(str(a) for a in choices)}"
+    if not _is(value, kind):
+        return _PLAIN[kind]
+    return f"{_PLAIN[kind]} of at least 0" if kind in (int, float) and value < 0 else None
 
 
 def _typed(value: Any, kind: type[_T], place: Place) -> _T:  # noqa: ANN401

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from kimi_prov.acceptance import suite
 from kimi_prov.commands import playbook_run
 from kimi_prov.console import run_summary
-from kimi_prov.console.output import say
+from kimi_prov.console.output import say, show
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
 from kimi_prov.runner import locks
 from kimi_prov.user_dirs import state_home
@@ -31,7 +31,7 @@ def run(path: Path, options: PlaybookOptions) -> ExitCode:
             finished = playbook_run.run(request, inventory, (descriptor,))
     code = playbook_run.conclude(finished)
     if code is ExitCode.OK:
-        sys.stdout.write(_summary(finished, inventory, options))
+        show(_summary(finished, inventory, options))
     elif code is ExitCode.INTERRUPTED:
         say("what is done is kept; the same command goes on from there")
     return code
@@ -41,7 +41,8 @@ def _summary(finished: FinishedRun, inventory: Inventory, options: PlaybookOptio
     outcome = finished.outcome
     blocks = [run_summary.counts(outcome) + (" (check mode)" if options.check else "")]
     if options.check:
-        blocks += [f"  {host}: {phase}: {task}" for host, phase, task in outcome.changes]
+        changes = (f"  {host}: {phase}: {task}" for host, phase, task in outcome.changes)
+        blocks += map(clean_text.row, changes)
     else:
         blocks.append("served:")
         for host, plan in sorted(outcome.plans.items()):
@@ -49,5 +50,5 @@ def _summary(finished: FinishedRun, inventory: Inventory, options: PlaybookOptio
             blocks.append(run_summary.served(plan, host, inventory.address(host), notes))
     blocks += ["where the time went:", run_summary.times(outcome)]
     if not options.check:
-        blocks.append(f"the API key, once:  kimi-prov key {inventory.path}")
+        blocks.append(f"the API key, once:  kimi-prov key {clean_text.word(inventory.path)}")
     return "\n".join([*blocks, f"log: {finished.log}"]) + "\n"

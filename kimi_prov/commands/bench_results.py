@@ -11,6 +11,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import clean_text
 from kimi_prov.user_dirs import make_private, write_private
 
 if TYPE_CHECKING:
@@ -43,5 +44,5 @@ def keep(place: Path, result: dict[str, Any]) -> Path:
     """Keep a result under the time at which it is kept; return its file."""
     make_private(place)
     path = place / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
-    write_private(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write_private(path, clean_text.as_json(result, indent=1) + "\n")
     return path

@@ -11,6 +11,8 @@ import click
 from kimi_prov.commands import playbook_run
 from kimi_prov.commands.playbook_run import PlaybookOptions
 from kimi_prov.console import run_summary
+from kimi_prov.console.output import show
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.runner import locks
 from kimi_prov.user_dirs import state_home
@@ -37,12 +39,13 @@ def run(path: Path, limit: str | None, *, confirmed: bool, purge: bool) -> ExitC
     if code is ExitCode.OK:
         documents = sorted(finished.outcome.documents.items())
         kept = [f"{host} keeps {', '.join(row['kept'])}" for host, row in documents if row["kept"]]
-        sys.stdout.write("\n".join([run_summary.counts(finished.outcome), *kept]) + "\n")
+        lines = [run_summary.counts(finished.outcome), *map(clean_text.row, kept)]
+        show("\n".join(lines) + "\n")
     return code
 
 
 def _confirm(path: Path, inventory: Inventory, limit: str | None, *, purge: bool) -> None:
-    hosts = limit or ", ".join(inventory.hosts)
+    hosts = clean_text.line(limit or ", ".join(inventory.hosts))
     if not sys.stdin.isatty():
         words = ["kimi-prov", "destroy", str(path), *(["--limit", limit] if limit else [])]
         words += ["--purge-weights"] if purge else []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from typing import TYPE_CHECKING
 
-from kimi_prov.console.output import say
+from kimi_prov.console.output import say, show
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 
@@ -19,9 +19,9 @@ _GENERATED = "lab.yml"
 def run(directory: Path, profile: str) -> None:
     """Write the inventory, print its files, and name the command that comes next."""
     for file in write(directory, profile):
-        sys.stdout.write(f"{file}\n")
+        show(f"{clean_text.row(file)}\n")
     first = "lab up" if profile.startswith("lab") else "plan"
-    say(f"next: edit what it says, then  kimi-prov {first} {directory}")
+    say(f"next: edit what it says, then  kimi-prov {first} {clean_text.word(directory)}")
 
 
 def profiles() -> list[str]:

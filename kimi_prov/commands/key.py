@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from kimi_prov.commands import playbook_run
 from kimi_prov.commands.playbook_run import PlaybookOptions
-from kimi_prov.console.output import say
+from kimi_prov.console.output import say, show
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -25,10 +25,11 @@ def run(path: Path, limit: str | None, *, rotate: bool) -> ExitCode:
     rows = [json.loads(line) for line in finished.key_lines]
     for row in rows:
         if row.get("key"):
-            sys.stdout.write(f"{row['host']} {row['key']}\n")
+            # One line for each machine: none of them speaks for another.
+            show(clean_text.row(f"{row['host']} {row['key']}") + "\n")
         else:
-            say(f"{row['host']}: {row.get('detail') or 'there is no key to show'}")
-    sys.stdout.flush()
+            detail = row.get("detail") or "there is no key to show"
+            say(clean_text.row(f"{row['host']}: {detail}"))
     if any(row.get("key") for row in rows):
         say("keep it now: it is not shown again")
     missing = not all(row.get("key") for row in rows)

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NoReturn
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import files, generated, images, inventory, keys, network, nspawn, orphans, qemu
 from kimi_prov.lab import settings as control
@@ -124,7 +125,8 @@ def ssh_command(path: Path, host_name: str, command: Sequence[str] = ()) -> list
     machine = Machine.existing(lab, host_name)
     if machine.status != "up":
         raise UserError(
-            f"lab host {host_name} is {machine.status}", fix=f"kimi-prov lab up {lab.inventory}"
+            f"lab host {host_name} is {machine.status}",
+            fix=f"kimi-prov lab up {clean_text.word(lab.inventory)}",
         )
     return machine.ssh(command)
 
@@ -194,7 +196,7 @@ def _choose_kinds(lab: Lab, state: LabState, report: Say) -> dict[str, Kind]:
         if was is not None and was != kind:
             raise UserError(
                 f"lab host {name} exists as {was}, and is now wanted as {kind}",
-                fix=f"kimi-prov lab down {lab.inventory}",
+                fix=f"kimi-prov lab down {clean_text.word(lab.inventory)}",
             )
     return kinds
 

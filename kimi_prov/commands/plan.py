@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.commands import playbook_run
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
 from kimi_prov.report import plan_text
 
@@ -34,6 +35,5 @@ def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
 
 
 def _text(plans: Mapping[str, Mapping[str, Any]]) -> str:
-    return "\n".join(
-        f"{host}\n{'=' * len(host)}\n{plan_text.plan(found)}" for host, found in plans.items()
-    )
+    named = [(clean_text.row(host), found) for host, found in plans.items()]
+    return "\n".join(f"{host}\n{'=' * len(host)}\n{plan_text.plan(found)}" for host, found in named)

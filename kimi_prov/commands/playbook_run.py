@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.console import run_summary, screens
 from kimi_prov.console.output import say
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner import inventory as inventories
@@ -88,7 +89,7 @@ def conclude(finished: FinishedRun, *also: ExitCode) -> ExitCode:
     code = finished.outcome.exit_code(*also)
     failures = finished.outcome.failures
     for warning in dict.fromkeys(finished.outcome.warnings):
-        say(f"warning: {warning}")
+        say(clean_text.row(f"warning: {warning}"))
     if found := run_summary.findings(finished.outcome.findings):
         say(found)
     if failures:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.console.output import check_file
+from kimi_prov.console.output import check_file, show
+from kimi_prov.contract import clean_text
 from kimi_prov.on_host.probe import collect as target_probe
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.packaging.zipapp import build_zipapp
@@ -20,7 +20,7 @@ def run(output: Output, zipapp: Path | None, *, measure: bool) -> None:
     """Write this machine's facts, or the zipapp that does so elsewhere."""
     if zipapp is not None:
         check_file("--bundle", zipapp)
-        sys.stdout.write(f"{bundle(zipapp)}\n")
+        show(f"{clean_text.row(bundle(zipapp))}\n")
         return
     output.check()
     output.write(probe(measure=measure), str)

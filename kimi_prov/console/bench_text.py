@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.console.host_lines import entry, head, stand_ins
+from kimi_prov.contract import clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +53,7 @@ def _measured(host: Mapping[str, Any]) -> list[str]:
     lines += [*entry("memory", text), *entry("one MoE layer", _layer(layer))]
     lines += entry("request", f"{serve['input_tokens']} tokens, for {serve['output_tokens']}")
     lines += ["", _TABLE.format(*_HEAD)]
-    lines += [_TABLE.format(*_level(level)) for level in serve["levels"]]
+    lines += [clean_text.row(_TABLE.format(*_level(level))) for level in serve["levels"]]
     return [*lines, ""]
 
 

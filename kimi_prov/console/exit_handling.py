@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.console import streams
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -33,11 +35,13 @@ def _run(run: Callable[[], Any]) -> int:
     try:
         result = run()
     except UserError as error:
-        return _say(str(error), error.exit_code)
+        return _say(error.message, error.exit_code, error.fix)
     except (click.exceptions.Abort, KeyboardInterrupt):
         return _say("interrupted", ExitCode.INTERRUPTED)
     except click.ClickException as error:
-        error.show(sys.stderr)
+        told = io.StringIO()
+        error.show(told)
+        sys.stderr.write(clean_text.block(told.getvalue()))
         return ExitCode.BAD_INPUT
     except BrokenPipeError:
         # The reader of our output went away; what is left of it is for nobody.
@@ -49,16 +53,18 @@ def _run(run: Callable[[], Any]) -> int:
     return int(result) if isinstance(result, int) else ExitCode.OK
 
 
-def _say(message: str, code: ExitCode) -> ExitCode:
+def _say(message: str, code: ExitCode, fix: str | None = None) -> ExitCode:
+    """Write the message and its fix, clean; what either echoes never passes for the other."""
     prefix = "" if code is ExitCode.INTERRUPTED else "error: "
+    fixed = f"  fix: {clean_text.entry(fix)}\n" if fix else ""
     with suppress(OSError):  # the exit code says it where standard error takes nothing
-        sys.stderr.write(f"{prefix}{message}\n")
+        sys.stderr.write(f"{prefix}{clean_text.entry(message)}\n{fixed}")
     return code
 
 
 def _unwritten(reason: str) -> ExitCode:
     fix = "make room there, or name a file with --output"
-    return _say(f"standard output: cannot be written: {reason}\n  fix: {fix}", ExitCode.FAILED)
+    return _say(f"standard output: cannot be written: {reason}", ExitCode.FAILED, fix)
 
 
 def _bug(error: Exception) -> ExitCode:
@@ -69,7 +75,8 @@ def _bug(error: Exception) -> ExitCode:
     try:
         path = state_home() / "crash.log"
         make_private(path.parent)
-        write_private(path, Masker().mask("".join(traceback.format_exception(error))))
+        told = clean_text.block("".join(traceback.format_exception(error)))
+        write_private(path, Masker().mask(told))
     except OSError:
         return _say(f"unexpected: {summary}", ExitCode.FAILED)
-    return _say(f"unexpected: {summary}\n  fix: report it with {path}", ExitCode.FAILED)
+    return _say(f"unexpected: {summary}", ExitCode.FAILED, f"report it with {path}")

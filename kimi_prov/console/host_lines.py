@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import clean_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -14,13 +16,14 @@ LABEL = 22
 
 def head(name: str, text: str) -> list[str]:
     """Write a host's name and a line of text, underlined."""
-    return [f"{name}  {text}".rstrip(), "-" * WIDTH]
+    return [f"{clean_text.line(name)}  {clean_text.line(text)}".rstrip(), "-" * WIDTH]
 
 
 def entry(label: str, text: str) -> list[str]:
     """Wrap one labelled entry; further lines stand under the first."""
-    wrapped = textwrap.wrap(text, WIDTH - LABEL, break_on_hyphens=False) or [""]
-    first, *rest = wrapped
+    text = clean_text.line(text)
+    first, *rest = textwrap.wrap(text, WIDTH - LABEL, break_on_hyphens=False) or [""]
+    label = clean_text.row(label)
     return [f"{label:<{LABEL - 1}} {first}".rstrip(), *(" " * LABEL + line for line in rest)]
 
 

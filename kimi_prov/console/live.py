@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kimi_prov.console.phases import Phase, Tracker
+from kimi_prov.contract import clean_text
 from kimi_prov.contract.durations import duration
 from kimi_prov.runner import progress
 from kimi_prov.runner.events import Diff
@@ -42,7 +43,7 @@ class LiveScreen:
 
     def start(self, title: str) -> None:
         """Open the live region."""
-        self._console.print(Text(title, style="bold"), overflow="ellipsis", no_wrap=True)
+        self._console.print(_text(title, "bold"), overflow="ellipsis", no_wrap=True)
         self._hide_control_c()
         self._live = Live(
             console=self._console,
@@ -72,8 +73,8 @@ class LiveScreen:
             self._live.update(self._region(), refresh=True)
 
     def say(self, line: str) -> None:
-        """Print a line above the region."""
-        self._console.print(Text(line))
+        """Print a message above the region."""
+        self._console.print(Text(clean_text.block(line)))
 
     def stop(self) -> None:
         """Close the region, and print what was still open."""
@@ -100,8 +101,8 @@ class LiveScreen:
     def _print_end(self, host: str, phase: Phase) -> None:
         mark, style = _MARKS[phase.verdict]
         line = Text(f"{mark} ", style=style)
-        line.append(f"{host:<{min(self._width, 24)}}  ", style="default")
-        line.append(f"{phase.name:<12} ", style="default")
+        line.append(f"{clean_text.line(host):<{min(self._width, 24)}}  ", style="default")
+        line.append(f"{clean_text.line(phase.name):<12} ", style="default")
         line.append(f"{duration(phase.seconds):>8}", style="default")
         if phase.verdict == "stopped":
             line.append("  stopped", style="yellow")
@@ -134,9 +135,9 @@ class LiveScreen:
         grid.add_column(no_wrap=True, justify="right")
         grid.add_row(
             Text(frame, style="cyan"),
-            host,
-            Text(phase.name, style="cyan"),
-            Text(now),
+            _text(host),
+            _text(phase.name, "cyan"),
+            _text(now),
             Text(duration(phase.seconds), style="dim"),
         )
         if update is None or not update.total_bytes:
@@ -153,5 +154,10 @@ class LiveScreen:
             completed=float(update.done_bytes or 0),
             width=_BAR,
         )
-        grid.add_row("", bar, Text(f"{update.phase}: {progress.amounts(update)}"))
+        grid.add_row("", bar, _text(f"{update.phase}: {progress.amounts(update)}"))
         return grid
+
+
+def _text(said: str, style: str = "") -> Text:
+    """Return clean text as it stands; rich takes out neither escapes nor its own marks."""
+    return Text(clean_text.line(said), style=style)

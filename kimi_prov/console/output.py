@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import sys
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,16 +36,16 @@ class Output:
             raise _no_file("--output", self.file, "no file can be written there")
 
     def write(self, document: object, text: Callable[[], str]) -> None:
-        """Write the document as JSON, or what `text` makes of it."""
-        if self.format == "json":
-            content = json.dumps(document, indent=2, ensure_ascii=False)
-        else:
-            content = text()
-        # Half of a character, as JSON can name it, cannot be written at all.
-        content = content.rstrip("\n").encode("utf-8", "replace").decode() + "\n"
+        """Write the document as JSON, or what `text` makes of it; nothing in it steers a terminal.
+
+        A character that must not be shown is escaped in JSON, so that the value stays, and written
+        out in text.
+        """
+        json = self.format == "json"
+        content = clean_text.as_json(document) if json else clean_text.block(text())
+        content = content.rstrip("\n") + "\n"
         if self.file is None:
-            sys.stdout.write(content)
-            sys.stdout.flush()
+            show(content)
             return
         self.check()
         write_whole(self.file, content)
@@ -96,6 +96,12 @@ def write_whole(path: Path, content: str) -> None:
 
 
 def say(line: str) -> None:
-    """Write one message to standard error: standard output is the report's."""
-    sys.stderr.write(f"{line}\n")
+    """Write one message to standard error, clean: standard output is the report's."""
+    sys.stderr.write(f"{clean_text.block(line)}\n")
     sys.stderr.flush()
+
+
+def show(text: str) -> None:
+    """Write what a command was asked for to standard output, clean."""
+    sys.stdout.write(clean_text.block(text))
+    sys.stdout.flush()

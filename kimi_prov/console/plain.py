@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kimi_prov.console.phases import Tracker, phase_line
+from kimi_prov.contract import clean_text
 from kimi_prov.contract.durations import duration
 from kimi_prov.runner import progress
 from kimi_prov.runner.events import Diff, TaskStarted
@@ -58,8 +59,8 @@ class PlainScreen:
                 self._line(host, f"{host:<{self._width}}  {phase.name:<12} {phase.task} ({took})")
 
     def say(self, line: str) -> None:
-        """Write one line."""
-        self._stream.write(f"{line}\n")
+        """Write a message, clean."""
+        self._stream.write(f"{clean_text.block(line)}\n")
         self._stream.flush()
 
     def stop(self) -> None:
@@ -69,4 +70,4 @@ class PlainScreen:
 
     def _line(self, host: str, text: str) -> None:
         self._last_line[host] = time.monotonic()
-        self.say(text)
+        self.say(clean_text.row(text))

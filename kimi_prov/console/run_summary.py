@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import clean_text
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
 from kimi_prov.errors import ExitCode
@@ -43,21 +44,21 @@ def _failure(failure: Failure) -> str:
     kind = _KIND.get(failure.exit_code, "failed")
     where = f"{failure.phase}: {failure.task}" if failure.task else failure.phase
     head = f"{kind}: " + ", ".join(part for part in (failure.host, where) if part)
-    lines = [head.rstrip(" ,:")]
+    lines = [clean_text.line(head).rstrip(" ,:")]
     rows = [row for row in failure.findings if row.get("severity") == _BLOCKER]
     if rows:
-        lines += [line for row in rows for line in _finding(row)]
+        lines += [clean_text.row(line) for row in rows for line in _finding(row)]
     else:
-        lines.append(f"  why: {failure.cause}")
+        lines.append(f"  why: {clean_text.line(failure.cause)}")
         if failure.fix != LOG:
-            lines.append(f"  fix: {failure.fix}")
+            lines.append(f"  fix: {clean_text.row(failure.fix)}")
     return "\n".join(lines)
 
 
 def findings(found: Sequence[HostFinding]) -> str:
     """Write what plugins found while the run went on, by host; what is as it should be is not."""
     return "\n".join(
-        line
+        clean_text.row(line)
         for row in found
         if row.finding.get("severity") != "pass"
         for line in (f"{row.finding.get('severity')}: {row.host}", *_finding(row.finding))
@@ -80,7 +81,7 @@ def times(outcome: Outcome) -> str:
     by_host = {host: [p for p in outcome.phases.values() if p.host == host] for host in hosts}
     lines: list[str] = []
     for host in hosts:
-        lines.append(f"  {host}")
+        lines.append(f"  {clean_text.row(host)}")
         spent = [phase for phase in by_host[host] if phase.seconds >= 0.05]
         lines += [_time(phase, outcome.wall_seconds) for phase in spent]
         rest = outcome.wall_seconds - sum(phase.seconds for phase in spent)
@@ -94,7 +95,7 @@ def _time(phase: PhaseTime, wall: float) -> str:
     bar = "#" * (round(phase.seconds * 30 / wall) if wall else 0)
     changed = f" ({phase.changed} changed)" if phase.changed else ""
     took = duration(phase.seconds)
-    return f"    {phase.phase:<24} {took:>8} {bar}{changed}".rstrip()
+    return f"    {clean_text.row(phase.phase):<24} {took:>8} {bar}{changed}".rstrip()
 
 
 def endpoint(plan: Mapping[str, Any], address: str) -> str:
@@ -117,12 +118,12 @@ def served(plan: Mapping[str, Any], host: str, address: str, stand_ins: Sequence
         textwrap.fill(f"note      {text}", 80, initial_indent=" " * 4, subsequent_indent=" " * 14)
         for text in stand_ins
     ]
-    return "\n".join(lines + notes)
+    return "\n".join([*map(clean_text.row, lines), *notes])
 
 
 def counts(outcome: Outcome) -> str:
     """Write how many tasks changed something, by host."""
     hosts = sorted(outcome.stats.ok) if outcome.stats else []
     total = sum(outcome.changed.get(host, 0) for host in hosts)
-    each = ", ".join(f"{host} {outcome.changed.get(host, 0)}" for host in hosts)
+    each = ", ".join(f"{clean_text.row(host)} {outcome.changed.get(host, 0)}" for host in hosts)
     return f"changed={total}" + (f" ({each})" if len(hosts) > 1 else "")

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import nvidia_smi
 from kimi_prov.lab.shell import tool_environment
@@ -129,6 +130,7 @@ def _copy(source: Path, dest: str, ssh: list[str], host_name: str) -> None:
         raise UserError(
             f"lab host {host_name}: copying {source} to {dest} failed: "
             f"{done.stderr.decode(errors='replace').strip()}",
-            fix=f"see whether the host has room: kimi-prov lab ssh INVENTORY {host_name} df -h",
+            fix="see whether the host has room:  kimi-prov lab ssh INVENTORY "
+            f"{clean_text.word(host_name)} df -h",
             exit_code=ExitCode.FAILED,
         )

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import files, inventory, keys, nspawn, qemu, seed
 from kimi_prov.lab.settings import control_resolvers
@@ -160,7 +161,8 @@ class Machine:
         raise UserError(
             f"lab host {self.host.name} does not answer at {self.address}:{self.port}; "
             f"its console ends with: {self.state.console_tail()}",
-            fix=f"read {self.state.console}, then `kimi-prov lab down {self.lab.inventory}`",
+            fix=f"read {self.state.console}, then  kimi-prov lab down "
+            f"{clean_text.word(self.lab.inventory)}",
             exit_code=ExitCode.FAILED,
         )
 

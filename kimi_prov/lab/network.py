@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab.inventory import address6
 from kimi_prov.lab.shell import run, which
@@ -116,7 +117,7 @@ def set_link(lab: Lab, host: LabHost, *, up: bool) -> None:
     if not Path(f"/sys/class/net/{name}").exists():
         raise UserError(
             f"lab host {host.name} has no cable: it is not up as an nspawn host",
-            fix=f"kimi-prov lab up {lab.inventory}",
+            fix=f"kimi-prov lab up {clean_text.word(lab.inventory)}",
         )
     _ip_batch([f"link set {name} {'up' if up else 'down'}"])
 

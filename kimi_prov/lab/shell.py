@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ Say = Callable[[str], None]
 
 def say(line: str) -> None:
     """Write one line of progress to standard error."""
-    sys.stderr.write(f"lab: {line}\n")
+    sys.stderr.write(f"lab: {clean_text.row(line)}\n")
     sys.stderr.flush()
 
 

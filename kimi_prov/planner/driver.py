@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -321,7 +322,7 @@ def _check_packages(machine: _Machine, findings: Findings) -> None:
             "driver.held",
             observed=", ".join(f"{name} {packages[name]}" for name in foreign),
             required=f"packages of {machine.version}",
-            fix=f"if they may change: apt-mark unhold {' '.join(foreign)}",
+            fix=f"if they may change: apt-mark unhold {shlex.join(foreign)}",
         )
     probed = (facts.get("origin") or {}).get("kind") == "probe"
     if machine.loaded and not packages and probed:

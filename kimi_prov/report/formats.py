@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from kimi_prov.contract import clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 UNKNOWN = "unknown"
-# Quotes and facts come from strangers: nothing of them may steer a terminal.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,10 @@ class Span:
 
 
 def clean(value: object) -> str:
-    """Give text without control characters, on one line."""
+    """Give text from a stranger's quote or facts clean and on one line, a list with commas."""
     if isinstance(value, (list, tuple)):
         value = ", ".join(str(item) for item in value)
-    return " ".join(_CONTROL.sub(" ", str(value)).split())
+    return clean_text.line(value)
 
 
 def sentence(value: object) -> str:

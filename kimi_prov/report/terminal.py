@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import clean_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -27,7 +29,7 @@ def findings(rows: Iterable[Mapping[str, Any]]) -> str:
 def wrap(text: str, first: str = "", rest: str = "") -> list[str]:
     """Break a line at 80 columns; words are never cut."""
     return textwrap.wrap(
-        text,
+        clean_text.row(text),
         _WIDTH,
         initial_indent=first,
         subsequent_indent=rest,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -42,19 +43,21 @@ class _Reason:
     pattern: re.Pattern[str]
     cause: str
     fix: str
+    command: str = ""
 
 
-def _reason(pattern: str, cause: str, fix: str) -> _Reason:
-    return _Reason(re.compile(pattern, re.IGNORECASE), cause, fix)
+def _reason(pattern: str, cause: str, fix: str, command: str = "") -> _Reason:
+    return _Reason(re.compile(pattern, re.IGNORECASE), cause, fix, command)
 
 
-# {host}, {address} and what the pattern's groups caught may stand in the sentences.
+# {host} and {address} may stand in the sentences. A command, which goes on where the fix ends, is
+# there to be pasted: its {address} is the inventory's own, quoted, and never one out of a message.
 _CONNECTION = (
     _reason(
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed",
         "the SSH host key of {address} is unknown here or is not the one known before",
-        "if the machine is the right one:  ssh-keygen -R {address}; ssh-keyscan {address} "
-        ">> ~/.ssh/known_hosts",
+        "if the machine is the right one, correct ~/.ssh/known_hosts",
+        ":  ssh-keygen -R {address}; ssh-keyscan {address} >> ~/.ssh/known_hosts",
     ),
     _reason(
         r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
@@ -64,8 +67,8 @@ _CONNECTION = (
     _reason(
         r"Permission denied|Authentication failed|Too many authentication failures",
         "{address} refused the SSH login: wrong user or key",
-        "set ansible_user and ansible_ssh_private_key_file of {host} in the inventory, or "
-        "ssh-copy-id USER@{address}",
+        "set ansible_user and ansible_ssh_private_key_file of {host} in the inventory",
+        ", or  ssh-copy-id USER@{address}",
     ),
     _reason(
         r"Could not resolve hostname",
@@ -94,11 +97,12 @@ _CONNECTION = (
     ),
 )
 # Where ssh itself says that it went: extra variables may have sent it elsewhere than the inventory.
+_PLACE = r"([\w.:%-]{1,255})"
 _PLACES = (
-    re.compile(r"connect to host (\S+) port"),
-    re.compile(r"Could not resolve hostname (\S+?):"),
-    re.compile(r"\S+@([^\s:]+): Permission denied"),
-    re.compile(r"Connection (?:closed|reset) by (\S+) port"),
+    re.compile(rf"connect to host {_PLACE} port", re.ASCII),
+    re.compile(rf"Could not resolve hostname {_PLACE}:", re.ASCII),
+    re.compile(rf"\S+@{_PLACE}: Permission denied", re.ASCII),
+    re.compile(rf"Connection (?:closed|reset) by {_PLACE} port", re.ASCII),
 )
 # The machine was reached, but the inventory's user may not manage it.
 _SUDO = (
@@ -147,12 +151,11 @@ _GENERAL = (
 def of_unreachable(finished: TaskFinished, address: str) -> Failure:
     """Explain why a host could not be reached; `address` is where the inventory says it is."""
     text = _text(finished.result)
-    address = next((m[1] for m in (place.search(text) for place in _PLACES) if m), address)
-    found = _match(_CONNECTION + _SUDO + _PYTHON, text, finished.host, address)
-    cause, fix = found or (
-        f"{address} cannot be reached: {_first(text)}",
-        f"try  ssh {address}  by hand",
-    )
+    went = next((m[1] for m in (place.search(text) for place in _PLACES) if m), address)
+    known = went == address
+    found = _match(_CONNECTION + _SUDO + _PYTHON, text, finished.host, went, known=known)
+    by_hand = f"ssh {clean_text.word(address)}" if known else "ssh"
+    cause, fix = found or (f"{went} cannot be reached: {_first(text)}", f"try  {by_hand}  by hand")
     return Failure(finished.host, finished.phase, finished.task, cause, fix, ExitCode.UNREACHABLE)
 
 
@@ -182,12 +185,17 @@ def of_failed(finished: TaskFinished, address: str) -> Failure:
 
 
 def _match(
-    reasons: tuple[_Reason, ...], text: str, host: str, address: str
+    reasons: tuple[_Reason, ...], text: str, host: str, address: str, *, known: bool = True
 ) -> tuple[str, str] | None:
+    """Return cause and fix of the first reason that fits, the command where the address is known.
+
+    `known`: it is the inventory's own.
+    """
     for reason in reasons:
         if reason.pattern.search(text):
             named = {"host": host, "address": address}
-            return reason.cause.format(**named), reason.fix.format(**named)
+            command = reason.command.format(address=clean_text.word(address)) if known else ""
+            return reason.cause.format(**named), reason.fix.format(**named) + command
     return None
 
 

@@ -209,7 +209,7 @@ def _listed(path: Path, sources: Sequence[Path]) -> Mapping[str, Any]:
     except subprocess.TimeoutExpired:
         raise UserError(
             f"{path}: Ansible had not read this inventory after {_TIMEOUT_S} s",
-            fix=" ".join(command),
+            fix=shlex.join(command),
         ) from None
     except ValueError:
         document = None

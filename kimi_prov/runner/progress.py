@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kimi_prov.contract import clean_text
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
 from kimi_prov.runner.arguments import PROGRESS
@@ -63,7 +64,7 @@ def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
     then, before = _last.get(key, (float("-inf"), ""))
     if time.monotonic() - then >= INTERVAL_S and text != before:
         _last[key] = (time.monotonic(), text)
-        display.display(text)
+        display.display(clean_text.row(text))
 
 
 class ProgressReader:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,7 +48,9 @@ class Masker:
     def add(self, values: Iterable[str]) -> None:
         """Remember further values; those too short to differ from ordinary words are not taken."""
         fresh = {value.strip() for value in values} - self._values
-        self._values |= {value for value in fresh if len(value) >= _SHORTEST}
+        for value in fresh:
+            if len(value) >= _SHORTEST:
+                self._values |= {value, *_written(value)}
         longest = sorted(self._values, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, longest))) if longest else None
 
@@ -57,6 +61,16 @@ class Masker:
         for pattern, instead in _PATTERNS:
             text = pattern.sub(instead, text)
         return text
+
+
+def _written(secret: str) -> set[str]:
+    """Return the forms that a secret takes in a log, in our JSON and in Ansible's."""
+    return {
+        clean_text.block(secret),
+        clean_text.as_json(secret)[1:-1],
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+    }
 
 
 def from_variables(variables: Mapping[str, Any], base: Path) -> set[str]:

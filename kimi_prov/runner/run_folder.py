@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.user_dirs import make_private, state_home, write_private
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 RESULT = "result.json"
 # The runs of this process, whose command has not ended yet.
 _runs: list[Path] = []
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def conclude(code: int) -> None:
@@ -34,7 +34,7 @@ def conclude(code: int) -> None:
             found = json.loads(path.read_text(encoding="utf-8"))
             if found.get("exit_code") != code:
                 found["exit_code"] = int(code)
-                write_private(path, json.dumps(found, indent=1) + "\n")
+                write_private(path, clean_text.as_json(found, indent=1) + "\n")
 
 
 class RunFolder:
@@ -82,13 +82,12 @@ class RunFolder:
         return self.path / "run.log"
 
     def write(self, text: str) -> None:
-        """Append to the log, masked and without control codes."""
-        clean = _CONTROL.sub("", text.replace("\r\n", "\n"))
-        self._log.write(self._masker.mask(clean).rstrip("\n") + "\n")
+        """Append to the log, masked and clean."""
+        self._log.write(self._masker.mask(clean_text.block(text)).rstrip("\n") + "\n")
 
     def document(self, name: str, content: object) -> None:
         """Write a JSON document beside the log, masked."""
-        text = self._masker.mask(json.dumps(content, indent=1, default=str))
+        text = self._masker.mask(clean_text.as_json(content, indent=1, default=str))
         write_private(self.path / name, text + "\n")
 
     def close(self) -> None:

@@ -296,7 +296,7 @@ def leaks(text: str) -> set[str]:
     }
 
 
-def faults(ended: Ended, *, uncleaned: tuple[str, ...] = ()) -> list[str]:
+def faults(ended: Ended) -> list[str]:
     """What is wrong with how it ended."""
     found = list(ended.faults)
     if ended.code not in CODES:
@@ -308,7 +308,7 @@ def faults(ended: Ended, *, uncleaned: tuple[str, ...] = ()) -> list[str]:
     form = ended.words[ended.words.index("--format") + 1] if "--format" in ended.words else "text"
     found += _of_streams(ended, form)
     for door, text in (("stderr", ended.err), (form, ended.out)):
-        if door not in uncleaned and leaks(text):
+        if leaks(text):
             found.append(f"{door} leaks {sorted(map(ascii, leaks(text)))}")
     return found
 

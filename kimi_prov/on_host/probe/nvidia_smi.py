@@ -6,10 +6,9 @@ import re
 from typing import Any, Dict, List, Optional
 from xml.etree import ElementTree as Xml
 
+from kimi_prov.contract import clean_text
 from kimi_prov.contract.numbers import decimal, leading, whole
 
-# `nvidia-smi topo` underlines its head even into a pipe.
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU = re.compile(r"GPU(\d+)")
 _NV = re.compile(r"NV([0-9]{1,4})")
 _LINK = re.compile(r"Link \d+:\s*([\d.]+) GB/s")
@@ -126,7 +125,8 @@ def capability(text: Optional[str]) -> Optional[str]:
 
 def topology(text: Optional[str]) -> Optional[Dict[str, Any]]:
     """Read `nvidia-smi topo -m`: how each two GPUs are joined, and each one's CPUs and node."""
-    lines = [line for line in _ESCAPES.sub("", text or "").splitlines() if line.strip()]
+    # `nvidia-smi topo` underlines its head even into a pipe.
+    lines = [line for line in clean_text.block(text or "").splitlines() if line.strip()]
     head = next((line for line in lines if _GPU.match(line.strip())), None)
     if head is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.process import run
 
@@ -18,7 +19,6 @@ SHOWN = (
 )  # fmt: skip
 # Starting and stopping; a model that loads is not waited for here.
 CHANGE_TIMEOUT_S = 120.0
-ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 # The line that names the cause, as Python, systemd and the kernel write it.
 CAUSE = re.compile(
     r"(?:^|[\s:(])(?:[A-Za-z_.]*Error|[A-Za-z_.]*Exception|FATAL|CRITICAL|Killed|Cannot|cannot|"
@@ -112,7 +112,7 @@ def journal(unit: str, lines: int = 60) -> list[str]:
     done = run("journalctl", "--no-pager", "--output=cat", f"--lines={lines}", "--unit=" + unit)
     if done.returncode != 0:
         return []
-    clean = (ESCAPES.sub("", line).strip() for line in done.stdout.splitlines())
+    clean = (line.strip() for line in clean_text.block(done.stdout).splitlines())
     return [line for line in clean if line and not line.startswith("-- ")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract import clean_text
 from kimi_prov.planner.driver import branch, imex
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
@@ -71,7 +72,7 @@ def _imex(context: PlanContext) -> Iterator[RuleResult]:
         observed=f"{name} {version}, driver {driver}",
         required="the same version; a memory export between nodes fails otherwise",
         fix=f"apt-get install nvidia-imex-{branch(driver)} in the version {driver}, or, where no "
-        f"other node shares this one's GPU memory, apt-get remove {name}",
+        f"other node shares this one's GPU memory, apt-get remove {clean_text.word(name)}",
     )
 
 

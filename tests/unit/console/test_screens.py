@@ -142,3 +142,27 @@ def test_without_a_terminal_the_plain_screen_is_taken(monkeypatch):
     assert isinstance(screens.choose(Terminal()), PlainScreen)
     monkeypatch.setenv("TERM", "xterm")
     assert isinstance(screens.choose(Terminal()), LiveScreen)
+
+
+@pytest.mark.parametrize("kind", [PlainScreen, LiveScreen])
+def test_what_machines_say_does_not_steer_the_screen(monkeypatch, kind):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(plain, "_QUIET_S", 0.0)
+    monkeypatch.setattr(plain, "_UPDATE_S", 0.0)
+    evil = "\x1b]0;title\x07\x9b2J\u202e\u200b[blink]"
+    out = Terminal()
+    screen = kind(out)
+    screen.start(f"apply {evil}")
+    screen.event(TaskStarted(f"a{evil}", f"r{evil}", f"t{evil}"))
+    screen.tick()
+    screen.progress(ProgressUpdate(f"a{evil}", f"p{evil}", f"l{evil}", 1, 2))
+    screen.tick()
+    screen.event(Diff(f"a{evil}", f"+{evil}"))
+    screen.say(evil)
+    screen.event(TaskFinished(f"a{evil}", f"r{evil}", f"t{evil}", "x", "failed", 1.0, {}))
+    screen.stop()
+    told = out.getvalue()
+    assert not re.search("\x1b\\]|[\x07\x9b\u202e\u200b]", told)
+    # Marks of rich's own are text where a machine writes them.
+    assert told.count("[blink]") >= 6

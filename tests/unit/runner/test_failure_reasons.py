@@ -55,6 +55,26 @@ def test_the_address_that_was_tried_is_named_not_the_inventorys(said):
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "Host key verification failed.",
+        "root@{}: Permission denied (publickey).",
+        "connect to host {} port 22: Connection refused",
+        "Could not resolve hostname {}: no such name",
+        "Connection closed by {} port 22",
+        "something else about {}",
+    ],
+)
+@pytest.mark.parametrize("where", ["$(touch${IFS}x)", "`id`", "a;id", "evil.example"])
+def test_a_command_to_paste_has_the_inventorys_address_or_none(said, where):
+    told = ended("unreachable", msg=f"Failed: {said.format(where)}")
+    for address in ("192.0.2.1", "$(id)"):
+        fix = failure_reasons.of_unreachable(told, address).fix
+        assert where not in fix
+        assert "$(" not in fix.replace("'$(id)'", "")
+
+
+@pytest.mark.parametrize(
     ("result", "expected"),
     [
         ({"msg": "Missing sudo password"}, "may not become root"),

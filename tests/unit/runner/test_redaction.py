@@ -1,7 +1,11 @@
+import json
+from pathlib import Path
+
 import pytest
 
 from kimi_prov.runner import redaction
 from kimi_prov.runner.redaction import Masker
+from kimi_prov.runner.run_folder import RunFolder
 
 
 @pytest.mark.parametrize(
@@ -49,3 +53,16 @@ def test_the_contents_of_secret_files_are_masked(tmp_path):
 
 def test_a_secret_file_that_is_not_there_hides_nothing(tmp_path):
     assert redaction.from_file(tmp_path / "nosuch") == set()
+
+
+@pytest.mark.parametrize(
+    "secret", ['can"ary-1', "can\\ary-2", "canärÿ\u200b-3", "can\tary\u200b-4"]
+)
+def test_a_secret_is_masked_however_it_is_written(secret, state):
+    folder = RunFolder.create("apply", Path("hosts.yml"), Masker([secret]))
+    folder.document("result.json", {"failures": [{"cause": f"wrong: {secret}"}]})
+    folder.write(f"said {secret}\n{json.dumps(secret)}")
+    folder.close()
+    kept = json.loads((folder.path / "result.json").read_text())
+    assert kept == {"failures": [{"cause": f"wrong: {redaction.MASK}"}]}
+    assert folder.log.read_text() == f'said {redaction.MASK}\n"{redaction.MASK}"\n'

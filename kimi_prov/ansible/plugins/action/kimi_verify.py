@@ -10,7 +10,7 @@ from ansible.plugins.action import ActionBase
 from kimi_prov.acceptance import suite
 from kimi_prov.ansible.remote import RemoteError, failure, shell, target
 from kimi_prov.ansible.send import run_sent
-from kimi_prov.contract import paths
+from kimi_prov.contract import clean_text, paths
 from kimi_prov.on_host.gateway import checks
 from kimi_prov.on_host.gateway.tls import fingerprint
 
@@ -52,6 +52,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 checks=[why],
                 stand_ins=[],
             )
+        # What the served model answered is in it.
+        document = clean_text.data(document)
         result |= {"changed": False, "kimi_document": document}
         if not document["ok"]:
             wrong = [

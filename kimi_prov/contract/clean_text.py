@@ -1,0 +1,84 @@
+r"""Text from elsewhere, made fit to be shown: a machine's, a vendor's, an engine's, ssh's.
+
+It may name and tell whatever it likes, but not steer the terminal, the log or the page that shows
+it: control characters and escape sequences, marks that turn the direction of writing, characters
+that nobody sees, and halves of characters are written out as Python writes them, `\x1b` or
+`\u202e`. So what stood there can still be read, and a key with such a character in its name shows
+why it is unknown. Nothing else is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any, Callable, Optional
+
+# What Unicode calls control, surrogate, line and paragraph separator or default ignorable, and
+# marks of annotations; line breaks and tabs are left to the functions below.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+_HALF = re.compile("[\ud800-\udfff]")
+# Colours, which engines write into their logs: nothing is lost without them.
+_COLOUR = re.compile("(?:\x1b\\[|\x9b)[0-9;:]*m")
+
+
+def block(value: object) -> str:
+    """Return clean text that may have several lines; tabs stay."""
+    text = _COLOUR.sub("", str(value)).replace("\r\n", "\n")
+    return _HIDDEN.sub(_written, text)
+
+
+def row(value: object) -> str:
+    """Return clean text on one line, its spaces as they are."""
+    return " ".join(block(value).splitlines())
+
+
+def line(value: object) -> str:
+    """Return clean text on one line, each run of white space made one space."""
+    return block(" ".join(_COLOUR.sub("", str(value)).split()))
+
+
+def word(value: object) -> str:
+    """Return a host, path or address as one word of a command that somebody is to paste."""
+    return shlex.quote(str(value))
+
+
+def entry(value: object) -> str:
+    """Return clean text whose further lines are set in, so that none passes for a line of ours."""
+    return "\n         ".join(block(value).splitlines())
+
+
+def data(value: Any) -> Any:  # noqa: ANN401  (whatever JSON can hold)
+    """Return lists and mappings with every text in them clean, names of keys too."""
+    if isinstance(value, str):
+        return block(value)
+    if isinstance(value, Mapping):
+        return {data(key): data(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [data(inner) for inner in value]
+    return value
+
+
+def as_json(
+    document: object, indent: int = 2, default: Optional[Callable[[Any], Any]] = None
+) -> str:
+    """Return a document as JSON that is safe to print and has the same values.
+
+    What must not be printed is escaped, as JSON allows. Half of a character is no value that every
+    reader takes: U+FFFD stands for it.
+    """
+    text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False, default=default)
+    return _HIDDEN.sub(_escaped, _HALF.sub("\ufffd", text))
+
+
+def _written(match: re.Match[str]) -> str:
+    return match.group().encode("unicode_escape").decode("ascii")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return json.dumps(match.group())[1:-1]

@@ -1,0 +1,430 @@
+"""Whatever comes from elsewhere, nothing that a command prints or keeps steers who looks at it.
+
+Every command of the command line has a case here that feeds it hostile text by each way in; a new
+command without one fails.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import re
+import subprocess
+import sys
+import unicodedata
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import check_inputs
+import click
+import pytest
+import yaml
+from host_documents import SERVING
+
+from kimi_prov.cli import cli
+from kimi_prov.console.exit_handling import guarded
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+# A title, a cleared screen, a colour, C1, backspace, turned writing, invisible and tag characters.
+STEERING = (
+    "MARK\x1b]0;t\x07\x1b[2J\x1b[31m\x9b8m\x7f\x08\r\u202eabc\u2066\u200b\u2028\ufeff\u061c"
+    "\U000e0041 `$(id)`"
+)
+FORGED = "  fix: forged"
+HOSTILE = f"{STEERING}\n{FORGED}"
+KINDS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+# What the code chooses by; the rest of a document is for the reader alone.
+CHOSEN_BY = {"severity", "schema", "status", "verdict", "unit", "by", "id"}
+
+
+def poisoned(value, key=""):
+    """Add hostile text to each text of a document."""
+    if isinstance(value, dict):
+        return {name: poisoned(inner, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [poisoned(inner, key) for inner in value]
+    return f"{value}{HOSTILE}" if isinstance(value, str) and key not in CHOSEN_BY else value
+
+
+def steering(text):
+    return {hex(ord(c)) for c in text if c not in "\n\t" and unicodedata.category(c) in KINDS}
+
+
+def harmless(*texts):
+    """Hold that hostile text came through, and came through harmless."""
+    assert "MARK" in "".join(texts)
+    for text in texts:
+        assert steering(text) == set()
+        assert not re.search(rf"^{FORGED}", text, re.MULTILINE)
+
+
+def here(*words):
+    """Run a command that needs no Ansible in this process; give what it printed."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        guarded(partial(cli.main, [str(word) for word in words], standalone_mode=False))
+    assert "unexpected:" not in err.getvalue()
+    return out.getvalue(), err.getvalue()
+
+
+class Machines:
+    """Two local hosts, one that answers and one that fails, both hostile; and one behind ssh."""
+
+    def __init__(self, installed, inventory):
+        self.installed = installed
+        self.inventory = inventory
+
+    def answer(self, action, good, bad):
+        """Have an action plugin give these results."""
+        answers = json.dumps({"good": good, "bad": bad})
+        self.installed.plugin(
+            action,
+            "import json\n"
+            "from ansible.plugins.action import ActionBase\n"
+            "class ActionModule(ActionBase):\n"
+            "    def run(self, tmp=None, task_vars=None):\n"
+            f"        return json.loads({answers!r})[task_vars['inventory_hostname']]\n",
+        )
+
+    def play(self, name, *tasks):
+        """Put these tasks in place of a playbook."""
+        book = [{"hosts": "kimi", "gather_facts": False, "tasks": list(tasks)}]
+        self.installed.playbook(name, yaml.safe_dump(book))
+
+    def run(self, *words, **options):
+        """Run a command and hold all that it printed and kept harmless."""
+        done = self.installed.run(*words, **options)
+        assert "unexpected:" not in done.stderr
+        kept = [p for p in self.installed.home.rglob("*") if p.suffix in {".log", ".json"}]
+        assert {"run.log", "result.json"} <= {path.name for path in kept}
+        harmless(done.stdout, done.stderr)
+        for path in kept:
+            assert steering(path.read_text()) == set(), path
+        return done
+
+
+@pytest.fixture
+def machines(installed, local):
+    return Machines(installed, local("good", "bad"))
+
+
+ROW = {
+    "id": "x",
+    **dict.fromkeys(("title", "observed", "required", "fix", "source"), HOSTILE),
+}
+FAILED = {
+    "failed": True,
+    "msg": HOSTILE,
+    "warnings": [HOSTILE],
+    "kimi": {"code": "failed", "message": HOSTILE, "fix": HOSTILE, "findings": []},
+}
+REFUSED = {
+    **FAILED,
+    "kimi": {**FAILED["kimi"], "code": "blockers", "findings": [{**ROW, "severity": "blocker"}]},
+}
+# An ordinary task that fails with what a program said, and one with a hostile name.
+BREAK = {
+    "name": f"Break {STEERING}",
+    "fail": {"msg": HOSTILE},
+    "when": "inventory_hostname == 'bad'",
+}
+
+
+def answered(document, **more):
+    found = {"findings": [{**ROW, "severity": "warning"}]}
+    return {"changed": True, "changes": [HOSTILE], "kimi": found, "warnings": [HOSTILE], **more} | {
+        "kimi_document": document
+    }
+
+
+def plan_document():
+    return poisoned(check_inputs.lab()["plan"])
+
+
+def plan(machines, _folder):
+    machines.answer("kimi_plan", answered(plan_document()), REFUSED)
+    machines.play("plan", {"name": f"Plan {STEERING}", "kimi_plan": {}})
+    done = machines.run("plan", machines.inventory)
+    assert "tokens" in done.stdout
+
+
+def apply(machines, _folder):
+    diff = {"before": "", "after": f"{STEERING}\n"}
+    found = answered(plan_document(), diff=diff)
+    machines.answer("kimi_plan", found, found)
+    machines.play("site", {"kimi_plan": {}})
+    done = machines.run("apply", machines.inventory, "--check", "--diff", "--limit", "good")
+    assert "+MARK" in done.stderr
+    assert "served:" in machines.run("apply", machines.inventory).stdout
+
+
+def verify(machines, _folder):
+    check = {"name": HOSTILE, "status": "fail", "detail": HOSTILE, "seconds": 0.1}
+    document = {"ok": False, "checks": [check], "stand_ins": [HOSTILE]} | dict.fromkeys(
+        ("endpoint", "vantage", "vantage_reason"), HOSTILE
+    )
+    machines.answer("kimi_verify", answered(document), FAILED)
+    machines.play("verify", {"kimi_verify": {}})
+    machines.run("verify", machines.inventory)
+
+
+def status(machines, _folder):
+    found = poisoned(copy.deepcopy(SERVING))
+    found["units"][HOSTILE] = found["units"].pop("kimi-stage.service")
+    found["placement"][0]["bytes_by_node"][HOSTILE] = 1
+    machines.answer("kimi_status", answered(found), FAILED)
+    machines.play("status", {"kimi_status": {}})
+    assert "NOT GUARDED" in machines.run("status", machines.inventory).stdout
+
+
+def bench(machines, _folder):
+    document = poisoned(
+        {
+            "ok": True,
+            "detail": "",
+            "normal": None,
+            "model": "",
+            "measured_at": "2026",
+            "load": {"average": "", "busy": True},
+            "engine": {"name": "", "variant": "", "version": ""},
+            "memory": {"bytes_per_s": 0, "by": "", "reason": ""},
+            "layer": {"available": False, "reason": ""},
+            "serve": {
+                "input_tokens": "",
+                "output_tokens": "",
+                "levels": [
+                    {"concurrency": "", "requests": "", "failed": ""}
+                    | dict.fromkeys(("decode_tok_s", "aggregate_tok_s", "prefill_tok_s"))
+                    | {"ttft_s": {"median": None}, "tpot_s": {"median": None}}
+                ],
+            },
+            "compared": [],
+            "basis": "",
+            "stand_ins": [""],
+            "last": None,
+            "look_at": [{"title": "", "observed": "", "fix": ""}],
+        }
+    )
+    machines.answer("kimi_status", answered(document), {})
+    machines.play("bench", BREAK, {"kimi_status": {}})
+    assert "MEASURED" in machines.run("bench", machines.inventory).stdout
+
+
+def key(machines, _folder):
+    machines.installed.plugin(
+        "kimi_key",
+        "import json, os\n"
+        "from ansible.plugins.action import ActionBase\n"
+        "class ActionModule(ActionBase):\n"
+        "    def run(self, tmp=None, task_vars=None):\n"
+        "        host = task_vars['inventory_hostname']\n"
+        "        name = 'key' if host == 'good' else 'detail'\n"
+        f"        line = {{'host': host, name: json.loads({json.dumps(HOSTILE)!r})}}\n"
+        "        with open(os.environ['KIMI_PROV_KEY_OUT'], 'a') as stream:\n"
+        "            stream.write(json.dumps(line) + '\\n')\n"
+        "        return {}\n",
+    )
+    done = machines.run("key", machines.inventory)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["good"]
+
+
+def destroy(machines, _folder):
+    kept = answered({"kept": [HOSTILE]})
+    machines.answer("kimi_status", kept, kept)
+    machines.play("destroy", {"kimi_status": {}})
+    assert "good keeps MARK" in machines.run("destroy", machines.inventory, "--yes").stdout
+
+
+def check(_machines, folder):
+    facts = json.loads(check_inputs.LAB.read_text())
+    facts["cpu"]["model"] = HOSTILE
+    facts["origin"] = {"kind": "spec", "name": HOSTILE, "detail": HOSTILE}
+    facts["origins"] = {HOSTILE: HOSTILE}
+    facts["host"]["hostname"] = HOSTILE
+    file = folder / "facts.json"
+    file.write_text(json.dumps(facts))
+    for form in ("text", "json", "markdown", "html"):
+        harmless(*here("check", file, "--format", form, "--model", "kimi-k2-lab"))
+    out, _ = here("check", file, "--format", "json", "--model", "kimi-k2-lab")
+    assert json.loads(out)["targets"][0]["name"] == HOSTILE
+    sheet = folder / f"{STEERING}.yml"
+    sheet.write_text(yaml.safe_dump({"schema": "kimi-prov/spec/v1", "cpu": {HOSTILE: 1}}))
+    harmless(*here("check", sheet))
+    sheet.write_text(f"schema: kimi-prov/spec/v1\n? [{json.dumps('MARK')}\n: {{")
+    harmless(*here("check", sheet))
+    harmless(*here("check", folder / HOSTILE))
+    harmless(*here("check", file, "--model", HOSTILE))
+    harmless(*here("check", file, "--power-price", HOSTILE))
+    harmless(*here("check", file, f"--{HOSTILE}"))
+
+
+def catalog(_machines, folder):
+    told = dict.fromkeys(("title", "note", "fix", "source"), HOSTILE)
+    row = {**told, "id": "site", "severity": "warning", "confidence": "low"}
+    row |= {"engine": "vllm", "flags": [STEERING]}
+    rows = {"broken": [row]}
+    (folder / "broken.yaml").write_text(yaml.safe_dump(rows))
+    harmless(*here("catalog", "broken", "--catalog", folder))
+    harmless(*here("catalog", "models", HOSTILE))
+    harmless(*here("catalog", HOSTILE))
+    harmless(*here("catalog", "pin", HOSTILE))
+
+
+def init(_machines, folder):
+    made = folder / STEERING
+    out, err = here("init", made, "--profile", "localhost")
+    harmless(out, err)
+    # A name that a shell would run is quoted.
+    assert f"kimi-prov plan '{folder}/MARK" in err
+    harmless(*here("init", made, "--profile", "localhost"))
+    harmless(*here("init", folder / "other", "--profile", HOSTILE))
+
+
+def probe(_machines, folder):
+    told = poisoned(json.loads(check_inputs.LAB.read_text()))
+    with mock.patch("kimi_prov.on_host.probe.collect.described", return_value=told):
+        out, err = here("probe")
+    harmless(out, err)
+    assert json.loads(out) == told
+    harmless(*here("probe", "--bundle", folder / f"{STEERING}.pyz"))
+    harmless(*here("probe", "--output", folder / HOSTILE / "x"))
+
+
+def lab(*words):
+    def case(_machines, folder):
+        harmless(*here("lab", *words, folder / HOSTILE, *(["x"] if words == ("ssh",) else [])))
+        hosts = {"one": {"lab_kind": HOSTILE}}
+        file = folder / "hosts.yml"
+        file.write_text(yaml.safe_dump({"kimi": {"hosts": hosts}}))
+        harmless(*here("lab", *words, folder, *([HOSTILE] if words == ("ssh",) else [])))
+
+    return case
+
+
+CASES = {
+    "plan": plan,
+    "check": check,
+    "apply": apply,
+    "verify": verify,
+    "status": status,
+    "bench": bench,
+    "key": key,
+    "destroy": destroy,
+    "init": init,
+    "probe": probe,
+    "catalog": catalog,
+    "lab up": lab("up"),
+    "lab down": lab("down"),
+    "lab list": lab("list"),
+    "lab ssh": lab("ssh"),
+}
+
+
+def commands(group, before=()):
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*before, name))
+        else:
+            yield " ".join((*before, name))
+
+
+@pytest.mark.parametrize("command", list(commands(cli)))
+def test_hostile_text_comes_out_harmless(command, request, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("KIMI_PROV_CATALOG", raising=False)
+    folder = tmp_path / "given"
+    folder.mkdir()
+    case = CASES[command]
+    playing = case in {plan, apply, verify, status, bench, key, destroy}
+    case(request.getfixturevalue("machines") if playing else None, folder)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[STEERING], [f"--{STEERING}"], ["check", "x", "--format", STEERING], ["key", STEERING]],
+)
+def test_a_usage_error_echoes_no_escape(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    harmless(*here(*words))
+
+
+# What a machine behind ssh answers to each command; the mark that sudo worked goes first.
+SSH = """#!/bin/sh
+for last; do :; done
+printf '%s\\n' "$last" | grep -o 'BECOME-SUCCESS-[a-z]*' | head -n 1
+[ -t 0 ] || cat > /dev/null
+cat {folder}/answer
+cat {folder}/complaint >&2
+exit $(cat {folder}/code)
+"""
+
+
+@pytest.fixture
+def behind_ssh(installed, tmp_path):
+    """Put a stub of ssh on PATH; give what sets its answer and returns an inventory for it."""
+    folder = tmp_path / "stub"
+    folder.mkdir()
+    program = folder / "ssh"
+    program.write_text(SSH.format(folder=folder))
+    program.chmod(0o755)
+    inventory = installed.home / "hosts.yml"
+    inventory.write_text(
+        "kimi: {hosts: {$(id): {ansible_host: 192.0.2.1, ansible_python_interpreter: /python3}}}\n"
+    )
+    installed.environment["PATH"] = f"{folder}:{installed.environment['PATH']}"
+    # Nothing is tried a second time.
+    installed.environment["ANSIBLE_SSH_RETRIES"] = "0"
+
+    def says(code, answer="", complaint=""):
+        (folder / "answer").write_text(answer)
+        (folder / "complaint").write_text(complaint)
+        (folder / "code").write_text(str(code))
+        return inventory
+
+    return says
+
+
+def plugin(name):
+    """Give the source of one of our own plugins."""
+    return (REPOSITORY / "kimi_prov" / "ansible" / "plugins" / "action" / f"{name}.py").read_text()
+
+
+def test_ansible_itself_prints_a_machines_answer_clean(installed, behind_ssh):
+    installed.plugin("kimi_status", plugin("kimi_status"))
+    found = {**poisoned(SERVING), HOSTILE: [HOSTILE]}
+    inventory = behind_ssh(0, json.dumps(found))
+    bundle = installed.site / "kimi_prov" / "_bundle"
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            *("-i", inventory, "-v", bundle / "playbooks" / "status.yml"),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=installed.home,
+        env={
+            **installed.environment,
+            "ANSIBLE_ACTION_PLUGINS": str(installed.site / "kimi_prov/ansible/plugins/action"),
+            "ANSIBLE_PIPELINING": "1",
+        },
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    harmless(done.stdout, done.stderr)
+
+
+def test_a_command_to_paste_has_nothing_that_ssh_said(installed, behind_ssh):
+    said = f"x{STEERING}\nroot@$(touch${{IFS}}x): Permission denied (publickey).\n{FORGED}\n"
+    installed.plugin("kimi_status", plugin("kimi_status"))
+    done = installed.run("status", behind_ssh(255, complaint=said))
+    assert done.returncode == 4
+    assert "ssh-copy-id USER@192.0.2.1" in done.stderr
+    assert "touch" not in done.stdout + done.stderr
+    for text in (done.stdout, done.stderr):
+        assert steering(text) == set()
+        assert not re.search(rf"^{FORGED}", text, re.MULTILINE)
