@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog import loader
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.planner.plan import make_plan
+from kimi_prov.planner.plan import make_plan, with_more_requests
 from kimi_prov.planner.settings import parsing
 from kimi_prov.report import check as documents
 from kimi_prov.report.cost import Use
@@ -121,7 +121,9 @@ def _written(path: Path, kind: str, options: CheckOptions) -> dict[str, Any]:
     name = str((facts.get("origin") or {}).get("name") or path.stem)
     variables = {"kimi_model": DEFAULT_MODEL, **options.variables}
     catalogue = loader.load()
-    plan = make_plan(facts, parsing.parse(variables, host=name), catalogue)
+    settings = parsing.parse(variables, host=name)
+    plan = make_plan(facts, settings, catalogue)
+    plan = with_more_requests(plan, facts, settings, catalogue)
     return documents.target(name, facts, plan, options.use, for_machine(facts, catalogue))
 
 
