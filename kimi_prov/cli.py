@@ -154,13 +154,30 @@ def verify(inventory: Path, limit: str | None, form: str, output: Path | None) -
 @cli.command()
 @INVENTORY
 @LIMIT
+@click.option("--sbom", is_flag=True, help="Write what the engines are made of: CycloneDX JSON.")
 @FORMAT
 @OUTPUT
-def status(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
-    """Say what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve."""
+@click.pass_context
+def status(
+    context: click.Context,
+    inventory: Path,
+    limit: str | None,
+    *,
+    sbom: bool,
+    form: str,
+    output: Path | None,
+) -> ExitCode:
+    """Say what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve.
+
+    With `--sbom` it writes a software bill of materials instead, for all hosts in one document: a
+    list of packages with `--format text`. Exits 1 when a host is not provisioned.
+    """
     from kimi_prov.commands import status as command
 
-    return command.run(inventory, limit, _output(form, output))
+    if not sbom:
+        return command.run(inventory, limit, _output(form, output))
+    asked = context.get_parameter_source("form") is not click.core.ParameterSource.DEFAULT
+    return command.bill_of_materials(inventory, limit, _output(form if asked else "json", output))
 
 
 @cli.command()
