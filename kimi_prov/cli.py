@@ -57,7 +57,18 @@ def _output(form: str, file: Path | None) -> Output:
     return Output("json" if form == "json" else "text", file)
 
 
+class _Kimi(click.Group):
+    """The commands; their help says where the docs lie on this machine."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from kimi_prov.packaging import resources
+
+        super().format_epilog(ctx, formatter)
+        formatter.write(f"\n  Docs: {resources.page('README.md')}\n")
+
+
 @click.group(
+    cls=_Kimi,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done; 1 it failed; 2 bad input; 3 blocked; 4 a host was unreachable; "
     "130 interrupted.",

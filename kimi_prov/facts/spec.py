@@ -11,6 +11,7 @@ from kimi_prov.catalog.reading import FAULTS, line_of, not_yaml, parse, spelled
 from kimi_prov.contract.cpu_lists import format_list
 from kimi_prov.errors import UserError
 from kimi_prov.facts.form import MisfitError, fit
+from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/spec/v1"
 _FACTS = "kimi-prov/facts/v1"
-_EXAMPLES = "see inventories/specs for sheets that are whole"
+_EXAMPLES = f"see {resources.root() / 'inventories' / 'specs'} for sheets that are whole"
 _LARGEST_BYTES = 1 << 20
 _MOST_THREADS = 8192
 _GIB = 1 << 30
@@ -212,7 +213,7 @@ def _processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Process
 
 
 def _unknown(path: tuple[str | int, ...], error: UserError) -> MisfitError:
-    page = "docs/guides/catalogue.md"
+    page = resources.page("guides/catalogue.md")
     return MisfitError(path, f"{error.message} (or add a row of your own: {page})")
 
 
