@@ -35,7 +35,12 @@ def test_a_wheel_built_while_a_lab_is_up_has_none_of_its_files(tmp_path):
     for name in ("inventories", "playbooks", "docs"):
         ours = shutil.ignore_patterns("lab.yml")
         shutil.copytree(REPOSITORY / name, checkout / name, ignore=ours)
-    for name in (".gitignore", "pyproject.toml", "README.md", "CONTRIBUTING.md", "ansible.cfg"):
+    for name in (
+        ".gitignore",
+        "pyproject.toml",
+        "ansible.cfg",
+        *(p.name for p in REPOSITORY.glob("*.md")),
+    ):
         shutil.copy(REPOSITORY / name, checkout / name)
     for name in ("kimi_prov", "roles"):
         (checkout / name).mkdir()
