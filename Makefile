@@ -57,7 +57,7 @@ audit: $(STAMP) ## look the pins up among known advisories; needs the network
 	python tests/audit/run.py
 bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging, what the unit costs
 	python tests/bench/run.py
-docs: $(STAMP) ## make the reference pages and the picture from the definitions
+docs: $(STAMP) ## make the reference pages, the manual page and the picture from the definitions
 	python docs/generate.py
 score: $(STAMP) ## how well speeds are predicted, on sources left out (ROWS=FILE for other rows)
 	python -m kimi_prov.planner.throughput.score $(ROWS)
