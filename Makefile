@@ -41,7 +41,7 @@ demo: $(STAMP) deps ## a lab host, a served model, a real chat
 demo-down: $(STAMP) ## take the demo's lab host away
 	kimi-prov lab down inventories/lab
 
-.PHONY: lint test-fast test test-slow bench docs score
+.PHONY: lint test-fast test test-slow audit bench docs score
 lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	ruff check .
 	ruff format --check .
@@ -53,9 +53,11 @@ test: lint deps ## lint, types, units and the lab, without what is slow
 	pytest tests/unit tests/lab -m "not slow"
 test-slow: $(STAMP) deps-slow ## emulated machines and large installs
 	pytest tests -m slow
+audit: $(STAMP) ## look the pins up among known advisories; needs the network
+	python tests/audit/run.py
 bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging, what the unit costs
 	python tests/bench/run.py
-docs: $(STAMP) ## make the reference pages and the picture from the definitions
+docs: $(STAMP) ## make the reference pages, the manual page and the picture from the definitions
 	python docs/generate.py
 score: $(STAMP) ## how well speeds are predicted, on sources left out (ROWS=FILE for other rows)
 	python -m kimi_prov.planner.throughput.score $(ROWS)

@@ -1,4 +1,4 @@
-"""Makes the pages of docs/reference from the definitions in the code: `make docs`.
+"""Makes docs/reference, the manual page and the picture from what the code defines: `make docs`.
 
 `--check` writes nothing, names each page that is stale and exits 1. Nothing of the product imports
 this file.
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
+from manual import commands as all_commands
+from manual import page as manual
 from picture import packages
 
 from kimi_prov.cli import cli
@@ -41,6 +43,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "findings.md": findings(),
         REFERENCE / "commands.md": commands(),
         REFERENCE / "json-documents.md": json_documents(),
+        DOCS / "man" / "kimi-prov.1": manual(cli, "kimi-prov"),
         DOCS / "images" / "packages.svg": packages(ROOT / "kimi_prov"),
     }
 
@@ -160,19 +163,11 @@ def commands() -> str:
         "`kimi-prov --version` prints the version; `-h` and `--help` work on every command.",
         "",
     ]
-    found = list(_commands(cli, "kimi-prov"))
+    found = list(all_commands(cli, "kimi-prov"))
     lines += [f"- [`{name}`](#{anchor(name)}): {_first(command)}" for name, command in found]
     for name, command in found:
         lines += _command(name, command)
     return _text(lines)
-
-
-def _commands(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]:
-    for name, command in sorted(group.commands.items()):
-        if isinstance(command, click.Group):
-            yield from _commands(command, f"{prefix} {name}")
-        else:
-            yield f"{prefix} {name}", command
 
 
 def _command(name: str, command: click.Command) -> Iterator[str]:

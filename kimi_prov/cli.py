@@ -69,7 +69,7 @@ def _output(form: str, file: Path | None) -> Output:
 
 
 class _Commands(click.Group):
-    """The commands, of which one that is misspelt never has `destroy` proposed for it."""
+    """The commands: their help says where the docs lie, and none has `destroy` proposed for it."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -81,6 +81,12 @@ class _Commands(click.Group):
             near: list[str] = getattr(error, "possibilities", None) or []
             near[:] = [name for name in near if name != "destroy"]
             raise
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from kimi_prov.packaging import resources
+
+        super().format_epilog(ctx, formatter)
+        formatter.write(f"\n  Docs: {resources.page('README.md')}\n")
 
 
 @click.group(
@@ -196,13 +202,30 @@ def verify(inventory: Path, limit: str | None, form: str, output: Path | None) -
 @cli.command()
 @INVENTORY
 @LIMIT
+@click.option("--sbom", is_flag=True, help="Write what the engines are made of: CycloneDX JSON.")
 @FORMAT
 @OUTPUT
-def status(inventory: Path, limit: str | None, form: str, output: Path | None) -> ExitCode:
-    """Say what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve."""
+@click.pass_context
+def status(
+    context: click.Context,
+    inventory: Path,
+    limit: str | None,
+    *,
+    sbom: bool,
+    form: str,
+    output: Path | None,
+) -> ExitCode:
+    """Say what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve.
+
+    With `--sbom` it writes a software bill of materials instead, for all hosts in one document: a
+    list of packages with `--format text`. Exits 1 when a host is not provisioned.
+    """
     from kimi_prov.commands import status as command
 
-    return command.run(inventory, limit, _output(form, output))
+    if not sbom:
+        return command.run(inventory, limit, _output(form, output))
+    asked = context.get_parameter_source("form") is not click.core.ParameterSource.DEFAULT
+    return command.bill_of_materials(inventory, limit, _output(form if asked else "json", output))
 
 
 @cli.command()

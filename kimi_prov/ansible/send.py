@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 # The zipapp comes by standard input into memory without a name and is imported from there; what
 # follows it is the subcommand's own input.
 _RECEIVER = """\
-import os, sys
+import os, runpy, sys
 name = os.memfd_create("kimi-target")
 with open(name, "wb", closefd=False) as file:
     file.write(sys.stdin.buffer.read(int(sys.argv.pop(1))))
 sys.dont_write_bytecode = True
-sys.path.insert(0, "/proc/self/fd/%d" % name)
-from kimi_prov.on_host.__main__ import main
-sys.exit(main(sys.argv[1:]))
+runpy.run_path("/proc/self/fd/%d" % name, run_name="__main__")
 """
 
 

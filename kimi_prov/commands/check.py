@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov import documents, schemas
 from kimi_prov.catalog import loader
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.planner.plan import make_plan
+from kimi_prov.planner.plan import make_plan, with_more_requests
 from kimi_prov.planner.settings import parsing
 from kimi_prov.report import check as reports
 from kimi_prov.report.cost import Use
@@ -169,6 +169,7 @@ def _written(path: Path, facts: dict[str, Any], options: CheckOptions) -> dict[s
     catalogue = loader.load()
     settings = parsing.parse(variables, host=name, locate=options.option_of)
     plan = make_plan(facts, settings, catalogue)
+    plan = with_more_requests(plan, facts, settings, catalogue)
     return reports.target(name, facts, plan, options.use, for_machine(facts, catalogue))
 
 

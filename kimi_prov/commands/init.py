@@ -22,6 +22,7 @@ def run(directory: Path, profile: str) -> None:
         show(f"{clean_text.row(file)}\n")
     first = "lab up" if profile.startswith("lab") else "plan"
     say(f"next: edit what it says, then  kimi-prov {first} {clean_text.word(directory)}")
+    say(f"docs: {resources.root() / 'docs'}")
 
 
 def profiles() -> list[str]:

@@ -1,17 +1,22 @@
-"""`kimi-prov status`: report what runs."""
+"""`kimi-prov status`: report what runs, and what it is made of."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import host_reports
+from kimi_prov.commands import host_reports, playbook_run
 from kimi_prov.console import status_text
+from kimi_prov.console.output import say
+from kimi_prov.errors import ExitCode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.console.output import Output
-    from kimi_prov.errors import ExitCode
 
 
 def run(path: Path, limit: str | None, output: Output) -> ExitCode:
@@ -19,6 +24,54 @@ def run(path: Path, limit: str | None, output: Output) -> ExitCode:
     output.check()
     finished = host_reports.collect("status", path, limit)
     return host_reports.publish("status", finished, output, status_text.text, _unreached)
+
+
+def bill_of_materials(path: Path, limit: str | None, output: Output) -> ExitCode:
+    """Write what every host's engine environment is made of; exit 1 where one is not known."""
+    from kimi_prov.catalog import loader  # noqa: PLC0415  (a status without it pays for neither)
+    from kimi_prov.report import sbom  # noqa: PLC0415
+
+    output.check()
+    finished = host_reports.collect("status", path, limit)
+    catalogue = loader.load()
+    machines, unknown = [], []
+    for host, found in finished.outcome.documents.items():
+        why = _not_known(found, catalogue)
+        if why:
+            unknown.append(f"{host}: {why}")
+        else:
+            locks = {name: catalogue.lock(name) for name in found["versions"]["engine_locks"]}
+            machines.append(sbom.Machine(host, found, locks))
+    if machines:
+        output.write(sbom.document(machines), lambda: sbom.text(machines))
+    for line in unknown:
+        say(line)
+    # A host whose service is down fails `status`; what it is made of is known all the same.
+    reported = finished.outcome.documents
+    failures = [f for f in finished.outcome.failures if f.host not in reported]
+    finished = replace(finished, outcome=replace(finished.outcome, failures=failures))
+    return playbook_run.conclude(finished, *([ExitCode.FAILED] if unknown else []))
+
+
+def _not_known(found: Mapping[str, Any], catalogue: Catalogue) -> str | None:
+    """Say why it cannot be told from the locks here what a host's environment is made of."""
+    from kimi_prov.planner.engine import selection  # noqa: PLC0415
+
+    if not found.get("provisioned"):
+        return f"no bill of materials: {found['detail']}"
+    versions = found["versions"]
+    locks = [str(name) for name in versions.get("engine_locks") or ()]
+    folder = PurePosixPath(versions["engine_directory"] or "").name
+    if not folder or not locks:
+        return "no bill of materials: it does not say what its engine was made from\n  fix: apply"
+    if not all(name in catalogue.locks for name in locks) or not folder.endswith(
+        f"-{selection.lock_mark(catalogue, locks)}"
+    ):
+        return (
+            f"no bill of materials: {folder} was not made from the lock files of this version\n"
+            "  fix: apply, or use the version of kimi-prov that made it"
+        )
+    return None
 
 
 def _unreached(why: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.engine import runtime
 from kimi_prov.on_host.gateway import haproxy, keys, tls
+from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
@@ -45,6 +46,8 @@ def _versions(plan: dict[str, Any]) -> dict[str, Any]:
         "engine_variant": engine.get("variant"),
         "engine_version": engine.get("version"),
         "engine_directory": os.path.realpath(str(link)) if link.exists() else None,
+        "engine_locks": engine.get("locks"),
+        "driver": nvidia_smi.module(read_text(Path("/proc/driver/nvidia/version")))["version"],
         "proxy": haproxy_version,
     }
 

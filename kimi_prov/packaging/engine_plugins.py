@@ -12,6 +12,7 @@ import re
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 _HERE = Path(__file__).resolve().parent.parent / "engine_plugins"
 # The first moment that the format can tell.
@@ -20,8 +21,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 def wheel(name: str) -> tuple[str, bytes]:
     """Make the wheel of a plugin such as "kt-experts"; gives its file name and its bytes."""
-    source = _HERE / name.replace("-", "_")
-    project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    source, project = _source(name)
     stem = f"{project['name'].replace('-', '_')}-{project['version']}"
     info = f"{stem}.dist-info"
     package = source / project["name"].replace("-", "_")
@@ -40,6 +40,17 @@ def wheel(name: str) -> tuple[str, bytes]:
     return f"{stem}-py3-none-any.whl", _zip(files)
 
 
+def distribution(name: str) -> str:
+    """Name the distribution that a plugin such as "kt-experts" is installed as."""
+    return str(_source(name)[1]["name"])
+
+
+def _source(name: str) -> tuple[Path, dict[str, Any]]:
+    source = _HERE / name.replace("-", "_")
+    text = (source / "pyproject.toml").read_text(encoding="utf-8")
+    return source, tomllib.loads(text)["project"]
+
+
 def write(name: str, directory: Path) -> Path:
     """Put a plugin's wheel into a directory; gives its path."""
     file, data = wheel(name)
@@ -53,9 +64,8 @@ def write(name: str, directory: Path) -> Path:
 def requirement(name: str) -> str:
     """Give the line by which a lock pins the plugin's wheel."""
     file, data = wheel(name)
-    distribution, version, *_ = file.split("-")
     digest = hashlib.sha256(data).hexdigest()
-    return f"{distribution.replace('_', '-')}=={version} \\\n    --hash=sha256:{digest}\n"
+    return f"{distribution(name)}=={file.split('-')[1]} \\\n    --hash=sha256:{digest}\n"
 
 
 def of_lock(lock: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Where the playbooks, roles and inventories are: a checkout's top level, or inside the wheel."""
+"""Where playbooks, roles, inventories and docs are: a checkout's top level, or inside the wheel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def root() -> Path:
-    """Directory that holds `ansible.cfg`, `playbooks/`, `roles/` and `inventories/`."""
+    """Directory that holds `ansible.cfg`, `playbooks/`, `roles/`, `inventories/` and `docs/`."""
     package = Path(__file__).resolve().parents[1]
     packed = package / "_bundle"
     return packed if packed.is_dir() else package.parent
@@ -25,3 +25,8 @@ def playbook(name: str) -> Path:
 def plugins() -> Path:
     """Directory of our own Ansible plugins; they are part of the package either way."""
     return Path(__file__).resolve().parents[1] / "ansible" / "plugins"
+
+
+def page(name: str) -> Path:
+    """Path of a page of the docs, for a message that sends somebody there."""
+    return root() / "docs" / name

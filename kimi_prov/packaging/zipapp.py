@@ -15,7 +15,19 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PACKAGE = Path(__file__).resolve().parents[1]
 # Of this package: the code, and what it has in common with the control side.
 _TRAVELS = ("contract", "on_host")
-_MAIN = "import sys\nfrom kimi_prov.on_host.__main__ import main\nsys.exit(main())\n"
+# Read by whatever Python a machine has, Python 2 included: no newer syntax here, and the version is
+# looked at before anything newer is imported.
+_MAIN = """\
+import sys
+
+if sys.version_info < (3, 9):
+    sys.stderr.write("Python 3.9 or newer is needed; this is %d.%d\\n" % sys.version_info[:2])
+    sys.exit(2)
+
+from kimi_prov.on_host.__main__ import main
+
+sys.exit(main())
+"""
 _SHEBANG = b"#!/usr/bin/env python3\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths, unit_names
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 SCHEMA = "kimi-prov/plan/v1"
+# More requests at once than that say nothing of a single machine.
+_MOST_REQUESTS = 4096
+# A gain below that is the estimate's own rounding.
+_GAIN = 1.01
+_OF_MORE = ("concurrency", "aggregate_tok_s", "prefill_tok_s")
 
 
 def make_plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) -> dict[str, Any]:
@@ -55,6 +61,30 @@ def make_plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue
         return real
     instead = stand_in.settings(settings, real["model"]["served_names"])
     return stand_in.merged(real, _plan(stand_in.facts(facts), instead, catalogue))
+
+
+def with_more_requests(
+    plan: dict[str, Any], facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue
+) -> dict[str, Any]:
+    """Add to the plan's `throughput` what the machine does with more requests at once.
+
+    `more_requests` has a throughput for twice as many requests, four times, and so on: up to the
+    first that brings nothing, that the machine does not serve, or that shortens the context.
+    """
+    speed, known = plan["throughput"], {row["id"] for row in blockers(plan)}
+    more: list[dict[str, Any]] = []
+    many, best = speed["concurrency"], speed["aggregate_tok_s"]["expected"]
+    while best and (many := many * 2) <= _MOST_REQUESTS:
+        other = make_plan(facts, replace(settings, concurrency=many), catalogue)
+        found = other["throughput"]["aggregate_tok_s"]["expected"]
+        refused = {row["id"] for row in blockers(other)} - known
+        if refused or other["model"]["context"] < plan["model"]["context"]:
+            break
+        if not found or found < best * _GAIN:
+            break
+        best = found
+        more.append({key: other["throughput"][key] for key in _OF_MORE})
+    return {**plan, "throughput": {**speed, "more_requests": more}}
 
 
 def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) -> dict[str, Any]:

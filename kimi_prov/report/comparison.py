@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import human
 from kimi_prov.report.capacity import cache_tokens
-from kimi_prov.report.cost_text import hourly, price
+from kimi_prov.report.cost_text import cheaper_from, hourly, price
 from kimi_prov.report.findings import of_severity
-from kimi_prov.report.formats import UNKNOWN, clean, duration_range, money_range, share, span
+from kimi_prov.report.formats import UNKNOWN, clean, duration_range, money_range, span
 from kimi_prov.report.verdict import STATUS, engine, status
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def table(targets: Sequence[Target]) -> list[tuple[str, list[str]]]:
             "Cost of a million output tokens",
             [money_range(span(t["cost"]["usd_per_million_output_tokens"])) for t in targets],
         ),
-        ("Cheaper than the API", [_cheaper_from(t) for t in targets]),
+        ("Cheaper than the API", [cheaper_from(t) for t in targets]),
     ]
     return [(label, [clean(cell) for cell in cells]) for label, cells in rows]
 
@@ -99,10 +99,3 @@ def _ram_disk(target: Target) -> str:
 def _power(target: Target) -> str:
     power = target["cost"]["power_kw"]
     return UNKNOWN if power is None else f"{power:.1f} kW"
-
-
-def _cheaper_from(target: Target) -> str:
-    rows = target["cost"]["break_even"]
-    if not rows or rows[0]["cheaper"] is None:
-        return UNKNOWN
-    return f"from {share(rows[0]['utilisation'])} use" if rows[0]["utilisation"] else "never"

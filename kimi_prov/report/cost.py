@@ -107,7 +107,8 @@ def of(
     utilisation = notes.chosen("utilisation", use.utilisation)
     inputs = known.assumed["input_per_output"]
     hour, parts = _hour(facts.get("price") or {}, use, utilisation.value, notes)
-    rate = _rate(plan, inputs.value, notes)
+    rate = _rate(plan["throughput"], inputs.value, notes)
+    points = _points(plan["throughput"], inputs.value)
     apis = _comparable(str(plan["model"]["name"]), known.apis)
     if rate["expected"]:
         many = plan["throughput"]["concurrency"]
@@ -132,8 +133,10 @@ def of(
         **parts,
         "output_tok_s_at_full_use": rate,
         "usd_per_million_output_tokens": _costs(hour, rate, utilisation.value),
+        "concurrency_computed": [many for many, _ in points],
         "break_even": [
             _break_even(hour, rate, utilisation.value, _worth(api, inputs.value), api)
+            | {"at_best": _at_best(hour, points, utilisation.value, _worth(api, inputs.value))}
             for api in apis
         ],
         "by_use": _by_use(hour, rate, [_worth(api, inputs.value) for api in apis[:1]]),
@@ -197,31 +200,39 @@ def _with_power(purchase: float, price: Rate, notes: _Notes) -> _Hour:
     return _Hour(purchase + full * idle.value, full * (1 - idle.value))
 
 
-def _rate(plan: Mapping[str, Any], inputs: float, notes: _Notes) -> dict[str, float | None]:
-    """Output tokens a second at full load, when the same machine has to read the input too.
-
-    A second goes to writing at the aggregate speed or to reading at the prefill speed. Engines
-    overlap the two, so this is rather too little than too much.
-    """
-    speed = plan["throughput"]
-    writing, reading = speed["aggregate_tok_s"], speed["prefill_tok_s"]
-    if not writing["expected"]:
+def _rate(speed: Mapping[str, Any], inputs: float, notes: _Notes) -> dict[str, float | None]:
+    """Output tokens a second at full load, when the same machine has to read the input too."""
+    if not speed["aggregate_tok_s"]["expected"]:
         notes.unknown.append("speed: the plan has no estimate for this machine")
         return dict(_UNKNOWN)
-    if not reading["expected"]:
+    if not speed["prefill_tok_s"]["expected"]:
         notes.unknown.append("time to read the input: the plan has no estimate of it")
-    found = {
-        key: _rounded(1 / (1 / writing[key] + (inputs / reading[key] if reading[key] else 0)))
-        if writing[key]
-        else None
-        for key in _SPAN
-    }
+    found = {key: _written(speed, inputs, key) for key in _SPAN}
     notes.add(
         "Output at full work",
         f"{found['expected']:,.0f} tokens/s, the time to read the input included",
         f"the plan's estimate of speed: {speed['basis']}",
     )
     return found
+
+
+def _written(speed: Mapping[str, Any], inputs: float, key: str) -> float | None:
+    """Output tokens a second, the time to read their input included.
+
+    A second goes to writing at the aggregate speed or to reading at the prefill speed. Engines
+    overlap the two, so this is rather too little than too much.
+    """
+    writing, reading = speed["aggregate_tok_s"][key], speed["prefill_tok_s"][key]
+    if not writing:
+        return None
+    return _rounded(1 / (1 / writing + (inputs / reading if reading else 0)))
+
+
+def _points(speed: Mapping[str, Any], inputs: float) -> list[tuple[int, float]]:
+    """Give requests at once and output tokens a second: as planned, and with more of them."""
+    rows = [speed, *speed.get("more_requests", ())]
+    found = [(int(row["concurrency"]), _written(row, inputs, "expected")) for row in rows]
+    return [(many, rate) for many, rate in found if rate]
 
 
 def _costs(
@@ -250,13 +261,32 @@ def _break_even(
 ) -> dict[str, Any]:
     """Say from which use on the machine is cheaper than the API.
 
+    That is for the planned number of requests at once.
+    """
+    return {
+        "api": api.name,
+        "api_usd_per_million_output_tokens": _rounded(worth),
+        **_balance(hour, rate["expected"], use, worth),
+    }
+
+
+def _at_best(
+    hour: _Hour | None, points: Sequence[tuple[int, float]], use: float, worth: float
+) -> dict[str, Any] | None:
+    """Say the same for the number of requests at once that makes a token cheapest."""
+    if not points:
+        return None
+    many, speed = max(points, key=lambda point: (point[1], -point[0]))
+    return {"concurrency": many, "output_tok_s": speed, **_balance(hour, speed, use, worth)}
+
+
+def _balance(hour: _Hour | None, speed: float | None, use: float, worth: float) -> dict[str, Any]:
+    """Compare what an hour costs with what its tokens are worth.
+
     `utilisation` is null where no use is enough; `usd_per_hour_at_most` is what the machine may
     cost an hour at the stated use: known also where its price is not.
     """
-    speed = rate["expected"]
     document: dict[str, Any] = {
-        "api": api.name,
-        "api_usd_per_million_output_tokens": _rounded(worth),
         "usd_per_hour_at_most": None,
         "cost_over_api_at_full_use": None,
         "utilisation": None,

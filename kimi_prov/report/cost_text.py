@@ -17,7 +17,7 @@ from kimi_prov.report.formats import (
 from kimi_prov.report.verdict import running
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kimi_prov.report.check import Target
 
@@ -50,10 +50,7 @@ def money_sentences(target: Target) -> list[str]:
             f"At {use} use a million output tokens cost {money_range(each)}, the "
             f"{found['input_tokens_per_output_token']:g} million input tokens with them included."
         )
-    lines += [
-        _against(row, use, target["plan"]["throughput"]["concurrency"])
-        for row in found["break_even"][:1]
-    ]
+    lines += [_against(row, target) for row in found["break_even"][:1]]
     if not lines:
         lines.append("What a token costs is not known.")
     if found["output_tok_s_at_full_use"]["expected"] is not None:
@@ -80,10 +77,12 @@ def _load(target: Target) -> str:
     few, many = running(target), target["plan"]["throughput"]["concurrency"]
     if few < many:
         return (
-            f"All this with {few} requests running at once: the cache holds no more of that "
+            f"All else with {few} requests running at once: the cache holds no more of that "
             "length; shorter ones make a token cheaper."
         )
-    return f"All this with {many} requests at once; more at once make a token cheaper."
+    cheaper = len(target["cost"]["concurrency_computed"]) > 1
+    more = "more make a token cheaper" if cheaper else "more bring nothing"
+    return f"All else with {requests(many)}; {more}."
 
 
 def money_short(target: Target) -> str:
@@ -94,18 +93,50 @@ def money_short(target: Target) -> str:
         return money_sentences(target)[0]
     row = found["break_even"][0]
     use = share(found["utilisation"])
-    loses = (
-        f"self-hosting loses below {share(row['utilisation'])} use"
-        if row["utilisation"]
-        else "self-hosting loses at any use"
-    )
+    best, many = row["at_best"], target["plan"]["throughput"]["concurrency"]
+    if row["utilisation"]:
+        loses = f"self-hosting loses below {share(row['utilisation'])} use"
+    elif best["utilisation"]:
+        loses = (
+            f"self-hosting loses with {requests(many)} at any use, and with "
+            f"{best['concurrency']} below {share(best['utilisation'])}"
+        )
+    else:
+        loses = f"self-hosting loses at any use, {at_each(found['concurrency_computed'])}"
     return (
         f"A million output tokens cost {money(each)} at {use} use, by the API of {row['api']} "
         f"{money(row['api_usd_per_million_output_tokens'])}: {loses}."
     )
 
 
-def _against(row: Mapping[str, Any], use: str, many: int) -> str:
+def cheaper_from(target: Target) -> str:
+    """Say in a few words from which use on a machine is cheaper than the model's own API."""
+    rows = target["cost"]["break_even"]
+    if not rows or rows[0]["cheaper"] is None:
+        return UNKNOWN
+    row, best = rows[0], rows[0]["at_best"]
+    if row["utilisation"]:
+        return f"from {share(row['utilisation'])} use"
+    if best["utilisation"]:
+        return f"from {share(best['utilisation'])} use with {requests(best['concurrency'])}"
+    return "never"
+
+
+def requests(many: int) -> str:
+    """Say how many requests run at once."""
+    return f"{many} request{'s' * (many != 1)} at once"
+
+
+def at_each(computed: Sequence[int]) -> str:
+    """Say for which numbers of requests at once something was computed."""
+    if len(computed) == 1:
+        return f"with {requests(computed[0])}, and more bring nothing"
+    return f"with each of {', '.join(map(str, computed[:-1]))} and {requests(computed[-1])}"
+
+
+def _against(row: Mapping[str, Any], target: Target) -> str:
+    use, many = share(target["cost"]["utilisation"]), target["plan"]["throughput"]["concurrency"]
+    best = row["at_best"]
     asks = (
         f"The API of {row['api']} asks {money(row['api_usd_per_million_output_tokens'])} for a "
         "million output tokens with their input"
@@ -113,18 +144,31 @@ def _against(row: Mapping[str, Any], use: str, many: int) -> str:
     if row["usd_per_hour_at_most"] is None:
         return f"{asks}; whether self-hosting pays is not known without a speed."
     if row["cheaper"] is None:
+        most, at_best = money(row["usd_per_hour_at_most"]), money(best["usd_per_hour_at_most"])
+        other = f"; with {requests(best['concurrency'])}, {at_best}" if most != at_best else ""
         return (
-            f"{asks}: at {use} use self-hosting loses unless an hour costs less than "
-            f"{money(row['usd_per_hour_at_most'])}, everything included."
+            f"{asks}: at {use} use self-hosting loses unless an hour costs less than {most}, "
+            f"everything included{other}."
         )
+    if best["utilisation"] is None:
+        computed = at_each(target["cost"]["concurrency_computed"])
+        return (
+            f"{asks}. Self-hosting loses at any use, {computed}: with {best['concurrency']} at all "
+            f"hours it would still cost {figure(best['cost_over_api_at_full_use'])} times as much."
+        )
+    wins = f"wins from {_from(best)}"
     if row["utilisation"] is None:
         return (
-            f"{asks}. Self-hosting loses at any use: with {many} requests at once at all hours it "
-            f"would still cost {figure(row['cost_over_api_at_full_use'])} times as much."
+            f"{asks}. With {requests(many)} self-hosting loses at any use; with "
+            f"{best['concurrency']} it {wins}."
         )
-    daily = figure(row["output_tokens_per_day"] / 1e6)
-    wins = "is cheaper" if row["cheaper"] == "self-hosting" else "loses"
-    return (
-        f"{asks}. Self-hosting loses below {share(row['utilisation'])} use ({daily} million output "
-        f"tokens a day); at the stated {use} it {wins}."
+    now = "is cheaper" if row["cheaper"] == "self-hosting" else "loses"
+    other = (
+        f" With {requests(best['concurrency'])} it {wins}." if best["concurrency"] != many else ""
     )
+    return f"{asks}. Self-hosting loses below {_from(row)}; at the stated {use} it {now}.{other}"
+
+
+def _from(row: Mapping[str, Any]) -> str:
+    daily = figure(row["output_tokens_per_day"] / 1e6)
+    return f"{share(row['utilisation'])} use ({daily} million output tokens a day)"

@@ -15,6 +15,8 @@ from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.memory import gpu, layouts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
@@ -82,13 +84,13 @@ def choose(
         experts=backend,
         on_gpus=on_gpus,
     )
-    mark = _mark(catalogue, choice)
+    mark = lock_mark(catalogue, choice.locks)
     return replace(choice, env_name=f"{name}-{engine.variant}-{engine.version}-{mark}")
 
 
-def _mark(catalogue: Catalogue, choice: Choice) -> str:
+def lock_mark(catalogue: Catalogue, locks: Sequence[str]) -> str:
     """Name an environment for what it is made from: its lock, or all of its locks together."""
-    marks = [catalogue.locks.get(lock, "unpinned") for lock in choice.locks]
+    marks = [catalogue.locks.get(lock, "unpinned") for lock in locks]
     if len(marks) == 1 or "unpinned" in marks:
         return min(marks, key=lambda mark: mark != "unpinned")[:12]
     return hashlib.sha256("".join(marks).encode()).hexdigest()[:12]

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from kimi_prov import documents
 from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets
 from kimi_prov.errors import UserError
+from kimi_prov.packaging import resources
 from kimi_prov.planner.settings.definitions import BY_NAME, INTERNAL, VARIABLES, Variable
 
 if TYPE_CHECKING:
@@ -186,11 +187,10 @@ def _unknown(name: str, where: str | None) -> UserError:
     close = difflib.get_close_matches(name.removeprefix("kimi_"), tails, n=2, cutoff=0.6)
     near = [tails[tail] for tail in close]
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    rename = f"rename it to {near[0]}, or " if near else ""
     return UserError(
         f"{where or 'the inventory'}: unknown variable {name}{hint}",
-        fix=f"rename it to {near[0]}, or remove it; docs/reference/variables.md lists them all"
-        if near
-        else "remove it; docs/reference/variables.md lists all variables",
+        fix=f"{rename}remove it; {resources.page('reference/variables.md')} lists all variables",
     )
 
 

@@ -70,6 +70,19 @@ def test_a_sheet_that_fits_ends_with_0_and_one_document(tmp_path: Path) -> None:
     assert target["cost"]["usd_per_hour"] == 26
 
 
+def test_the_best_number_of_requests_is_what_asking_for_it_gives(tmp_path: Path) -> None:
+    def cost(*words: object) -> dict[str, object]:
+        done = run(sheet(tmp_path), "--format", "json", *words, home=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["targets"][0]["cost"]
+
+    best = cost()["break_even"][0]["at_best"]
+    asked = cost("--concurrency", best["concurrency"])
+    assert best["concurrency"] > 16
+    assert best["output_tok_s"] == asked["output_tok_s_at_full_use"]["expected"]
+    assert best["cost_over_api_at_full_use"] == asked["break_even"][0]["cost_over_api_at_full_use"]
+
+
 def test_one_blocked_target_of_several_ends_with_3_and_all_are_reported(tmp_path: Path) -> None:
     short = sheet(tmp_path, "small", gpus=1, dimm=16)
     done = run(sheet(tmp_path), short, LAB, "--format", "json", home=tmp_path)

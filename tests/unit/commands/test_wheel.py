@@ -1,3 +1,4 @@
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -31,10 +32,15 @@ def test_the_wheel_carries_all_that_a_run_needs(wheel):
 
 def test_a_wheel_built_while_a_lab_is_up_has_none_of_its_files(tmp_path):
     checkout = tmp_path / "checkout"
-    for name in ("inventories", "playbooks"):
+    for name in ("inventories", "playbooks", "docs"):
         ours = shutil.ignore_patterns("lab.yml")
         shutil.copytree(REPOSITORY / name, checkout / name, ignore=ours)
-    for name in (".gitignore", "pyproject.toml", "README.md", "ansible.cfg"):
+    for name in (
+        ".gitignore",
+        "pyproject.toml",
+        "ansible.cfg",
+        *(p.name for p in REPOSITORY.glob("*.md")),
+    ):
         shutil.copy(REPOSITORY / name, checkout / name)
     for name in ("kimi_prov", "roles"):
         (checkout / name).mkdir()
@@ -58,6 +64,45 @@ def test_every_role_that_a_playbook_names_is_in_the_wheel(wheel):
     names = set(archive.namelist())
     assert {"preflight", "nvidia_driver", "serve"} <= roles
     assert {r for r in roles if f"kimi_prov/_bundle/roles/{r}/tasks/main.yml" not in names} == set()
+
+
+def test_the_docs_are_in_the_wheel_and_their_links_lead_to_pages_in_it(unpacked):
+    bundle = unpacked / "kimi_prov" / "_bundle"
+    pages = list((bundle / "docs").rglob("*.md"))
+    ours = {p.relative_to(REPOSITORY) for p in (REPOSITORY / "docs").rglob("*.md")}
+    assert {page.relative_to(bundle) for page in pages} == ours
+    assert not list((bundle / "docs").rglob("*.py"))
+    for page in pages:
+        for link in re.findall(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page}: {link}"
+
+
+def test_the_manual_page_is_where_man_finds_it(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert [n for n in names if n.endswith(".data/data/share/man/man1/kimi-prov.1")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["init", "mine", "--profile", "localhost"],
+        ["check", "sheet.yml"],
+        ["check", "odd.yml"],
+    ],
+)
+def test_a_message_that_sends_to_a_page_names_one_that_is_there(installed, words):
+    """Installed from the wheel, where there is no checkout beside it."""
+    sheet = "schema: kimi-prov/spec/v1\nname: a\ncpu: {model: Nosuch 1, sockets: 1}\n"
+    (installed.home / "sheet.yml").write_text(sheet)
+    (installed.home / "odd.yml").write_text("schema: kimi-prov/spec/v1\nname: a\n")
+    done = installed.run(*words)
+    said = done.stdout + done.stderr
+    named = [word.strip("().,;:") for word in said.split() if re.search("docs/|/docs|/specs", word)]
+    assert named, said
+    for path in named:
+        assert path.startswith(str(installed.site)), path
+        assert Path(path).exists(), path
 
 
 @pytest.mark.parametrize("profile", ["lab", "localhost"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -109,6 +111,48 @@ def test_it_runs_under_python_3_9_and_leaves_nothing(tmp_path: Path, form: list[
     assert document["origin"]["kind"] == "probe"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["probe.pyz", "scratch"]
     assert list(scratch.iterdir()) == []
+
+
+def too_old() -> list[Path]:
+    """Pythons of this machine that are older than what the code needs."""
+    roots = Path("~/.pyenv/versions").expanduser()
+    return [path for v in ("2.7", "3.6", "3.8") for path in sorted(roots.glob(f"{v}.*/bin/python"))]
+
+
+# The entry point itself, told that it is another version.
+PRETEND = """
+import runpy, sys
+sys.version_info = (3, 6, 15, "final", 0)
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+def test_an_older_python_ends_in_one_sentence(tmp_path: Path) -> None:
+    program = str(zipapp.build_zipapp(tmp_path / "probe.pyz"))
+    runs = [(str(path), program) for path in too_old()]
+    runs += [(sys.executable, "-I", "-c", PRETEND, program)]
+    for words in runs:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+        told = re.fullmatch(
+            r"Python 3\.9 or newer is needed; this is (2\.7|3\.6|3\.8)\n", done.stderr
+        )
+        assert told, (words, done.stderr)
+        assert (done.returncode, done.stdout) == (2, "")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["probe.pyz"]
+
+
+def test_the_entry_point_is_syntax_that_any_python_reads() -> None:
+    with zipfile.ZipFile(io.BytesIO(zipapp.zipapp_bytes())) as archive:
+        source = archive.read("__main__.py").decode()
+    found = list(ast.walk(ast.parse(source, feature_version=(3, 4))))
+    # What Python 3.4 has and Python 2.7 has not, or reads otherwise.
+    newer = (ast.AnnAssign, ast.arg, ast.AsyncFunctionDef, ast.JoinedStr, ast.Nonlocal, ast.Starred)
+    assert not [node for node in found if isinstance(node, newer)]
+    called = {
+        node.func.id for node in found if isinstance(node, ast.Call) and hasattr(node.func, "id")
+    }
+    assert "print" not in called
+    assert source.isascii()
 
 
 WATCH = """

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from check_inputs import KNOWN, eight_h200, facts, speeds, target
 
-from kimi_prov.report import cost
+from kimi_prov.report import cost, cost_text
 from kimi_prov.report.cost import Rate, Use
 
 PLAN = {"model": {"name": "kimi-k2.5"}, "throughput": speeds(50, 20, 8000, 300)}
@@ -110,3 +110,48 @@ def test_a_target_carries_where_its_figures_are_from() -> None:
     assert {"The machine", "Speed", "Rent"} <= {row["what"] for row in rows}
     made = target("m", facts(kind="recording"))["assumptions"]
     assert "recorded" in made[0]["value"]
+
+
+def with_more(*more: tuple[int, float]) -> dict[str, object]:
+    """The plan for 16 requests at once at 868 tokens/s, and what more requests bring."""
+    planned = speeds(868 / 16, 16, 27600, 300)
+    keys = ("concurrency", "aggregate_tok_s", "prefill_tok_s")
+    rows = [speeds(each / many, many, 27600, 300) for many, each in more]
+    rows = [{key: row[key] for key in keys} for row in rows]
+    return {**PLAN, "throughput": {**planned, "more_requests": rows}}
+
+
+def sentences(plan: dict[str, object], price: dict[str, float]) -> tuple[str, str, str]:
+    found, _ = of(price, plan=plan)
+    judged = {"plan": plan, "facts": {"price": price}, "cost": found}
+    return (
+        " ".join(cost_text.money_sentences(judged)),
+        cost_text.money_short(judged),
+        cost_text.cheaper_from(judged),
+    )
+
+
+def test_the_break_even_is_looked_for_with_as_many_requests_as_the_machine_serves() -> None:
+    long, short, cell = sentences(with_more((64, 1400), (256, 1700)), {"hourly_usd": 21.2})
+    assert (
+        "With 16 requests at once self-hosting loses at any use; with 256 it wins from 80%" in long
+    )
+    assert "with 256 below 80%" in short
+    assert cell == "from 80% use with 256 requests at once"
+
+
+def test_what_loses_with_every_number_of_requests_says_which_were_computed() -> None:
+    long, short, cell = sentences(with_more((64, 1400), (256, 1700)), {"hourly_usd": 90})
+    assert "loses at any use, with each of 16, 64 and 256 requests at once: with 256" in long
+    assert "with each of 16, 64 and 256 requests at once" in short
+    assert cell == "never"
+    alone = sentences(with_more(), {"hourly_usd": 90})[0]
+    assert "loses at any use, with 16 requests at once, and more bring nothing" in alone
+
+
+def test_what_wins_as_planned_says_that_more_requests_win_earlier() -> None:
+    long, _, cell = sentences(with_more((256, 1700)), {"hourly_usd": 9})
+    assert "Self-hosting loses below" in long
+    assert "With 256 requests at once it wins from 34% use" in long
+    assert cell.startswith("from ")
+    assert "256" not in cell

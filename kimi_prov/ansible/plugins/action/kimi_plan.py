@@ -19,7 +19,7 @@ from kimi_prov.ansible.send import NoRightsError, run_sent
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
 from kimi_prov.planner.findings import Findings
-from kimi_prov.planner.plan import make_plan
+from kimi_prov.planner.plan import make_plan, with_more_requests
 from kimi_prov.planner.settings import parsing
 from kimi_prov.planner.settings.definitions import INTERNAL
 from kimi_prov.planner.settings.locate import locator
@@ -63,7 +63,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | failure(error.message, error.fix, "bad_input")
         try:
             facts = self._facts(variables, locking=locking)
-            plan = make_plan(facts, settings, loader.load())
+            catalogue = loader.load()
+            plan = make_plan(facts, settings, catalogue)
+            plan = with_more_requests(plan, facts, settings, catalogue)
             plan["findings"] = _with_restarts(plan, facts)
             self._check_role_options(variables, {"kimi_plan": plan, "kimi_facts": facts}, locate)
         except NoRightsError as error:

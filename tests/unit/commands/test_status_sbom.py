@@ -1,0 +1,80 @@
+"""`status --sbom` out of the wheel, its machines answered for by a play of ours."""
+
+import json
+
+import pytest
+
+from kimi_prov.catalog import loader
+
+LOCK = "vllm-cuda-0.19.1-cp312.txt"
+PLAY = """
+- hosts: kimi
+  gather_facts: false
+  tasks:
+    - kimi_status:
+        kimi_document: "{{ (docs | from_json)[inventory_hostname] }}"
+  vars:
+    docs: |
+      DOCS
+"""
+
+
+def status(mark=None, **changed):
+    mark = mark or loader.load().locks[LOCK][:12]
+    versions = {
+        "engine": "vllm",
+        "engine_variant": "cuda",
+        "engine_version": "0.19.1",
+        "engine_directory": f"/srv/kimi/engines/vllm-cuda-0.19.1-{mark}",
+        "engine_locks": [LOCK],
+        "driver": "580.159.04",
+    }
+    model = {"name": "kimi-k2.5", "revision": "abc", "weights_verified": True}
+    whole = {"ok": False, "provisioned": True, "detail": "", "stand_ins": []}
+    return {**whole, "versions": versions | changed, "model": model}
+
+
+BARE = {"ok": False, "provisioned": False, "detail": "not provisioned: no plan", "stand_ins": []}
+
+
+def asked(installed, hosts, inventory, *words):
+    installed.playbook("status", PLAY.replace("DOCS", json.dumps(hosts)))
+    done = installed.run("status", inventory, "--sbom", *words)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_a_bill_of_materials_is_json_and_a_stopped_service_is_no_matter(installed, local):
+    done = asked(installed, {"one": status()}, local("one"))
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["bomFormat"] == "CycloneDX"
+    assert any(row.get("purl") == "pkg:pypi/vllm@0.19.1" for row in document["components"])
+
+
+def test_it_goes_to_a_file_and_is_a_list_as_text(installed, local):
+    file = installed.home / "bom.json"
+    done = asked(installed, {"one": status()}, local("one"), "--output", file)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert json.loads(file.read_text())["bomFormat"] == "CycloneDX"
+    done = asked(installed, {"one": status()}, local("one"), "--format", "text")
+    assert "    vllm 0.19.1\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (BARE, "not provisioned"),
+        (status(mark="0" * 12), "not made from the lock files of this version"),
+        (status(engine_locks=["../../../etc/passwd"]), "not made from the lock files"),
+        (status(engine_locks=None), "does not say what its engine was made from"),
+    ],
+)
+def test_what_is_not_known_is_said_and_fails_beside_what_is(installed, local, other, said):
+    done = asked(installed, {"one": status(), "two": other}, local("one", "two"))
+    assert done.returncode == 1
+    assert f"two: no bill of materials: {said}".split(": ")[0] in done.stderr
+    assert said in done.stderr
+    names = {row["bom-ref"] for row in json.loads(done.stdout)["components"]}
+    assert "machine:one" in names
+    assert "machine:two" not in names
