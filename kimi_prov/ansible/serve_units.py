@@ -73,6 +73,7 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
         start_limit_interval_s=options.start_limit_interval_s,
         on_gpus=any(instance["gpus"] for instance in plan["instances"]),
         gpu_module=protection.GPU_MODULE,
+        loopback=protection.LOOPBACK,
     )
     drop_in = environment.get_template(_DROP_IN)
 

@@ -18,6 +18,8 @@ GPU_DEVICES = "char-nvidia* rwm"
 # What makes them: the driver's module before the unit's devices are settled, the file after.
 GPU_MODULE = "modprobe@nvidia_uvm.service"
 GPU_FILES = "-+/usr/bin/nvidia-modprobe -u -c=0"
+# Workers of an engine find each other on the loopback, the one network that is allowed.
+LOOPBACK = "VLLM_HOST_IP=127.0.0.1 GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo"
 _FAMILIES = {
     "none": ("AF_UNIX",),
     "loopback": ("AF_UNIX", "AF_INET", "AF_INET6"),
@@ -158,10 +160,12 @@ def sandbox(*, gpus: bool) -> List[str]:
         f"Group={paths.USER}",
         # Python looks there for modules: not a directory that the service can write to.
         f"WorkingDirectory={paths.HOME}",
+        f"Environment={LOOPBACK}",
         "UMask=0077",
         "LimitMEMLOCK=infinity",
         "LimitNOFILE=65536",
         "OOMPolicy=stop",
+        "TimeoutStopSec=10",
         *(devices if gpus else []),
     ]
     return [
