@@ -1,6 +1,6 @@
 """Code of an engine: what systemd-run is told, what comes back, and that it ends in any case.
 
-That it is really confined is seen on a machine with systemd: tests/lab/test_sandbox.py.
+That it is really confined is seen on a machine with systemd: tests/lab/test_engine_code.py.
 """
 
 from __future__ import annotations
