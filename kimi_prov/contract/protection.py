@@ -12,9 +12,10 @@ from kimi_prov.contract import paths
 
 Settings = List[Tuple[str, str]]
 
-# All of NVIDIA's devices, by what the kernel calls their drivers: a path is only allowed when it
-# exists at the start of a unit, and /dev/nvidia-uvm may be made by the unit itself, hence `m`.
-GPU_DEVICES = "char-nvidia* rwm"
+# The cards, their control, unified memory and MIG's and fabric's capabilities, by what the kernel
+# calls them: a path is only allowed when it exists at the start of a unit, and /dev/nvidia-uvm may
+# be made by the unit itself, hence `m`. The first driver's name changed with its versions.
+GPU_DEVICES = ("nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps*")
 # What makes them: the driver's module before the unit's devices are settled, the file after.
 GPU_MODULE = "modprobe@nvidia_uvm.service"
 GPU_FILES = "-+/usr/bin/nvidia-modprobe -u -c=0"
@@ -116,9 +117,11 @@ def settings(
         found.append(("IPAddressDeny", "any"))
     if needs.network == "loopback":
         found.append(("IPAddressAllow", "localhost"))
-    found += [("DevicePolicy", "closed"), ("DeviceAllow", GPU_DEVICES)] if gpus else [
-        ("PrivateDevices", "yes")
-    ]  # fmt: skip
+    if gpus:
+        found.append(("DevicePolicy", "closed"))
+        found += [("DeviceAllow", f"char-{name} rwm") for name in GPU_DEVICES]
+    else:
+        found.append(("PrivateDevices", "yes"))
     if not needs.tmp:
         found.append(("PrivateTmp", "yes"))
     if not needs.proc:

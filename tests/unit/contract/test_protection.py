@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -98,7 +99,20 @@ def test_the_firewall_may_change_the_network_and_nothing_else() -> None:
 def test_of_the_devices_the_cards_alone_are_reachable(name: str) -> None:
     unit = service(UNITS[name])
     assert unit["DevicePolicy"] == ["closed"]
-    assert unit["DeviceAllow"] == ["char-nvidia* rwm"]
+    # As an H100's machine lists them in /proc/devices; of the switches none is needed.
+    for driver, allowed in {
+        "nvidia": True,
+        "nvidiactl": True,
+        "nvidia-uvm": True,
+        "nvidia-caps": True,
+        "nvidia-caps-imex-channels": True,
+        "nvidia-nvswitch": False,
+        "nvidia-nvlink": False,
+        "mem": False,
+        "rtc": False,
+    }.items():
+        patterns = [row.partition(" ")[0] for row in unit["DeviceAllow"]]
+        assert any(fnmatch(f"char-{driver}", pattern) for pattern in patterns) == allowed, driver
     assert "PrivateDevices" not in unit
     assert service(UNITS[name.replace("-gpu", "-cpu")] if "serve" in name else UNITS["sandbox"])[
         "PrivateDevices"
