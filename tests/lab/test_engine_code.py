@@ -42,9 +42,11 @@ NCCL = {"ranks": 1, "env": {"A": "b"}, "proof": {"engine": "none"}}
 @pytest.fixture
 def poisoned(served_host: Host) -> Iterator[Host]:
     """The engine's environment has code of somebody else in it."""
-    served_host.ssh(f"for d in {SITE}; do cat > $d/sitecustomize.py <<'END'\n{POISON}\nEND\ndone")
+    served_host.ssh(
+        f"cd {SITE} && echo import poison > poison.pth && cat > poison.py <<'END'\n{POISON}\nEND"
+    )
     yield served_host
-    served_host.ssh(f"rm -f {SITE}/sitecustomize.py {SEEN}")
+    served_host.ssh(f"rm -f {SITE}/poison.p* {SEEN}")
 
 
 def target(host: Host, command: str, request: object) -> str:
@@ -93,10 +95,9 @@ def test_what_an_interrupted_run_started_ends(served_host: Host) -> None:
 
 def test_no_unit_s_exposure_is_above_two_and_a_half(served_host: Host) -> None:
     """As systemd there sees the units that are loaded, instances and drop-ins included."""
-    told = served_host.ssh(
-        "systemd-analyze security --no-pager --json=short $(systemctl list-units --all --plain "
-        "--no-legend --type=service 'kimi-*' | cut -d' ' -f1)"
-    )
-    exposure = {row["unit"]: float(row["exposure"]) for row in json.loads(told)}
-    assert {"kimi-serve@0.service", "kimi-proxy.service", "kimi-firewall.service"} <= set(exposure)
-    assert max(exposure.values()) <= 2.5, exposure
+    listed = "systemctl list-units --state=active --plain --no-legend --type=service 'kimi-*'"
+    names = [line.split()[0] for line in served_host.ssh(listed).splitlines()]
+    assert {"kimi-serve@0.service", "kimi-proxy.service", "kimi-firewall.service"} <= set(names)
+    for name in names:
+        told = served_host.ssh(f"systemd-analyze security --no-pager '{name}' | tail -2")
+        assert float(told.partition(f"{name}:")[2].split()[0]) <= 2.5, told
