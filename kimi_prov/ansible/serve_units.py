@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from kimi_prov.contract import unit_files, unit_names
+from kimi_prov.contract import protection, unit_files, unit_names
 from kimi_prov.contract.unit_form import Form, form, restart_reasons, stamp
 from kimi_prov.on_host.system.started import joined
 from kimi_prov.packaging import resources
@@ -66,11 +66,14 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
     )
     environment.filters["systemd_quote"] = unit_files.quote_argument
     environment.filters["systemd_assignment"] = unit_files.quote_assignment
+    environment.filters["unit_protection"] = protection.lines
     template = environment.get_template(_TEMPLATE).render(
         kimi_plan=plan,
         options=options,
         start_limit_interval_s=options.start_limit_interval_s,
         on_gpus=any(instance["gpus"] for instance in plan["instances"]),
+        gpu_module=protection.GPU_MODULE,
+        loopback=protection.LOOPBACK,
     )
     drop_in = environment.get_template(_DROP_IN)
 
@@ -78,6 +81,7 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
         words = [*instance["numactl"], *instance["argv"]]
         start = " ".join(unit_files.quote_argument(word) for word in words)
         values = {"kimi_plan": plan, "instance": instance, "exec_start": start}
+        values["gpu_files"] = protection.GPU_FILES
         mark = stamp(form(joined(template, drop_in.render(**values, stamp=""))))
         return drop_in.render(**values, stamp=mark)
 

@@ -78,6 +78,8 @@ FETCH_PROGRESS = f"{PROGRESS}/fetch.json"
 STAGE_PROGRESS = f"{PROGRESS}/stage.json"
 CONVERT_PROGRESS = f"{PROGRESS}/convert/convert.json"
 BENCH_PROGRESS = f"{PROGRESS}/bench.json"
+# Of the unit of that name, while it is started; for root's eyes.
+SANDBOX_ENV = f"{RUN}/sandbox.env"
 APPLY_LOCK = "/run/kimi-apply.lock"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
 

@@ -16,6 +16,8 @@ DRIVER = "kimi-driver.service"
 INSTALL = "kimi-install.service"
 TUNE = "kimi-tune.service"
 BENCH = "kimi-bench.service"
+# Code of the engine that is no server: its parser, a proof, the parts of a bench.
+SANDBOX = "kimi-sandbox.service"
 
 SERVE_TEMPLATE = "kimi-serve@.service"
 SERVE_PREFIX = "kimi-serve@"

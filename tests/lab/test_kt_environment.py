@@ -24,7 +24,7 @@ CARD = CHECKOUT / "tests" / "data" / "recordings" / "h200-x1"
 COMPILER = CHECKOUT / "tests" / "lab" / "data" / "kt_compile.py"
 UNIT = CHECKOUT / "tests" / "data" / "golden" / "epyc-h100-hybrid.units"
 SETTING = re.compile(
-    r"(AmbientC|Capability|Environment=|IPAddress|Lock|NoNew|Private|Protect|ReadWrite|Remove|"
+    r"(AmbientC|Capability|Device|Environment=|IPAddress|Lock|NoNew|Private|Protect|ReadWrite|Remove|"
     r"Restrict[A-Z]|SystemC|UMask)"
 )
 LOADER = CHECKOUT / "tests" / "lab" / "data" / "kt_load.py"

@@ -53,18 +53,17 @@ def _seconds(throughput: Mapping[str, Any], prompt_tokens: int, answer_tokens: i
     return float(waiting + (answer_tokens / decode if decode else 0.0))
 
 
-def runs(
-    plan: Mapping[str, Any], shape: Tuple[int, int], folder: str, seed: int
-) -> List[Dict[str, Any]]:
+def runs(plan: Mapping[str, Any], shape: Tuple[int, int], seed: int) -> List[Dict[str, Any]]:
     """Return a run of the client for each concurrency: {"level", "module", "argv", "result"}.
 
-    Each has a `seed` of its own: prompts seen before would come out of the engine's cache. The API
-    key is not among the arguments: either client reads OPENAI_API_KEY.
+    Each has a `seed` of its own: prompts seen before would come out of the engine's cache. `result`
+    is a file of the current directory. The API key is not among the arguments: either client reads
+    OPENAI_API_KEY.
     """
     write = _sglang if plan["engine"]["name"] == "ktransformers" else _vllm
     found = []
     for number, level in enumerate(levels(int(plan["throughput"]["concurrency"]))):
-        result = f"{folder}/{level}.json"
+        result = f"{level}.json"
         module, argv = write(plan, level, shape, result)
         argv += ["--seed", str(seed + number)]
         found.append({"level": level, "module": module, "argv": argv, "result": result})
@@ -74,12 +73,11 @@ def runs(
 def _vllm(
     plan: Mapping[str, Any], level: int, shape: Tuple[int, int], result: str
 ) -> Tuple[str, List[str]]:
-    folder, _, name = result.rpartition("/")
     # Over the loopback, to the certificate whose fingerprint was compared before.
     argv = ["bench", "serve", "--backend", "openai", "--endpoint", "/v1/completions", "--insecure"]
     argv += [*_common(plan, level, shape), "--dataset-name", "random", "--ignore-eos"]
     argv += ["--percentile-metrics", "ttft,tpot", "--save-result"]
-    argv += ["--result-dir", folder, "--result-filename", name]
+    argv += ["--result-dir", ".", "--result-filename", result]
     if "--trust-remote-code" in plan["instances"][0]["argv"]:
         argv.append("--trust-remote-code")
     return "vllm.entrypoints.cli.main", argv

@@ -13,14 +13,17 @@ import os
 import runpy
 import statistics
 import sys
+import tempfile
 import time
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 from kimi_prov.on_host.kt import layer as kt_layer
 
 # What follows says at which number of requests at once the client is.
 LEVEL = "kimi-bench: level "
+_TRUSTED = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _SECONDS = 1.0
 _WARM_UP, _REPEATS = 3, 15
 # Experts whose weights are really made; the kernel copies, so that the others may share them.
@@ -107,18 +110,29 @@ def _timed(
 
 
 def client(config: Dict[str, Any]) -> Dict[str, Any]:
-    """Run the engine's bench client once for each of `runs`, in one process that imports once."""
-    for run in config["runs"]:
-        # On a line of its own, also after a bar that was cut.
-        print(f"\n{LEVEL}{run['level']}", file=sys.stderr, flush=True)
-        sys.argv = [run["module"], *run["argv"]]
-        with contextlib.redirect_stdout(sys.stderr):
-            try:
-                runpy.run_module(run["module"], run_name="__main__", alter_sys=True)
-            except SystemExit as ended:
-                if ended.code not in (None, 0):
-                    raise
-    return {}
+    """Run the engine's bench client once for each of `runs`, in one process that imports once.
+
+    `results` are its files' texts, by run; a run's arguments name them in the current directory.
+    `secrets` are variables for this process alone: a unit's environment can be read by everybody.
+    """
+    os.environ.update(config["secrets"])
+    with tempfile.TemporaryDirectory(prefix="kimi-bench-") as folder:
+        os.chdir(folder)
+        # sglang's client has no --insecure and trusts what these name.
+        Path("tls.crt").write_text(config["certificate"])
+        os.environ.update(dict.fromkeys(_TRUSTED, f"{folder}/tls.crt"))
+        for run in config["runs"]:
+            # On a line of its own, also after a bar that was cut.
+            print(f"\n{LEVEL}{run['level']}", file=sys.stderr, flush=True)
+            sys.argv = [run["module"], *run["argv"]]
+            with contextlib.redirect_stdout(sys.stderr):
+                try:
+                    runpy.run_module(run["module"], run_name="__main__", alter_sys=True)
+                except SystemExit as ended:
+                    if ended.code not in (None, 0):
+                        raise
+        results = [Path(run["result"]) for run in config["runs"]]
+        return {"results": [path.read_text() if path.exists() else "" for path in results]}
 
 
 _PARTS: Dict[str, Callable[[Dict[str, Any]], Dict[str, Any]]] = {

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pwd
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract import unit_names
+from kimi_prov.contract import protection, unit_names
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
@@ -28,6 +26,7 @@ from kimi_prov.on_host.bench import client
 from kimi_prov.on_host.bench import engine as bench_engine
 from kimi_prov.on_host.gateway import smoke_test
 from kimi_prov.on_host.probe import collect, measure
+from kimi_prov.on_host.system import sandbox
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text, remove, write_json
 from kimi_prov.on_host.system.machine import Machine
@@ -63,6 +62,9 @@ def main(argv: List[str]) -> int:
 
 def start() -> None:
     """Start the unit; stop a leftover one first."""
+    plan = read_json(layout.PLAN)
+    if not plan:
+        raise _no_plan()
     _end()
     remove(RESULT)
     done = run(
@@ -74,6 +76,8 @@ def start() -> None:
         "--service-type=oneshot",
         "--remain-after-exit",
         f"--property=TimeoutStartSec={_LIMIT_S}",
+        # It writes progress and result there, and the sandbox's environment.
+        *protection.options("measuring", gpus=on_gpus(plan), write=[layout.RUN]),
         sys.executable,
         "-I",
         layout.ZIPAPP,
@@ -114,10 +118,14 @@ def measure_all() -> int:
     return 0
 
 
+def _no_plan() -> HostError:
+    return HostError(f"there is no {layout.PLAN}", "run `kimi-prov apply` first")
+
+
 def _measured(paths: Paths, say: Say) -> Dict[str, Any]:
     plan = read_json(paths.plan)
     if not plan:
-        raise HostError(f"there is no {layout.PLAN}", "run `kimi-prov apply` first")
+        raise _no_plan()
     say("asking for one token through the port")
     refusal = smoke_test.try_once(paths, plan)
     if refusal:
@@ -140,68 +148,56 @@ def _measured(paths: Paths, say: Say) -> Dict[str, Any]:
 
 
 class Engine:
-    """The engine's environment: runs parts of `bench_engine` there, as the service's user."""
+    """The engine's environment: runs parts of `bench_engine` there, in the sandbox."""
 
     def __init__(self, plan: Dict[str, Any]) -> None:
         self._python = f"{plan['engine']['env_dir']}/bin/python"
         self._env = plan["instances"][0]["env"]
-        try:
-            self._user: Optional[pwd.struct_passwd] = pwd.getpwnam(layout.USER)
-        except KeyError:
-            self._user = None
-
-    @contextlib.contextmanager
-    def folder(self) -> Iterator[str]:
-        """Yield a folder that the part may write to; it is removed at the end."""
-        with tempfile.TemporaryDirectory(prefix="kimi-bench-") as path:
-            if self._user is not None:
-                os.chown(path, self._user.pw_uid, self._user.pw_gid)
-            yield path
+        self._gpus = on_gpus(plan)
 
     def run(
-        self,
-        part: str,
-        config: Dict[str, Any],
-        line: Say,
-        *,
-        env: Optional[Dict[str, str]] = None,
-        before: Tuple[str, ...] = (),
+        self, part: str, config: Dict[str, Any], line: Say, *, before: Tuple[str, ...] = ()
     ) -> Dict[str, Any]:
         """Run a part, pass each line of its output to `line`, and return its result.
 
         `before` stands before the command (numactl). Raises HostError with its last line of output.
         """
-        with (
-            self.folder() as home,
-            tempfile.TemporaryFile() as given,
-            tempfile.TemporaryFile() as out,
-        ):
+        heard, spoken = os.pipe()
+        with contextlib.ExitStack() as held:
+            held.callback(os.close, heard)
+            given, out = (held.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             given.write(json.dumps(config).encode())
             given.seek(0)
-            heard, spoken = os.pipe()
-            process = subprocess.Popen(
+            with sandbox.opened(
                 [*before, self._python, layout.ZIPAPP, "bench-engine", part],
+                env={"PATH": os.defpath, **self._env},
+                limit_s=_LIMIT_S,
+                gpus=self._gpus,
                 stdin=given,
                 stdout=out,
                 stderr=spoken,
-                cwd=home,
-                env={"PATH": os.defpath, **self._env, "HOME": home, **(env or {})},
-                user=self._user.pw_uid if self._user else None,
-                group=self._user.pw_gid if self._user else None,
-                extra_groups=[] if self._user else None,
-            )
-            os.close(spoken)
-            last = ""
-            for text in _lines(heard):
-                last = text
-                line(text)
-            os.close(heard)
-            if process.wait() != 0:
+            ) as process:
+                os.close(spoken)
+                last = ""
+                for text in _lines(heard):
+                    last = text
+                    line(text)
+                process.wait()
+            if process.returncode != 0:
                 raise HostError(f"{part}: {(last or f'exit status {process.returncode}')[:300]}")
             out.seek(0)
             lines = out.read().decode(errors="replace").strip().splitlines()
-        found = json.loads(lines[-1]) if lines else {}
+        # It is data, whatever it looks like.
+        try:
+            found = json.loads(lines[-1]) if lines else {}
+        except ValueError:
+            found = {}
         return found if isinstance(found, dict) else {}
+
+
+def on_gpus(plan: Dict[str, Any]) -> bool:
+    """Whether instances of the plan have GPUs."""
+    return any(instance.get("gpus") for instance in plan["instances"])
 
 
 def _lines(descriptor: int) -> Iterator[str]:
@@ -338,30 +334,21 @@ def serve(plan: Dict[str, Any], paths: Paths, engine: Engine, say: Say) -> Dict[
     """Run the engine's own bench client through the opened port, at several concurrencies."""
     shape = client.lengths(plan["throughput"], int(plan["model"]["context"]))
     say("starting the engine's bench client")
-    key = read_text(paths.verify_key).strip()
-    with engine.folder() as folder:
-        # sglang's client has no --insecure and trusts what these name; the proxy's own folder is
-        # closed to the user that it runs as.
-        certificate = Path(folder, "tls.crt")
-        certificate.write_text(read_text(paths.tls_crt))
-        trusted = dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(certificate))
-        runs = client.runs(plan, shape, folder, int(time.time()) % 1_000_000)
-        engine.run(
-            "client",
-            {"runs": runs},
-            _ClientProgress(say),
-            env={"OPENAI_API_KEY": key, **trusted},
-        )
-        levels = [client.read(run["level"], _text(run["result"])) for run in runs]
+    runs = client.runs(plan, shape, int(time.time()) % 1_000_000)
+    found = engine.run(
+        "client",
+        {
+            "runs": runs,
+            "secrets": {"OPENAI_API_KEY": read_text(paths.verify_key).strip()},
+            "certificate": read_text(paths.tls_crt),
+        },
+        _ClientProgress(say),
+    )
+    texts = found.get("results") or []
+    levels = [client.read(run["level"], str(text)) for run, text in zip(runs, texts)]
+    if len(levels) != len(runs):
+        raise HostError("the bench client left no result")
     return {"input_tokens": shape[0], "output_tokens": shape[1], "levels": levels}
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except OSError:
-        return ""
 
 
 class _ClientProgress:

@@ -1,8 +1,8 @@
 """`engine-check` asks the engine's own argument parser whether it accepts the command lines.
 
 It runs before a unit is written. Each engine version has its own flags, so nothing but that version
-can answer. Parsing imports the engine, which takes seconds: a command line that was accepted once
-leaves a mark in the environment, which is never changed in place.
+can answer. Parsing imports the engine, which takes seconds and is done in the sandbox: a command
+line that was accepted once leaves a mark in the environment, which is never changed in place.
 """
 
 from __future__ import annotations
@@ -10,29 +10,35 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pwd
+import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Callable, Dict, List, Optional
 
-from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.system import process
+from kimi_prov.on_host.system import process, sandbox
 from kimi_prov.on_host.system.envelope import answer
 
 MARKS = ".accepted"
 _ACCEPTED = "kimi-prov: accepted"
 _TIMEOUT_S = 600
+_SCRATCH = {"XDG_CACHE_HOME": "/tmp"}  # noqa: S108 - the sandbox has one of its own
+
+Result = subprocess.CompletedProcess[str]
+Run = Callable[..., Result]
 
 
 def main(argv: List[str]) -> int:
-    """Read {"env_dir", "instances": [{"argv", "env"}]} from standard input, answer in JSON.
+    """Read {"env_dir", "gpus", "instances": [{"argv", "env"}]} from standard input, answer in JSON.
 
     The answer is {"ok", "changed"}: `changed` when a parser ran. `--check` runs none.
     """
     request = json.load(sys.stdin)
     env_dir = Path(request["env_dir"])
+    # What is imported may ask for the GPUs, and keeps nothing.
+    confined = partial(sandbox.run, gpus=request["gpus"])
     changed = False
     for instance in request["instances"]:
         mark = env_dir / MARKS / _digest(instance["argv"])
@@ -41,7 +47,7 @@ def main(argv: List[str]) -> int:
         changed = True
         if "--check" in argv:
             continue
-        refusal = ask(instance["argv"], instance["env"])
+        refusal = ask(instance["argv"], {**instance["env"], **_SCRATCH}, run=confined)
         if refusal:
             raise HostError(refusal)
         mark.parent.mkdir(exist_ok=True)
@@ -49,25 +55,19 @@ def main(argv: List[str]) -> int:
     return answer({"ok": True, "changed": changed})
 
 
-def ask(argv: List[str], env: Dict[str, str]) -> Optional[str]:
+def ask(argv: List[str], env: Dict[str, str], *, run: Optional[Run] = None) -> Optional[str]:
     """Check a command line with the engine's parser; the reason when it refuses, else None.
 
-    `argv` is the whole of it: `PYTHON -m MODULE ARGUMENT...`.
+    `argv` is the whole of it: `PYTHON -m MODULE ARGUMENT...`. `run` runs it; without
+    one it runs right here, as nothing on a managed machine may.
     """
     if len(argv) < 3 or argv[1] != "-m":
         return f"expected PYTHON -m MODULE ARGUMENT..., got {' '.join(argv[:3])}"
-    with tempfile.TemporaryDirectory(prefix="kimi-engine-check-") as home:
-        user = _service_user()
-        if user is not None:
-            os.chown(home, user.pw_uid, user.pw_gid)
-        python = argv[0]
-        done = process.run(
-            *(python, "-c", _parse_source(), *argv[2:]),
-            env={"PATH": os.defpath, **env, "HOME": home, "XDG_CACHE_HOME": home},
-            cwd=home,
-            timeout=_TIMEOUT_S,
-            user=user,
-        )
+    done = (run or _here)(
+        *(argv[0], "-c", _parse_source(), *argv[2:]),
+        env={"PATH": os.defpath, **env},
+        timeout=_TIMEOUT_S,
+    )
     if done.returncode == process.TIMED_OUT:
         return f"the argument parser of {argv[2]} did not answer within {_TIMEOUT_S} s"
     if isinstance(done, process.Unfinished):
@@ -81,14 +81,10 @@ def _digest(argv: List[str]) -> str:
     return hashlib.sha256("\0".join(argv).encode()).hexdigest()[:32]
 
 
-def _service_user() -> Optional[pwd.struct_passwd]:
-    """Find the user that the engine runs as; None where we are not root or there is none yet."""
-    if os.geteuid() != 0:
-        return None
-    try:
-        return pwd.getpwnam(paths.USER)
-    except KeyError:
-        return None
+def _here(*argv: str, env: Dict[str, str], timeout: float) -> Result:
+    with tempfile.TemporaryDirectory(prefix="kimi-engine-check-") as home:
+        own = {"HOME": home, "XDG_CACHE_HOME": home}
+        return process.run(*argv, env={**env, **own}, cwd=home, timeout=timeout)
 
 
 def _reason(stderr: str) -> str:

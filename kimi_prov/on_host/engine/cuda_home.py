@@ -1,22 +1,25 @@
 """`cuda-home DIR`: make one CUDA toolkit of the compiler and headers in an environment's wheels.
 
-The environment's own Python runs this. Engines that compile kernels look for one directory with
+DIR lies in that environment. Engines that compile kernels look for one directory with
 `bin/nvcc`, `include`, `lib64/libcudart.so` and `lib64/stubs/libcuda.so`; the wheels have these in a
 directory a package, the libraries under another name, and no libcuda. At the end a kernel is
-compiled and linked, which needs no GPU, so that a compiler that does not work is found then.
+compiled and linked, in the sandbox and without a GPU, so that a compiler that does not work is
+found then.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import sysconfig
-import tempfile
 from pathlib import Path
-from typing import Dict, List
+from typing import TYPE_CHECKING, Dict, List
 
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import sandbox
 from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    import subprocess
 
 # The release that has nvcc in its wheels; their directory has its name.
 _RELEASE = "cu13"
@@ -35,9 +38,12 @@ def main(argv: List[str]) -> int:
     """Make DIR and compile with it; an error names what is missing."""
     if len(argv) != 1:
         raise HostError("expected: cuda-home DIR")
-    home, wheels = Path(argv[0]), Path(sysconfig.get_paths()["purelib"]) / "nvidia"
-    if not (wheels / _RELEASE / "bin" / "nvcc").is_file():
-        raise HostError(f"expected CUDA's compiler at {wheels / _RELEASE}/bin/nvcc")
+    home = Path(argv[0])
+    compiler = f"lib/python3*/site-packages/nvidia/{_RELEASE}/bin/nvcc"
+    found = sorted(home.parent.glob(compiler))
+    if not found:
+        raise HostError(f"expected CUDA's compiler at {home.parent}/{compiler}")
+    wheels = found[0].parents[2]
     for path, target in links(wheels, _RELEASE).items():
         place = home / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -66,20 +72,20 @@ def _driver(folder: Path) -> None:
     """Write what linkers take for the driver's library: its name and no function."""
     folder.mkdir(parents=True, exist_ok=True)
     soname = ["-shared", "-Wl,-soname,libcuda.so.1"]
-    _run("g++", *soname, "-x", "c", "-o", str(folder / "libcuda.so"), os.devnull)
+    argv = ["g++", *soname, "-x", "c", "-o", str(folder / "libcuda.so"), os.devnull]
+    _judge(run(*argv, timeout=_COMPILING_S))
 
 
 def _compile(home: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.cu"
-        source.write_text(_KERNEL, encoding="utf-8")
-        where = [f"-I{home}/include", f"-L{home}/lib64", f"-L{home}/lib64/stubs"]
-        made = ["-shared", "-Xcompiler", "-fPIC", "-arch=sm_80", "-o", f"{folder}/kernel.so"]
-        _run(f"{home}/bin/nvcc", *made, *where, str(source), "-lcudart", "-lcuda")
+    where = [f"-I{home}/include", f"-L{home}/lib64", f"-L{home}/lib64/stubs"]
+    made = ["-shared", "-Xcompiler", "-fPIC", "-arch=sm_80", "-o", "kernel.so"]
+    argv = [f"{home}/bin/nvcc", *made, *where, "kernel.cu", "-lcudart", "-lcuda"]
+    # In a folder that is made inside: no file of root's is seen there.
+    script = ("/bin/sh", "-c", 'cd "$(mktemp -d)" && cat > kernel.cu && exec "$0" "$@"')
+    _judge(sandbox.run(*script, *argv, env={}, stdin=_KERNEL, timeout=_COMPILING_S), argv[0])
 
 
-def _run(compiler: str, *arguments: str) -> None:
-    done = run(compiler, *arguments, timeout=_COMPILING_S)
+def _judge(done: subprocess.CompletedProcess[str], compiler: str = "g++") -> None:
     if done.returncode:
         name = os.path.basename(compiler)
         print((done.stdout + done.stderr).strip()[-2000:], file=sys.stderr)

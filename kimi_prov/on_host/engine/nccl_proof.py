@@ -1,7 +1,8 @@
 """Runs one NCCL all-reduce over all GPUs of the machine, with the engine's own Python and torch.
 
 `nccl-proof` reads {"python", "ranks", "env", "proof"} from standard input, and records
-`proof` where the sum was right: a proof holds for one engine and one driver.
+`proof` where the sum was right: a proof holds for one engine and one driver. The ranks are started
+by `nccl-proof --ranks`, in the sandbox: they are code of the engine.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from typing import Any, Dict, List
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import sandbox
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import write_json
 
 # The first collective of a machine sets its channels up; a plugin hangs instead of failing.
 PATIENCE_S = 180.0
+_STARTING_S = 30.0
 _MIB = 1 << 20
+_SAID = 400
 # One rank: what every other has added to its ones has to come back.
 _RANK = """\
 import datetime, os, torch
@@ -39,17 +43,36 @@ group.destroy_process_group()
 
 
 def main(argv: List[str]) -> int:
-    """`nccl-proof`."""
-    del argv
+    """Prove and record; `--ranks` is what the sandbox runs."""
     request = json.load(sys.stdin)
-    found = prove(request)
+    if "--ranks" in argv:
+        return answer(prove(request))
+    found = _in_sandbox(request)
     if not found["proven"]:
         raise HostError(
             f"the NCCL all-reduce over all GPUs failed: {found['said']}",
             "look for what NCCL loads: ldconfig -p | grep -i nccl; NCCL_DEBUG=INFO says more",
         )
     write_json(paths.NCCL_STATE, request["proof"])
-    return answer(found)
+    return answer({"proven": True, "said": ""})
+
+
+def _in_sandbox(request: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what the ranks said; it is data, whatever it looks like."""
+    done = sandbox.run(
+        *(request["python"], paths.ZIPAPP, "nccl-proof", "--ranks"),
+        env={"PATH": os.defpath, **request["env"]},
+        stdin=json.dumps(request),
+        timeout=PATIENCE_S + _STARTING_S,
+        gpus=True,
+    )
+    lines = done.stdout.strip().splitlines()
+    try:
+        found = json.loads(lines[-1])
+        return {"proven": found["proven"] is True, "said": str(found["said"])}
+    except (IndexError, ValueError, TypeError, KeyError):
+        said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        return {"proven": False, "said": said[-_SAID:]}
 
 
 def prove(request: Dict[str, Any], *, backend: str = "nccl") -> Dict[str, Any]:
@@ -98,4 +121,4 @@ def _ended(process: subprocess.Popen[str], end: float) -> str:
         text += f"\ndid not end within {PATIENCE_S:.0f} s"
     if process.returncode == 0:
         return ""
-    return " | ".join(line.strip() for line in text.splitlines()[-3:])[-400:] or "no reason given"
+    return " | ".join(line.strip() for line in text.splitlines()[-3:])[-_SAID:] or "no reason given"

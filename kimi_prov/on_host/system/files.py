@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import grp
 import json
 import os
 import pwd
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, TextIO, Tuple, Union
@@ -94,11 +96,23 @@ def read_text(path: PathLike) -> str:
         return ""
 
 
-def read_json(path: PathLike) -> Dict[str, Any]:
-    """Return a JSON object from a file; empty where there is none, or half of one."""
+def read_json(path: PathLike, *, links: bool = True) -> Dict[str, Any]:
+    """Return a JSON object from a file; empty where there is none, or half of one.
+
+    What is no regular file is none, and is never waited for. `links` False, for a folder that
+    another user may write to: a symbolic link is none either.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        with open(path, encoding="utf-8", opener=lambda name, _: os.open(name, flags)) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return {}
+            value = json.load(stream)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError):
+        return {}
+    except OSError as error:
+        if links or error.errno != errno.ELOOP:
+            raise
         return {}
     return value if isinstance(value, dict) else {}
 

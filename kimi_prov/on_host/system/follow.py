@@ -52,7 +52,8 @@ def show(unit: str) -> Dict[str, str]:
 
 def of_this_run(path: Optional[str], invocation: str) -> Optional[Dict[str, Any]]:
     """Return the progress, unless it was left by an earlier run of the unit."""
-    document = read_json(path) if path else {}
+    # That of the conversion is the service's user's, who could put anything in its place.
+    document = read_json(path, links=False) if path else {}
     if not document:
         return None
     return document if document.get("invocation") in (None, invocation) else None

@@ -26,6 +26,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         plan = self._task.args["plan"]
         question = {
             "env_dir": plan["engine"]["env_dir"],
+            "gpus": any(instance["gpus"] for instance in plan["instances"]),
             "instances": [{"argv": i["argv"], "env": i["env"]} for i in _instances(plan)],
         }
         check = bool(self._task.check_mode)

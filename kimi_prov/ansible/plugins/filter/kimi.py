@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov import catalog
 from kimi_prov.ansible import files
-from kimi_prov.contract import unit_files
+from kimi_prov.contract import protection, unit_files
 from kimi_prov.packaging import engine_plugins, lock_files
 from kimi_prov.user_dirs import cache_home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 
 def lock_path(name: str) -> str:
@@ -30,6 +30,11 @@ def lock_wheels(name: str, directory: str | None) -> list[str]:
     return [*found, str(engine_plugins.write(plugin, cache_home() / "wheels"))] if plugin else found
 
 
+def engine_sandbox(plan: Mapping[str, Any]) -> list[str]:
+    """List the options of systemd-run for code of the plan's engine."""
+    return protection.sandbox(gpus=any(instance["gpus"] for instance in plan["instances"]))
+
+
 class FilterModule:
     """What Ansible looks for in a filter plugin."""
 
@@ -39,6 +44,8 @@ class FilterModule:
             "differing_files": files.differing,
             "systemd_quote": unit_files.quote_argument,
             "systemd_assignment": unit_files.quote_assignment,
+            "unit_protection": protection.lines,
+            "engine_sandbox": engine_sandbox,
             "lock_path": lock_path,
             "lock_wheels": lock_wheels,
         }

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from systemd_stand_in import systemd_stand_in
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
@@ -62,7 +63,7 @@ def plan_of(tmp_path: Path, client: str, concurrency: int = 5) -> dict[str, Any]
 def engine_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     archive = build_zipapp(tmp_path / "kimi-target.pyz")
     monkeypatch.setattr(layout, "ZIPAPP", str(archive))
-    monkeypatch.setattr(layout, "USER", "nobody-of-this-name")
+    systemd_stand_in(tmp_path / "systemd", monkeypatch)
     return bench.Engine
 
 
@@ -93,6 +94,8 @@ def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine
     seen = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()]
     assert [run["key"] for run in seen] == [KEY] * 3
     assert KEY not in " ".join(part for run in seen for part in run["argv"])
+    # Everybody may read a unit's environment and its options.
+    assert KEY not in (tmp_path / "systemd" / "options").read_text()
 
 
 def test_a_client_that_fails_says_why(tmp_path, engine_of) -> None:
@@ -102,7 +105,7 @@ def test_a_client_that_fails_says_why(tmp_path, engine_of) -> None:
 
 
 def test_two_levels_never_ask_the_same_prompts(tmp_path) -> None:
-    runs = bench_client.runs(plan_of(tmp_path, CLIENT, 16), (256, 64), "/tmp/x", 7)
+    runs = bench_client.runs(plan_of(tmp_path, CLIENT, 16), (256, 64), 7)
     seeds = [run["argv"][run["argv"].index("--seed") + 1] for run in runs]
     assert len(set(seeds)) == len(seeds) == 3
 
@@ -110,7 +113,7 @@ def test_two_levels_never_ask_the_same_prompts(tmp_path) -> None:
 def test_ktransformers_is_asked_by_sglangs_client(tmp_path) -> None:
     plan = plan_of(tmp_path, CLIENT, 1)
     plan["engine"]["name"] = "ktransformers"
-    (run,) = bench_client.runs(plan, (256, 64), "/tmp/x", 7)
+    (run,) = bench_client.runs(plan, (256, 64), 7)
     assert run["module"] == "sglang.bench_serving"
     # The other random data set is fetched from a hub.
     assert run["argv"][run["argv"].index("--dataset-name") + 1] == "random-ids"

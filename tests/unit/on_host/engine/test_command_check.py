@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from systemd_stand_in import StandIn, systemd_stand_in
 
 from kimi_prov.on_host.__main__ import main
 from kimi_prov.on_host.engine import command_check
@@ -21,6 +22,11 @@ parser.add_argument("--mode", choices=["fast", "slow"])
 parser.parse_args()
 Path(__file__).with_name("STARTED").touch()
 """
+
+
+@pytest.fixture(autouse=True)
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    return systemd_stand_in(tmp_path / "systemd", monkeypatch)
 
 
 @pytest.fixture
@@ -45,7 +51,7 @@ def ask(
     options: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     argv = [f"{env_dir}/bin/python", "-m", "engine", *arguments]
-    request = {"env_dir": str(env_dir), "instances": [{"argv": argv, "env": {}}]}
+    request = {"env_dir": str(env_dir), "gpus": False, "instances": [{"argv": argv, "env": {}}]}
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(request)))
     main(["engine-check", *options])
     return dict(json.loads(capsys.readouterr().out))
@@ -59,6 +65,16 @@ def test_an_accepted_command_line_is_not_asked_about_again(
     (env_dir / "engine.py").unlink()
     second = ask(env_dir, "--port", "1", monkeypatch=monkeypatch, capsys=capsys)
     assert second == {"ok": True, "changed": False}
+
+
+def test_the_parser_is_code_of_the_engine_and_runs_in_the_sandbox(
+    env_dir: Path,
+    systemd: StandIn,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert ask(env_dir, monkeypatch=monkeypatch, capsys=capsys)["ok"]
+    assert "--unit=kimi-sandbox.service" in systemd.options
 
 
 def test_the_engine_is_never_started(

@@ -1,0 +1,177 @@
+"""What systemd keeps from a unit's processes: one list, for installed and transient units alike.
+
+Each kind of unit differs from it by what it needs, and says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Dict, List, Sequence, Tuple
+
+from kimi_prov.contract import paths
+
+Settings = List[Tuple[str, str]]
+
+# The cards, their control, unified memory and MIG's and fabric's capabilities, by what the kernel
+# calls them: a path is only allowed when it exists at the start of a unit, and /dev/nvidia-uvm may
+# be made by the unit itself, hence `m`. The first driver's name changed with its versions.
+GPU_DEVICES = ("nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps*")
+# What makes them: the driver's module before the unit's devices are settled, the file after.
+GPU_MODULE = "modprobe@nvidia_uvm.service"
+GPU_FILES = "-+/usr/bin/nvidia-modprobe -u -c=0"
+# Workers of an engine find each other on the loopback, the one network that is allowed.
+LOOPBACK = "VLLM_HOST_IP=127.0.0.1 GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo"
+_FAMILIES = {
+    "none": ("AF_UNIX",),
+    "loopback": ("AF_UNIX", "AF_INET", "AF_INET6"),
+    "any": ("AF_UNIX", "AF_INET", "AF_INET6"),
+}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a kind of unit has over the least.
+
+    `network`: none, loopback or any. `tmp`: the machine's own /tmp. `processes`: to see those of
+    others. `compiles`: to write code and run it.
+    """
+
+    network: str = "none"
+    netlink: bool = False
+    capabilities: Tuple[str, ...] = ()
+    calls: Tuple[str, ...] = ("@system-service",)
+    without_calls: Tuple[str, ...] = ()
+    home: str = "yes"
+    tmp: bool = False
+    proc: bool = False
+    processes: bool = False
+    compiles: bool = False
+
+
+# An engine compiles kernels and reads /proc/cpuinfo. @resources holds the calls that set NUMA
+# policy and CPU affinity.
+_ENGINE = Needs(calls=("@system-service", "@resources"), proc=True, compiles=True)
+# Netlink: the interfaces are listed when the workers of an engine find each other.
+KINDS: Dict[str, Needs] = {
+    "engine": replace(_ENGINE, network="loopback", netlink=True),
+    "conversion": _ENGINE,
+    # A source may be a directory anywhere, also in /tmp, and its files readable to their owner
+    # alone. A hub's client is not ours, and may look at /proc.
+    "weights": Needs(
+        network="any", capabilities=("CAP_DAC_OVERRIDE",), home="read-only", tmp=True, proc=True
+    ),
+    "proxy": Needs(network="any", without_calls=("@privileged", "@resources")),
+    "firewall": Needs(
+        netlink=True,
+        capabilities=("CAP_NET_ADMIN",),
+        without_calls=("@privileged", "@resources"),
+    ),
+    # Describes the machine as the probe does, compiles a program that reads memory and asks the
+    # proxy; the engine's own code it has run in a unit of the kind `engine`.
+    "measuring": Needs(
+        network="loopback", netlink=True, proc=True, processes=True, compiles=True
+    ),
+}  # fmt: skip
+
+
+def settings(
+    kind: str,
+    *,
+    gpus: bool = False,
+    write: Sequence[str] = (),
+    capabilities: Sequence[str] = (),
+) -> Settings:
+    """Return the settings of [Service] for a kind of unit, sorted by name.
+
+    `write`: directories that it may write to. `capabilities`: beside those of its kind, and given
+    to a user who has none.
+    """
+    needs = KINDS[kind]
+    bounds = " ".join([*needs.capabilities, *capabilities])
+    families = [*_FAMILIES[needs.network], *(["AF_NETLINK"] if needs.netlink else [])]
+    found: Settings = [
+        ("AmbientCapabilities", " ".join(capabilities)),
+        ("CapabilityBoundingSet", bounds),
+        ("LockPersonality", "yes"),
+        ("NoNewPrivileges", "yes"),
+        ("ProtectClock", "yes"),
+        ("ProtectControlGroups", "yes"),
+        ("ProtectHome", needs.home),
+        ("ProtectHostname", "yes"),
+        ("ProtectKernelLogs", "yes"),
+        ("ProtectKernelModules", "yes"),
+        ("ProtectKernelTunables", "yes"),
+        ("ProtectSystem", "strict"),
+        ("RemoveIPC", "yes"),
+        ("RestrictAddressFamilies", " ".join(families)),
+        ("RestrictNamespaces", "yes"),
+        ("RestrictRealtime", "yes"),
+        ("RestrictSUIDSGID", "yes"),
+        ("SystemCallArchitectures", "native"),
+        ("SystemCallErrorNumber", "EPERM"),
+        ("SystemCallFilter", " ".join(needs.calls)),
+    ]
+    if needs.without_calls:
+        found.append(("SystemCallFilter", "~" + " ".join(needs.without_calls)))
+    if needs.network != "any":
+        found.append(("IPAddressDeny", "any"))
+    if needs.network == "loopback":
+        found.append(("IPAddressAllow", "localhost"))
+    if gpus:
+        found.append(("DevicePolicy", "closed"))
+        found += [("DeviceAllow", f"char-{name} rwm") for name in GPU_DEVICES]
+    else:
+        found.append(("PrivateDevices", "yes"))
+    if not needs.tmp:
+        found.append(("PrivateTmp", "yes"))
+    if not needs.proc:
+        found.append(("ProcSubset", "pid"))
+    if not needs.processes:
+        found.append(("ProtectProc", "invisible"))
+    if not needs.compiles:
+        found.append(("MemoryDenyWriteExecute", "yes"))
+    if write:
+        found.append(("ReadWritePaths", " ".join(write)))
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def lines(
+    kind: str,
+    *,
+    gpus: bool = False,
+    write: Sequence[str] = (),
+    capabilities: Sequence[str] = (),
+) -> str:
+    """Return the settings as lines of a unit file."""
+    found = settings(kind, gpus=gpus, write=write, capabilities=capabilities)
+    return "\n".join(f"{name}={value}" for name, value in found)
+
+
+def options(kind: str, *, gpus: bool = False, write: Sequence[str] = ()) -> List[str]:
+    """Return the settings as options of systemd-run."""
+    return [f"--property={name}={value}" for name, value in settings(kind, gpus=gpus, write=write)]
+
+
+def sandbox(*, gpus: bool) -> List[str]:
+    """Return the options of systemd-run for code of an engine: its user, and its unit's protection.
+
+    It has the cache to write to, and a /tmp of its own.
+    """
+    devices = [f"Wants={GPU_MODULE}", f"After={GPU_MODULE}", f"ExecStartPre={GPU_FILES}"]
+    given = [
+        f"User={paths.USER}",
+        f"Group={paths.USER}",
+        # Python looks there for modules: not a directory that the service can write to.
+        f"WorkingDirectory={paths.HOME}",
+        f"Environment={LOOPBACK}",
+        "UMask=0077",
+        "LimitMEMLOCK=infinity",
+        "LimitNOFILE=65536",
+        "OOMPolicy=stop",
+        "TimeoutStopSec=10",
+        *(devices if gpus else []),
+    ]
+    return [
+        *(f"--property={setting}" for setting in given),
+        *options("engine", gpus=gpus, write=[paths.CACHE]),
+    ]

@@ -1,0 +1,147 @@
+"""Runs code of an engine as the server runs: its user, and a unit with its protection.
+
+systemd-run passes on what goes in and comes out, and the exit status. The unit has a name, so that
+it ends when the one who waits is ended or loses its reader, and the next one finds what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping
+
+from kimi_prov.contract import paths, protection, unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import process
+from kimi_prov.on_host.system.files import make_directory, remove, write_atomic
+
+# systemd ends what outlives its limit by this, should nobody else be left to.
+_GRACE_S = 30.0
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_HOME = "/tmp"  # noqa: S108 - one of its own, which goes with the unit
+
+
+@contextlib.contextmanager
+def opened(
+    argv: List[str],
+    *,
+    env: Mapping[str, str],
+    limit_s: float,
+    gpus: bool,
+    **streams: Any,  # noqa: ANN401
+) -> Iterator[subprocess.Popen[str]]:
+    """Start `argv` in the sandbox and yield the process that stands for it; at the end it ended.
+
+    `env` is its environment, beside what systemd gives to every unit. `streams`: as of Popen.
+    """
+    end()
+    make_directory(Path(paths.SANDBOX_ENV).parent, 0o755)
+    write_atomic(Path(paths.SANDBOX_ENV), _environment({"HOME": _HOME, **env}), 0o600)
+    command = [
+        *("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--service-type=exec"),
+        f"--unit={unit_names.SANDBOX}",
+        "--description=Kimi: code of the engine",
+        f"--property=RuntimeMaxSec={limit_s + _GRACE_S:.0f}",
+        f"--property=EnvironmentFile={paths.SANDBOX_ENV}",
+        *protection.sandbox(gpus=gpus),
+        "--",
+        *argv,
+    ]
+    with _signals_raise(), contextlib.ExitStack() as done:
+        done.callback(remove, paths.SANDBOX_ENV)
+        running = done.enter_context(_started(command, streams))
+        done.enter_context(_while_read())
+        yield running
+
+
+def run(
+    *argv: str,
+    env: Mapping[str, str],
+    stdin: str = "",
+    timeout: float,
+    gpus: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in the sandbox; the exit status is the caller's to judge, as of process.run."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    text = {"encoding": "utf-8", "errors": "replace"}
+    with opened(list(argv), env=env, limit_s=timeout, gpus=gpus, **pipes, **text) as running:
+        try:
+            out, said = running.communicate(stdin, timeout)
+        except subprocess.TimeoutExpired:
+            return process.Unfinished(argv, process.TIMED_OUT, "timed out")
+    return subprocess.CompletedProcess(list(argv), running.returncode, out, said)
+
+
+def end() -> None:
+    """End the unit, and whatever an earlier one left."""
+    process.run("systemctl", "stop", unit_names.SANDBOX)
+    process.run("systemctl", "reset-failed", unit_names.SANDBOX)
+
+
+@contextlib.contextmanager
+def _started(command: List[str], streams: Dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
+    try:
+        running = subprocess.Popen(command, **streams)
+    except OSError as error:
+        raise HostError(f"systemd-run: {error.strerror}", "see that systemd is installed") from None
+    with running:
+        try:
+            yield running
+        finally:
+            # Killing systemd-run alone would leave the unit.
+            if running.poll() is None:
+                end()
+                running.kill()
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Let what would end this process at once unwind it: the unit is not its child."""
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _while_read() -> Iterator[None]:
+    """End the unit when nobody reads our standard output any more: a connection that was cut."""
+    woken, wake = os.pipe()
+    watched = select.poll()
+    watched.register(1, 0)
+    watched.register(woken, 0)
+
+    def watch() -> None:
+        seen = dict(watched.poll())
+        if woken not in seen and seen.get(1, 0) & (select.POLLERR | select.POLLHUP):
+            end()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(wake)
+        thread.join()
+        os.close(woken)
+
+
+def _environment(env: Mapping[str, str]) -> str:
+    """Return the text of an environment file: what may be secret is in no list of arguments."""
+    return "".join(f'{name}="{_escaped(str(value))}"\n' for name, value in env.items())
+
+
+def _escaped(value: str) -> str:
+    return "".join(f"\\{character}" if character in '\\"$`' else character for character in value)
