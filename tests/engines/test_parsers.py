@@ -101,8 +101,10 @@ def command_line(units: Path) -> tuple[list[str], dict[str, str]]:
     start = re.search(r"^ExecStart=(.*)$", text, re.MULTILINE)
     assert start
     words = shlex.split(start.group(1))
-    own = words[next(n for n, word in enumerate(words) if word.endswith("/bin/python")) :]
-    return own, dict(re.findall(r"^Environment=(VLLM_\w+)=(\S*)$", text, re.MULTILINE))
+    python = next(word for word in words if word.endswith("/bin/python"))
+    return [python, *words[words.index("-m") :]], dict(
+        re.findall(r"^Environment=(VLLM_\w+)=(\S*)$", text, re.MULTILINE)
+    )
 
 
 def refusal(home: Path, argv: list[str], environment: dict[str, str]) -> str | None:

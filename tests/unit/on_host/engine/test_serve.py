@@ -62,6 +62,7 @@ class Machine:
         self.places = started.UnitPaths(str(root))
         self.log = root / "systemctl.log"
         self.state = root / "state"
+        self.places.machine_key.parent.mkdir(parents=True)
         program = root / "bin" / "systemctl"
         program.parent.mkdir()
         program.write_text(
