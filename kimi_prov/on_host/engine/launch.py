@@ -20,6 +20,9 @@ from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.on_host.engine.gate import Gate
 from kimi_prov.on_host.system import machine_key
 
+# As vLLM imports it.
+GATE = f"{Gate.__module__}.{Gate.__qualname__}"
+
 
 class Hidden(str):
     """A key that a server may send and compare, and that its log of settings does not show."""
@@ -41,7 +44,7 @@ def main(argv: List[str]) -> int:
         raise HostError(f"there is no key in {paths.MACHINE_KEY}", "run `kimi-prov apply`")
     engine = module.partition(".")[0]
     if engine == "vllm":
-        arguments += ["--middleware", f"{Gate.__module__}.{Gate.__qualname__}"]
+        arguments += ["--middleware", GATE]
     elif engine == "sglang":
         guard_sglang(key)
     else:
