@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from kimi_prov.contract import protection, unit_files, unit_names
-from kimi_prov.contract.unit_form import Form, form, restart_reasons, stamp
+from kimi_prov.contract.unit_form import Form, form, gated, restart_reasons, stamp
 from kimi_prov.on_host.system.started import joined
 from kimi_prov.packaging import resources
 
@@ -78,7 +78,7 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
     drop_in = environment.get_template(_DROP_IN)
 
     def of(instance: Mapping[str, Any]) -> str:
-        words = [*instance["numactl"], *instance["argv"]]
+        words = [*instance["numactl"], *gated(instance["argv"], plan["paths"]["zipapp"])]
         start = " ".join(unit_files.quote_argument(word) for word in words)
         values = {"kimi_plan": plan, "instance": instance, "exec_start": start}
         values["gpu_files"] = protection.GPU_FILES

@@ -32,6 +32,8 @@ CA_BUNDLE = f"{ETC}/ca-bundle.pem"
 HUB_TOKEN = f"{ETC}/keys/hub-token"
 STOOD_IN_FOR = f"{ETC}/stood-in-for.json"
 ENV = f"{ETC}/env"
+# What the proxy sends to the engines, and what they ask for.
+MACHINE_KEY = f"{ETC}/machine-key.map"
 KEYS = f"{ETC}/keys"
 # The operator's key in clear until it was shown; the key by which a machine tests itself.
 OPERATOR_NEW = f"{KEYS}/operator.new"
@@ -145,6 +147,7 @@ class Paths:
         self.root = Path(root)
         self.etc = self.at(ETC)
         self.plan = self.at(PLAN)
+        self.machine_key = self.at(MACHINE_KEY)
         self.keys = self.at(KEYS)
         self.operator_new = self.at(OPERATOR_NEW)
         self.verify_key = self.at(VERIFY_KEY)
@@ -190,6 +193,7 @@ def paths() -> dict[str, str]:
         "ca_bundle": CA_BUNDLE,
         "hub_token": HUB_TOKEN,
         "env": ENV,
+        "machine_key": MACHINE_KEY,
         "stood_in_for": STOOD_IN_FOR,
         "keys": KEYS,
         "proxy": PROXY,

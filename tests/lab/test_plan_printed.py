@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from machines import CHECKOUT, LISTING, kimi_prov, run
 
+from kimi_prov.contract import unit_form
+
 if TYPE_CHECKING:
     from machines import Host
 
@@ -85,7 +87,8 @@ def test_what_runs_is_what_plan_prints(served_host: Host, door: str) -> None:
     plan = printed(served_host)
     for instance in plan["instances"]:
         runs = carried_out(served_host, instance)
-        assert runs["argv"] == instance["argv"]
+        # Behind the machine key, and else as planned.
+        assert runs["argv"] == unit_form.gated(instance["argv"], plan["paths"]["zipapp"])
         # The environment of the plan itself, not the link that a later one may move.
         assert runs["argv"][0] == f"{plan['engine']['env_dir']}/bin/python"
         assert runs["env"] == instance["env"]

@@ -15,9 +15,11 @@ import http.client
 import json
 import os
 import time
+from pathlib import Path
 from typing import Dict, List, Optional
 
-from kimi_prov.contract.paths import MODEL_VERIFIED
+from kimi_prov.contract.paths import MACHINE_KEY, MODEL_VERIFIED
+from kimi_prov.on_host.system import machine_key
 from kimi_prov.on_host.system.process import run
 
 _PAUSE_S = 1.0
@@ -153,8 +155,10 @@ def _chat(port: int, model: str) -> Optional[str]:
 def _ask(port: int, method: str, path: str, body: Optional[str]) -> Optional[str]:
     """Send one request over the loopback; None when it was answered with 200, else why not."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+    key = machine_key.read(Path(MACHINE_KEY))
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     try:
-        connection.request(method, path, body, {"Content-Type": "application/json"})
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
         text = answer.read().decode(errors="replace")
     except ConnectionRefusedError:

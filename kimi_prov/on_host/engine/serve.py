@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.unit_form import Form, form, restart_reasons, stamp_in
-from kimi_prov.on_host.system import started
+from kimi_prov.on_host.system import machine_key, started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
@@ -35,8 +35,9 @@ def main(argv: List[str]) -> int:
     """Read {"template": TEXT, "drop_ins": {INDEX: TEXT}} from standard input.
 
     `--check` only reports what would be done. Starts do not wait for readiness. The answer is
-    {"changed", "started", "restarted", "removed", "reasons", "written"}: `reasons` has sentences
-    by unit, `written` rows of {"path", "before", "after"}.
+    {"changed", "started", "restarted", "removed", "reasons", "written", "made"}: `reasons` has
+    sentences by unit, `written` rows of {"path", "before", "after"}, `made` the path of the
+    machine key where there was none.
     """
     wanted = json.load(sys.stdin)
     drop_ins = {unit_names.serve(int(index)): text for index, text in wanted["drop_ins"].items()}
@@ -64,6 +65,7 @@ def ensure(
     written = _differing({places.template: template}) + _differing(
         {places.drop_in(unit): text for unit, text in drop_ins.items()}
     )
+    made = machine_key.ensure(places.machine_key, check=check)
     if not check:
         for unit, text in wanted.items():
             before = had[unit]
@@ -88,12 +90,13 @@ def ensure(
         stamps = {**running, **{unit: stamp_in(wanted[unit]) for unit in [*begun, *restarted]}}
         started.remove_all_but(list(stamps.values()), places)
     return {
-        "changed": bool(begun or restarted or gone or enabled or written),
+        "changed": bool(begun or restarted or gone or enabled or written or made),
         "started": begun,
         "restarted": restarted,
         "removed": gone,
         "reasons": {unit: reasons[unit] for unit in restarted},
         "written": written,
+        "made": [str(places.machine_key)] if made else [],
     }
 
 

@@ -16,7 +16,7 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway import haproxy, keys, tls
-from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system import machine_key, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
 
@@ -29,14 +29,17 @@ TAKE_OVER_S = 10.0
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Converge certificate and keys to `settings` {"tls": {...}, "api_keys": {name: sha256}}.
 
+    The machine key is made where there is none.
+
     The running proxy takes new keys over at once; a new certificate waits for `converge`.
     `converged`: whether the proxy runs what is in place now, which saves a second query.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
     certificate = tls.ensure(paths, settings["tls"], check=check)
     known = keys.ensure(paths, settings["api_keys"], check=check)
+    own = machine_key.ensure(paths.machine_key, check=check)
     return {
-        "changed": made or certificate["changed"] or known["changed"],
+        "changed": made or certificate["changed"] or known["changed"] or own,
         "certificate": certificate,
         "keys": known,
         "converged": converged(paths),
@@ -51,9 +54,9 @@ def _digest(*files: Path) -> str:
 
 
 def stamp(paths: Paths) -> str:
-    """Return the stamp of what should run: of the unit, then of configuration and certificate."""
+    """Return the stamp of what should run: of the unit, then of what the configuration reads."""
     unit = _digest(paths.units / unit_names.PROXY)
-    return f"{unit}-{_digest(paths.proxy_config, paths.tls_pem)}"
+    return f"{unit}-{_digest(paths.proxy_config, paths.tls_pem, paths.machine_key)}"
 
 
 def _running(paths: Paths) -> str:

@@ -20,13 +20,14 @@ _SUFFIX = ".conf"
 
 
 class UnitPaths:
-    """Paths of the units, of their kept copies and of /proc, below one root."""
+    """Paths of the units, of their kept copies, of /proc and of the key, below one root."""
 
     def __init__(self, root: str = "/") -> None:
         base = Path(root)
         self.units = base / paths.UNITS[1:]
         self.kept = base / paths.STARTED[1:]
         self.proc = base / "proc"
+        self.machine_key = base / paths.MACHINE_KEY[1:]
 
     @property
     def template(self) -> Path:

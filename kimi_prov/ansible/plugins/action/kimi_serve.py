@@ -48,6 +48,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 def _changes(done: dict[str, Any], written: list[str]) -> list[str]:
     """Say what is changed, and of each restart why."""
     return [
+        *[f"{path} is made" for path in done["made"]],
         *[f"{path} changes" for path in written],
         *[f"{unit} starts" for unit in done["started"]],
         *[f"{unit} restarts: {'; '.join(done['reasons'][unit])}" for unit in done["restarted"]],

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.contract.unit_form import STAMP, UNKNOWN, form, stamp
+from kimi_prov.contract import unit_form
+from kimi_prov.contract.unit_form import STAMP, UNKNOWN, form, stamp, stamp_in
 from kimi_prov.on_host.engine import serve
-from kimi_prov.on_host.system import started
+from kimi_prov.on_host.system import machine_key, started
 
 UNIT = "kimi-serve@0.service"
 ACTIVE = {"ActiveState": "active", "SubState": "running"}
@@ -62,6 +63,7 @@ class Machine:
         self.places = started.UnitPaths(str(root))
         self.log = root / "systemctl.log"
         self.state = root / "state"
+        self.places.machine_key.parent.mkdir(parents=True)
         program = root / "bin" / "systemctl"
         program.parent.mkdir()
         program.write_text(
@@ -134,6 +136,30 @@ def test_an_engine_of_another_version_goes_on_where_its_unit_means_the_same(
     for _ in range(2):
         assert not machine.ensure(wanted)["changed"]
         assert machine.told == ""
+
+
+def test_an_engine_without_the_machine_key_gets_one_by_a_restart_that_is_named(
+    machine: Machine,
+) -> None:
+    machine.has(*unit(mark=OLD))
+    machine.runs(OLD)
+    template, drop_in = unit()
+    bare = ["/e/bin/python", "-m", "e"]
+    words = unit_form.gated(bare, "/srv/kimi/lib/kimi-target.pyz")
+    drop_in = drop_in.replace(" ".join(bare), " ".join(words))
+    old = stamp_in(drop_in)
+    drop_in = drop_in.replace(old, stamp(form(started.joined(template, drop_in))))
+    said = machine.ensure((template, drop_in), check=True)
+    assert said["reasons"] == {UNIT: ["protection: machine key added"]}
+    assert said["made"] == [str(machine.places.machine_key)]
+    assert not machine.places.machine_key.exists()
+    assert machine.ensure((template, drop_in))["restarted"] == [UNIT]
+    key = machine_key.read(machine.places.machine_key)
+    assert key
+    machine.runs(stamp_in(drop_in))
+    again = machine.ensure((template, drop_in))
+    assert not again["changed"]
+    assert key not in str(again)
 
 
 def test_it_is_restarted_where_it_differs_and_check_says_why_beforehand(machine: Machine) -> None:

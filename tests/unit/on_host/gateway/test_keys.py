@@ -78,3 +78,14 @@ def test_check_mode_writes_nothing(paths):
     before = sorted(paths.root.rglob("*"))
     assert proxy.ensure(paths, wish, check=True)["changed"] is True
     assert sorted(paths.root.rglob("*")) == before
+
+
+def test_the_proxy_is_to_be_reloaded_where_the_machine_key_was_made_anew(paths):
+    wish = {"tls": {"mode": "self-signed", "names": ["h"]}, "api_keys": {}}
+    assert proxy.ensure(paths, wish)["changed"] is True
+    loaded = proxy.stamp(paths)
+    assert proxy.ensure(paths, wish)["changed"] is False
+    assert proxy.stamp(paths) == loaded
+    paths.machine_key.unlink()
+    assert proxy.ensure(paths, wish)["changed"] is True
+    assert proxy.action(loaded, proxy.stamp(paths), active=True) == "reload"

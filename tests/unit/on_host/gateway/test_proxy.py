@@ -8,6 +8,7 @@ import pytest
 from waiting import until
 
 from kimi_prov.on_host.gateway import api, checks, haproxy, keys
+from kimi_prov.on_host.system import machine_key
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 
@@ -25,13 +26,17 @@ def test_a_key_opens_and_its_absence_or_a_wrong_one_is_refused_in_openai_form(ma
     assert len(proxy.engines[0].seen) == 2
 
 
-def test_the_key_reaches_neither_the_engine_nor_the_log(make_proxy):
+def test_the_engine_gets_the_machine_key_in_place_of_the_clients_and_the_log_gets_none(make_proxy):
     proxy = make_proxy()
     api.chat(proxy.endpoint, proxy.key(), BODY)
     _, headers = proxy.engines[0].seen[0]
-    assert "authorization" not in {name.lower() for name in headers}
+    own = machine_key.read(proxy.paths.machine_key)
+    sent = [value for name, value in headers.items() if name.lower() == "authorization"]
+    assert sent == [f"Bearer {own}"]
     proxy.stop()
     assert proxy.key() not in proxy.log
+    assert own not in proxy.log
+    assert own not in proxy.config.read_text()
     assert " verify POST /v1/chat/completions 200 " in proxy.log
 
 

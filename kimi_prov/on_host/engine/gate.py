@@ -1,0 +1,68 @@
+"""Between an engine and everybody on the machine: an answer for who has the machine key alone.
+
+A middleware of the engine's own web server. Only `/health` is open: the proxy asks it, and it says
+no more than up or down.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from pathlib import Path
+from typing import Any, Awaitable, Callable, Dict, MutableMapping, Optional, Tuple
+
+from kimi_prov.contract import paths
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import machine_key
+
+Scope = MutableMapping[str, Any]
+Message = Dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_OPEN = ("/health",)
+_REFUSAL = b'{"error":{"message":"This port is for the proxy of this machine alone.","code":401}}'
+_POLICY_VIOLATION = 1008
+
+
+class Gate:
+    """ASGI middleware that refuses requests without the machine key."""
+
+    def __init__(self, app: App, path: str = paths.MACHINE_KEY) -> None:
+        self._app = app
+        self._path = Path(path)
+        self._read_at: Optional[Tuple[int, int]] = None
+        self._key = ""
+        if not self._current():
+            raise HostError(f"there is no key in {path}", "run `kimi-prov apply`")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 401."""
+        if scope["type"] == "lifespan" or self._may_pass(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+        else:
+            headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": _REFUSAL})
+
+    def _may_pass(self, scope: Scope) -> bool:
+        if scope["path"] in _OPEN and scope.get("method") in ("GET", "HEAD"):
+            return True
+        given = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+        scheme, _, key = (given[0] if len(given) == 1 else b"").partition(b" ")
+        right = hmac.compare_digest(key, self._current().encode())
+        return bool(right and scheme.lower() == b"bearer")
+
+    def _current(self) -> str:
+        """Return the key as the file has it now; the last one while the file is gone."""
+        try:
+            state = os.stat(str(self._path))
+        except OSError:
+            return self._key
+        if (state.st_ino, state.st_mtime_ns) != self._read_at:
+            self._key = machine_key.read(self._path) or self._key
+            self._read_at = (state.st_ino, state.st_mtime_ns)
+        return self._key
