@@ -274,9 +274,9 @@ def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
             value,
             Places(place, {key: place.down(str(key)) for key in keys}),
         )
-    wanted = _unmet(value, kind, arguments)
-    if wanted is not None:
-        raise FaultError(place, f"wanted {wanted}, found {shown(value)}")
+    unmet = _unmet(value, kind, arguments)
+    if unmet is not None:
+        raise FaultError(place, f"wanted {unmet}, found {shown(value)}")
     return value
 
 
