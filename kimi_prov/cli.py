@@ -166,8 +166,8 @@ def check(
     """
     from kimi_prov.commands import check as command
 
-    wishes = command.options(**options)
-    return command.run(targets, inventories, wishes, _output(form, output), form)
+    chosen = command.options(**options)
+    return command.run(targets, inventories, chosen, _output(form, output), form)
 
 
 @cli.command()
