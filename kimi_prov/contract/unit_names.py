@@ -38,6 +38,7 @@ OURS = (
     INSTALL,
     TUNE,
     BENCH,
+    SANDBOX,
     SERVE_TEMPLATE,
 )
 _INSTANCE = re.compile(re.escape(SERVE_PREFIX) + r"\d+\.service")

@@ -60,7 +60,7 @@ def main(argv: List[str]) -> int:
 def _in_sandbox(request: Dict[str, Any]) -> Dict[str, Any]:
     """Return what the ranks said; it is data, whatever it looks like."""
     done = sandbox.run(
-        *(request["python"], paths.ZIPAPP, "nccl-proof", "--ranks"),
+        *(request["python"], "-I", paths.ZIPAPP, "nccl-proof", "--ranks"),
         env={"PATH": os.defpath, **request["env"]},
         stdin=json.dumps(request),
         timeout=PATIENCE_S + _STARTING_S,

@@ -23,7 +23,7 @@ from kimi_prov.on_host.system.files import make_directory, remove, write_atomic
 
 # systemd ends what outlives its limit by this, should nobody else be left to.
 _GRACE_S = 30.0
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _HOME = "/tmp"  # noqa: S108 - one of its own, which goes with the unit
 
 

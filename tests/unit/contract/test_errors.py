@@ -144,7 +144,7 @@ def test_a_job_that_failed_tells_followers_message_and_fix_apart(
     weights = {"source": "ftp://x/y", "dir": str(tmp_path / "m"), "progress": str(progress)}
     config = tmp_path / "weights.json"
     config.write_text(json.dumps(weights))
-    command = [remote.PYTHON, zipapp, "fetch", "--config", str(config)]
+    command = [*remote.PYTHON, zipapp, "fetch", "--config", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     told = json.loads(progress.read_text())

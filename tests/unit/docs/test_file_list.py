@@ -8,7 +8,9 @@ from kimi_prov.contract import paths, unit_names
 
 LISTED = rows(managed=True)
 # Transient units have no file of theirs.
-TRANSIENT = {unit_names.DRIVER, unit_names.INSTALL, unit_names.TUNE, unit_names.BENCH}
+TRANSIENT = {
+    *(unit_names.DRIVER, unit_names.INSTALL, unit_names.TUNE, unit_names.BENCH, unit_names.SANDBOX)
+}
 # Not ours, or no longer written.
 ELSEWHERE = {paths.UNITS, paths.ENV}
 
@@ -27,7 +29,7 @@ def test_every_path_of_the_contract_is_listed() -> None:
 
 def test_a_secret_is_for_its_owner_and_at_most_one_group() -> None:
     secret = [row for row in LISTED if row.secret]
-    assert {row.path.rsplit("/", 1)[0] for row in secret} == {paths.KEYS, paths.PROXY}
+    assert {row.path.rsplit("/", 1)[0] for row in secret} == {paths.ETC, paths.KEYS, paths.PROXY}
     assert [row for row in secret if int(row.mode, 8) & 0o037] == []
     closed = {row.path: int(row.mode, 8) for row in LISTED if row.path in (paths.KEYS, paths.PROXY)}
     assert all(not mode & 0o007 for mode in closed.values())

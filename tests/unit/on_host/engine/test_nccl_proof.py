@@ -30,7 +30,7 @@ def prove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, status: in
     """Ask with an engine's python that says this."""
     python = tmp_path / "python"
     (tmp_path / "said").write_text(said)
-    python.write_text(f'#!/bin/sh\n[ "$3" = --ranks ] && cat {tmp_path}/said\nexit {status}\n')
+    python.write_text(f'#!/bin/sh\n[ "$4" = --ranks ] && cat {tmp_path}/said\nexit {status}\n')
     python.chmod(0o755)
     request = {"python": str(python), "ranks": 2, "env": {"NCCL_P2P_LEVEL": "NVL"}, "proof": PROOF}
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(request)))
