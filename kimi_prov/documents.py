@@ -226,13 +226,13 @@ def _parse(text: str) -> Any:  # noqa: ANN401
     return yaml.load(text, Loader=_LOADER)  # noqa: S506
 
 
-def examine_yaml(text: str, most_nodes: int = MOST_NODES) -> yaml.NodeEvent | None:
+def examine_yaml(text: str) -> yaml.NodeEvent | None:
     """Walk through YAML without building anything; return its root's event, None for none.
 
     Raises yaml.YAMLError for what is no YAML, is nested too deep, or is too much once its aliases
     are written out: what builds nodes calls itself for each level, in C until the stack ends.
     """
-    walk = _Walk(most_nodes)
+    walk = _Walk()
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionEndEvent):
             walk.close()
@@ -254,9 +254,8 @@ class _Open:
 class _Walk:
     """Counts the nodes and levels that a text of YAML stands for."""
 
-    def __init__(self, most_nodes: int) -> None:
+    def __init__(self) -> None:
         self.root: yaml.NodeEvent | None = None
-        self._most = most_nodes
         self._nodes = 0
         self._open = [_Open(None, 0)]
         self._known: dict[str, tuple[int, int]] = {}
@@ -275,8 +274,8 @@ class _Walk:
         elif event.anchor is not None:
             self._known[event.anchor] = nodes, levels
         self._nodes += nodes
-        if self._nodes > self._most:
-            raise _fault(_too_much(self._most), event)
+        if self._nodes > MOST_NODES:
+            raise _fault(_too_much(MOST_NODES), event)
         if len(self._open) - 1 + levels > _DEEPEST:
             raise _fault(_too_deep(), event)
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 GROUP = "kimi"
 # Of one file: some hundred thousand hosts.
 _LARGEST_BYTES = 64 << 20
-_MOST_NODES = 4_000_000
+# Ansible takes a second for each thousand hosts, and longer than anybody waits for a typing error.
+_MOST_HOSTS = 10_000
+_RANGE = re.compile(r"\[([0-9]{1,18}):([0-9]{1,18})(?::[0-9]+)?\]")
+_SHOWN_HOSTS = 10
 _YAML = {".yml", ".yaml", ".json"}
 _TIMEOUT_S = 120
 _READER = re.compile(
@@ -127,10 +130,13 @@ def check_yaml(file: Path, *, variables: bool) -> None:
         if file.suffix not in _YAML:
             return
         raise UserError(f"{file}: this is no text in UTF-8", fix=fix) from None
+    for found in () if variables else _RANGE.finditer(text):
+        if int(found[2]) - int(found[1]) >= _MOST_HOSTS:
+            raise UserError(f"{file}: {found[0]} is more than {_MOST_HOSTS} hosts", fix=fix)
     if text.startswith("$ANSIBLE_VAULT;") or not (file.suffix in _YAML or variables):
         return
     try:
-        root = documents.examine_yaml(text, _MOST_NODES)
+        root = documents.examine_yaml(text)
     except documents.FAULTS as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{file}:{mark.line + 1}" if mark else str(file)
@@ -153,7 +159,8 @@ def check_limit(inventory: Inventory, limit: str | None) -> None:
         plain = re.fullmatch(r"[\w.-]+", name.strip())
         if plain and plain.group() not in inventory.names:
             near = difflib.get_close_matches(plain.group(), inventory.names, n=1)
-            hosts = ", ".join(sorted(inventory.hosts))
+            hosts = ", ".join(sorted(inventory.hosts)[:_SHOWN_HOSTS])
+            hosts += ", ..." if len(inventory.hosts) > _SHOWN_HOSTS else ""
             raise UserError(
                 f"--limit: {inventory.path} has no host or group {plain.group()!r}",
                 fix=f"did you mean {near[0]}?" if near else f"hosts of the group kimi: {hosts}",
