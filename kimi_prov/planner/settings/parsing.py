@@ -177,8 +177,14 @@ class _Place:
         shown = json.dumps(value, default=str) if not isinstance(value, str) else repr(value)
         return UserError(
             f"{at}: {self.variable.name}: expected {expected}, found {shown[:120]}",
-            fix=f"write for example  {self.variable.name}: {self.variable.example}",
+            fix=f"write for example  {self._written()}",
         )
+
+    def _written(self) -> str:
+        """Return the example as it is given in that place: as an option, or in YAML."""
+        if self.where and self.where.startswith("--"):
+            return f"{self.where} {self.variable.example}"
+        return f"{self.variable.name}: {self.variable.example}"
 
 
 def _unknown(name: str, where: str | None) -> UserError:

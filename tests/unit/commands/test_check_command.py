@@ -133,7 +133,7 @@ def test_a_report_goes_to_a_file(tmp_path: Path, form: str) -> None:
         (["big.yml", "--model", "kimi-k25"], "kimi-k2.5"),
         (["big.yml", "--engine", "vlllm"], "vllm"),
         (["big.yml", "--utilisation", "1.5"], "utilisation"),
-        (["big.yml", "--context", "many"], "--context: kimi_context"),
+        (["big.yml", "--context", "many"], "write for example  --context 32768"),
         (["big.yml", "--context", "999999999"], "a whole number from 1 to 100000000, found"),
         (["unknown.yml"], "kimi-prov catalog cpus"),
         (["big.yml", "--catalog", "site"], "site/cpus.yaml:2: isa_sets.zen4: wanted a list"),
