@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import jinja2
 import pytest
@@ -23,10 +23,6 @@ from kimi_prov.on_host.gateway.api import Endpoint
 from kimi_prov.on_host.system import machine_key
 from kimi_prov.packaging.resources import root
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 DEFAULTS = yaml.safe_load((root() / "roles/proxy/defaults/main.yml").read_text())
 STAMP = "0123456789abcdef-fedcba9876543210"
 
@@ -35,6 +31,12 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens on a TCP port, without asking there."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 class Engine(http.server.ThreadingHTTPServer):
@@ -178,7 +180,8 @@ class Proxy:
         log = self.config.with_name("log").open("w")
         self.process = subprocess.Popen(["haproxy", "-W", "-db", *files], stdout=log, stderr=log)
         log.close()
-        assert until(self.paths.socket.exists), self.log
+        # It makes its socket before it opens the port; a knock would stand in its log.
+        assert until(lambda: self.paths.socket.exists() and listens(self.port)), self.log
 
     def stop(self) -> None:
         if self.process:
