@@ -29,6 +29,7 @@ Key = tuple[str | int, ...]
 MOST_NODES = 100_000
 _DEEPEST = 100
 _LONGEST_NUMBER = 100
+_MOST_TAGS = 100
 # Bytes, bytes a second, operations a second: nothing that is sold comes near, and what is computed
 # from it stays a number.
 _LARGEST_NUMBER = float(1 << 63)
@@ -39,6 +40,7 @@ _MOST_GZIP_MEMBERS = 100
 # A file on the disk delivers at once. What a shell joined to us may have to compute first.
 _PATIENCE_S = 1.5
 _PATIENCE_WITH_A_PROGRAM_S = 60.0
+_FROM_A_PROGRAM = ("/dev/fd", "/dev/stdin", "/proc/self/fd")
 # What PyYAML lets through beside its own errors, for values that its tags do not fit.
 _ODD = (ValueError, OverflowError, TypeError, AttributeError, LookupError)
 FAULTS = (yaml.YAMLError, RecursionError, *_ODD)
@@ -152,7 +154,7 @@ def _judge(mode: int, *, terminal: bool = False) -> None:
 def _delivered(descriptor: int, path: Path, limit: int) -> Iterator[bytes]:
     """Yield what comes, to its end or until it is more than `limit` bytes."""
     patience_s: float | None = _PATIENCE_S
-    if path == STANDARD_INPUT or path.is_relative_to("/dev/fd"):
+    if path == STANDARD_INPUT or any(path.is_relative_to(name) for name in _FROM_A_PROGRAM):
         patience_s = None if os.isatty(descriptor) else _PATIENCE_WITH_A_PROGRAM_S
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
@@ -232,6 +234,9 @@ def examine_yaml(text: str) -> yaml.NodeEvent | None:
     Raises yaml.YAMLError for what is no YAML, is nested too deep, or is too much once its aliases
     are written out: what builds nodes calls itself for each level, in C until the stack ends.
     """
+    if text.count("%TAG") > _MOST_TAGS:
+        # libyaml holds each against all before it.
+        raise yaml.MarkedYAMLError(problem=f"more than {_MOST_TAGS} %TAG directives")
     walk = _Walk()
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionEndEvent):

@@ -29,12 +29,14 @@ Revision = Annotated[str, Form("a revision (letters, digits, . _ - /)", HUB_REVI
 
 _MAKERS = re.compile(r"\b(nvidia|amd|intel|geforce|instinct|tesla|radeon)\b")
 _CHAFF = re.compile(r"\((r|tm|c)\)|®|™|@.*$|\b\d+-core\b|\b(cpu|processor)\b")
+_LONGEST = 200
 _TIER = re.compile(r"\b(platinum|gold|silver|bronze)\b")
 
 
 def plain(text: str) -> str:
     """Return a name without makers, marks, clock and punctuation: what tells two parts apart."""
-    low = _MAKERS.sub(" ", _CHAFF.sub(" ", text.strip().lower()))
+    # Cut and on one line: a name is short, and the time that a pattern takes is bounded by that.
+    low = _MAKERS.sub(" ", _CHAFF.sub(" ", " ".join(text[:_LONGEST].lower().split())))
     return re.sub(r"[^a-z0-9.+]", "", low)
 
 

@@ -51,6 +51,7 @@ FIREWALL_DROP_IN = f"{UNITS}/nftables.service.d/kimi-firewall.conf"
 TMPFILES = "/etc/tmpfiles.d/kimi.conf"
 TUNING_TMPFILES = "/etc/tmpfiles.d/kimi-tuning.conf"
 SYSCTL = "/etc/sysctl.d/80-kimi.conf"
+NVIDIA_PIN = "/etc/apt/preferences.d/kimi-nvidia.pref"
 UNATTENDED_UPGRADES = "/etc/apt/apt.conf.d/52kimi-nvidia"
 # Starts the fabric manager only where there is one to manage.
 FABRIC_DROP_IN = f"{UNITS}/{unit_names.FABRIC_MANAGER}.d/kimi.conf"
@@ -119,7 +120,7 @@ AMONG_OTHERS = (
     SYSCTL,
     UNATTENDED_UPGRADES,
     "/etc/apt/sources.list.d/kimi-nvidia.sources",
-    "/etc/apt/preferences.d/kimi-nvidia.pref",
+    NVIDIA_PIN,
     "/etc/apt/keyrings/kimi-nvidia.asc",
     "/etc/apt/keyrings/kimi-nvidia.gpg",
 )

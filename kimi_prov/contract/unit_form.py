@@ -56,6 +56,11 @@ def gated(argv: list[str], program: str) -> list[str]:
     return [argv[0], program, _GATED, *argv[1:]]
 
 
+def is_gated(of: Form) -> bool:
+    """Whether the engine of a unit asks for the machine key."""
+    return _MACHINE_KEY in of["protection"]
+
+
 def form(text: str) -> Form:
     """Return what a process started from this unit depends on; secrets are hashed.
 

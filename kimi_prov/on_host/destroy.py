@@ -74,7 +74,15 @@ class Undo:
 
     def _is_ours(self, path: Path) -> bool:
         """Whether we made a file that bears a name of ours: a record says so, or the file does."""
-        return bool(self.before) or MARK in read_text(path)
+        if self.before:
+            return True
+        if path.name.startswith("kimi-nvidia."):
+            # A repository and its key bear no mark. They go with the pin, and never without it.
+            path = self.paths.at(layout.NVIDIA_PIN)
+        try:
+            return MARK.encode() in path.read_bytes()
+        except OSError:
+            return False
 
     def unit_files(self) -> list[Path]:
         """Our unit files, and our drop-ins of the engine's instances."""
@@ -132,10 +140,10 @@ class Undo:
 
     def files(self) -> None:
         """Files of ours among the distribution's, and its own that were replaced."""
-        for name in layout.AMONG_OTHERS:
-            path = self.paths.at(name)
-            if (path.exists() or path.is_symlink()) and self._is_ours(path):
-                self._remove(path)
+        found = [self.paths.at(name) for name in layout.AMONG_OTHERS]
+        there = [path for path in found if path.exists() or path.is_symlink()]
+        for path in [path for path in there if self._is_ours(path)]:
+            self._remove(path)
         for name, kept in sorted((self.before.get("files") or {}).items()):
             self._restore_file(self.paths.at(name), name, kept)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from kimi_prov.catalog import versions
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -44,8 +46,7 @@ NOTHING: dict[str, Any] = {
 
 def branch(version: object) -> int:
     """Give the branch of a driver's version: 580 of "580.159.04"; 0 for what is not known."""
-    number = str(version or "").partition(".")[0]
-    return int(number) if number.isdigit() else 0
+    return next(iter(versions.number(str(version or ""))), 0)
 
 
 def required(host: Host, engine: Engine, catalogue: Catalogue, weights_format: str) -> int | None:

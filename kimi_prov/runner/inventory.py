@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 import re
 import shlex
@@ -28,6 +29,7 @@ _LARGEST_BYTES = 64 << 20
 # Ansible takes a second for each thousand hosts, and longer than anybody waits for a typing error.
 _MOST_HOSTS = 10_000
 _RANGE = re.compile(r"\[([0-9]{1,18}):([0-9]{1,18})(?::[0-9]+)?\]")
+_WORD = re.compile(r"[^\s{},'\"]+")
 _SHOWN_HOSTS = 10
 _YAML = {".yml", ".yaml", ".json"}
 _TIMEOUT_S = 120
@@ -130,9 +132,9 @@ def check_yaml(file: Path, *, variables: bool) -> None:
         if file.suffix not in _YAML:
             return
         raise UserError(f"{file}: this is no text in UTF-8", fix=fix) from None
-    for found in () if variables else _RANGE.finditer(text):
-        if int(found[2]) - int(found[1]) >= _MOST_HOSTS:
-            raise UserError(f"{file}: {found[0]} is more than {_MOST_HOSTS} hosts", fix=fix)
+    # What Ansible executes is a program, and its brackets are a program's.
+    if not (variables or os.access(file, os.X_OK)):
+        _check_ranges(file, text)
     if text.startswith("$ANSIBLE_VAULT;") or not (file.suffix in _YAML or variables):
         return
     try:
@@ -151,6 +153,25 @@ def check_yaml(file: Path, *, variables: bool) -> None:
             f"{'list' if isinstance(root, yaml.SequenceStartEvent) else 'single value'}",
             fix=fix,
         )
+
+
+def _check_ranges(file: Path, text: str) -> None:
+    """Refuse ranges of hosts, node[1:99999], that stand for more than anybody waits for."""
+    count = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if "[" not in line:
+            continue
+        words = _WORD.findall(line.partition("#")[0])
+        for at, word in enumerate(words):
+            # A host stands first in its line, or is a key.
+            key = word.endswith(":") or (words[at + 1 : at + 2] and words[at + 1].startswith(":"))
+            spans = [int(found[2]) - int(found[1]) + 1 for found in _RANGE.finditer(word)]
+            count += math.prod(spans) if spans and (at == 0 or key) else 0
+            if count > _MOST_HOSTS:
+                raise UserError(
+                    f"{file}:{number}: {word}: its ranges are more than {_MOST_HOSTS} hosts",
+                    fix=f"edit {file}",
+                )
 
 
 def check_limit(inventory: Inventory, limit: str | None) -> None:

@@ -254,3 +254,9 @@ def test_a_nest_that_python_parses_is_refused_with_where_it_leads() -> None:
 def test_large_numbers_that_machines_have_pass() -> None:
     content = {"bytes": 6 << 50, "flops": 4.5e15, "negative": -1, "yes": True, "nothing": None}
     assert documents.Document("x", json.dumps(content)).json("") == content
+
+
+def test_directives_that_are_held_against_each_other_are_counted_first():
+    text = "".join(f"%TAG !{n:x}! t:\n" for n in range(200_000)) + "---\ncpu: 1\n"
+    with pytest.raises(UserError, match="more than 100 %TAG"):
+        documents.Document("sheet", text).yaml("mend it")

@@ -8,23 +8,27 @@ killed between writing a unit and restarting, and a process that an older versio
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from kimi_prov.contract import unit_names
+from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.unit_form import Form, form, restart_reasons, stamp_in
+from kimi_prov.contract.unit_form import Form, form, is_gated, restart_reasons, stamp_in
 from kimi_prov.on_host.system import machine_key, started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
 from kimi_prov.on_host.system.process import run
 
+# What starts an engine behind the machine key, in the program on the machine.
+_LAUNCH = "kimi_prov/on_host/engine/launch.py"
 _DROP_IN = re.compile(re.escape(unit_names.SERVE_PREFIX) + r"(\d+)\.service\.d")
 _PROPERTIES = (
     "ActiveState", "SubState", "Job", "MainPID", "ControlPID", "UnitFileState", "NeedDaemonReload",
@@ -65,6 +69,8 @@ def ensure(
     written = _differing({places.template: template}) + _differing(
         {places.drop_in(unit): text for unit, text in drop_ins.items()}
     )
+    if not check and any(is_gated(found) for found in forms.values()):
+        _check_gate(places)
     made = machine_key.ensure(places.machine_key, check=check)
     if not check:
         for unit, text in wanted.items():
@@ -113,6 +119,20 @@ def verdict(state: Dict[str, str], *, differs: bool) -> str:
         return "start"
     waits = state.get("SubState") in ("auto-restart", "auto-restart-queued")
     return "leave" if waits or not differs else "restart"
+
+
+def _check_gate(places: started.UnitPaths) -> None:
+    """Refuse to start an engine that an older program cannot start, or an older proxy not reach."""
+    fix = "run  kimi-prov apply  without --tags and --skip-tags"
+    names = [_LAUNCH]
+    # Without a program at all the unit itself says so.
+    with contextlib.suppress(OSError), zipfile.ZipFile(str(places.program)) as program:
+        names = program.namelist()
+    if _LAUNCH not in names:
+        raise HostError(f"{places.program} is of an older version than this unit", fix)
+    config = read_text(places.proxy_config)
+    if config and paths.MACHINE_KEY not in config:
+        raise HostError(f"{places.proxy_config} is of an older version: it sends no key", fix)
 
 
 def installed(units: Path) -> List[str]:

@@ -28,6 +28,8 @@ class UnitPaths:
         self.kept = base / paths.STARTED[1:]
         self.proc = base / "proc"
         self.machine_key = base / paths.MACHINE_KEY[1:]
+        self.program = base / paths.ZIPAPP[1:]
+        self.proxy_config = base / paths.PROXY_CONFIG[1:]
 
     @property
     def template(self) -> Path:

@@ -118,6 +118,19 @@ def test_without_a_record_only_what_names_its_writer_goes(tmp_path):
     assert {*work.kept} >= {f"/{name}" for name in theirs}
 
 
+@pytest.mark.parametrize("marked", [True, False])
+def test_without_a_record_a_repository_goes_with_its_pin_and_never_alone(tmp_path, marked):
+    mark = "# Written by kimi-prov (role nvidia_driver); changes here are overwritten."
+    put(tmp_path, paths.NVIDIA_PIN[1:], text=mark if marked else "# Written by hand.")
+    put(tmp_path, "etc/apt/sources.list.d/kimi-nvidia.sources", text="Types: deb")
+    put(tmp_path, "etc/apt/keyrings/kimi-nvidia.gpg", text="")
+    (tmp_path / "etc/apt/keyrings/kimi-nvidia.gpg").write_bytes(b"\x99\x02\x0d\x04")
+    work = destroy.Undo(Paths(tmp_path), check=False, purge_weights=False)
+    work.files()
+    assert work.errors == []
+    assert len(work.removed) == (3 if marked else 0)
+
+
 def test_every_unit_of_ours_is_taken_away():
     """A name that a module of names has and `destroy` does not know would stay for ever."""
     named = {value for value in vars(unit_names).values() if isinstance(value, str)}

@@ -279,8 +279,9 @@ def test_a_file_of_variables_that_is_none_is_refused(tmp_path, kind):
         ),
         ("hosts.yml", "kimi: {hosts: {'node[1:99999]': }}\n", "more than 10000 hosts"),
         ("hosts", "[kimi]\nnode[00001:99999]\n", "more than 10000 hosts"),
+        ("hosts", "[kimi]\nrow[1:900]-node[1:900]\n", "more than 10000 hosts"),
     ],
-    ids=["written out", "a range", "a range in ini"],
+    ids=["written out", "a range", "a range in ini", "ranges by ranges"],
 )
 def test_an_inventory_of_a_hundred_thousand_hosts_is_refused_before_ansible_reads_it(
     tmp_path, name, text, problem
@@ -295,3 +296,12 @@ def test_a_limit_that_fits_nothing_names_a_few_hosts(tmp_path):
     with pytest.raises(UserError) as refused:
         inventory.check_limit(inventory.load(tmp_path), "elsewhere")
     assert len(refused.value.fix) < 200
+
+
+def test_brackets_that_name_no_host_are_no_range(tmp_path):
+    (tmp_path / "hosts").write_text('[kimi]\na note="see rack [1:20000]"  # b[1:99999]\n')
+    inventory.check_files(tmp_path)
+    program = tmp_path / "dynamic"
+    program.write_text("#!/bin/sh\nx[0:65535]\n")
+    program.chmod(0o755)
+    inventory.check_files(tmp_path)

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kimi_prov.contract import unit_form
+from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.unit_form import STAMP, UNKNOWN, form, stamp, stamp_in
 from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.system import machine_key, started
@@ -138,17 +140,43 @@ def test_an_engine_of_another_version_goes_on_where_its_unit_means_the_same(
         assert machine.told == ""
 
 
-def test_an_engine_without_the_machine_key_gets_one_by_a_restart_that_is_named(
-    machine: Machine,
-) -> None:
-    machine.has(*unit(mark=OLD))
-    machine.runs(OLD)
+def gated() -> tuple[str, str]:
+    """A unit whose engine asks for the machine key."""
     template, drop_in = unit()
     bare = ["/e/bin/python", "-m", "e"]
     words = unit_form.gated(bare, "/srv/kimi/lib/kimi-target.pyz")
     drop_in = drop_in.replace(" ".join(bare), " ".join(words))
     old = stamp_in(drop_in)
-    drop_in = drop_in.replace(old, stamp(form(started.joined(template, drop_in))))
+    return template, drop_in.replace(old, stamp(form(started.joined(template, drop_in))))
+
+
+@pytest.mark.parametrize("older", ["program", "proxy_config"])
+def test_no_engine_is_restarted_that_nothing_on_the_machine_fits(
+    machine: Machine, older: str
+) -> None:
+    machine.has(*unit(mark=OLD))
+    machine.runs(OLD)
+    path = getattr(machine.places, older)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if older == "program":
+        with zipfile.ZipFile(path, "w") as program:
+            program.writestr("__main__.py", "")
+    else:
+        path.write_text("backend engines\n")
+    before = machine.places.drop_in(UNIT).read_text()
+    with pytest.raises(HostError, match="is of an older version") as refused:
+        machine.ensure(gated())
+    assert "without --tags" in str(refused.value.fix)
+    assert machine.places.drop_in(UNIT).read_text() == before
+    assert not machine.places.machine_key.exists()
+
+
+def test_an_engine_without_the_machine_key_gets_one_by_a_restart_that_is_named(
+    machine: Machine,
+) -> None:
+    machine.has(*unit(mark=OLD))
+    machine.runs(OLD)
+    template, drop_in = gated()
     said = machine.ensure((template, drop_in), check=True)
     assert said["reasons"] == {UNIT: ["protection: machine key added"]}
     assert said["made"] == [str(machine.places.machine_key)]
