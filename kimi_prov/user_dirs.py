@@ -29,10 +29,16 @@ def make_private(folder: Path) -> None:
 
 def write_private(path: Path, text: str) -> None:
     """Replace a file by one of mode 0600 in one step; where a link leads is left alone."""
+    replace_file(path, text, 0o600)
+
+
+def replace_file(path: Path, text: str, mode: int) -> None:
+    """Replace a file whole or not at all: a reader never meets half of it, nor a wider mode."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)
+        Path(name).chmod(mode)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
+from kimi_prov.user_dirs import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 Format = Literal["text", "json"]
 
@@ -76,18 +76,10 @@ def _no_file(option: str, file: Path, problem: str) -> UserError:
 
 def write_whole(path: Path, content: str) -> None:
     """Write a file whole or not at all; a reader never meets half of it."""
+    mask = os.umask(0)
+    os.umask(mask)
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(content)
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(name).chmod(0o666 & ~mask)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace_file(path, content, 0o666 & ~mask)
     except OSError as error:
         raise UserError(
             f"{path}: cannot be written: {error.strerror}",

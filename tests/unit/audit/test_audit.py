@@ -12,18 +12,21 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from pip_audit._dependency_source.interface import PYPI_URL
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN = ROOT / "tests" / "audit" / "run.py"
 DIGEST = "--hash=sha256:" + "0" * 64
 # What the index answers for each release, cut to what is read; all else it does not know.
 RECORDED = json.loads((ROOT / "tests" / "data" / "advisories.json").read_text())
-SITE = "pypi.org"
+# Where the real program asks: the stand-in answers under that name.
+SITE = str(urlsplit(PYPI_URL).hostname)
 
 
 class Index(socketserver.ThreadingTCPServer):
