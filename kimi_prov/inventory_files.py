@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _VARIABLES = ("group_vars", "host_vars")
 _LOOK = 1 << 16
 _HIDDEN = re.compile(r"^\.|~$")
+# Of the folder of one group or host, Ansible reads files with these endings and without one.
+_READ = ("", ".yml", ".yaml", ".json")
 
 
 def sources(inventory: Path, config: Path) -> list[Path]:
@@ -43,8 +45,10 @@ def variables(inventory: Path) -> list[Path]:
         file
         for name in _VARIABLES
         for file in sorted((folder / name).rglob("*"))
+        if (file.parent == folder / name or file.suffix in _READ)
         # A pipe too: Ansible would wait for it, so it must be refused.
-        if not file.is_dir() and not any(map(_HIDDEN.search, file.relative_to(folder).parts))
+        and not file.is_dir()
+        and not any(map(_HIDDEN.search, file.relative_to(folder).parts))
     ]
 
 

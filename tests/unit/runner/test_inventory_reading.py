@@ -144,6 +144,10 @@ def beside(folder):
     (folder / "vendor.json").write_text(STOLEN[:-1] + ', "schema": "kimi-prov/facts/v1"}')
     (folder / "deploy_key").write_text(KEY)
     os.mkfifo(folder / "pipe")
+    # Of a group's own folder Ansible reads YAML and JSON alone.
+    (folder / "group_vars" / "all").mkdir()
+    (folder / "group_vars" / "all" / "README.md").write_text("# Who: [changed this, and why\n")
+    (folder / "group_vars" / "all" / "port.yml").write_text("kimi_port: 9000\n")
 
 
 def test_what_lies_beside_the_hosts_is_not_read_as_hosts(tmp_path):
@@ -152,6 +156,7 @@ def test_what_lies_beside_the_hosts_is_not_read_as_hosts(tmp_path):
     found = inventory.load(tmp_path)
     assert set(found.hosts) == {"a"}
     assert found.hosts["a"]["kimi_model"] == "kimi-k2.5"
+    assert found.hosts["a"]["kimi_port"] == 9000
     assert found.names == {"a", "all", "kimi"}
     assert found.sources == (tmp_path / "hosts.yml",)
 
@@ -166,7 +171,7 @@ def test_a_playbook_reads_no_more_of_a_folder(tmp_path, play):
     ask = f"""
 - assert:
     that:
-      - kimi_model == 'kimi-k2.5'
+      - kimi_model == 'kimi-k2.5' and kimi_port == 9000
       - groups.all == ['a']
       - inventory_dir == '{folder}'
 """
