@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
 from kimi_prov.catalog.names import PathName  # noqa: TC001  (read at run time)
 
 
@@ -27,7 +28,7 @@ class Plugin:
 
 
 @dataclass(frozen=True)
-class Engine:
+class Engine(Row):
     """One version of an engine, what it needs and what it takes. Sizes in bytes.
 
     `overhead_bytes` is host memory beside weights and cache, `gpu_overhead_bytes` the same of

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
 
 Vector = Literal["avx2", "avx512", "amx", "arm"]
 
 
 @dataclass(frozen=True)
-class Cpu:
+class Cpu(Row):
     """A processor, figures for one socket.
 
     `bandwidth_gb_s` is theoretical with every channel populated; `measured_bandwidth_gb_s` what a
@@ -68,7 +69,7 @@ class Cpu:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class Gpu(Row):
     """A GPU, figures for one.
 
     `memory_gb` as sold, `memory_mib` as its driver's tool shows it. `nvlink_gb_s` both directions

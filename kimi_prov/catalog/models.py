@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
 from kimi_prov.catalog.names import HubName, PathName, Revision  # noqa: TC001
 
 
@@ -83,7 +84,7 @@ class EngineVersion:
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Row):
     """A model that can be asked for. `other_bytes`: tokenizer and other small files.
 
     `formats` names what the model is published in, its own first. `cross_check`: here to hold the
@@ -123,7 +124,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Draft:
+class Draft(Row):
     """A small model that guesses tokens for a large one to verify (speculative decoding).
 
     `models` names whom it was trained for. `kv_values`: values of the cache for one token;
@@ -145,7 +146,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Format:
+class Format(Row):
     """A weight format, in bytes of one weight with its scales.
 
     `kind`: "checkpoint" is how files are published, "resident" how kt-kernel keeps experts in

@@ -90,6 +90,7 @@ def _row(kind: str, row: Any) -> Document:  # noqa: ANN401  (any record)
         name = row.id if kind == "broken" else row.name
     extra = {"formats": list(row.formats)} if kind == "models" else {}
     extra |= {"memory_bytes": row.memory_bytes} if kind == "gpus" else {}
+    extra |= {key: values.pop(key) for key in ("status", "checked")}
     return {"part": kind, **values, **extra, "name": name}
 
 
@@ -155,7 +156,10 @@ def text(document: Document) -> str:
 
 
 def _table(kind: str, rows: list[Document]) -> str:
-    columns = [column for column in _COLUMNS[kind] if any(column in row for row in rows)]
+    name, *rest = (column for column in _COLUMNS[kind] if any(column in row for row in rows))
+    # Where everything can be had, saying so on every line tells nothing.
+    status = ["status"] if any(row["status"] != "available" for row in rows) else []
+    columns = [name, "checked", *status, *rest]
     cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
     widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
     lines = [
