@@ -19,7 +19,9 @@ class Architecture:
     that keep such a cache where not all do; `indexer_layers` those that keep
     `indexer_bytes_per_token` beside it; `kv_fp8_bytes_per_layer` is the size of a token and layer
     in an engine's own 8-bit layout. `expert_hidden`: width that experts see where it is not
-    `hidden`. `params_total` is given where counting the dimensions does not meet it.
+    `hidden`. `state_bytes_per_sequence`: what layers of linear attention keep for each sequence,
+    whatever its length, all heads together; ranks share it. `params_total` is given where counting
+    the dimensions does not meet it.
     """
 
     class_name: str
@@ -47,6 +49,7 @@ class Architecture:
     indexer_bytes_per_token: int = 0
     kv_fp8_bytes_per_layer: int | None = None
     expert_hidden: int | None = None
+    state_bytes_per_sequence: int = 0
     params_total: int | None = None
     params_active: int | None = None
 
