@@ -76,7 +76,9 @@ class Gpu(Row):
     of its direct links (AMD: Infinity Fabric), 0 where there are none; `nvlink_links` how many
     lie between it and the switch, or its bridged neighbour. `machine_names`: how the driver's
     tool names it; several rows may share one and differ in memory. `pci_ids`: the device on the
-    bus, which names a GPU that no driver serves yet.
+    bus, which names a GPU that no driver serves yet. `tflops_*`: dense, of its matrix units; None
+    where it has none of that format or its figure is not known. `cuda`: the first toolkit that
+    compiles for it.
     """
 
     name: str
@@ -96,6 +98,9 @@ class Gpu(Row):
     nvswitch: bool = False
     tdp_w: int | None = None
     driver_branch: int | None = None
+    cuda: str | None = None
+    tflops_fp8: float | None = None
+    tflops_fp4: float | None = None
     open_module_required: bool | None = None
     machine_names: tuple[str, ...] = ()
     pci_ids: tuple[str, ...] = ()
@@ -107,6 +112,8 @@ class Gpu(Row):
         "memory_mib",
         "bandwidth_gb_s",
         "tflops_bf16",
+        "tflops_fp8",
+        "tflops_fp4",
         "pcie_gen",
         "pcie_gb_s",
     )

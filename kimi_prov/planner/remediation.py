@@ -70,9 +70,12 @@ def _cost(identity: str, context: PlanContext) -> tuple[float, str] | None:
 
 
 def _gpus(context: PlanContext) -> tuple[float, str] | None:
-    """Give the least that GPUs which hold the model cost: more of those there, or others."""
-    offers = [offer for row in context.catalogue.prices.purchase if (offer := _offer(row, context))]
-    return min(offers, default=None)
+    """Give what GPUs which hold the model cost: more of those there, else the least of others."""
+    rows = context.catalogue.prices.purchase
+    there = context.host.gpu.name if context.host.gpu else None
+    same = [offer for row in rows if row.name == there and (offer := _offer(row, context))]
+    others = (offer for row in rows if (offer := _offer(row, context)))
+    return same[0] if same else min(others, default=None)
 
 
 def _offer(price: Purchase, context: PlanContext) -> tuple[float, str] | None:
