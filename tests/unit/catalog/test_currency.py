@@ -14,6 +14,7 @@ from kimi_prov.catalog.currency import dated
 from kimi_prov.catalog.loader import load
 from kimi_prov.commands import catalog
 from kimi_prov.errors import UserError
+from kimi_prov.planner.memory.architecture import checkpoint_bytes, state_bytes
 from kimi_prov.report.prices import for_machine
 
 if TYPE_CHECKING:
@@ -101,3 +102,54 @@ def test_prices_in_a_report_name_their_day() -> None:
     told = [*(api.source for api in known.apis)]
     told += [known.usual_rent.source, known.usual_gpu_price[2], known.power_kw.source]
     assert all("; checked 2026-11-" in source for source in told)
+
+
+def test_what_is_only_announced_is_marked_in_every_form() -> None:
+    document = catalog.show(load(), "gpus", None)
+    announced = [row["name"] for row in document["rows"] if row["status"] == "announced"]
+    assert announced
+    text = catalog.text(document)
+    for name in announced:
+        assert f"{name}, announced" in text
+        assert "  status: announced" in catalog.text(catalog.show(load(), "gpus", name))
+    assert "H200 SXM, " not in text
+
+
+def test_kimi_k3_is_whole() -> None:
+    model = load().model("kimi-k3")
+    assert (model.tool_call_parser, model.reasoning_parser) == ("kimi_k3", "kimi_k3")
+    assert model.formats == ("mxfp4", "nvfp4")
+    assert (model.context, model.shards) == (1 << 20, 96)
+    size = checkpoint_bytes(model.architecture, "mxfp4")
+    assert size == pytest.approx(1.56e12, rel=0.005)
+    assert state_bytes(model.architecture, 8) == pytest.approx(54.3e6, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "mib"),
+    [
+        ("NVIDIA B300 SXM6 AC", "B300 SXM", 275040),
+        ("GB300", "GB300 (per GPU)", 284208),
+        ("GB200", "GB200 (per GPU)", 189471),
+        ("RTX PRO 6000", "RTX PRO 6000 Blackwell (Server)", 97887),
+        ("RTX 6000 Pro", "RTX PRO 6000 Blackwell (Server)", 97887),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+            "RTX PRO 6000 Blackwell (Workstation)",
+            97887,
+        ),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+            "RTX PRO 6000 Blackwell (Max-Q)",
+            97887,
+        ),
+        ("AMD Instinct MI355X", "MI355X", 294912),
+        ("Rubin", "Rubin (per GPU)", None),
+    ],
+)
+def test_cards_that_people_buy_now(name: str, found: str, mib: int | None) -> None:
+    row = load().gpu(name)
+    assert (row.name, row.memory_mib) == (found, mib)
+    known = [rate for rate in (row.tflops_bf16, row.tflops_fp8, row.tflops_fp4) if rate]
+    assert len(known) == 3
+    assert known == sorted(known)
