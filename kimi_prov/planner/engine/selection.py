@@ -389,7 +389,8 @@ def _machine(host: Host, engine: Engine, findings: Findings) -> None:
             fix="use an x86-64 machine",
             source=engine.source,
         )
-    if host.isa is not None and arch not in _WITHOUT_ISA:
+    compiled = arch in _WITHOUT_ISA and arch in engine.arch
+    if host.isa is not None and not compiled:
         present = sorted(host.isa.intersection(engine.isa_any))
         shown = ", ".join(present) or "neither"
         need = " or ".join(engine.isa_any)
