@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
 from kimi_prov.catalog.versions import number
 
 
 @dataclass(frozen=True)
-class Broken:
+class Broken(Row):
     """A combination that is known not to work. What a row leaves out does not matter to it.
 
     Versions from `since` on and before `before`; `tensor_parallel_above` ranks or fewer are well;

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
 from kimi_prov.catalog.names import PathName  # noqa: TC001  (read at run time)
 from kimi_prov.catalog.versions import number
 
 
 @dataclass(frozen=True)
-class Cuda:
+class Cuda(Row):
     """A CUDA version and the drivers that run it.
 
     `compatible_driver` runs its machine code by minor-version compatibility, which leaves PTX out.
@@ -24,7 +25,7 @@ class Cuda:
 
 
 @dataclass(frozen=True)
-class DriverRule:
+class DriverRule(Row):
     """A rule about drivers, in words, with the branch it asks for where it asks for one."""
 
     name: str
@@ -35,7 +36,7 @@ class DriverRule:
 
 
 @dataclass(frozen=True)
-class DriverPackages:
+class DriverPackages(Row):
     """Package names that bring a driver branch on a distribution; `{branch}` stands for it."""
 
     name: str
@@ -46,7 +47,7 @@ class DriverPackages:
 
 
 @dataclass(frozen=True)
-class DriverRelease:
+class DriverRelease(Row):
     """The version of a driver branch that is installed where nobody names another."""
 
     name: str
@@ -56,7 +57,7 @@ class DriverRelease:
 
 
 @dataclass(frozen=True)
-class Repository:
+class Repository(Row):
     """NVIDIA's package repository for a distribution, and what its packages are called there.
 
     `{branch}` stands for the branch; `a|b` for the first of them that has the version: names have
@@ -80,7 +81,7 @@ class Repository:
 
 
 @dataclass(frozen=True)
-class TorchBuild:
+class TorchBuild(Row):
     """Which torch and CUDA a range of engine versions brings."""
 
     name: str

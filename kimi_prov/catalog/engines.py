@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
 from kimi_prov.catalog.names import PathName  # noqa: TC001  (read at run time)
 
 
@@ -27,12 +28,13 @@ class Plugin:
 
 
 @dataclass(frozen=True)
-class Engine:
+class Engine(Row):
     """One version of an engine, what it needs and what it takes. Sizes in bytes.
 
     `overhead_bytes` is host memory beside weights and cache, `gpu_overhead_bytes` the same of
     each GPU; `install_peak_bytes` the disk room that installing takes. `methods` maps a weight
-    format to the name by which a hybrid engine asks for it. `moe_tuner_sha256`: digest of
+    format to the name by which a hybrid engine asks for it. `compute_capabilities`: GPUs that its
+    machine code is for, none where that was not read. `moe_tuner_sha256`: digest of
     benchmarks/kernels/benchmark_moe.py in the sources of this version.
     """
 
@@ -65,6 +67,11 @@ class Engine:
     plugin: Plugin | None = None
     moe_tuner_sha256: str | None = None
     note: str | None = None
+
+    def built_for(self, capability: str | None) -> bool:
+        """Whether it has machine code for a GPU; yes where one of the two is not known."""
+        known = self.compute_capabilities
+        return not known or capability is None or capability in known
 
     def lock_name(self, python: str) -> str:
         """File name of the lock for a Python such as "3.11"."""

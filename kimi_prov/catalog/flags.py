@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
 
 Verdict = Literal["accepted", "deprecated", "rejected", "fails"]
 
 
 @dataclass(frozen=True)
-class Flag:
+class Flag(Row):
     """What versions of an engine make of a flag, or of one value of it.
 
     `becomes`: the flag that a plan puts in its place where it is not taken, "nothing" where the
@@ -31,7 +32,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class FlagSet:
+class FlagSet(Row):
     """Flags that every one of these versions of an engine accepts."""
 
     engine: str

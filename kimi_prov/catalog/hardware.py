@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
 
 Vector = Literal["avx2", "avx512", "amx", "arm"]
 
 
 @dataclass(frozen=True)
-class Cpu:
+class Cpu(Row):
     """A processor, figures for one socket.
 
     `bandwidth_gb_s` is theoretical with every channel populated; `measured_bandwidth_gb_s` what a
@@ -68,14 +69,16 @@ class Cpu:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class Gpu(Row):
     """A GPU, figures for one.
 
     `memory_gb` as sold, `memory_mib` as its driver's tool shows it. `nvlink_gb_s` both directions
     of its direct links (AMD: Infinity Fabric), 0 where there are none; `nvlink_links` how many
     lie between it and the switch, or its bridged neighbour. `machine_names`: how the driver's
     tool names it; several rows may share one and differ in memory. `pci_ids`: the device on the
-    bus, which names a GPU that no driver serves yet.
+    bus, which names a GPU that no driver serves yet. `tflops_*`: dense, of its matrix units; None
+    where it has none of that format or its figure is not known. `cuda`: the first toolkit that
+    compiles for it.
     """
 
     name: str
@@ -95,6 +98,9 @@ class Gpu:
     nvswitch: bool = False
     tdp_w: int | None = None
     driver_branch: int | None = None
+    cuda: str | None = None
+    tflops_fp8: float | None = None
+    tflops_fp4: float | None = None
     open_module_required: bool | None = None
     machine_names: tuple[str, ...] = ()
     pci_ids: tuple[str, ...] = ()
@@ -106,6 +112,8 @@ class Gpu:
         "memory_mib",
         "bandwidth_gb_s",
         "tflops_bf16",
+        "tflops_fp8",
+        "tflops_fp4",
         "pcie_gen",
         "pcie_gb_s",
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
 from kimi_prov.catalog.names import HubName, PathName, Revision  # noqa: TC001
 
 
@@ -18,7 +19,9 @@ class Architecture:
     that keep such a cache where not all do; `indexer_layers` those that keep
     `indexer_bytes_per_token` beside it; `kv_fp8_bytes_per_layer` is the size of a token and layer
     in an engine's own 8-bit layout. `expert_hidden`: width that experts see where it is not
-    `hidden`. `params_total` is given where counting the dimensions does not meet it.
+    `hidden`. `state_bytes_per_sequence`: what layers of linear attention keep for each sequence,
+    whatever its length, all heads together; ranks share it. `params_total` is given where counting
+    the dimensions does not meet it.
     """
 
     class_name: str
@@ -46,6 +49,7 @@ class Architecture:
     indexer_bytes_per_token: int = 0
     kv_fp8_bytes_per_layer: int | None = None
     expert_hidden: int | None = None
+    state_bytes_per_sequence: int = 0
     params_total: int | None = None
     params_active: int | None = None
 
@@ -83,7 +87,7 @@ class EngineVersion:
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Row):
     """A model that can be asked for. `other_bytes`: tokenizer and other small files.
 
     `formats` names what the model is published in, its own first. `cross_check`: here to hold the
@@ -123,7 +127,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Draft:
+class Draft(Row):
     """A small model that guesses tokens for a large one to verify (speculative decoding).
 
     `models` names whom it was trained for. `kv_values`: values of the cache for one token;
@@ -145,7 +149,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Format:
+class Format(Row):
     """A weight format, in bytes of one weight with its scales.
 
     `kind`: "checkpoint" is how files are published, "resident" how kt-kernel keeps experts in

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
 
 
 @dataclass(frozen=True)
-class ApiPrice:
+class ApiPrice(Row):
     """What an API asks for a million tokens; `model` names a model of the catalogue."""
 
     name: str
@@ -22,7 +23,7 @@ class ApiPrice:
 
 
 @dataclass(frozen=True)
-class GpuHour:
+class GpuHour(Row):
     """What an hour of one GPU costs to own or rent, and its share of the machine's power."""
 
     name: str
@@ -36,7 +37,7 @@ class GpuHour:
 
 
 @dataclass(frozen=True)
-class MachineHour:
+class MachineHour(Row):
     """What an hour of a whole machine was seen to cost."""
 
     name: str
@@ -48,7 +49,7 @@ class MachineHour:
 
 
 @dataclass(frozen=True)
-class Purchase:
+class Purchase(Row):
     """What one GPU was seen to cost, as a range."""
 
     name: str
@@ -59,7 +60,7 @@ class Purchase:
 
 
 @dataclass(frozen=True)
-class Assumption:
+class Assumption(Row):
     """A figure that a cost needs and that nobody told us."""
 
     name: str

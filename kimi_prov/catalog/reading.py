@@ -5,6 +5,7 @@ Files are parsed once, fast; only a fault makes a second pass that finds its lin
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
 import types
@@ -76,6 +77,7 @@ class Files:
         found: dict[tuple[Any, ...], tuple[dict[str, Any], Places]] = {}
         for path in self._paths(file):
             ours = path.parent == HERE
+            document, day = _document(path), Place(path, ("checked",))
             for number, row in enumerate(_section(path, section)):
                 place = Place(path, (section, number))
                 if not isinstance(row, dict) or not all(isinstance(k, str) for k in row):
@@ -92,7 +94,10 @@ class Files:
                 if ours and before:
                     raise FaultError(place, f"{shown(identity[0])} is there twice")
                 where = {**places.keys, **{name: place.down(name) for name in row}}
-                found[identity] = ({**before, **row}, Places(place, where))
+                # A row that somebody changed was not checked on the day that we checked ours.
+                checked = {"checked": document.get("checked")}
+                where["checked"] = place.down("checked") if "checked" in row else day
+                found[identity] = ({**before, **checked, **row}, Places(place, where))
         return list(found.values())
 
     def _expanded(
@@ -251,7 +256,9 @@ _PLAIN = {str: "text", bool: "true or false", int: "a whole number", float: "a n
 
 
 def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
-    """Return the value as a record holds it: lists as tuples, mappings as records."""
+    """Return the value as a record holds it: lists as tuples, mappings as records, days as text."""
+    if type(value) is datetime.date:
+        value = value.isoformat()
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         some = next(a for a in arguments if a is not type(None))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
 
 
 @dataclass(frozen=True)
-class System:
+class System(Row):
     """An operating system as it comes; `proven` where the tests provision one."""
 
     id: str

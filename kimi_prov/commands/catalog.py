@@ -90,6 +90,7 @@ def _row(kind: str, row: Any) -> Document:  # noqa: ANN401  (any record)
         name = row.id if kind == "broken" else row.name
     extra = {"formats": list(row.formats)} if kind == "models" else {}
     extra |= {"memory_bytes": row.memory_bytes} if kind == "gpus" else {}
+    extra |= {key: values.pop(key) for key in ("status", "checked")}
     return {"part": kind, **values, **extra, "name": name}
 
 
@@ -119,28 +120,29 @@ def _names(row: Document) -> tuple[str, ...]:
     return (name, row["part"].rpartition(".")[2])
 
 
+# Beside name and day.
 _COLUMNS: dict[str, tuple[str, ...]] = {
-    "models": ("name", "native_format", "context", "released", "confidence"),
-    "drafts": ("name", "repo", "models", "least", "confidence"),
-    "formats": ("name", "kind", "expert_bytes", "rest_bytes", "confidence"),
-    "cpus": ("name", "cores", "memory_channels", "memory_mt_s", "bandwidth_gb_s", "confidence"),
-    "gpus": ("name", "memory_gb", "bandwidth_gb_s", "compute_capability", "confidence"),
-    "engines": ("name", "variant", "version", "torch", "cuda", "driver_branch", "confidence"),
-    "flags": ("name", "engine", "replacement"),
-    "flags.accepted": ("name", "versions", "flags"),
-    "systems": ("name", "glibc", "python", "nvidia_driver", "proven"),
-    "drivers.cuda": ("name", "driver", "compatible_driver", "confidence"),
-    "drivers.torch": ("name", "torch", "cuda", "driver_branch", "confidence"),
-    "drivers.rules": ("name", "text"),
-    "drivers.packages": ("name", "packages"),
-    "drivers.releases": ("name", "version", "confidence"),
-    "drivers.repositories": ("name", "url", "fingerprint", "confidence"),
-    "prices.api": ("name", "input_usd_per_mtok", "output_usd_per_mtok", "confidence"),
-    "prices.gpu_hour": ("name", "neocloud_usd", "rental_3_years_usd", "power_kw", "confidence"),
-    "prices.machine_hour": ("name", "usd", "confidence"),
-    "prices.purchase": ("name", "low_usd", "high_usd", "confidence"),
-    "prices.assumptions": ("name", "value", "unit"),
-    "broken": ("name", "severity", "title"),
+    "models": ("confidence", "native_format", "context", "released"),
+    "drafts": ("confidence", "repo", "models", "least"),
+    "formats": ("confidence", "kind", "expert_bytes", "rest_bytes"),
+    "cpus": ("confidence", "cores", "memory_channels", "memory_mt_s", "bandwidth_gb_s"),
+    "gpus": ("confidence", "memory_gb", "bandwidth_gb_s", "compute_capability"),
+    "engines": ("confidence", "variant", "version", "torch", "cuda", "driver_branch"),
+    "flags": ("engine", "replacement"),
+    "flags.accepted": ("versions", "flags"),
+    "systems": ("glibc", "python", "nvidia_driver", "proven"),
+    "drivers.cuda": ("confidence", "driver", "compatible_driver"),
+    "drivers.torch": ("confidence", "torch", "cuda", "driver_branch"),
+    "drivers.rules": ("text",),
+    "drivers.packages": ("packages",),
+    "drivers.releases": ("confidence", "version"),
+    "drivers.repositories": ("confidence", "url", "fingerprint"),
+    "prices.api": ("confidence", "input_usd_per_mtok", "output_usd_per_mtok"),
+    "prices.gpu_hour": ("confidence", "neocloud_usd", "rental_3_years_usd", "power_kw"),
+    "prices.machine_hour": ("confidence", "usd"),
+    "prices.purchase": ("confidence", "low_usd", "high_usd"),
+    "prices.assumptions": ("value", "unit"),
+    "broken": ("severity", "title"),
 }
 _WIDTH = 98
 
@@ -155,14 +157,22 @@ def text(document: Document) -> str:
 
 
 def _table(kind: str, rows: list[Document]) -> str:
-    columns = [column for column in _COLUMNS[kind] if any(column in row for row in rows)]
-    cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
+    # What a row is worth stands before its figures, which a narrow terminal may cut.
+    columns = ["name", "checked", *(c for c in _COLUMNS[kind] if any(c in row for row in rows))]
+    cells = [columns, *([_shown(row, column) for column in columns] for row in rows)]
     widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
     ]
     return "\n".join([f"{kind}:", *(f"  {_cut(line)}" for line in lines)])
+
+
+def _shown(row: Document, column: str) -> str:
+    cell = _cell(row.get(column))
+    if column == "name" and row["status"] != "available":
+        return f"{cell}, {row['status']}"
+    return cell
 
 
 def _cut(line: str) -> str:

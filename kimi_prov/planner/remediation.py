@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kimi_prov.catalog.currency import dated
 from kimi_prov.catalog.versions import number
 from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.memory import gpu
@@ -69,9 +70,12 @@ def _cost(identity: str, context: PlanContext) -> tuple[float, str] | None:
 
 
 def _gpus(context: PlanContext) -> tuple[float, str] | None:
-    """Give the least that GPUs which hold the model cost: more of those there, or others."""
-    offers = [offer for row in context.catalogue.prices.purchase if (offer := _offer(row, context))]
-    return min(offers, default=None)
+    """Give what GPUs which hold the model cost: more of those there, else the least of others."""
+    rows = context.catalogue.prices.purchase
+    there = context.host.gpu.name if context.host.gpu else None
+    same = [offer for row in rows if row.name == there and (offer := _offer(row, context))]
+    others = (offer for row in rows if (offer := _offer(row, context)))
+    return same[0] if same else min(others, default=None)
 
 
 def _offer(price: Purchase, context: PlanContext) -> tuple[float, str] | None:
@@ -90,7 +94,7 @@ def _offer(price: Purchase, context: PlanContext) -> tuple[float, str] | None:
     more = " more" if there else ""
     return bought * (price.low_usd + price.high_usd) / 2, (
         f"{bought}{more} {sold.name} at ${price.low_usd:,.0f} to ${price.high_usd:,.0f} "
-        f"({price.source}); a machine that takes them is not counted"
+        f"({dated(price)}); a machine that takes them is not counted"
     )
 
 
@@ -128,5 +132,5 @@ def _bulk(context: PlanContext, name: str, amount: float, unit: str) -> tuple[fl
     if row is None or amount <= 0:
         return None
     return round(amount * row.value, 2), (
-        f"{amount:,.0f} {unit} at ${row.value:,.2f} each ({row.source})"
+        f"{amount:,.0f} {unit} at ${row.value:,.2f} each ({dated(row)})"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.catalog.currency import dated
 from kimi_prov.report.cost import Api, MachinePrices, Rate
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def for_machine(facts: Mapping[str, Any], catalogue: Catalogue) -> MachinePrices
     return MachinePrices(
         assumed=assumed,
         apis=[
-            Api(row.name, row.model, row.input_usd_per_mtok, row.output_usd_per_mtok, row.source)
+            Api(row.name, row.model, row.input_usd_per_mtok, row.output_usd_per_mtok, dated(row))
             for row in prices.api
         ],
         power_kw=_all_in(complete) or _added_up(facts, gpus, catalogue, assumed),
@@ -51,7 +52,7 @@ def _all_in(hours: Sequence[GpuHour]) -> Rate | None:
     kw = [row.power_kw for row in hours if row.power_kw is not None]
     if not hours or len(kw) < len(hours):
         return None
-    return Rate(sum(kw), f"the server's share of each GPU: {hours[0].source}")
+    return Rate(sum(kw), f"the server's share of each GPU: {dated(hours[0])}")
 
 
 def _added_up(
@@ -77,7 +78,7 @@ def _added_up(
 def _rent(hours: Sequence[GpuHour]) -> Rate | None:
     if not hours:
         return None
-    return Rate(sum(row.neocloud_usd for row in hours), hours[0].source)
+    return Rate(sum(row.neocloud_usd for row in hours), dated(hours[0]))
 
 
 def _seen(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
@@ -85,7 +86,7 @@ def _seen(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
     names = [gpu.name for gpu in gpus or ()]
     for row in catalogue.prices.machine_hour:
         if names == [row.gpu] * row.gpus:
-            return Rate(row.usd, f"{row.name}: {row.source}")
+            return Rate(row.usd, f"{row.name}: {dated(row)}")
     return None
 
 
@@ -94,4 +95,4 @@ def _sold(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> tuple[float, floa
     found = [rows[gpu.name] for gpu in gpus or () if gpu.name in rows]
     if not gpus or len(found) < len(gpus):
         return None
-    return sum(r.low_usd for r in found), sum(r.high_usd for r in found), found[0].source
+    return sum(r.low_usd for r in found), sum(r.high_usd for r in found), dated(found[0])

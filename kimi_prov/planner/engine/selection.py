@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.settings.parsing import Settings
 
+# Where every processor has the vector instructions that the engine was compiled for.
+_WITHOUT_ISA = ("aarch64",)
+# What the locks were made for.
+_LOCKED_ARCH = "x86_64"
+# Formats whose kernels are compiled for one capability, or one family of them, alone.
+_FP4 = ("nvfp4", "mxfp4")
 _GGUF = (
     "choose a machine with GPUs; or a model whose weights are bf16; llama.cpp and ik_llama.cpp "
     "serve Kimi from GGUF files without a GPU (13.4 tokens/s of IQ2_KL were measured on one EPYC "
@@ -56,7 +62,7 @@ def choose(
         )
         # What else is wrong with the machine is worth knowing too.
         name = "vllm"
-    engine = _version(host, name, settings, catalogue, findings, model)
+    engine = _version(host, name, settings, catalogue, findings, (model, weights_format))
     if not settings.auto("kt_method") and engine.methods is not None:
         engine = replace(
             engine, methods={**engine.methods, weights_format: str(settings.kt_method)}
@@ -67,6 +73,7 @@ def choose(
     if backend is None:
         _format(engine, weights_format, model, findings)
     _old(engine, model, findings)
+    _built(host, engine, weights_format, catalogue, findings)
     _machine(host, engine, findings)
     lock = engine.lock_name(python.version)
     if backend is not None:
@@ -126,7 +133,8 @@ def _all_on_gpus(
     """Count what vLLM would leave on the GPUs; None without any."""
     if not host.gpu_bytes:
         return None
-    work = Workload(_row(host, "vllm", settings, catalogue, model), model, weights_format)
+    engine = _row(host, "vllm", settings, catalogue, (model, weights_format))
+    work = Workload(engine, model, weights_format)
     findings = Findings()
     own = _migrated(host, settings, catalogue, work, findings)
     budget = gpu.budget(host, own, catalogue, work)
@@ -167,17 +175,25 @@ def _preferred(
 
 def _provisioned(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings) -> bool:
     """Whether `apply` installs it. Where it does not, the plan is still a true answer."""
-    if _locked(engine, catalogue):
+    foreign = host.system.arch not in (None, _LOCKED_ARCH)
+    if _locked(engine, catalogue) and not foreign:
         return True
+    observed = "no pinned packages in kimi_prov/catalog/locks"
+    if host.amd:
+        observed = (
+            "AMD GPUs: the build for ROCm is not in the catalogue; version and flags are those "
+            "of the build for CUDA"
+        )
+    elif foreign:
+        observed = f"{host.system.arch}: the pinned packages are for {_LOCKED_ARCH}"
     findings.add(
         "engine.not_provisioned",
         names={"engine": engine.name, "version": engine.version, "variant": engine.variant},
-        observed="no pinned packages in kimi_prov/catalog/locks"
-        if not host.amd
-        else "AMD GPUs: the build for ROCm is not in the catalogue; version and flags are those "
-        "of the build for CUDA",
+        observed=observed,
         required="pinned packages, for `apply`; `check` and `plan` do without",
-        fix=None if host.amd else f"add kimi_prov/catalog/locks/{engine.lock_name('3.11')}",
+        fix=None
+        if host.amd or foreign
+        else f"add kimi_prov/catalog/locks/{engine.lock_name('3.11')}",
     )
     return False
 
@@ -197,9 +213,9 @@ def _version(
     settings: Settings,
     catalogue: Catalogue,
     findings: Findings,
-    model: Model,
+    wanted: tuple[Model, str],
 ) -> Engine:
-    found = _row(host, name, settings, catalogue, model)
+    found = _row(host, name, settings, catalogue, wanted)
     requested = None if settings.auto("engine_version") else str(settings.engine_version)
     if requested is not None and found.version != requested:
         rows = _rows(host, name, catalogue)
@@ -213,14 +229,26 @@ def _version(
     return found
 
 
-def _row(host: Host, name: str, settings: Settings, catalogue: Catalogue, model: Model) -> Engine:
+def _row(
+    host: Host, name: str, settings: Settings, catalogue: Catalogue, wanted: tuple[Model, str]
+) -> Engine:
     """Give the version that is set, or the default where the catalogue has none such."""
     rows = _rows(host, name, catalogue)
     found = next((e for e in rows if e.version == settings.engine_version), None)
-    found = found or _default(rows, model, catalogue)
+    found = found or _default(_able(rows, host, wanted[1]), rows[0], wanted[0], catalogue)
     if host.amd:
         # The catalogue has no build for ROCm: version and flags are those of the one for CUDA.
-        return replace(found, variant="rocm", torch=None, cuda=None, driver_branch=None)
+        # NVFP4 is NVIDIA's alone.
+        formats = tuple(one for one in found.formats if one != "nvfp4")
+        return replace(
+            found,
+            variant="rocm",
+            formats=formats,
+            torch=None,
+            cuda=None,
+            driver_branch=None,
+            compute_capabilities=(),
+        )
     return found
 
 
@@ -229,21 +257,33 @@ def _rows(host: Host, name: str, catalogue: Catalogue) -> list[Engine]:
     return [e for e in catalogue.engines if (e.name, e.variant) == (name, variant)]
 
 
-def _default(rows: list[Engine], model: Model, catalogue: Catalogue) -> Engine:
-    """Give the catalogue's default; for a model that wants a newer version, the first that is.
+def _able(rows: list[Engine], host: Host, weights_format: str) -> list[Engine]:
+    """Leave the versions with code for processor and GPUs, and of those the ones with the format.
+
+    What no version has excludes none of them: it is said as a finding.
+    """
+    assert rows, "the catalogue lacks an engine"  # noqa: S101
+    capability = None if host.amd else host.capability
+    arch = host.system.arch
+    built = [e for e in rows if arch is None or arch in e.arch] or rows
+    built = [e for e in built if e.built_for(capability)] or built
+    return [e for e in built if weights_format in e.formats] or built
+
+
+def _default(rows: list[Engine], usual: Engine, model: Model, catalogue: Catalogue) -> Engine:
+    """Give the `usual` version; where it is not among `rows` or too old, the first that is.
 
     One whose packages are pinned comes before one that could not be installed.
     """
-    assert rows, "the catalogue lacks an engine"  # noqa: S101
-    known = model.versions(rows[0].name)
-    if known is None or rows[0].variant == "cpu":
-        return rows[0]
-    recommended = number(known.recommended)
-    if number(rows[0].version) >= recommended:
-        return rows[0]
+    known = model.versions(usual.name)
+    if usual.variant == "cpu":
+        return usual
+    recommended = number(known.recommended) if known else number(usual.version)
+    if usual in rows and number(usual.version) >= recommended:
+        return usual
     newer = [e for e in rows if number(e.version) >= recommended]
     newer = [e for e in newer if _locked(e, catalogue)] or newer
-    return min(newer, key=lambda e: number(e.version)) if newer else rows[0]
+    return min(newer, key=lambda e: number(e.version)) if newer else usual
 
 
 def _old(engine: Engine, model: Model, findings: Findings) -> None:
@@ -268,6 +308,33 @@ def _old(engine: Engine, model: Model, findings: Findings) -> None:
             fix="try it in a machine that may fail, or choose another model",
             source=engine.source,
         )
+
+
+def _built(
+    host: Host, engine: Engine, weights_format: str, catalogue: Catalogue, findings: Findings
+) -> None:
+    """Compare the GPUs with those that the engine's machine code is for."""
+    capability = None if host.amd else host.capability
+    told = (capability in row.capabilities for row in catalogue.broken if row.engine == engine.name)
+    if engine.built_for(capability) or any(told):
+        return
+    able = [e for e in _rows(host, engine.name, catalogue) if e.built_for(capability)]
+    findings.add(
+        "engine.capability",
+        severity="blocker" if weights_format in _FP4 else "warning",
+        names={
+            "engine": engine.name,
+            "version": engine.version,
+            "variant": engine.variant,
+            "capability": capability,
+        },
+        observed=f"{host.gpu.name if host.gpu else 'the GPUs'}: compute capability {capability}",
+        required=f"one of {', '.join(engine.compute_capabilities)}",
+        fix=f"set kimi_engine_version to auto or {able[-1].version}"
+        if able
+        else "choose GPUs that the engine was built for",
+        source=engine.source,
+    )
 
 
 def _format(engine: Engine, weights_format: str, model: Model, findings: Findings) -> None:
@@ -322,7 +389,8 @@ def _machine(host: Host, engine: Engine, findings: Findings) -> None:
             fix="use an x86-64 machine",
             source=engine.source,
         )
-    if host.isa is not None:
+    compiled = arch in _WITHOUT_ISA and arch in engine.arch
+    if host.isa is not None and not compiled:
         present = sorted(host.isa.intersection(engine.isa_any))
         shown = ", ".join(present) or "neither"
         need = " or ".join(engine.isa_any)

@@ -49,9 +49,11 @@ def flags(
         chosen |= _on_gpus(choice, budget, gpu)
         blackwell = choice.engine.variant == "cuda" and (capability or "").startswith("10.")
         given = "attention-config" in settings.engine_args
+        given = given or bool(model.architecture.state_bytes_per_sequence)
         if blackwell and not given and _since(choice, _BACKEND_FLAG_SINCE):
             # The first choice there fetches and compiles kernels (platforms/cuda.py of 0.19.1 and
-            # 0.32.0; read, not run).
+            # 0.32.0; read, not run). Kimi K3's recipe leaves it to the engine, whose blocks of the
+            # cache have to hold the state of its other layers as well.
             chosen["attention-backend"] = "CUTLASS_MLA"
         if model.architecture.vision_params:
             chosen["mm-encoder-tp-mode"] = "data"

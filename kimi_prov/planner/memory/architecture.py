@@ -120,6 +120,11 @@ def kv_bytes_per_token(a: Architecture, dtype_bytes: int = _BF16, ranks: int = 1
     return layers * per_layer + a.indexer_layers * a.indexer_bytes_per_token
 
 
+def state_bytes(a: Architecture, ranks: int = 1) -> int:
+    """Return the bytes that linear attention keeps for one sequence on each of `ranks` ranks."""
+    return -(-a.state_bytes_per_sequence // ranks)
+
+
 def expanded_kv_bytes_per_token(a: Architecture, dtype_bytes: int = _BF16) -> int:
     """Return the cache bytes of a token in engines that keep every head's own keys and values."""
     if a.attention == "gqa":

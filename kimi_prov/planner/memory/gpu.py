@@ -134,6 +134,7 @@ def _attempt(
     sequences = whole(args.get(VLLM.requests)) or min(requested, profile.sequences or requested)
     draft = speculative.loaded(settings, catalogue, engine)
     overhead = working_bytes(engine, shape, batched, sequences) + speculative.working_bytes(draft)
+    overhead += sequences * architecture.state_bytes(shape, layout.tensor)
     memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)
     weights = _weights(shape, weights_format, layout)
     weights += _redundant(args, shape, weights_format) // (layout.tensor * layout.data)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # What the findings of a subject, the first part of their ids, are about.
 SUBJECTS = {
+    "catalogue": "Rows of the catalogue",
     "context": "The context's length",
     "conversion": "Converted experts",
     "cpu": "Processors",

@@ -26,6 +26,19 @@ DEFINITIONS = (
         own_source=True,
     ),
     Definition(
+        "engine.capability",
+        title="{engine} {version} ({variant}) was built without machine code for compute "
+        "capability {capability}",
+        severities=("blocker", "warning"),
+        source=_ENGINE_ROW,
+        remedy="setting",
+        own_source=True,
+        titles={
+            "blocker": "{engine} {version} ({variant}) has no FP4 kernels for compute capability "
+            "{capability}",
+        },
+    ),
+    Definition(
         "engine.command_line",
         title="{name} {version} ({variant}) does not accept its command line",
         severities=("blocker",),

@@ -66,6 +66,10 @@ DEFINITIONS = (
         source="vLLM 0.19.1: weight-only FP4 where the GPU has no native support; faster only "
         "on Blackwell",
         remedy="none",
+        titles={
+            "mxfp4": "These GPUs have no FP4 units: MXFP4 weights are unpacked to 16 bit by Marlin "
+            "kernels"
+        },
     ),
     Definition(
         "gpu.nvlink",

@@ -8,6 +8,16 @@ _ENGINE_ROW = "the engine's row in kimi_prov/catalog/engines.yaml"
 
 DEFINITIONS = (
     Definition(
+        "catalogue.status",
+        title="{name} is only announced: nobody sells or serves it yet, and its figures are what "
+        "was promised",
+        severities=("warning", "info"),
+        source="the row's own status and source in the catalogue",
+        remedy="hardware",
+        own_source=True,
+        titles={"info": "{name} is at its end of life: nobody sells or serves it any more"},
+    ),
+    Definition(
         "cpu.amx_permission",
         title="The CPU has AMX, and the kernel does not grant its state to processes",
         severities=("warning",),

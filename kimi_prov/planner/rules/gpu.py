@@ -268,12 +268,15 @@ def _chosen(context: PlanContext, flag: str) -> bool:
 
 
 @rule("gpu.nvfp4")
-def _nvfp4(context: PlanContext) -> Iterator[RuleResult]:
+def _fp4(context: PlanContext) -> Iterator[RuleResult]:
     low = (context.host.capability or "").partition(".")[0] in ("7", "8", "9")
-    if context.choice.weights_format == "nvfp4" and low and not context.host.amd:
+    weights_format = context.choice.weights_format
+    if weights_format in ("nvfp4", "mxfp4") and low and not context.host.amd:
+        saved = "; here it saves 4.4 GB, no time" if weights_format == "nvfp4" else ""
         yield RuleResult(
-            observed=f"nvfp4, compute capability {context.host.capability}",
-            required="compute capability 10.0 for FP4 arithmetic; here it saves 4.4 GB, no time",
+            wording=None if weights_format == "nvfp4" else weights_format,
+            observed=f"{weights_format}, compute capability {context.host.capability}",
+            required=f"compute capability 10.0 for FP4 arithmetic{saved}",
         )
 
 

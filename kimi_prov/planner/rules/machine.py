@@ -16,6 +16,26 @@ _LOAD_S = 1800
 _SHM = 8 << 30
 
 
+@rule("catalogue.status")
+def _status(context: PlanContext) -> Iterator[RuleResult]:
+    rows = (context.model, context.choice.engine, context.host.processor, context.host.gpu)
+    for row in rows:
+        if row is None or row.status == "available":
+            continue
+        announced = row.status == "announced"
+        yield RuleResult(
+            severity="warning" if announced else "info",
+            names={"name": row.name},
+            observed=f"{row.name}: {row.status}"
+            + (f", checked {row.checked}" if row.checked else ""),
+            required="what can be had today",
+            fix="ask the maker for a day and for measured speeds, or choose what can be had"
+            if announced
+            else None,
+            source=row.source,
+        )
+
+
 @rule("memory.channels")
 def _channels(context: PlanContext) -> Iterator[RuleResult]:
     memory = context.facts["memory"]

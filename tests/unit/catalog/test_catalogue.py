@@ -16,6 +16,7 @@ from kimi_prov.catalog import reading
 from kimi_prov.catalog.broken import Combination
 from kimi_prov.catalog.loader import Catalogue, load
 from kimi_prov.catalog.names import forms, plain
+from kimi_prov.catalog.versions import number
 from kimi_prov.commands import catalog
 from kimi_prov.errors import UserError
 
@@ -126,6 +127,18 @@ def test_cards_by_what_people_and_drivers_call_them(
 ) -> None:
     row = load().find_gpu(name, gib << 30 if gib else None)
     assert (row.name if row else None) == found
+
+
+def test_an_engine_with_code_for_a_card_was_made_by_a_toolkit_that_knows_it() -> None:
+    pairs = [
+        (engine, gpu)
+        for engine in load().engines
+        for gpu in load().gpus
+        if engine.cuda and gpu.cuda and gpu.compute_capability in engine.compute_capabilities
+    ]
+    assert len(pairs) > 50
+    for engine, gpu in pairs:
+        assert number(engine.cuda) >= number(gpu.cuda), (engine.name, engine.version, gpu.name)
 
 
 def test_bandwidth_is_what_the_channels_give() -> None:

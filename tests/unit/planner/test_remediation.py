@@ -45,9 +45,9 @@ def test_a_machine_without_cards_is_told_the_least_that_cards_for_it_cost() -> N
     facts = metal_facts(gib=2048)
     facts["cpu"]["isa"] = ["sse4_2"]  # nothing that 4-bit experts could be computed with
     row = found(plan(facts, **HUGE), "engine.format")[0]
-    # Four B200 hold it (151 GB each), four H200 do not; eight H100 cost more.
-    assert row["cost_usd"] == 4 * 55000
-    assert "4 B200 SXM" in row["cost_basis"]
+    # Four B200 hold it (151 GB each) and cost 220,000, eight H100 240,000.
+    assert row["cost_usd"] == 8 * 8600
+    assert "8 RTX PRO 6000 Blackwell" in row["cost_basis"]
 
 
 def test_what_nobody_prices_stays_unknown() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from plan_inputs import (
     HUGE,
     blocked_by,
@@ -12,6 +14,11 @@ from plan_inputs import (
 )
 
 from kimi_prov.planner.plan import refusals
+
+if TYPE_CHECKING:
+    from typing import Any
+
+K3 = HUGE | {"model": "kimi-k3"}
 
 
 def test_what_is_planned_and_not_provisioned_is_refused_by_apply_alone() -> None:
@@ -44,3 +51,43 @@ def test_the_engine_is_chosen_with_the_version_and_the_flags_that_it_is_served_w
     document = plan(gpu_facts(), weights_format="nvfp4", engine_args=args, **HUGE)
     assert "gpu.memory" in blocked_by(document)
     assert "do not hold all weights" in document["engine"]["reason"]
+
+
+def b300() -> dict[str, Any]:
+    facts = gpu_facts(mib=275040)
+    for card in facts["gpus"]:
+        card |= {"model": "NVIDIA B300 SXM6 AC", "compute_capability": "10.3"}
+    return facts
+
+
+def test_the_version_is_one_with_machine_code_for_the_gpus() -> None:
+    chosen = plan(b300(), **HUGE)["engine"]
+    assert (chosen["version"], chosen["provisioned"]) == ("0.32.0", True)
+    old = plan(b300(), engine_version="0.19.1", **HUGE)
+    [row] = found(old, "engine.capability")
+    assert row["severity"] == "warning"
+    assert "10.3" in row["title"]
+    assert "kimi_engine_version to auto" in row["fix"]
+    fp4 = plan(b300(), engine_version="0.19.1", weights_format="nvfp4", **HUGE)
+    assert "engine.capability" in blocked_by(fp4)
+    assert not found(plan(gpu_facts(), **HUGE), "engine.capability")
+
+
+def test_an_older_vllm_is_refused_for_kimi_k3_and_0_33_is_installed_by_hand() -> None:
+    old = plan(b300(), engine_version="0.19.1", **K3)
+    assert {"engine.too_old", "engine.capability"} <= blocked_by(old)
+    new = plan(b300(), engine_version="0.33.0", **K3)
+    assert (new["engine"]["version"], new["engine"]["provisioned"]) == ("0.33.0", False)
+    assert not {row for row in blocked_by(new) if row.startswith("engine")}
+    assert "engine.not_provisioned" in {row["id"] for row in refusals(new)}
+    told = [row["observed"] for row in found(new, "engine.known_broken")]
+    assert any("certifi" in text for text in told)
+
+
+def test_locks_are_for_x86_64() -> None:
+    facts = b300()
+    facts["host"]["arch"] = "aarch64"
+    document = plan(facts, **HUGE)
+    assert not {"engine.arch", "cpu.isa"} & blocked_by(document)
+    assert document["engine"]["provisioned"] is False
+    assert "aarch64" in found(document, "engine.not_provisioned")[0]["observed"]

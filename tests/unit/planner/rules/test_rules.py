@@ -55,6 +55,11 @@ def root_on_fuse(facts: dict[str, Any]) -> None:
     ]
 
 
+def announced_cards(facts: dict[str, Any]) -> None:
+    for card in facts["gpus"]:
+        card |= {"model": "Rubin (per GPU)", "compute_capability": "10.7"}
+
+
 def no_files(facts: dict[str, Any]) -> None:
     facts["filesystems"] = []
     facts["disks"] = [{"name": "nvme0n1", "kind": "nvme", "size_bytes": 480 * 10**9}]
@@ -104,6 +109,7 @@ NVL = hybrid_facts
 # Rule, machine, what is changed on it, settings, how grave. Without the change and the settings the
 # same machine must not raise it, unless it is in ALWAYS.
 TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] = [
+    ("catalogue.status", E8, announced_cards, {}, "warning"),
     ("cpu.format_isa", NVL, change("cpu.isa", ["avx"]), {}, "blocker"),
     ("cpu.format_isa", NVL, change("cpu.isa", ["avx2"]), {}, "warning"),
     (
