@@ -60,6 +60,7 @@ class Files:
 
     def __init__(self, overlay: Path | None) -> None:
         self.overlay = overlay
+        self._known: dict[tuple[str, str], dict[str, tuple[Any, Place]]] = {}
         self._theirs = frozenset() if overlay is None else _listed(overlay)
 
     def rows(self, file: str, section: str, kind: type[_T], key: tuple[str, ...]) -> tuple[_T, ...]:
@@ -114,12 +115,15 @@ class Files:
         return row, places
 
     def _shared(self, file: str, section: str) -> dict[str, tuple[Any, Place]]:
+        if (file, section) in self._known:
+            return self._known[file, section]
         found: dict[str, tuple[Any, Place]] = {}
         for path in self._paths(file):
             part = _document(path).get(section) or {}
             if not isinstance(part, dict):
                 raise FaultError(Place(path, (section,)), "wanted `name: values`")
             found.update({name: (part[name], Place(path, (section, str(name)))) for name in part})
+        self._known[file, section] = found
         return found
 
     def _paths(self, file: str) -> list[Path]:
@@ -252,6 +256,8 @@ _PLAIN = {str: "text", bool: "true or false", int: "a whole number", float: "a n
 
 def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
     """Return the value as a record holds it: lists as tuples, mappings as records."""
+    if kind is str and isinstance(value, str):
+        return value
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         some = next(a for a in arguments if a is not type(None))
@@ -263,6 +269,8 @@ def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
         return value
     if origin is tuple:
         wanted = _typed(value, list, place)
+        if arguments[0] is str and all(isinstance(v, str) for v in wanted):
+            return tuple(wanted)
         return tuple(_value(v, arguments[0], place.down(n)) for n, v in enumerate(wanted))
     if origin is dict:
         pairs = _typed(value, dict, place)
