@@ -41,12 +41,6 @@ class MisfitError(Exception):
         self.fix = fix
 
 
-def fit(value: Any, schema: dict[str, Any]) -> None:  # noqa: ANN401  (it is checked)
-    """Raise MisfitError for the first thing in which the value does not satisfy the schema."""
-    for misfit in misfits(value, schema):
-        raise misfit
-
-
 def misfits(
     value: Any,  # noqa: ANN401  (it is checked)
     schema: dict[str, Any],
