@@ -233,7 +233,12 @@ def make(kind: type[_T], row: Any, places: Places) -> _T:  # noqa: ANN401
             near = nearest(str(key), known)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise FaultError(places.of(str(key)), f"unknown key {shown(key)}{hint}")
-    values = {key: _value(value, known[key], places.of(key)) for key, value in row.items()}
+    values = {
+        key: value
+        if known[key] is str and isinstance(value, str)
+        else _value(value, known[key], places.of(key))
+        for key, value in row.items()
+    }
     for key in getattr(kind, "ABOVE_ZERO", ()):
         if values.get(key) == 0:
             raise FaultError(places.of(key), "wanted a number above 0, found 0")
@@ -256,8 +261,6 @@ _PLAIN = {str: "text", bool: "true or false", int: "a whole number", float: "a n
 
 def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
     """Return the value as a record holds it: lists as tuples, mappings as records."""
-    if kind is str and isinstance(value, str):
-        return value
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         some = next(a for a in arguments if a is not type(None))
@@ -269,9 +272,13 @@ def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
         return value
     if origin is tuple:
         wanted = _typed(value, list, place)
-        if arguments[0] is str and all(isinstance(v, str) for v in wanted):
-            return tuple(wanted)
-        return tuple(_value(v, arguments[0], place.down(n)) for n, v in enumerate(wanted))
+        plain = arguments[0] is str and all(isinstance(v, str) for v in wanted)
+        kept = (
+            wanted
+            if plain
+            else [_value(v, arguments[0], place.down(n)) for n, v in enumerate(wanted)]
+        )
+        return tuple(kept)
     if origin is dict:
         pairs = _typed(value, dict, place)
         return {str(k): _value(v, arguments[1], place.down(str(k))) for k, v in pairs.items()}

@@ -36,8 +36,8 @@ _TOP = {
 _OF_CPU = {"name": "model", "count": "sockets"}
 _OF_GPUS = {"name": "model"}
 
-_COUNTED = re.compile(r"^(\d{1,4})\s*[x×*]\s*(?=\S)(.+)$", re.IGNORECASE)
-_COUNTED_AFTER = re.compile(r"^(.+\S)(?:\s+[x×]\s*|\s*[×*]\s*)(\d{1,4})$", re.IGNORECASE)
+_COUNTED = re.compile(r"^(\d{1,4})\s*[x\u00d7*]\s*(?=\S)(.+)$", re.IGNORECASE)
+_COUNTED_AFTER = re.compile(r"^(.+\S)(?:\s+[x\u00d7]\s*|\s*[\u00d7*]\s*)(\d{1,4})$", re.IGNORECASE)
 _BEFORE_LANES = ("pcie", "pci-e", "gen3", "gen4", "gen5", "gen6")
 _SIZE = re.compile(r"^(\d[\d.,' ]*?)\s*(tb|tib|gb|gib)\b(.*)$", re.IGNORECASE)
 _SPEED = re.compile(r"^(?:ddr[345]\w*[ -])?(\d{4,5})\s*(?:mt/s|mhz)?$", re.IGNORECASE)
@@ -46,7 +46,9 @@ _SYSTEM = re.compile(r"^([a-z]+)[ -]+(?:linux[ -]+)?(\d[\d.]*)(?: lts)?$", re.IG
 _KINDS = ("nvme", "ssd", "hdd", "network")
 
 _PLAIN = re.compile(r"^\d{1,18}(\.\d{1,9})?$")
-_GROUPED = re.compile(r"^[1-9]\d{0,2}(?:([,'’_ \u00a0\u202f])\d{3})(?:\1\d{3}){0,4}(\.\d{1,2})?$")
+_GROUPED = re.compile(
+    r"^[1-9]\d{0,2}(?:([,'\u2019_ \u00a0\u202f])\d{3})(?:\1\d{3}){0,4}(\.\d{1,2})?$"
+)
 _DOTTED = re.compile(r"^[1-9]\d{0,2}(?:\.\d{3})+$")
 _POINT_OR_COMMA = re.compile(r"^\d[\d.,]*[.,][\d.,]*$")
 _UNITS = {
@@ -229,8 +231,8 @@ def _memory_of(text: str, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
 
 def _in_gb(size: re.Match[str], tera: int, path: Key, found: Rewritten) -> float:
     number = _read(size[1].strip(), grouped=True)
-    if isinstance(number, str):
-        _fault(found, path, number)
+    if number is None or isinstance(number, str):
+        _fault(found, path, number or f"wanted a size such as 3.84 TB, found {shown(size[0])}")
         return 1
     return _tidy(number * (tera if size[2].lower().startswith("t") else 1))
 
@@ -426,7 +428,7 @@ _PARTS: dict[str, Callable[[Any, Key, Rewritten], Any]] = {
 }
 
 
-def _numbers(  # noqa: PLR0913  (a walk hands on what it walks with)
+def _numbers(
     value: Any,  # noqa: ANN401
     schema: Mapping[str, Any],
     root: Mapping[str, Any],

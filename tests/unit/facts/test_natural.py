@@ -44,7 +44,7 @@ def refused(tmp_path: Path, text: str) -> UserError:
 
 def with_line(line: str) -> str:
     """The whole sheet with another line in the place of the one of that key."""
-    key = line.split(":")[0]
+    key = line.split(":", 1)[0]
     singular = {"gpu": "gpus", "ram": "memory", "disk": "disks", "nic": "nics"}.get(key, key)
     rows = [row for row in WHOLE.splitlines() if not row.startswith(f"{singular}:")]
     return "\n".join([*rows, line, ""])
@@ -55,7 +55,7 @@ def with_line(line: str) -> str:
     [
         "cpu: 2x Xeon 8480+",
         "cpu: 2 x Intel Xeon Platinum 8480+",
-        "cpu: 2× Xeon Platinum 8480+",
+        "cpu: 2\u00d7 Xeon Platinum 8480+",
         "cpu: Xeon Platinum 8480+ x2",
         "cpu: {model: 2x Xeon 8480+}",
         "cpu: {name: Xeon 8480+, count: 2}",
