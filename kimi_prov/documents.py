@@ -431,6 +431,30 @@ class Written:
             node, _ = found
         return node.value if isinstance(node, yaml.ScalarNode) else None
 
+    def repeated(self) -> Iterator[Key]:
+        """Yield what leads to each key that its mapping has twice: a parser keeps the last."""
+        seen: set[int] = set()
+        waiting: list[tuple[Any, Key]] = [(self._root, ())]
+        while waiting:
+            node, path = waiting.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if isinstance(node, yaml.SequenceNode):
+                waiting += [(part, (*path, at)) for at, part in enumerate(node.value)]
+            elif isinstance(node, yaml.MappingNode):
+                named = [(key.value, part) for key, part in node.value if _is_name(key)]
+                found: set[str] = set()
+                for name, part in named:
+                    if name in found:
+                        yield (*path, name)
+                    found.add(name)
+                    waiting.append((part, (*path, name)))
+
+
+def _is_name(node: Any) -> bool:  # noqa: ANN401
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str"
+
 
 def line_of(text: str, path: Key) -> int | None:
     """Return the line of one part of a text; see `Written.line`."""

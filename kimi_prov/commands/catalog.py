@@ -38,6 +38,7 @@ _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
     "formats": _one("formats"),
     "cpus": _one("cpus"),
     "gpus": _one("gpus"),
+    "servers": _one("servers"),
     "engines": _one("engines"),
     "flags": lambda catalogue: (*_one("flags")(catalogue), *_accepted(catalogue)),
     "systems": _one("systems"),
@@ -52,6 +53,7 @@ _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
     "formats": Catalogue.format,
     "cpus": Catalogue.cpu,
     "gpus": Catalogue.gpu,
+    "servers": Catalogue.server,
 }
 
 
@@ -125,6 +127,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "formats": ("name", "kind", "expert_bytes", "rest_bytes", "confidence"),
     "cpus": ("name", "cores", "memory_channels", "memory_mt_s", "bandwidth_gb_s", "confidence"),
     "gpus": ("name", "memory_gb", "bandwidth_gb_s", "compute_capability", "confidence"),
+    "servers": ("name", "cpu", "sockets", "gpu", "gpus", "confidence"),
     "engines": ("name", "variant", "version", "torch", "cuda", "driver_branch", "confidence"),
     "flags": ("name", "engine", "replacement"),
     "flags.accepted": ("name", "versions", "flags"),

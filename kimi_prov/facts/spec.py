@@ -52,6 +52,7 @@ def of(document: Document, catalogue: Catalogue) -> dict[str, Any]:
     written = Written(document.text)
     value = document.yaml(_EXAMPLES)
     sheet, faults = _judged(value, catalogue, _called(document.name), written.spelling)
+    faults += [MisfitError(path, "there twice; keep one of them") for path in written.repeated()]
     if faults:
         raise _refusal(document.name, faults, written)
     return _facts(sheet, catalogue, document.name)
@@ -127,9 +128,19 @@ def _unmet(sheet: Sheet, catalogue: Catalogue, torn: set[Any]) -> Iterator[Misfi
         for path, group in _cards(sheet.get("gpus")):
             if _card(group, catalogue) is None:
                 yield _unknown("gpus", (*path, "model"), catalogue.unknown_gpu(group["model"]))
-    price = sheet.get("price")
+    memory, price = sheet.get("memory"), sheet.get("price")
+    if isinstance(memory, dict) and "memory" not in torn:
+        yield from _two_sums(memory)
     if isinstance(price, dict) and "price" not in torn:
         yield from _unpriced(price)
+
+
+def _two_sums(sheet: Sheet) -> Iterator[MisfitError]:
+    if {"dimms", "dimm_gb", "total_gb"} <= set(sheet):
+        modules, size, total = sheet["dimms"], sheet["dimm_gb"], sheet["total_gb"]
+        if modules * size != total:
+            problem = f"{modules} modules of {size} GB are {modules * size}, found {total}"
+            yield MisfitError(("memory", "total_gb"), problem)
 
 
 def _impossible(sheet: Sheet, row: Cpu) -> Iterator[MisfitError]:

@@ -31,9 +31,7 @@ price: {purchase_usd: 250000}
 def read(tmp_path: Path, text: str) -> dict[str, Any]:
     path = tmp_path / "vendor.yml"
     path.write_text(text, encoding="utf-8")
-    found = spec.read(path, load())
-    documents.check(found, str(path), "mend it")
-    return found
+    return spec.read(path, load())
 
 
 def refused(tmp_path: Path, text: str) -> UserError:
@@ -175,7 +173,9 @@ def test_what_has_two_meanings_is_refused_with_the_right_form(
     ],
 )
 def test_a_price_in_another_currency_is_taken_with_its_rate(tmp_path: Path, line: str) -> None:
-    assert read(tmp_path, with_line(line))["price"] == {
+    found = read(tmp_path, with_line(line))
+    documents.check(found, "vendor.yml", "mend it")
+    assert found["price"] == {
         "purchase_usd": 270000,
         "hourly_usd": None,
         "quoted": {
@@ -235,3 +235,12 @@ def test_what_a_fault_echoes_never_passes_for_a_line_of_ours(tmp_path: Path) -> 
 def test_the_sheet_that_is_judged_is_the_schema_s_own(tmp_path: Path) -> None:
     whole = yaml.safe_load(WHOLE)
     assert spec.facts(whole, load(), "a test")["cpu"] == read(tmp_path, WHOLE)["cpu"]
+
+
+def test_what_a_sheet_says_twice_is_no_guess(tmp_path: Path) -> None:
+    twice = refused(tmp_path, WHOLE + "price: {hourly_usd: 26}\n")
+    assert "price: there twice" in twice.message
+    sums = refused(tmp_path, with_line("memory: {dimms: 16, dimm_gb: 64, total_gb: 768}"))
+    assert "memory.total_gb: 16 modules of 64 GB are 1024, found 768" in sums.message
+    same = read(tmp_path, with_line("memory: {dimms: 16, dimm_gb: 64, total_gb: 1024}"))
+    assert same["memory"]["total_bytes"] == 1024 << 30
