@@ -78,8 +78,8 @@ def _memory(server: Server) -> Iterator[str]:
         yield f"  total_gb: {server.memory_gb}"
         return
     total = server.dimms * server.dimm_gb
-    yield "# Memory: modules of the whole machine; 64 means 64 GiB. Their number says how many channels"
-    yield "# work, and with that how fast memory is."
+    yield "# Memory: modules of the whole machine; 64 means 64 GiB. Their number says how many"
+    yield "# channels work, and with that how fast memory is."
     yield "memory:"
     yield f"  dimms: {server.dimms}"
     yield f"  dimm_gb: {server.dimm_gb}"
@@ -94,8 +94,8 @@ def _gpus(server: Server, gpu: Gpu | None) -> Iterator[str]:
         yield "# GPUs: none. `kimi-prov catalog gpus` lists the names; several kinds are a list."
         yield "# gpus: {model: L40S, count: 1}"
         return
-    yield "# GPUs: `kimi-prov catalog gpus` lists the names; several kinds are a list. Without GPUs,"
-    yield "# take this part away."
+    yield "# GPUs: `kimi-prov catalog gpus` lists the names; several kinds are a list. Without"
+    yield "# GPUs, take this part away."
     yield "gpus:"
     yield f"  model: {_scalar(server.gpu)}"
     yield f"  count: {server.gpus}"
@@ -108,7 +108,8 @@ def _gpus(server: Server, gpu: Gpu | None) -> Iterator[str]:
 
 
 def _disks(server: Server) -> Iterator[str]:
-    yield "# Disks: nvme, ssd, hdd or network; size as sold, 3840 GB are 3.84 TB; the speed is of one."
+    yield "# Disks: nvme, ssd, hdd or network; size as sold, of one: 3840 GB are 3.84 TB. So is the"
+    yield "# speed, which decides how fast the model starts."
     yield "disks:"
     for disks in server.disks:
         yield f"  - kind: {disks.kind}"

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/spec/v1"
 _FACTS = "kimi-prov/facts/v1"
-_EXAMPLES = f"see {resources.root() / 'inventories' / 'specs'} for sheets that are whole"
+_EXAMPLES = (
+    f"see {resources.root() / 'inventories' / 'specs'} for sheets that are whole, or let  "
+    "kimi-prov init --spec FILE  write one"
+)
 _LARGEST_BYTES = 1 << 20
 _MOST_THREADS = 8192
 _MOST_FAULTS = 20

@@ -30,20 +30,18 @@ def kimi_prov(tmp_path: Path, *words: object) -> fuzzing.Ended:
 
 
 def test_every_system_s_sheet_passes_check_at_once(tmp_path: Path) -> None:
-    names = [row.name for row in load().servers]
-    for name in names:
-        made = kimi_prov(tmp_path, "init", "--spec", tmp_path / f"{name}.yml", "--system", name)
+    for name in [row.name for row in load().servers]:
+        sheet = tmp_path / f"{name}.yml"
+        made = kimi_prov(tmp_path, "init", "--spec", sheet, "--system", name)
         assert made.code == 0, made.err
-        assert made.out == f"{tmp_path / name}.yml\n"
-    sheets = [tmp_path / f"{name}.yml" for name in names]
-    ended = kimi_prov(tmp_path, "check", *sheets, "--format", "json")
-    assert ended.code in (0, 3), ended.err
-    targets = {target["name"]: target for target in json.loads(ended.out)["targets"]}
-    assert set(targets) == set(names)
-    for name in ("dgx-h200", "hgx-b200", "xeon-8592-2s"):
-        blockers = [f for f in targets[name]["findings"] if f["severity"] == "blocker"]
-        assert blockers == []
-        assert targets[name]["plan"]["throughput"]["decode_tok_s"]["expected"]
+        assert made.out == f"{sheet}\n"
+        ended = kimi_prov(tmp_path, "check", sheet, "--format", "json")
+        assert ended.code in (0, 3), ended.err
+        [target] = json.loads(ended.out)["targets"]
+        assert target["name"] == name
+        if name in ("dgx-h200", "hgx-b200", "xeon-8592-2s"):
+            assert ended.code == 0
+            assert target["plan"]["throughput"]["decode_tok_s"]["expected"]
 
 
 @pytest.mark.parametrize("name", ["dgx-h200", "cpu-server", "h200-nvl-4", "gb300-node"])
