@@ -264,12 +264,36 @@ def destroy(inventory: Path, limit: str | None, *, yes: bool, purge_weights: boo
 
 
 @cli.command()
-@click.argument("directory", type=PATH)
-@click.option("--profile", required=True, metavar="NAME", help="lab, localhost, ...")
-def init(directory: Path, profile: str) -> None:
-    """Write an inventory to start from, with its variables explained."""
+@click.argument("directory", type=PATH, required=False)
+@click.option("--profile", metavar="NAME", help="lab, localhost, ...")
+@click.option("--spec", type=PATH, metavar="FILE", help="Write a spec sheet for `check` instead.")
+@click.option(
+    "--system",
+    metavar="NAME",
+    help="What the sheet starts from: cpu-server, gpu-server, dgx-h200, ...",
+)
+@CATALOG
+def init(
+    directory: Path | None, profile: str | None, spec: Path | None, system: str | None
+) -> None:
+    """Write an inventory to start from, with its variables explained; or a spec sheet.
+
+    An inventory needs DIRECTORY and `--profile`. A spec sheet needs `--spec FILE`: it describes a
+    server of `kimi-prov catalog servers`, says in comments what to change, and `check` takes it.
+    """
     from kimi_prov.commands import init as command
 
+    if spec is not None:
+        if directory is not None or profile is not None:
+            raise click.UsageError("--spec takes neither DIRECTORY nor --profile.")
+        command.run_spec(spec, system if system is not None else command.DEFAULT_SYSTEM)
+        return
+    if system is not None:
+        raise click.UsageError("--system belongs to --spec FILE.")
+    if directory is None:
+        raise click.UsageError("Missing argument 'DIRECTORY', or --spec FILE.")
+    if profile is None:
+        raise click.UsageError("Missing option '--profile'.")
     command.run(directory, profile)
 
 

@@ -14,6 +14,7 @@ import select
 import stat
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -392,22 +393,72 @@ def spelled(path: Key) -> str:
     return text
 
 
-def line_of(text: str, path: Key) -> int | None:
-    """Return the line, from 1, of what `path` leads to, or of what is nearest above it.
+class Written:
+    """The parts of a text of YAML: where each of them stands, and how it is spelled there.
 
-    `text` is YAML that was parsed; None where it cannot be.
+    What cannot be parsed has no parts.
     """
-    try:
-        node = yaml.compose(text, Loader=_LOADER)
-    except FAULTS:
-        return None
-    line = None if node is None else node.start_mark.line + 1
-    for step in path:
-        found = _child(node, step)
-        if found is None:
-            break
-        node, line = found
-    return line
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def _root(self) -> Any:  # noqa: ANN401
+        try:
+            return yaml.compose(self._text, Loader=_LOADER)
+        except FAULTS:
+            return None
+
+    def line(self, path: Key) -> int | None:
+        """Return the line, from 1, of what `path` leads to, or of what is nearest above it."""
+        node, line = self._root, None
+        if node is not None:
+            line = node.start_mark.line + 1
+        for step in path:
+            found = _child(node, step)
+            if found is None:
+                break
+            node, line = found
+        return line
+
+    def spelling(self, path: Key) -> str | None:
+        """Return a single value as the text has it; None where `path` leads to none."""
+        node = self._root
+        for step in path:
+            found = _child(node, step)
+            if found is None:
+                return None
+            node, _ = found
+        return node.value if isinstance(node, yaml.ScalarNode) else None
+
+    def repeated(self) -> Iterator[Key]:
+        """Yield what leads to each key that its mapping has twice: a parser keeps the last."""
+        seen: set[int] = set()
+        waiting: list[tuple[Any, Key]] = [(self._root, ())]
+        while waiting:
+            node, path = waiting.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if isinstance(node, yaml.SequenceNode):
+                waiting += [(part, (*path, at)) for at, part in enumerate(node.value)]
+            elif isinstance(node, yaml.MappingNode):
+                named = [(key.value, part) for key, part in node.value if _is_name(key)]
+                found: set[str] = set()
+                for name, part in named:
+                    if name in found:
+                        yield (*path, name)
+                    found.add(name)
+                    waiting.append((part, (*path, name)))
+
+
+def _is_name(node: Any) -> bool:  # noqa: ANN401
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str"
+
+
+def line_of(text: str, path: Key) -> int | None:
+    """Return the line of one part of a text; see `Written.line`."""
+    return Written(text).line(path)
 
 
 def _child(node: Any, step: str | int) -> tuple[Any, int] | None:  # noqa: ANN401

@@ -22,9 +22,10 @@ from kimi_prov.catalog.engines import Engine
 from kimi_prov.catalog.flags import Flag, FlagSet, FlagState, Verdict
 from kimi_prov.catalog.hardware import Cpu, Gpu
 from kimi_prov.catalog.models import Draft, Format, Model
-from kimi_prov.catalog.names import forms, index, plain, unknown
+from kimi_prov.catalog.names import forms, index, plain, unknown, unknown_part
 from kimi_prov.catalog.prices import ApiPrice, Assumption, GpuHour, MachineHour, Prices, Purchase
 from kimi_prov.catalog.reading import HERE, Files
+from kimi_prov.catalog.servers import Server
 from kimi_prov.catalog.systems import System
 from kimi_prov.catalog.versions import between
 
@@ -67,6 +68,11 @@ class Catalogue:
     def gpus(self) -> tuple[Gpu, ...]:
         """GPUs."""
         return self._rows("gpus", Gpu)
+
+    @cached_property
+    def servers(self) -> tuple[Server, ...]:
+        """Servers that people buy."""
+        return self._rows("servers", Server)
 
     @cached_property
     def engines(self) -> tuple[Engine, ...]:
@@ -166,13 +172,24 @@ class Catalogue:
             raise self.unknown_gpu(name)
         return found
 
+    def server(self, name: str) -> Server:
+        """Find a server by name or alias; refuses others with the nearest names."""
+        found = index(self.servers, lambda row: [plain(n) for n in (row.name, *row.aliases)])
+        row = found.get(plain(name))
+        if row is None:
+            known = {row.name: (*row.aliases, row.title) for row in self.servers}
+            raise unknown_part("system", name, known, "servers")
+        return row
+
     def unknown_cpu(self, name: str) -> UserError:
         """Return the refusal of a processor that is not known."""
-        return unknown("CPU", name, {row.name: row.aliases for row in self.cpus})
+        known = {row.name: row.aliases for row in self.cpus}
+        return unknown_part("CPU", name, known, "cpus")
 
     def unknown_gpu(self, name: str) -> UserError:
         """Return the refusal of a GPU that is not known."""
-        return unknown("GPU", name, {row.name: row.aliases for row in self.gpus})
+        known = {row.name: (*row.aliases, *row.machine_names) for row in self.gpus}
+        return unknown_part("GPU", name, known, "gpus")
 
     def find_cpu(self, name: str) -> Cpu | None:
         """Find a processor by a name as people or /proc/cpuinfo have it, or None."""

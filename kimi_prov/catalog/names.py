@@ -27,8 +27,14 @@ PathName = Annotated[str, Form("a plain name (letters, digits, . _ + -)", PLAIN_
 HubName = Annotated[str, Form("a repository of the hub (OWNER/NAME)", HUB_REPOSITORY)]
 Revision = Annotated[str, Form("a revision (letters, digits, . _ - /)", HUB_REVISION)]
 
-_MAKERS = re.compile(r"\b(nvidia|amd|intel|geforce|instinct|tesla|radeon)\b")
-_CHAFF = re.compile(r"\((r|tm|c)\)|®|™|@.*$|\b\d+-core\b|\b(cpu|processor)\b")
+_MAKERS = re.compile(r"\b(nvidia|amd|intel|geforce|instinct|tesla|radeon|ryzen)\b")
+_CHAFF = re.compile(r"\((r|tm|c)\)|®|™|@.*$|\b\d+-cores?\b|\b(cpu|processor)\b")
+_GENERATION = re.compile(r" (?=v\d+$)")
+_NUMBER = re.compile(r"[a-z]*\d[a-z0-9]*")
+_MOST_NUMBERS = 6
+# How much of a likeness the model numbers are, the least that is proposed, and how far behind the
+# best one that may be.
+_NUMBERS_WEIGH, _LEAST_LIKE, _MUCH_WORSE = 0.7, 0.55, 0.12
 _LONGEST = 200
 _TIER = re.compile(r"\b(platinum|gold|silver|bronze)\b")
 
@@ -42,7 +48,7 @@ def plain(text: str) -> str:
 
 def forms(name: str) -> list[str]:
     """Ways in which a processor is called: whole, without its tier, by its number alone."""
-    low = name.lower()
+    low = _GENERATION.sub("", name.lower())
     return [plain(low), plain(_TIER.sub(" ", low)), plain(low.rsplit(" ", 1)[-1])]
 
 
@@ -57,13 +63,65 @@ def index(rows: Iterable[_T], keys: Callable[[_T], Iterable[str]]) -> dict[str, 
 
 def unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> UserError:
     """Say that a name is not known, with the nearest ones first. `known`: names, their aliases."""
-    by_alias = {alias: row for row, aliases in known.items() for alias in aliases}
-    called = {**by_alias, **{row: row for row in known}}
+    called = _called(known)
     near = list(dict.fromkeys(called[hit] for hit in nearest(name.rsplit("/", 1)[-1], called)))
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
     return UserError(
         f"unknown {kind} {shown(name)}; {hint}", fix=f"choose one of: {', '.join(known)}"
     )
+
+
+def unknown_part(
+    kind: str, name: str, known: Mapping[str, Iterable[str]], listing: str
+) -> UserError:
+    """Say the same of a processor, a GPU or a server: more than a message lists.
+
+    `listing` is the kind of `kimi-prov catalog` that shows them all.
+    """
+    called = _called(known)
+    near = list(dict.fromkeys(called[hit] for hit in nearest_parts(name, called)))[:3]
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; none has a name like it"
+    return UserError(
+        f"unknown {kind} {shown(name)}{hint}",
+        fix=f"`kimi-prov catalog {listing}` lists those that are known",
+    )
+
+
+def _called(known: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    by_alias = {alias: row for row, aliases in known.items() for alias in aliases}
+    return {**by_alias, **{row: row for row in known}}
+
+
+def nearest_parts(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names of parts like this one, the nearest first: the model number decides."""
+    wanted = name[:_LONGEST].lower()
+    found = [(_likeness(wanted, known.lower()), known) for known in names]
+    least = max((like for like, _ in found), default=0.0) - _MUCH_WORSE
+    return [name for like, name in sorted(found, key=_first) if like >= max(least, _LEAST_LIKE)]
+
+
+def _first(scored: tuple[float, str]) -> tuple[float, str]:
+    return -scored[0], scored[1]
+
+
+def _likeness(wanted: str, known: str) -> float:
+    words = _ratio(plain(wanted), plain(known))
+    numbers = _NUMBER.findall(_CHAFF.sub(" ", wanted))[:_MOST_NUMBERS]
+    theirs = _NUMBER.findall(known)
+    if not numbers or not theirs:
+        return words
+    like = [(max(_ratio(one, other) for other in theirs), len(one)) for one in numbers]
+    all_of_them = sum(ratio * size for ratio, size in like) / sum(size for _, size in like)
+    # One of them may say no more than how much memory it has.
+    best = max(ratio for ratio, size in like if size == max(size for _, size in like) or size > 3)
+    share = (all_of_them + best) / 2
+    return _NUMBERS_WEIGH * share + (1 - _NUMBERS_WEIGH) * words
+
+
+def _ratio(one: str, other: str) -> float:
+    import difflib  # noqa: PLC0415  (only a refusal pays for it)
+
+    return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:

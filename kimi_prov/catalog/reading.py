@@ -61,6 +61,7 @@ class Files:
 
     def __init__(self, overlay: Path | None) -> None:
         self.overlay = overlay
+        self._known: dict[tuple[str, str], dict[str, tuple[Any, Place]]] = {}
         self._theirs = frozenset() if overlay is None else _listed(overlay)
 
     def rows(self, file: str, section: str, kind: type[_T], key: tuple[str, ...]) -> tuple[_T, ...]:
@@ -119,12 +120,15 @@ class Files:
         return row, places
 
     def _shared(self, file: str, section: str) -> dict[str, tuple[Any, Place]]:
+        if (file, section) in self._known:
+            return self._known[file, section]
         found: dict[str, tuple[Any, Place]] = {}
         for path in self._paths(file):
             part = _document(path).get(section) or {}
             if not isinstance(part, dict):
                 raise FaultError(Place(path, (section,)), "wanted `name: values`")
             found.update({name: (part[name], Place(path, (section, str(name)))) for name in part})
+        self._known[file, section] = found
         return found
 
     def _paths(self, file: str) -> list[Path]:
@@ -234,7 +238,12 @@ def make(kind: type[_T], row: Any, places: Places) -> _T:  # noqa: ANN401
             near = nearest(str(key), known)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise FaultError(places.of(str(key)), f"unknown key {shown(key)}{hint}")
-    values = {key: _value(value, known[key], places.of(key)) for key, value in row.items()}
+    values = {
+        key: value
+        if known[key] is str and isinstance(value, str)
+        else _value(value, known[key], places.of(key))
+        for key, value in row.items()
+    }
     for key in getattr(kind, "ABOVE_ZERO", ()):
         if values.get(key) == 0:
             raise FaultError(places.of(key), "wanted a number above 0, found 0")
@@ -270,7 +279,13 @@ def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
         return value
     if origin is tuple:
         wanted = _typed(value, list, place)
-        return tuple(_value(v, arguments[0], place.down(n)) for n, v in enumerate(wanted))
+        plain = arguments[0] is str and all(isinstance(v, str) for v in wanted)
+        kept = (
+            wanted
+            if plain
+            else [_value(v, arguments[0], place.down(n)) for n, v in enumerate(wanted)]
+        )
+        return tuple(kept)
     if origin is dict:
         pairs = _typed(value, dict, place)
         return {str(k): _value(v, arguments[1], place.down(str(k))) for k, v in pairs.items()}

@@ -38,6 +38,7 @@ _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
     "formats": _one("formats"),
     "cpus": _one("cpus"),
     "gpus": _one("gpus"),
+    "servers": _one("servers"),
     "engines": _one("engines"),
     "flags": lambda catalogue: (*_one("flags")(catalogue), *_accepted(catalogue)),
     "systems": _one("systems"),
@@ -52,6 +53,7 @@ _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
     "formats": Catalogue.format,
     "cpus": Catalogue.cpu,
     "gpus": Catalogue.gpu,
+    "servers": Catalogue.server,
 }
 
 
@@ -127,6 +129,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "formats": ("confidence", "kind", "expert_bytes", "rest_bytes"),
     "cpus": ("confidence", "cores", "memory_channels", "memory_mt_s", "bandwidth_gb_s"),
     "gpus": ("confidence", "memory_gb", "bandwidth_gb_s", "compute_capability"),
+    "servers": ("confidence", "cpu", "sockets", "gpu", "gpus"),
     "engines": ("confidence", "variant", "version", "torch", "cuda", "driver_branch"),
     "flags": ("engine", "replacement"),
     "flags.accepted": ("versions", "flags"),

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "kimi-k2.5"
 # What a spec sheet has at its top, also one whose schema was forgotten.
-_SHEET = re.compile(r"^(cpu|memory|gpus|disks|price)\s*:", re.MULTILINE)
+_SHEET = re.compile(
+    r"^(cpus?|processor|memory|ram|gpus?|disks?|storage|nics?|price)\s*:", re.MULTILINE
+)
 _FIX = "name a spec sheet, a facts file (kimi-prov probe --output FILE) or a recorded folder"
 _RECORDED = ("lscpu.json", "cpuinfo.txt", "meminfo.txt", "nvidia-smi-q.xml")
 _LARGEST_BYTES = 16 << 20
@@ -126,10 +128,20 @@ def _kind(path: Path, text: str) -> str:
         )
     if schema is not None and json_like:
         return "facts"
-    if schema is not None or _SHEET.search(text):
+    if schema is not None or _SHEET.search(text) or (json_like and _sheet_in_json(text)):
         return "spec"
     wanted = " or ".join(_READERS)
     raise _no_target(path, f"this is no spec sheet and no facts file: it names no schema {wanted}")
+
+
+def _sheet_in_json(text: str) -> bool:
+    """Tell whether the keys of a JSON without a schema are those of a spec sheet."""
+    from kimi_prov.facts import natural  # noqa: PLC0415
+
+    try:
+        return natural.is_sheet(documents.Document("", text).json(""))
+    except UserError:
+        return False
 
 
 def _no_target(path: Path, problem: str) -> UserError:

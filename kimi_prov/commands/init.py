@@ -1,4 +1,4 @@
-"""`init`: an inventory to start from, copied out of the bundle."""
+"""`init`: an inventory or a spec sheet to start from, out of the bundle and the catalogue."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _GENERATED = "lab.yml"
+# A row of the catalogue answers to each of them.
+DEFAULT_SYSTEM, _WITHOUT_GPUS = "gpu-server", "cpu-server"
 
 
 def run(directory: Path, profile: str) -> None:
@@ -23,6 +25,37 @@ def run(directory: Path, profile: str) -> None:
     first = "lab up" if profile.startswith("lab") else "plan"
     say(f"next: edit what it says, then  kimi-prov {first} {clean_text.word(directory)}")
     say(f"docs: {resources.root() / 'docs'}")
+
+
+def run_spec(file: Path, system: str) -> None:
+    """Write a spec sheet of a server of the catalogue, and name the command that comes next."""
+    from kimi_prov.catalog import loader  # noqa: PLC0415  (an inventory needs neither)
+    from kimi_prov.facts import new_sheet  # noqa: PLC0415
+
+    catalogue = loader.load()
+    server = catalogue.server(system)
+    _write_new(file, new_sheet.text_of(server, catalogue))
+    show(f"{clean_text.row(file)}\n")
+    say(f"this is {server.name}: {server.title}")
+    say(f"others: --system {_WITHOUT_GPUS}, {DEFAULT_SYSTEM}, or one of  kimi-prov catalog servers")
+    say(f"next: edit what it says, then  kimi-prov check {clean_text.word(file)}")
+
+
+def _write_new(file: Path, text: str) -> None:
+    """Write a file that is not there yet. Raises UserError."""
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise UserError(
+            f"{file}: something is there already, and init overwrites nothing",
+            fix="name a file that is not there yet",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{file}: cannot be written: {getattr(error, 'strerror', None) or error}",
+            fix="name a file in a folder that is there and that you may write to",
+        ) from None
 
 
 def profiles() -> list[str]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.names import nearest, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Key = tuple[str | int, ...]
 _NAMES = {
@@ -38,46 +41,57 @@ class MisfitError(Exception):
         self.fix = fix
 
 
-def fit(
+def misfits(
     value: Any,  # noqa: ANN401  (it is checked)
     schema: dict[str, Any],
     path: Key = (),
     root: dict[str, Any] | None = None,
-) -> None:
-    """Raise MisfitError for the first thing in which the value does not satisfy the schema."""
+) -> Iterator[MisfitError]:
+    """Yield everything in which the value does not satisfy the schema, in the schema's order."""
     root = root or schema
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
-    _constant(value, schema, path)
+    problem = _constant(value, schema) or _kind(value, schema)
+    if problem:
+        yield MisfitError(path, problem)
+        return
+    if isinstance(value, dict):
+        yield from _mapping(value, schema, path, root)
+    elif isinstance(value, list):
+        yield from _list(value, schema, path, root)
+    elif isinstance(value, str):
+        yield from _told(path, _text(value, schema))
+    elif _is(value, "number"):
+        yield from _told(path, _number(value, schema))
+    if "anyOf" in schema:
+        yield from _any_of(value, schema["anyOf"], path, root)
+
+
+def _told(path: Key, problem: str | None) -> Iterator[MisfitError]:
+    if problem:
+        yield MisfitError(path, problem)
+
+
+def _kind(value: Any, schema: dict[str, Any]) -> str | None:  # noqa: ANN401
     kinds = schema.get("type", ())
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    if kinds and not any(_is(value, kind) for kind in kinds):
-        expected = " or ".join(_NAMES[kind] for kind in kinds if kind != "null")
-        raise MisfitError(path, f"wanted {expected}, found {shown(value)}")
-    if isinstance(value, dict):
-        _mapping(value, schema, path, root)
-    elif isinstance(value, list):
-        _list(value, schema, path, root)
-    elif isinstance(value, str):
-        _text(value, schema, path)
-    elif _is(value, "number"):
-        _number(value, schema, path)
-    if "anyOf" in schema:
-        _any_of(value, schema["anyOf"], path, root)
+    if not kinds or any(_is(value, kind) for kind in kinds):
+        return None
+    expected = " or ".join(_NAMES[kind] for kind in kinds if kind != "null")
+    return f"wanted {expected}, found {shown(value)}"
 
 
-def _constant(value: Any, schema: dict[str, Any], path: Key) -> None:  # noqa: ANN401
+def _constant(value: Any, schema: dict[str, Any]) -> str | None:  # noqa: ANN401
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
-    if choices is not None and not any(_same(value, choice) for choice in choices):
-        expected = ", ".join(str(choice) for choice in choices)
-        near = (
-            nearest(value, [c for c in choices if isinstance(c, str)])
-            if isinstance(value, str)
-            else []
-        )
-        hint = f"; did you mean {near[0]!r}?" if near and len(choices) > 1 else ""
-        one = "one of " if len(choices) > 1 else ""
-        raise MisfitError(path, f"wanted {one}{expected}, found {shown(value)}{hint}")
+    if choices is None or any(_same(value, choice) for choice in choices):
+        return None
+    expected = ", ".join(str(choice) for choice in choices)
+    near = (
+        nearest(value, [c for c in choices if isinstance(c, str)]) if isinstance(value, str) else []
+    )
+    hint = f"; did you mean {near[0]!r}?" if near and len(choices) > 1 else ""
+    one = "one of " if len(choices) > 1 else ""
+    return f"wanted {one}{expected}, found {shown(value)}{hint}"
 
 
 def _same(value: Any, choice: Any) -> bool:  # noqa: ANN401
@@ -86,60 +100,64 @@ def _same(value: Any, choice: Any) -> bool:  # noqa: ANN401
 
 def _mapping(
     value: dict[Any, Any], schema: dict[str, Any], path: Key, root: dict[str, Any]
-) -> None:
+) -> Iterator[MisfitError]:
     known = schema.get("properties", {})
     for key in value:
         if not isinstance(key, str):
-            raise MisfitError(path, f"keys are text, found {shown(key)}")
-        if key not in known and schema.get("additionalProperties") is False:
+            yield MisfitError(path, f"keys are text, found {shown(key)}")
+        elif key not in known and schema.get("additionalProperties") is False:
             near = nearest(key, known)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise MisfitError((*path, key), f"unknown key; {hint}")
+            yield MisfitError((*path, key), f"unknown key; {hint}")
     for key in schema.get("required", ()):
         if key not in value:
-            raise MisfitError(path, f"key {key!r} is missing")
+            yield MisfitError(path, f"key {key!r} is missing")
     for key, part in value.items():
         if key in known:
-            fit(part, known[key], (*path, key), root)
+            yield from misfits(part, known[key], (*path, key), root)
 
 
-def _list(value: list[Any], schema: dict[str, Any], path: Key, root: dict[str, Any]) -> None:
+def _list(
+    value: list[Any], schema: dict[str, Any], path: Key, root: dict[str, Any]
+) -> Iterator[MisfitError]:
     most = schema.get("maxItems")
     if most is not None and len(value) > most:
-        raise MisfitError(path, f"wanted at most {most} entries, found {len(value)}")
+        yield MisfitError(path, f"wanted at most {most} entries, found {len(value)}")
+        return
     for number, part in enumerate(value):
         if "items" in schema:
-            fit(part, schema["items"], (*path, number), root)
+            yield from misfits(part, schema["items"], (*path, number), root)
 
 
-def _text(value: str, schema: dict[str, Any], path: Key) -> None:
+def _text(value: str, schema: dict[str, Any]) -> str | None:
     if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", _MOST_CHARACTERS):
-        raise MisfitError(path, f"too short or too long: {len(value)} characters")
+        return f"too short or too long: {len(value)} characters"
     if "pattern" in schema and not re.search(schema["pattern"], value):
-        raise MisfitError(path, f"{shown(value)} has not the form {schema['pattern']}")
+        return f"{shown(value)} has not the form {schema['pattern']}"
+    return None
 
 
-def _number(value: float, schema: dict[str, Any], path: Key) -> None:
+def _number(value: float, schema: dict[str, Any]) -> str | None:
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     # Not-a-number is within no bounds.
-    if not low <= value <= high:
-        raise MisfitError(path, f"wanted {low} to {high}, found {shown(value)}")
+    return None if low <= value <= high else f"wanted {low} to {high}, found {shown(value)}"
 
 
-def _any_of(value: Any, choices: list[dict[str, Any]], path: Key, root: dict[str, Any]) -> None:  # noqa: ANN401
+def _any_of(
+    value: Any,  # noqa: ANN401
+    choices: list[dict[str, Any]],
+    path: Key,
+    root: dict[str, Any],
+) -> Iterator[MisfitError]:
     """Say what is wrong with the form that was meant: the one that was followed the deepest."""
-    faults: list[MisfitError] = []
-    for choice in choices:
-        try:
-            fit(value, choice, path, root)
-        except MisfitError as fault:
-            faults.append(fault)
-        else:
-            return
+    tried = [list(misfits(value, choice, path, root)) for choice in choices]
+    if not all(tried):
+        return
     if all(set(choice) == {"required"} for choice in choices):
         expected = ", or ".join(" and ".join(choice["required"]) for choice in choices)
-        raise MisfitError(path, f"wanted {expected}")
-    raise max(faults, key=lambda fault: len(fault.path))
+        yield MisfitError(path, f"wanted {expected}")
+        return
+    yield from max(tried, key=lambda faults: max(len(fault.path) for fault in faults))
 
 
 def _is(value: Any, kind: str) -> bool:  # noqa: ANN401

@@ -7,14 +7,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents, schemas
+from kimi_prov.contract import clean_text
 from kimi_prov.contract.cpu_lists import format_list
-from kimi_prov.documents import Document, line_of, spelled
+from kimi_prov.documents import Document, Written, spelled
 from kimi_prov.errors import UserError
-from kimi_prov.facts.form import MisfitError, fit
+from kimi_prov.facts import natural
+from kimi_prov.facts.form import MisfitError, misfits
 from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kimi_prov.catalog.hardware import Cpu, Gpu
@@ -22,9 +24,14 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/spec/v1"
 _FACTS = "kimi-prov/facts/v1"
-_EXAMPLES = f"see {resources.root() / 'inventories' / 'specs'} for sheets that are whole"
+_EXAMPLES = (
+    f"see {resources.root() / 'inventories' / 'specs'} for sheets that are whole, or let  "
+    "kimi-prov init --spec FILE  write one"
+)
 _LARGEST_BYTES = 1 << 20
 _MOST_THREADS = 8192
+_MOST_FAULTS = 20
+_LONGEST_KEY, _LONGEST_PROBLEM = 100, 500
 _GIB = 1 << 30
 _GB = 10**9
 _MT_BYTES = 8 * 10**6  # bytes a second of a channel for each MT/s
@@ -44,21 +51,114 @@ def read(path: Path, catalogue: Catalogue) -> dict[str, Any]:
 
 
 def of(document: Document, catalogue: Catalogue) -> dict[str, Any]:
-    """Return the facts that a sheet tells whose text was read; raises UserError as `read` does."""
-    sheet = document.yaml(_EXAMPLES)
-    try:
-        return facts(sheet, catalogue, document.name)
-    except MisfitError as misfit:
-        line = line_of(document.text, misfit.path)
-        where = f"{document.name}:{line}" if line else document.name
-        key = spelled(misfit.path) or "the document"
-        raise UserError(f"{where}: {key}: {misfit.problem}", fix=misfit.fix or _EXAMPLES) from None
+    """Return the facts of a sheet whose text was read; raises UserError that names all faults."""
+    written = Written(document.text)
+    value = document.yaml(_EXAMPLES)
+    sheet, faults = _judged(value, catalogue, _called(document.name), written.spelling)
+    faults += [MisfitError(path, "there twice; keep one of them") for path in written.repeated()]
+    if faults:
+        raise _refusal(document.name, faults, written)
+    return _facts(sheet, catalogue, document.name)
 
 
-def facts(sheet: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # noqa: ANN401
-    """Return the facts of a parsed sheet. Raises MisfitError. `detail` says where it came from."""
-    fit(sheet, schemas.load("spec"))
-    sheet = _whole(sheet)
+def facts(value: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # noqa: ANN401
+    """Return the facts of a parsed sheet; raises MisfitError. `detail` says where it came from."""
+    sheet, faults = _judged(value, catalogue, detail, lambda _path: None)
+    if faults:
+        raise faults[0]
+    return _facts(sheet, catalogue, detail)
+
+
+def _called(name: str) -> str:
+    """Name a sheet that does not name itself: by its file."""
+    return clean_text.line(name.rsplit("/", 1)[-1].rsplit(".", 1)[0])[:200] or "unnamed"
+
+
+def _judged(
+    value: Any,  # noqa: ANN401
+    catalogue: Catalogue,
+    name: str,
+    spelling: Callable[[documents.Key], str | None],
+) -> tuple[Any, list[MisfitError]]:
+    """Return a sheet in its schema's form, and everything that is wrong with it as it is written.
+
+    The sheet is whole where nothing is.
+    """
+    schema = schemas.load("spec")
+    found = natural.rewrite(value, schema, name=name, spelling=spelling)
+    unfit = list(misfits(found.sheet, schema))
+    sheet = _whole(found.sheet)
+    if isinstance(sheet, dict):
+        torn = {fault.path[0] for fault in unfit if fault.path}
+        unfit += _unmet(sheet, catalogue, torn)
+    for fault in unfit:
+        fault.path = found.place(fault.path)
+    return sheet, [*found.faults, *unfit]
+
+
+def _refusal(name: str, faults: Sequence[MisfitError], written: Written) -> UserError:
+    """Tell every fault with its line and key, in the order of the lines."""
+    told: dict[str, int] = {}
+    for fault in faults[:_MOST_FAULTS]:
+        line = written.line(fault.path)
+        where = f"{name}:{line}" if line else name
+        key = spelled(fault.path)[:_LONGEST_KEY] or "the document"
+        problem = clean_text.row(f"{key}: {fault.problem}")[:_LONGEST_PROBLEM]
+        told.setdefault(f"{where}: {problem}", line or 0)
+    lines = sorted(told, key=lambda text: told[text])
+    fixes = list(dict.fromkeys(fault.fix for fault in faults if fault.fix))
+    fix = "; ".join(fixes[:2]) or _EXAMPLES
+    if len(lines) == 1:
+        return UserError(lines[0], fix=fix)
+    many = len(lines) if len(faults) <= _MOST_FAULTS else f"the first {_MOST_FAULTS}"
+    return UserError("\n".join([f"{name}: {many} faults", *lines]), fix=fix)
+
+
+def _unmet(sheet: Sheet, catalogue: Catalogue, torn: set[Any]) -> Iterator[MisfitError]:
+    """Yield what the catalogue does not know, and what no machine of these parts can be.
+
+    `torn` are the parts of the sheet that do not satisfy the schema.
+    """
+    cpu = sheet.get("cpu")
+    if isinstance(cpu, dict) and isinstance(cpu.get("model"), str):
+        row = catalogue.find_cpu(cpu["model"])
+        if row is None:
+            error = catalogue.unknown_cpu(cpu["model"])
+            yield _unknown("cpus", ("cpu", "model"), error)
+        elif "cpu" not in torn:
+            yield from _impossible(cpu, row)
+    if "gpus" not in torn:
+        for path, group in _cards(sheet.get("gpus")):
+            if _card(group, catalogue) is None:
+                yield _unknown("gpus", (*path, "model"), catalogue.unknown_gpu(group["model"]))
+    memory, price = sheet.get("memory"), sheet.get("price")
+    if isinstance(memory, dict) and "memory" not in torn:
+        yield from _two_sums(memory)
+    if isinstance(price, dict) and "price" not in torn:
+        yield from _unpriced(price)
+
+
+def _two_sums(sheet: Sheet) -> Iterator[MisfitError]:
+    if {"dimms", "dimm_gb", "total_gb"} <= set(sheet):
+        modules, size, total = sheet["dimms"], sheet["dimm_gb"], sheet["total_gb"]
+        if modules * size != total:
+            problem = f"{modules} modules of {size} GB are {modules * size}, found {total}"
+            yield MisfitError(("memory", "total_gb"), problem)
+
+
+def _impossible(sheet: Sheet, row: Cpu) -> Iterator[MisfitError]:
+    sockets, cores = sheet.get("sockets", 1), sheet.get("cores", row.cores)
+    if sockets > row.max_sockets:
+        problem = f"{row.name} goes into machines of at most {row.max_sockets}, found {sockets}"
+        yield MisfitError(("cpu", "sockets"), problem)
+    if cores * sockets * sheet.get("threads_per_core", row.threads_per_core) > _MOST_THREADS:
+        yield MisfitError(("cpu",), f"more than {_MOST_THREADS} threads: no Linux has so many")
+    nodes = sheet.get("numa_nodes", 1)
+    if nodes > cores * sockets:
+        yield MisfitError(("cpu", "numa_nodes"), f"wanted at most one for each core, found {nodes}")
+
+
+def _facts(sheet: Sheet, catalogue: Catalogue, detail: str) -> dict[str, Any]:
     origins: Origins = {}
     cpu = _processor(sheet["cpu"], catalogue, origins)
     software = sheet.get("software") or {}
@@ -170,23 +270,14 @@ class _Processors:
 
 
 def _processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Processors:
-    row = catalogue.find_cpu(sheet["model"])
-    if row is None:
-        raise _unknown("cpus", ("cpu", "model"), catalogue.unknown_cpu(sheet["model"]))
+    row = catalogue.cpu(sheet["model"])
     sockets = sheet.get("sockets", 1)
-    if sockets > row.max_sockets:
-        problem = f"{row.name} goes into machines of at most {row.max_sockets}, found {sockets}"
-        raise MisfitError(("cpu", "sockets"), problem)
     for key in ("cores", "threads_per_core", "isa", "bandwidth_gb_s", "tdp_w"):
         origins[f"cpu.{key}"] = "sheet" if key in sheet else f"catalogue: {row.name}"
     per_core = sheet.get("threads_per_core", row.threads_per_core)
     cores = sheet.get("cores", row.cores)
-    if cores * sockets * per_core > _MOST_THREADS:
-        raise MisfitError(("cpu",), f"more than {_MOST_THREADS} threads: no Linux has so many")
     nodes = sheet.get("numa_nodes", row.nodes_per_socket * sockets)
     origins["numa.nodes"] = "sheet" if "numa_nodes" in sheet else f"catalogue: {row.name}"
-    if nodes > cores * sockets:
-        raise MisfitError(("cpu", "numa_nodes"), f"wanted at most one for each core, found {nodes}")
     given = sheet.get("memory_mt_s")
     return _Processors(
         row=row,
@@ -309,16 +400,25 @@ def _disks(sheet: Sheet) -> list[dict[str, Any]]:
     return [dict(row) for _ in range(sheet.get("count", 1))]
 
 
+def _cards(sheet: Any) -> Iterator[tuple[documents.Key, Sheet]]:  # noqa: ANN401
+    """Yield each kind of GPU with the keys that lead to it."""
+    if isinstance(sheet, list):
+        yield from ((("gpus", number), group) for number, group in enumerate(sheet))
+    elif sheet:
+        yield ("gpus",), sheet
+
+
+def _card(group: Sheet, catalogue: Catalogue) -> Gpu | None:
+    size = group.get("memory_gb")
+    return catalogue.find_gpu(group["model"], round(size * _GIB) if size else None)
+
+
 def _groups(sheet: Any, catalogue: Catalogue) -> Iterable[tuple[Gpu, Sheet]]:  # noqa: ANN401
     """Return each kind of GPU with its row of the catalogue."""
-    many = isinstance(sheet, list)
-    for number, group in enumerate(sheet if many else [sheet] if sheet else []):
-        size = group.get("memory_gb")
-        row = catalogue.find_gpu(group["model"], round(size * _GIB) if size else None)
-        if row is None:
-            path = ("gpus", number, "model") if many else ("gpus", "model")
-            raise _unknown("gpus", path, catalogue.unknown_gpu(group["model"]))
-        yield row, group
+    for _, group in _cards(sheet):
+        row = _card(group, catalogue)
+        if row is not None:
+            yield row, group
 
 
 def _gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[dict[str, Any]]:
@@ -451,7 +551,29 @@ def _system(software: Mapping[str, Any], catalogue: Catalogue, origins: Origins)
     }
 
 
+def _unpriced(sheet: Sheet) -> Iterator[MisfitError]:
+    """Yield what is wrong between the keys of a price."""
+    amounts = [key for key in ("purchase", "hourly") if key in sheet]
+    if amounts and ("currency" not in sheet or "usd_per_unit" not in sheet):
+        yield MisfitError(
+            ("price", amounts[0]), "wanted currency and usd_per_unit beside it, or its key in _usd"
+        )
+    for key in amounts:
+        if f"{key}_usd" in sheet:
+            yield MisfitError(("price", f"{key}_usd"), f"there twice: {key} says it too; keep one")
+
+
 def _price(sheet: Sheet | None) -> dict[str, Any] | None:
+    """Return prices in dollars, and the amounts and rate that they were quoted with."""
     if not sheet:
         return None
-    return {key: sheet.get(key) for key in ("purchase_usd", "hourly_usd")}
+    rate = sheet.get("usd_per_unit", 1)
+    quoted = {key: sheet[key] for key in ("purchase", "hourly") if key in sheet}
+    found = {
+        f"{key}_usd": round(quoted[key] * rate, 4) if key in quoted else sheet.get(f"{key}_usd")
+        for key in ("purchase", "hourly")
+    }
+    if not quoted:
+        return found
+    unit = {"currency": sheet["currency"], "usd_per_unit": rate}
+    return {**found, "quoted": {"purchase": None, "hourly": None, **quoted, **unit}}

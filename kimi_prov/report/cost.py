@@ -151,6 +151,13 @@ def _hour(
     """Give the cost of an hour and its parts; a part that is not known is null and named."""
     purchase, rent = price.get("purchase_usd"), price.get("hourly_usd")
     known = notes.known
+    quoted = price.get("quoted")
+    if quoted:
+        notes.add(
+            "Rate of exchange",
+            f"${quoted['usd_per_unit']:g} for one {quoted['currency']}; {_amounts(quoted)} quoted",
+            "the quote",
+        )
     years, power_price = None, None
     parts: dict[str, float | None] = {"purchase": None, "power": None, "rent": None}
     hour: _Hour | None = None
@@ -186,6 +193,16 @@ def _hour(
         "usual_rent_source": rented and rented.source,
         "usual_cards_usd": sold and {"low": sold[0], "high": sold[1], "source": sold[2]},
     }
+
+
+def _amounts(quoted: Mapping[str, Any]) -> str:
+    """Write what was quoted in its own currency."""
+    ways = {"purchase": "", "hourly": " an hour"}
+    return " and ".join(
+        f"{quoted['currency']} {quoted[key]:,.2f}{end}"
+        for key, end in ways.items()
+        if quoted.get(key) is not None
+    )
 
 
 def _with_power(purchase: float, price: Rate, notes: _Notes) -> _Hour:

@@ -25,6 +25,7 @@ FORMS = ("text", "json", "markdown", "html")
 SHEETS = sorted((fuzzing.ROOT / "inventories" / "specs").glob("*.yml"))
 RECORDED = sorted(fuzzing.RECORDINGS.iterdir())
 KINDS = ("models", "cpus", "gpus", "engines", "flags", "systems", "drivers", "prices", "broken")
+KINDS += ("servers",)
 OPTIONS = ("--model", "--engine", "--context", "--concurrency", "--weights-format", "--kv-dtype")
 OPTIONS += ("--amortise-years", "--utilisation", "--power-price", "--format", "--catalog")
 FIGURES = [0, -1, 0.0, 1e-300, 1e18, 1 << 62, 1, None, "", "²", "9" * 5000, "../../x", "{{ 1 }}"]

@@ -45,7 +45,12 @@ def test_a_model_is_found_by_name_alias_and_repository() -> None:
     [
         ("model", "kimi-k25", "kimi-k2.5"),
         ("model", "moonshotai/Kimi-K26", "kimi-k2.6"),
-        ("cpu", "EPYC 9645", "EPYC 9654"),
+        ("cpu", "EPYC 9664", "EPYC 9654"),
+        ("cpu", "8480", "Xeon Platinum 8480+"),
+        ("cpu", "Xeon E5-2699", "Xeon E5-2699 v4"),
+        ("cpu", "Xeon 6980", "Xeon 6980P"),
+        ("gpu", "H200 141GB", "H200 SXM"),
+        ("gpu", "MI350X", "MI355X"),
         ("gpu", "H201", "H200 SXM"),
         ("format", "nvfp5", "nvfp4"),
     ],
@@ -98,7 +103,11 @@ def test_no_two_rows_answer_to_one_name() -> None:
         ("AMD EPYC 9654", "EPYC 9654"),
         ("AMD EPYC 9654 96-Core Processor", "EPYC 9654"),
         ("Intel(R) Xeon(R) 6980P", "Xeon 6980P"),
-        ("AMD Ryzen Threadripper PRO 7995WX 96-Cores", None),
+        ("AMD Ryzen Threadripper PRO 7995WX 96-Cores", "Threadripper PRO 7995WX"),
+        ("Intel(R) Xeon(R) CPU E5-2699 v4 @ 2.20GHz", "Xeon E5-2699 v4"),
+        ("INTEL(R) XEON(R) GOLD 6530", "Xeon Gold 6530"),
+        ("Xeon 6530P", "Xeon 6530P"),
+        ("AMD EPYC 9555 64-Core Processor", "EPYC 9555"),
         ("Intel(R) Xeon(R) Processor", None),
         ("", None),
     ],
@@ -282,3 +291,29 @@ def test_a_kind_is_read_when_it_is_asked_for_and_not_before(monkeypatch) -> None
     assert not read
     catalogue.gpu("H200")
     assert set(read) == {"gpus"}
+
+
+def test_a_name_like_none_is_told_where_all_of_them_stand() -> None:
+    with pytest.raises(UserError) as caught:
+        load().cpu("abacus")
+    assert "did you mean" not in caught.value.message
+    assert "kimi-prov catalog cpus" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize(
+    ("name", "vector", "gb_s"),
+    [
+        ("Xeon E5-2680 v3", "avx2", 68.3),
+        ("Xeon E5-2697 v4", "avx2", 76.8),
+        ("Xeon Gold 6248R", "avx512", 140.8),
+        ("Xeon Gold 6530", "amx", 307.2),
+        ("Xeon 6767P", "amx", 409.6),
+        ("EPYC 7543", "avx2", 204.8),
+        ("EPYC 9555", "avx512", 576.0),
+        ("Threadripper PRO 9995WX", "avx512", 409.6),
+    ],
+)
+def test_members_of_a_family_have_what_it_shares(name: str, vector: str, gb_s: float) -> None:
+    row = load().cpu(name)
+    assert (row.vector, row.bandwidth_gb_s) == (vector, gb_s)
+    assert row.source

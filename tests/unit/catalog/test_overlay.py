@@ -264,7 +264,7 @@ def test_the_command_shows_a_site_s_rows(tmp_path: Path, run) -> None:
 
 
 def test_the_command_refuses_what_it_does_not_know(run) -> None:
-    for arguments, near in ((("gpu",), "gpus"), (("cpus", "EPYC 9645"), "EPYC 9654")):
+    for arguments, near in ((("gpu",), "gpus"), (("cpus", "EPYC 9664"), "EPYC 9654")):
         done = run("catalog", *arguments)
         assert done.returncode == ExitCode.BAD_INPUT
         assert not done.stdout

@@ -202,8 +202,8 @@ def test_what_the_sheet_leaves_out_is_unknown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "line", "says"),
     [
-        (VENDOR_A.replace("EPYC 9654", "EPYC 9645"), 3, "cpu.model: unknown CPU"),
-        (VENDOR_A.replace("EPYC 9654", "EPYC 9645"), 3, "EPYC 9654"),
+        (VENDOR_A.replace("EPYC 9654", "EPYC 9664"), 3, "cpu.model: unknown CPU"),
+        (VENDOR_A.replace("EPYC 9654", "EPYC 9664"), 3, "EPYC 9654"),
         (VENDOR_A.replace("H100 NVL 94GB", "H101 NVL"), 5, "did you mean H100 NVL 94GB"),
         (VENDOR_A.replace("sockets: 2", "sockets: two"), 3, "cpu.sockets: wanted a whole number"),
         (VENDOR_A.replace("sockets: 2", "sockets: 3"), 3, "at most 2"),
@@ -219,7 +219,7 @@ def test_what_the_sheet_leaves_out_is_unknown(tmp_path: Path) -> None:
         (VENDOR_A + "x: 2024-99-99\n", 9, "not YAML: this is no timestamp"),
         ("", None, "the document: wanted a mapping"),
         ("- 1\n", 1, "the document: wanted a mapping"),
-        ("name: x\n", 1, "key 'schema' is missing"),
+        ("name: x\n", 1, "key 'cpu' is missing"),
     ],
 )
 def test_what_is_wrong_is_said_with_line_and_key(
@@ -413,9 +413,4 @@ def test_our_validator_and_the_library_s_agree(changes) -> None:
     if not finite(document):
         return
     library = jsonschema.Draft202012Validator(schemas.load("spec")).is_valid(document)
-    try:
-        form.fit(document, schemas.load("spec"))
-    except form.MisfitError:
-        assert not library
-    else:
-        assert library
+    assert library is not any(form.misfits(document, schemas.load("spec")))

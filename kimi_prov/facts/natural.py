@@ -1,0 +1,527 @@
+"""Ways in which people write a spec sheet, brought into the one form that its schema describes.
+
+"2x Xeon Platinum 8480+" where a mapping is wanted, "120,000" where a number is, terabytes, a price
+in another currency, no `schema`: whatever has one meaning is taken. What has two is refused with
+the right form; what is neither stays as it is, for the schema to judge.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.catalog.names import shown
+from kimi_prov.facts.form import MisfitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kimi_prov.facts.form import Key
+
+_GIB = 1 << 30
+_GB = 10**9
+_LONGEST = 200
+# Other names for what stands at the top of a sheet, and in its parts.
+_TOP = {
+    "gpu": "gpus",
+    "disk": "disks",
+    "storage": "disks",
+    "nic": "nics",
+    "network": "nics",
+    "ram": "memory",
+    "cpus": "cpu",
+    "processor": "cpu",
+}
+_OF_CPU = {"name": "model", "count": "sockets"}
+_OF_GPUS = {"name": "model"}
+
+_COUNTED = re.compile(r"^(\d{1,4})\s*[x\u00d7*]\s*(?=\S)(.+)$", re.IGNORECASE)
+_COUNTED_AFTER = re.compile(r"^(.+\S)(?:\s+[x\u00d7]\s*|\s*[\u00d7*]\s*)(\d{1,4})$", re.IGNORECASE)
+_BEFORE_LANES = ("pcie", "pci-e", "gen3", "gen4", "gen5", "gen6")
+_SIZE = re.compile(r"^(\d[\d.,' ]*?)\s*(tb|tib|gb|gib)\b(.*)$", re.IGNORECASE)
+_SPEED = re.compile(r"^(?:ddr[345]\w*[ -])?(\d{4,5})\s*(?:mt/s|mhz)?$", re.IGNORECASE)
+_LINK = re.compile(r"^(\d+(?:\.\d+)?)\s*(?:gbit/s|gb/s|gbps|gbe|gbit|g)$", re.IGNORECASE)
+_SYSTEM = re.compile(r"^([a-z]+)[ -]+(?:linux[ -]+)?(\d[\d.]*)(?: lts)?$", re.IGNORECASE)
+_KINDS = ("nvme", "ssd", "hdd", "network")
+
+_PLAIN = re.compile(r"^\d{1,18}(\.\d{1,9})?$")
+_GROUPED = re.compile(
+    r"^[1-9]\d{0,2}(?:([,'\u2019_ \u00a0\u202f])\d{3})(?:\1\d{3}){0,4}(\.\d{1,2})?$"
+)
+_DOTTED = re.compile(r"^[1-9]\d{0,2}(?:\.\d{3})+$")
+_POINT_OR_COMMA = re.compile(r"^\d[\d.,]*[.,][\d.,]*$")
+_UNITS = {
+    "_gbit_s": ("gbit/s", "gb/s", "gbps", "gbe", "g"),
+    "_gb_s": ("gb/s",),
+    "_mt_s": ("mt/s", "mhz"),
+    "_gb": ("gb", "gib"),
+    "_w": ("w", "watt"),
+}
+# Whole even where a schema says "number": a comma in them divides thousands, and nothing else.
+_GROUPED_KEYS = frozenset({"size_gb", "purchase_usd", "hourly_usd", "purchase", "hourly"})
+
+_PRICED = re.compile(r"^(purchase|hourly)_([a-z]{3})$", re.IGNORECASE)
+_RATED = re.compile(r"^usd_per_([a-z]{3})$", re.IGNORECASE)
+_CODE = re.compile(r"^[A-Z]{3}$")
+_SIGNS = {"$": "USD", "us$": "USD", "€": "EUR", "£": "GBP"}
+_MONEY = re.compile(r"^(us\$|[$€£]|[a-z]{3})?\s*(\d.*?)\s*([$€£]|[a-z]{3})?$", re.IGNORECASE)
+_A_PRICE = "price: {purchase_usd: 250000}, or price: {hourly_usd: 26}"
+
+
+@dataclass
+class Rewritten:
+    """A sheet in the schema's form, what has no single meaning in it, and where it was written.
+
+    `written` leads from the keys of the form to those of the text, where they differ.
+    """
+
+    sheet: Any
+    faults: list[MisfitError] = field(default_factory=list)
+    written: dict[Key, Key] = field(default_factory=dict)
+
+    def place(self, path: Key) -> Key:
+        """Return where in the text something stands that the form has at `path`."""
+        for size in range(len(path), 0, -1):
+            if path[:size] in self.written:
+                return (*self.written[path[:size]], *path[size:])
+        return path
+
+
+def rewrite(
+    document: Any,  # noqa: ANN401  (whatever was parsed)
+    schema: Mapping[str, Any],
+    *,
+    name: str,
+    spelling: Callable[[Key], str | None],
+) -> Rewritten:
+    """Bring a parsed sheet into the form of its schema.
+
+    `name` is what it is called where it does not say it. `spelling` returns how a value stands in
+    the text: a parsed number does not show whether it was written 120.000.
+    """
+    if not isinstance(document, dict):
+        return Rewritten(document)
+    found = Rewritten({})
+    sheet = _renamed(document, (), _TOP, found)
+    sheet.setdefault("schema", schema["properties"]["schema"]["const"])
+    sheet.setdefault("name", name)
+    for key, part in _PARTS.items():
+        if key in sheet:
+            sheet[key] = part(sheet[key], (key,), found)
+    found.sheet = _numbers(sheet, schema, schema, (), found, spelling)
+    return found
+
+
+def is_sheet(document: object) -> bool:
+    """Tell whether the keys of a document without a schema are those of a sheet."""
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        return False
+    names = {_TOP.get(key.lower(), key) for key in document}
+    return "cpu" in names and names <= {"name", "note", *_PARTS}
+
+
+def _fault(found: Rewritten, path: Key, problem: str, fix: str | None = None) -> None:
+    found.faults.append(MisfitError(found.place(path), problem, fix))
+
+
+def _renamed(
+    mapping: Mapping[Any, Any], path: Key, names: Mapping[str, str], found: Rewritten
+) -> dict[Any, Any]:
+    """Give the keys their one name; what is there twice is a fault."""
+    made: dict[Any, Any] = {}
+    for key, value in mapping.items():
+        name = names.get(key.lower(), key) if isinstance(key, str) else key
+        if name != key and name in mapping:
+            _fault(found, (*path, key), f"there twice: as {key!r} and as {name!r}; keep one")
+            continue
+        if name != key:
+            found.written[*path, name] = (*found.place(path), key)
+        made[name] = value
+    return made
+
+
+def _counted(text: str) -> tuple[int | None, str]:
+    """Take "8x H200" and "H200 x8" apart."""
+    text = text[:_LONGEST].strip()
+    before = _COUNTED.match(text)
+    if before:
+        return int(before[1]), before[2].strip()
+    after = _COUNTED_AFTER.match(text)
+    if after is None or after[1].lower().endswith(_BEFORE_LANES):
+        return None, text
+    return int(after[2]), after[1].strip()
+
+
+def _model(count: str, names: Mapping[str, str]) -> Callable[[Any, Key, Rewritten], Any]:
+    """Return what brings a processor or a GPU into its form; `count` is the key of how many."""
+
+    def made(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+        if isinstance(value, str):
+            many, model = _counted(value)
+            for key in ("model", count):
+                found.written[*path, key] = found.place(path)
+            return {"model": model} | ({count: many} if many is not None else {})
+        if not isinstance(value, dict):
+            return value
+        part = _renamed(value, path, names, found)
+        if isinstance(part.get("model"), str):
+            many, model = _counted(part["model"])
+            if many is not None and count not in part:
+                found.written[*path, count] = found.place((*path, "model"))
+                part |= {"model": model, count: many}
+            elif many is not None and part[count] == many:
+                part["model"] = model
+            elif many is not None:
+                _fault(found, (*path, count), f"{many} by its name, {shown(part[count])} here")
+                part["model"] = model
+        return part
+
+    return made
+
+
+def _one_or_many(
+    part: Callable[[Any, Key, Rewritten], Any], *, always_a_list: bool
+) -> Callable[[Any, Key, Rewritten], Any]:
+    def made(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+        if isinstance(value, list):
+            return [part(one, (*path, number), found) for number, one in enumerate(value)]
+        if value is None or not isinstance(value, (str, dict)):
+            return value
+        if not always_a_list:
+            return part(value, path, found)
+        found.written[*path, 0] = found.place(path)
+        return [part(value, (*path, 0), found)]
+
+    return made
+
+
+def _memory(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    if isinstance(value, str):
+        return _memory_of(value, path, found)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        _fault(found, path, f"{value:g} of what? write memory: {{total_gb: {value:g}}}")
+        return {"total_gb": 1}
+    if not isinstance(value, dict):
+        return value
+    part = _renamed(value, path, {}, found)
+    for key in ("speed_mt_s", "configured_mt_s"):
+        speed = _SPEED.match(part[key].strip()) if isinstance(part.get(key), str) else None
+        if speed:
+            part[key] = int(speed[1])
+    return _sized(part, path, found, "total_gb", tera=1024, unit=_GIB)
+
+
+def _memory_of(text: str, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    """Take "1.5 TB" and "24x 64 GB DDR5-4800" apart."""
+    many, rest = _counted(text)
+    size = _SIZE.match(rest)
+    speed = _SPEED.match(size[3].strip()) if size and size[3].strip() else None
+    if size is None or (size[3].strip() and speed is None):
+        form = '"1536 GB", "24x 64 GB DDR5-4800", or {dimms: 24, dimm_gb: 64, speed_mt_s: 4800}'
+        _fault(found, path, f"wanted memory as {form}, found {shown(text)}")
+        return {"total_gb": 1}
+    key = "total_gb" if many is None else "dimm_gb"
+    for name in ("total_gb", "dimms", "dimm_gb", "speed_mt_s"):
+        found.written[*path, name] = found.place(path)
+    part: dict[str, Any] = {key: _in_gb(size, 1024, path, found)}
+    part |= {"dimms": many} if many is not None else {}
+    return part | ({"speed_mt_s": int(speed[1])} if speed else {})
+
+
+def _in_gb(size: re.Match[str], tera: int, path: Key, found: Rewritten) -> float:
+    number = _read(size[1].strip(), grouped=True)
+    if number is None or isinstance(number, str):
+        _fault(found, path, number or f"wanted a size such as 3.84 TB, found {shown(size[0])}")
+        return 1
+    return _tidy(number * (tera if size[2].lower().startswith("t") else 1))
+
+
+def _tidy(value: float) -> float:
+    """Write 3840.0000000000005 as 3840."""
+    near = round(value, 6)
+    return int(near) if float(near).is_integer() else near
+
+
+def _sized(
+    part: dict[Any, Any], path: Key, found: Rewritten, form: str, *, tera: int, unit: int
+) -> dict[Any, Any]:
+    """Bring the ways to say a size into the form's key, in its unit."""
+    stem = form.removesuffix("_gb")
+    factors: dict[str, float] = {}
+    for name in {stem, "size", "total"}:
+        factors |= {f"{name}_gb": 1, f"{name}_tb": tera, f"{name}_bytes": 1 / unit, name: 0}
+    given = [key for key in part if isinstance(key, str) and key in factors]
+    if len(given) > 1:
+        _fault(found, (*path, given[1]), f"there twice: {given[0]} says it too; keep one")
+    values = {key: part.pop(key) for key in given}
+    for key, value in list(values.items())[:1]:
+        if key != form:
+            found.written[*path, form] = (*found.place(path), key)
+        part[form] = _converted(value, factors[key], tera, (*path, form), found)
+    return part
+
+
+def _converted(value: Any, factor: float, tera: int, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    size = _SIZE.match(value.strip()[:_LONGEST]) if isinstance(value, str) else None
+    if size is not None and not size[3].strip():
+        return _in_gb(size, tera, path, found)
+    if factor == 0:
+        _fault(found, path, f'wanted a size with its unit, such as "3.84 TB", found {shown(value)}')
+        return 1
+    number = _read(value.strip(), grouped=True) if isinstance(value, str) else value
+    if isinstance(number, str):
+        _fault(found, path, number)
+        return 1
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or factor == 1:
+        return number
+    return _tidy(number * factor)
+
+
+def _disk(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    if isinstance(value, str):
+        many, rest = _counted(value)
+        size = _SIZE.match(rest)
+        words = (size[3] if size else "").lower().replace(",", " ").split()
+        if size is None or len(words) > 1 or (words and words[0] not in _KINDS):
+            form = '"2x 3.84 TB NVMe" or {kind: nvme, size_gb: 3840, count: 2}'
+            _fault(found, path, f"wanted a disk as {form}, found {shown(value)}")
+            return {"size_gb": 1}
+        for key in ("kind", "size_gb", "count"):
+            found.written[*path, key] = found.place(path)
+        part: dict[str, Any] = {"size_gb": _in_gb(size, 1000, path, found)}
+        part |= {"kind": words[0]} if words else {}
+        return part | ({"count": many} if many is not None else {})
+    if not isinstance(value, dict):
+        return value
+    part = _renamed(value, path, {}, found)
+    if isinstance(part.get("kind"), str):
+        part["kind"] = part["kind"].lower()
+    return _sized(part, path, found, "size_gb", tera=1000, unit=_GB)
+
+
+def _nic(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    if not isinstance(value, str):
+        return value
+    many, rest = _counted(value)
+    link = _LINK.match(rest)
+    if link is None:
+        form = '"2x 100 Gbit/s" or {speed_gbit_s: 100, count: 2}'
+        _fault(found, path, f"wanted a network card as {form}, found {shown(value)}")
+        return {"speed_gbit_s": 1}
+    for key in ("speed_gbit_s", "count"):
+        found.written[*path, key] = found.place(path)
+    return {"speed_gbit_s": _tidy(float(link[1]))} | ({"count": many} if many is not None else {})
+
+
+def _software(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    if isinstance(value, str):
+        found.written[*path, "os"] = found.place(path)
+        value = {"os": value}
+    if not isinstance(value, dict) or not isinstance(value.get("os"), str):
+        return value
+    known = _SYSTEM.match(value["os"].strip()[:_LONGEST])
+    return {**value, "os": f"{known[1].lower()}-{known[2]}"} if known else value
+
+
+def _price(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    """Bring `purchase_eur` and the like into the form: an amount, its currency, its rate."""
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        _fault(found, path, f"to buy or by the hour? write {_A_PRICE}")
+        return None
+    if not isinstance(value, dict):
+        return value
+    part: dict[Any, Any] = {}
+    codes: dict[str, Key] = {}
+    for key, amount in value.items():
+        name, code, signed = _priced(key, amount)
+        if code is not None:
+            codes.setdefault(code, (*path, key))
+        if name in part:
+            _fault(found, (*path, key), f"there twice: {name} is given already; keep one")
+            continue
+        if name != key:
+            found.written[*path, name] = (*path, key)
+        part[name] = signed
+    if len(codes) > 1:
+        first, second = list(codes)[:2]
+        _fault(found, codes[second], f"{second} here and {first} before it: keep to one currency")
+        return None
+    return _in_one_currency(part, next(iter(codes), None), path, found)
+
+
+def _priced(key: Any, amount: Any) -> tuple[Any, str | None, Any]:  # noqa: ANN401
+    """Return the form's key, the currency that key or amount name, and the bare amount."""
+    low = key.lower() if isinstance(key, str) else ""
+    if low == "currency":
+        code = _SIGNS.get(amount.lower(), amount.upper()) if isinstance(amount, str) else None
+        return low, code, code or amount
+    rated = _RATED.match(low)
+    if rated:
+        return "usd_per_unit", rated[1].upper(), amount
+    named = _PRICED.match(low)
+    name = named[1] if named else low if low in ("purchase", "hourly") else None
+    if name is None:
+        return key, None, amount
+    code = named[2].upper() if named else None
+    money = _MONEY.match(amount.strip()[:_LONGEST]) if isinstance(amount, str) else None
+    sign = (money[1] or money[3]) if money else None
+    if money and sign:
+        said = _SIGNS.get(sign.lower(), sign.upper())
+        if code in (None, said):
+            return name, said, money[2]
+    return name, code, amount
+
+
+def _in_one_currency(
+    part: dict[Any, Any], code: str | None, path: Key, found: Rewritten
+) -> dict[Any, Any] | None:
+    """Name the currency once; dollars need no rate, and every other one does."""
+    amounts = [key for key in ("purchase", "hourly") if key in part]
+    if code is not None and not _CODE.match(code):
+        return part
+    undirected = [key for key in part if key in ("rate", "exchange_rate", "fx")]
+    unit = code if code and code != "USD" else "EUR"
+    right = f"{{{(amounts or ['purchase'])[0]}: 250000, currency: {unit}, usd_per_unit: RATE}}"
+    for key in undirected:
+        part.pop(key)
+        _fault(
+            found,
+            (*path, key),
+            f"which way round? write usd_per_unit, the dollars for one {unit}",
+            f"price: {right}",
+        )
+    if code is None:
+        if amounts:
+            problem = f"in which currency? write {amounts[0]}_usd, or {right}"
+            _fault(found, (*path, amounts[0]), problem)
+            return None
+        return part
+    if code == "USD":
+        part.pop("currency", None)
+        part.pop("usd_per_unit", None)
+        for key in amounts:
+            found.written[*path, f"{key}_usd"] = found.place((*path, key))
+            part[f"{key}_usd"] = part.pop(key)
+        return part
+    part["currency"] = code
+    if amounts and part.get("usd_per_unit") is None and not undirected:
+        _fault(
+            found,
+            (*path, amounts[0]),
+            f"{code} without a rate: wanted usd_per_unit, the dollars for one {code}; "
+            "there is no table of rates here",
+            f"price: {right}, with the rate of your bank or of the quote's day as RATE",
+        )
+        return None
+    return None if undirected else part
+
+
+_PARTS: dict[str, Callable[[Any, Key, Rewritten], Any]] = {
+    "cpu": _model("sockets", _OF_CPU),
+    "memory": _memory,
+    "gpus": _one_or_many(_model("count", _OF_GPUS), always_a_list=False),
+    "disks": _one_or_many(_disk, always_a_list=True),
+    "nics": _one_or_many(_nic, always_a_list=True),
+    "software": _software,
+    "price": _price,
+}
+
+
+def _numbers(
+    value: Any,  # noqa: ANN401
+    schema: Mapping[str, Any],
+    root: Mapping[str, Any],
+    path: Key,
+    found: Rewritten,
+    spelling: Callable[[Key], str | None],
+) -> Any:  # noqa: ANN401
+    """Read numbers that were written as text, wherever the schema wants one."""
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
+    if isinstance(value, dict):
+        schemas = [schema, *schema.get("anyOf", ())]
+        known = {k: s for one in schemas for k, s in _resolved(one, root)["properties"].items()}
+        made = {}
+        for key, part in value.items():
+            if isinstance(key, int) and part is None:
+                # {purchase_usd: 120,000}
+                problem = "between { and } a comma ends a value: write the number without it"
+                _fault(found, path, problem)
+                continue
+            inner = known.get(key) if isinstance(key, str) else None
+            made[key] = (
+                part
+                if inner is None
+                else _numbers(part, inner, root, (*path, key), found, spelling)
+            )
+        return made
+    if isinstance(value, list):
+        items = next((s["items"] for s in [schema, *schema.get("anyOf", ())] if "items" in s), None)
+        if items is None:
+            return value
+        parts = enumerate(value)
+        return [_numbers(part, items, root, (*path, n), found, spelling) for n, part in parts]
+    return _number(value, schema, path, found, spelling)
+
+
+def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
+    return {"properties": {}, **schema}
+
+
+def _number(
+    value: Any,  # noqa: ANN401
+    schema: Mapping[str, Any],
+    path: Key,
+    found: Rewritten,
+    spelling: Callable[[Key], str | None],
+) -> Any:  # noqa: ANN401
+    kind, key = schema.get("type"), str(path[-1]) if path else ""
+    if kind not in ("integer", "number"):
+        return value
+    if isinstance(value, float) and key.startswith("purchase"):
+        text = spelling(found.place(path)) or ""
+        if _DOTTED.match(text):
+            _fault(found, path, _two_ways(text))
+        return value
+    if not isinstance(value, str):
+        return value
+    text = _without_unit(value.strip()[:_LONGEST], key)
+    read = _read(text, grouped=kind == "integer" or key in _GROUPED_KEYS)
+    if isinstance(read, str):
+        _fault(found, path, read)
+        return schema.get("minimum", 1)
+    return value if read is None else read
+
+
+def _without_unit(text: str, key: str) -> str:
+    for end, units in _UNITS.items():
+        if key.endswith(end):
+            unit = next((u for u in units if text.lower().endswith(u)), "")
+            return text[: len(text) - len(unit)].rstrip()
+    return text.removeprefix("$").removeprefix("US$").strip() if key.endswith("_usd") else text
+
+
+def _read(text: str, *, grouped: bool) -> float | str | None:
+    """Read a number; text is what is wrong with one that has two meanings, None is no number."""
+    if _DOTTED.match(text):
+        return _two_ways(text)
+    if _PLAIN.match(text):
+        return float(text) if "." in text else int(text)
+    if _GROUPED.match(text):
+        bare = re.sub(r"[^\d.]", "", text)
+        if grouped or "," not in text:
+            return float(bare) if "." in bare else int(bare)
+        return f"{text!r} may be {bare} or {text.replace(',', '.')}: write the one that it is"
+    if _POINT_OR_COMMA.match(text) and len(text) <= _LONGEST:
+        return f"{text!r}: write the number with a point before its decimals, and nothing else"
+    return None
+
+
+def _two_ways(text: str) -> str:
+    bare = text.replace(".", "")
+    if text.count(".") > 1:
+        return f"{text}: write {bare}; a point stands before decimals alone"
+    return f"{text} may be {bare} or {float(text):g}: write the one that it is"
