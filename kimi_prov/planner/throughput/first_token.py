@@ -16,6 +16,9 @@ from dataclasses import dataclass
 
 from kimi_prov.planner.throughput.inputs import Range, Serving
 
+# Of the others, who at worst ask at the same time: benches and shifts begin together.
+_TOGETHER = 0.1
+
 
 @dataclass(frozen=True)
 class Queue:
@@ -29,16 +32,20 @@ class Queue:
         alone = self.prompt + serving.output_tokens * self.step
         return serving.others * self.prompt / 2 * self.prompt / alone
 
+    def longest(self, serving: Serving) -> float:
+        """Mean seconds where prompts differ much in length (M/M/1), or some come together."""
+        together = serving.others * _TOGETHER * self.prompt / 2
+        return max(2 * self.wait(serving), together)
+
 
 def seconds(serving: Serving, prefill: Range, queue: Queue | None = None) -> Range:
     """Give the seconds from a request to its first token; without a queue, of one alone.
 
-    `prefill` in tokens a second. At best no prompt is in the way (users that ask again as soon as
-    they have their answers); at worst one waits twice as long as expected, as where prompts differ
-    much in length (M/M/1).
+    `prefill` in tokens a second. At best no prompt is in the way: users that ask again as soon as
+    they have their answers.
     """
     step = queue.step if queue and serving.others else 0.0
-    wait = queue.wait(serving) if queue else 0.0
+    wait, longest = (queue.wait(serving), queue.longest(serving)) if queue else (0.0, 0.0)
     once = serving.input_tokens / prefill.expected + step
     fast, slow = prefill.high / prefill.expected, prefill.expected / prefill.low
-    return Range(once / fast, once + wait, (once + 2 * wait) * slow)
+    return Range(once / fast, once + wait, (once + longest) * slow)

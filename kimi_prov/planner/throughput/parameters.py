@@ -23,16 +23,14 @@ class Prior:
 
 GPU: Final[dict[str, Prior]] = {
     "layer_us": Prior(90, 0.3, "us a layer of launches and small kernels, on each GPU by itself"),
-    "fused": Prior(
-        0.8, 0.2, "times layer_us for FP4 on Blackwell: all experts in one kernel"
-    ),
+    "fused": Prior(0.8, 0.2, "times layer_us for FP4 on Blackwell: all experts in one kernel"),
     "grouped": Prior(0.8, 0.2, "times layer_us with grouped attention: fewer kernels than MLA's"),
     "reduce_us": Prior(30, 0.4, "us a layer of its two all-reduces over eight GPUs with NVLink"),
     "pcie_reduce": Prior(3.0, 0.5, "times reduce_us without direct links between GPUs"),
     "amd_layer": Prior(1.6, 0.3, "times layer_us on AMD"),
     "amd_int4": Prior(1.5, 0.3, "times all of it for 4-bit integers on AMD"),
     "sglang": Prior(1.0, 0.15, "times all of it for sglang against vLLM"),
-    "untuned": Prior(1.6, 0.4, "times all of it for builds of 2025 outside their tuned shapes"),
+    "untuned": Prior(1.6, 0.4, "times a step of builds of 2025 outside their tuned shapes"),
     "request_us": Prior(60, 0.3, "us that each running request adds to a step"),
     "memory_share": Prior(0.8, 0.12, "share of the GPU's bandwidth that a step reaches"),
     "expert_share": Prior(0.15, 0.35, "share of dense FLOP/s that a prompt's experts reach"),

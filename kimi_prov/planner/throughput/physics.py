@@ -84,7 +84,8 @@ def step(model: ModelShape, machine: Machine, serving: Serving, values: Values) 
     """Seconds of a step that gives each running request a token, no prompt being in the way."""
     if machine.cpu is None:
         parts = _gpu_step(model, _gpus(machine), serving, values)
-        return parts.times(_untuned(model, _gpus(machine), serving, values))
+        engine = _engine(_gpus(machine), serving, values)
+        return parts.times(engine * _untuned(model, _gpus(machine), serving, values))
     return _cpu_step(model, machine, serving, values)
 
 
@@ -97,7 +98,7 @@ def prefill(
     """
     if machine.cpu is None:
         parts = _gpu_prefill(model, _gpus(machine), serving, values)
-        return parts.times(_untuned(model, _gpus(machine), serving, values))
+        return parts.times(_engine(_gpus(machine), serving, values))
     if machine.gpus is not None and _streams(serving):
         return _streamed_prefill(model, machine.gpus, serving, values, prompts)
     return _cpu_prefill(model, machine, machine.cpu, serving, values)
@@ -139,19 +140,23 @@ def _layer_us(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -
     return own + reduce
 
 
-def _untuned(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> float:
-    """Factor of kernels that nobody had tuned: all of a step takes longer.
-
-    An engine's old builds, outside the mixtures, formats and cards they were made for; and integers
-    of four bits on AMD, which its libraries do not multiply.
-    """
+def _engine(gpus: Gpus, serving: Serving, values: Values) -> float:
+    """Factor of sglang, and of 4-bit integers on AMD: its libraries do not multiply them."""
     factor = values["sglang"] if serving.engine == "sglang" else 1.0
-    amd, integers = gpus.vendor == "AMD", serving.weights.integers
-    if serving.old_build and (amd or integers or model.experts > _TUNED_EXPERTS):
-        factor *= values["untuned"]
-    if amd and integers:
+    if gpus.vendor == "AMD" and serving.weights.integers:
         factor *= values["amd_int4"]
     return factor
+
+
+def _untuned(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> float:
+    """Factor of a step with kernels that nobody had tuned: a prompt's large ones need it less.
+
+    An engine's old builds, outside the mixtures, formats and cards that they were made for.
+    """
+    tuned = gpus.vendor == "NVIDIA" and model.experts <= _TUNED_EXPERTS
+    if not serving.old_build or (tuned and not serving.weights.integers):
+        return 1.0
+    return values["untuned"]
 
 
 def _gpu_step(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
