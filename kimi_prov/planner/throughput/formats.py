@@ -6,7 +6,7 @@ from kimi_prov.catalog import loader
 from kimi_prov.planner.throughput.inputs import WeightFormat
 
 # Width of the numbers that a GPU's matrix units multiply, where it is not 16.
-_MULTIPLIED_BITS = {"fp8": 8, "nvfp4": 4}
+_MULTIPLIED_BITS = {"fp8": 8, "nvfp4": 4, "mxfp4": 4}
 # Experts on a GPU, and on the disk, are as the published files have them.
 _ON_GPU = dict.fromkeys(("rawint4", "amxint4", "amxint8", "vllm-cpu-int4"), "int4")
 
@@ -29,6 +29,8 @@ def weight_format(name: str) -> WeightFormat:
             found.rest_bytes,
             amx=(found.kt_method or "").startswith("AMX"),
             multiplied_bits=_MULTIPLIED_BITS.get(named, 16),
+            rest_bits=8 if named == "fp8" else 16,
+            integers=named == "int4",
         )
     kinds = {
         kind.lower(): row.expert_bytes

@@ -18,7 +18,8 @@ class ModelShape:
     `always_params`: weights read for every token whatever the router says (attention, shared
     experts, dense layers, head); `kv_bytes_per_token` is for one rank at 16 bit; `kv_heads` is
     how many ranks can share it (1 for MLA, which every rank holds in full); `attention_width` is
-    heads x (key + value width), for the cost of attending over a long prompt.
+    heads x (key + value width), for the cost of attending over a long prompt; `hidden` the width of
+    what layers hand to each other.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ModelShape:
     kv_bytes_per_token: float
     kv_heads: int = 1
     attention_width: float = 0.0
+    hidden: int = 7168
 
     @property
     def routed_active_params(self) -> float:
@@ -58,7 +60,9 @@ class WeightFormat:
     """Bytes of one weight, scales included: experts on the GPU, on the CPU, and all the rest.
 
     `amx`: the CPU kernels of this format use AMX tiles where the processor has them.
-    `multiplied_bits`: width of the numbers that a GPU's matrix units multiply, where they can.
+    `multiplied_bits`: width of the numbers that a GPU's matrix units multiply, where they can: of
+    experts, and of the rest unless `rest_bits` says otherwise. `integers`: packed as such, not as
+    short floating point numbers.
     """
 
     gpu_expert: float
@@ -66,6 +70,13 @@ class WeightFormat:
     rest: float
     amx: bool = False
     multiplied_bits: int = 16
+    rest_bits: int = 16
+    integers: bool = False
+
+    @property
+    def multiplied(self) -> tuple[int, int]:
+        """Bits of the numbers that are multiplied: of experts, of the rest."""
+        return self.multiplied_bits, self.rest_bits
 
 
 @dataclass(frozen=True)
@@ -109,14 +120,22 @@ class Gpus:
         _positive(self, "count", "bandwidth_gb_s", "tflops_bf16", "pcie_gb_s")
 
     @property
+    def link_gb_s(self) -> float:
+        """GB/s that one GPU can send to the others."""
+        return self.nvlink_gb_s / 2 or self.pcie_gb_s
+
+    @property
     def tflops(self) -> float:
         """Dense bf16 TFLOP/s of one GPU; without a figure, 0.25 for each GB/s (H100: 0.295)."""
         return self.tflops_bf16 or 0.25 * self.bandwidth_gb_s
 
-    def tflops_of(self, weights: WeightFormat) -> float:
-        """TFLOP/s with numbers as narrow as the format's: half the bits are twice as many."""
-        bits = weights.multiplied_bits
+    def tflops_at(self, bits: int) -> float:
+        """TFLOP/s with numbers of so many bits: half the bits are twice as many, if it can."""
         return self.tflops * (16 / bits if bits >= self.narrowest_bits else 1.0)
+
+    def native(self, weights: WeightFormat) -> bool:
+        """Whether its matrix units multiply experts as they are packed, without widening them."""
+        return self.narrowest_bits <= weights.multiplied_bits < 16
 
 
 @dataclass(frozen=True)
@@ -144,7 +163,8 @@ class Serving:
     requests run at once. `concurrency` is what users ask for. `weights_in_memory`: the files
     are in the page cache or on a RAM disk when the engine starts. `stream_prefill_from`: prompts of
     that many tokens and more are computed layer by layer on the GPU (ktransformers), None never;
-    `stream_chunk` tokens at a time.
+    `stream_chunk` tokens at a time. `old_build`: an engine of 2025, before its kernels were tuned
+    for more than DeepSeek's models.
     """
 
     engine: EngineFamily
@@ -162,6 +182,7 @@ class Serving:
     weights_in_memory: bool = False
     stream_prefill_from: int | None = 400
     stream_chunk: int = 16384
+    old_build: bool = False
 
     def __post_init__(self) -> None:
         _positive(self, "concurrency", "input_tokens", "output_tokens", "tensor_parallel")
@@ -174,6 +195,11 @@ class Serving:
             return float(self.concurrency)
         room = self.kv_tokens_max / max(1.0, self.input_tokens + self.output_tokens)
         return max(1.0, min(float(self.concurrency), room))
+
+    @property
+    def others(self) -> float:
+        """Running requests whose prompts go through the same passes as one's own."""
+        return (self.running - 1) / (self.data_parallel * self.stages)
 
 
 @dataclass(frozen=True)
@@ -190,12 +216,16 @@ class Estimate:
     """Speeds in tokens a second, `load_s` in seconds.
 
     `decode_tok_s` is for one request at the requested concurrency, `aggregate_tok_s` for all that
-    run, `prefill_tok_s` for one prompt alone. `kind` names the class whose errors apply.
+    run, `prefill_tok_s` for one prompt alone. `ttft_s`: from a request to its first token while
+    `Serving.running` requests come and go (one that finds no room in the cache waits longer),
+    `single_ttft_s` with no other. `kind` names the class whose errors apply.
     """
 
     decode_tok_s: Range
     aggregate_tok_s: Range
     prefill_tok_s: Range
+    ttft_s: Range
+    single_ttft_s: Range
     load_s: Range
     basis: Basis
     kind: Literal["cpu", "hybrid", "gpu-single", "gpu-batched"]

@@ -22,15 +22,20 @@ class Prior:
 
 
 GPU: Final[dict[str, Prior]] = {
-    "layer_us": Prior(130, 0.3, "us a layer of launches, small kernels and all-reduce, NVLink"),
-    "pcie_layer": Prior(1.5, 0.4, "times layer_us without direct links between GPUs"),
-    "amd_layer": Prior(1.8, 0.3, "times layer_us on AMD"),
-    "sglang": Prior(1.1, 0.2, "times all of it for sglang (builds of 2025) against vLLM of 2026"),
-    "untuned": Prior(1.3, 0.4, "times all of it for sglang outside DeepSeek's shapes"),
+    "layer_us": Prior(90, 0.3, "us a layer of launches and small kernels, on each GPU by itself"),
+    "fused": Prior(0.8, 0.2, "times layer_us for FP4 on Blackwell: all experts in one kernel"),
+    "grouped": Prior(0.8, 0.2, "times layer_us with grouped attention: fewer kernels than MLA's"),
+    "reduce_us": Prior(30, 0.4, "us a layer of its two all-reduces over eight GPUs with NVLink"),
+    "pcie_reduce": Prior(3.0, 0.5, "times reduce_us without direct links between GPUs"),
+    "amd_layer": Prior(1.6, 0.3, "times layer_us on AMD"),
+    "amd_int4": Prior(1.5, 0.3, "times all of it for 4-bit integers on AMD"),
+    "sglang": Prior(1.0, 0.15, "times all of it for sglang against vLLM"),
+    "untuned": Prior(1.6, 0.4, "times a step of builds of 2025 outside their tuned shapes"),
     "request_us": Prior(60, 0.3, "us that each running request adds to a step"),
     "memory_share": Prior(0.8, 0.12, "share of the GPU's bandwidth that a step reaches"),
-    "compute_share": Prior(0.12, 0.35, "share of dense bf16 FLOP/s that prefill reaches"),
-    "amd_compute": Prior(0.5, 0.35, "times compute_share on AMD"),
+    "expert_share": Prior(0.15, 0.35, "share of dense FLOP/s that a prompt's experts reach"),
+    "native": Prior(1.5, 0.3, "times expert_share where experts are multiplied as packed"),
+    "amd_compute": Prior(0.5, 0.35, "times the FLOP/s that a prompt reaches, on AMD"),
 }
 
 CPU: Final[dict[str, Prior]] = {

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 # Share of a GPU's bandwidth that the dense part of a hybrid reaches: small matrices, one stream.
 _HYBRID_GPU_SHARE = 0.6
+# Of dense bf16 FLOP/s, what a prompt's attention and dense layers reach: large matrices.
+_DENSE_SHARE = 0.6
+# Of a link's rate, what the all-reduces of a prompt reach.
+_LINK_SHARE = 0.7
+# Experts of the mixtures for which engines came tuned in 2025: DeepSeek's.
+_TUNED_EXPERTS = 256
+# How much longer launches take in a prompt's pass, which no CUDA graph holds.
+_NO_GRAPH = 3.0
 # Tokens of prompts that one pass of a GPU engine takes in.
 _PASS = 8192
 # Rows of a block of vLLM's mixture kernels: the least that a mean expert fills to this share.
@@ -62,19 +70,23 @@ def decode(model: ModelShape, machine: Machine, serving: Serving, values: Values
     Other requests' prompts delay it: in a steady state each output token comes with
     input/output prompt tokens of every other request.
     """
-    if machine.cpu is None:
-        step = _gpu_step(model, _gpus(machine), serving, values)
-        step = step.times(_untuned(model, serving, values))
-    else:
-        step = _cpu_step(model, machine, serving, values)
-    others = serving.running - 1
-    if others <= 0:
-        return step
+    one = step(model, machine, serving, values)
+    if serving.others <= 0:
+        return one
     prompt = prefill(model, machine, serving, values, serving.running)
     # A GPU engine's passes are under way anyway: a prompt adds its arithmetic to them.
     added = prompt.kernel if machine.cpu is None else prompt.total
-    others /= serving.data_parallel * serving.stages
-    return step + Parts(kernel=others * serving.input_tokens / serving.output_tokens * added)
+    prompts = serving.others * serving.input_tokens / serving.output_tokens
+    return one + Parts(kernel=prompts * added)
+
+
+def step(model: ModelShape, machine: Machine, serving: Serving, values: Values) -> Parts:
+    """Seconds of a step that gives each running request a token, no prompt being in the way."""
+    if machine.cpu is None:
+        parts = _gpu_step(model, _gpus(machine), serving, values)
+        engine = _engine(_gpus(machine), serving, values)
+        return parts.times(engine * _untuned(model, _gpus(machine), serving, values))
+    return _cpu_step(model, machine, serving, values)
 
 
 def prefill(
@@ -86,7 +98,7 @@ def prefill(
     """
     if machine.cpu is None:
         parts = _gpu_prefill(model, _gpus(machine), serving, values)
-        return parts.times(_untuned(model, serving, values))
+        return parts.times(_engine(_gpus(machine), serving, values))
     if machine.gpus is not None and _streams(serving):
         return _streamed_prefill(model, machine.gpus, serving, values, prompts)
     return _cpu_prefill(model, machine, machine.cpu, serving, values)
@@ -110,29 +122,48 @@ def _ranks(gpus: Gpus, serving: Serving) -> int:
     return serving.tensor_parallel or gpus.count
 
 
-def _platform(gpus: Gpus, serving: Serving, values: Values) -> float:
-    """How much longer small work takes than on NVIDIA's machines with NVLink."""
-    factor = 1.0
+def _layer_us(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> float:
+    """Microseconds of a layer's launches, small kernels and two all-reduces, at any batch.
+
+    The steps of an all-reduce grow with the logarithm of the ranks; one GPU alone has none.
+    """
+    fused = gpus.vendor == "NVIDIA" and serving.weights.multiplied_bits == 4
+    own = values["layer_us"] * (values["fused"] if fused and gpus.native(serving.weights) else 1.0)
+    if model.kv_heads > 1:
+        own *= values["grouped"]
+    ranks = _ranks(gpus, serving)
+    reduce = values["reduce_us"] * math.log2(ranks) / 3
+    if gpus.nvlink_gb_s == 0:
+        reduce *= values["pcie_reduce"]
     if gpus.vendor == "AMD":
-        factor *= values["amd_layer"]
-    elif gpus.nvlink_gb_s == 0 and _ranks(gpus, serving) > 1:
-        factor *= values["pcie_layer"]
+        own *= values["amd_layer"]
+    return own + reduce
+
+
+def _engine(gpus: Gpus, serving: Serving, values: Values) -> float:
+    """Factor of sglang, and of 4-bit integers on AMD: its libraries do not multiply them."""
+    factor = values["sglang"] if serving.engine == "sglang" else 1.0
+    if gpus.vendor == "AMD" and serving.weights.integers:
+        factor *= values["amd_int4"]
     return factor
 
 
-def _untuned(model: ModelShape, serving: Serving, values: Values) -> float:
-    """Factor of sglang: its kernels are tuned for DeepSeek's shapes, others run slower."""
-    if serving.engine != "sglang":
+def _untuned(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> float:
+    """Factor of a step with kernels that nobody had tuned: a prompt's large ones need it less.
+
+    An engine's old builds, outside the mixtures, formats and cards that they were made for.
+    """
+    tuned = gpus.vendor == "NVIDIA" and model.experts <= _TUNED_EXPERTS
+    if not serving.old_build or (tuned and not serving.weights.integers):
         return 1.0
-    tuned = model.name.lower().startswith("deepseek")
-    return values["sglang"] * (1.0 if tuned else values["untuned"])
+    return values["untuned"]
 
 
 def _gpu_step(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
     # Stages work on batches of their own in turn; copies of attention on requests of their own.
     batch = max(1.0, serving.running / serving.stages)
     mine = max(1.0, batch / serving.data_parallel)
-    own = _platform(gpus, serving, values) * 1e-6 * values["request_us"] * mine
+    own = 1e-6 * values["request_us"] * mine
     cache = mine * _cache_bytes(model, serving, _ranks(gpus, serving))
     return _gpu_pass(model, gpus, serving, values, batch) + Parts(
         own, cache / (gpus.bandwidth_gb_s * 1e9 * values["memory_share"])
@@ -143,7 +174,7 @@ def _gpu_pass(
     model: ModelShape, gpus: Gpus, serving: Serving, values: Values, tokens: float
 ) -> Parts:
     """Count launches of all layers and one reading of the weights that so many tokens meet."""
-    launches = _platform(gpus, serving, values) * 1e-6 * values["layer_us"] * model.layers
+    launches = _layer_us(model, gpus, serving, values) * 1e-6 * model.layers
     weights = serving.weights
     experts = model.distinct_experts(tokens) * model.moe_layers * model.params_per_expert
     shared = experts * weights.gpu_expert / serving.data_parallel
@@ -163,12 +194,29 @@ def _gpu_prefill(model: ModelShape, gpus: Gpus, serving: Serving, values: Values
     """Arithmetic, and for each pass its launches and one reading of nearly all weights."""
     tokens = min(serving.input_tokens, _PASS)
     passes = math.ceil(serving.input_tokens / _PASS) / serving.input_tokens
-    one_pass = _gpu_pass(model, gpus, serving, values, tokens).times(passes)
-    share = values["compute_share"] * (values["amd_compute"] if gpus.vendor == "AMD" else 1.0)
-    flops = model.flops_per_token(serving.input_tokens / 2)
-    flops += 2 * model.routed_active_params * (_padding(model, tokens) - 1)
-    arithmetic = flops / (_ranks(gpus, serving) * gpus.tflops_of(serving.weights) * 1e12 * share)
-    return one_pass + Parts(kernel=arithmetic)
+    one = _gpu_pass(model, gpus, serving, values, tokens)
+    one_pass = Parts(one.latency * _NO_GRAPH, one.bandwidth).times(passes)
+    amd = values["amd_compute"] if gpus.vendor == "AMD" else 1.0
+    # Only what is packed is multiplied in narrow numbers: attention and the rest are as they were.
+    narrow, wide = (gpus.tflops_at(bits) * 1e12 * amd for bits in serving.weights.multiplied)
+    share = values["expert_share"] * (values["native"] if gpus.native(serving.weights) else 1.0)
+    experts = 2 * model.routed_active_params * _padding(model, tokens)
+    rest = model.flops_per_token(serving.input_tokens / 2) - 2 * model.routed_active_params
+    seconds = experts / (narrow * share) + rest / (wide * _DENSE_SHARE)
+    ranks = _ranks(gpus, serving)
+    return one_pass + Parts(kernel=seconds / ranks + _exchanged(model, gpus, ranks))
+
+
+def _exchanged(model: ModelShape, gpus: Gpus, ranks: int) -> float:
+    """Seconds in which a token's two bf16 sums of each layer go around all ranks.
+
+    NVIDIA's switches add on the way, so that each GPU sends once; in a ring it sends nearly twice.
+    """
+    if ranks == 1:
+        return 0.0
+    sent = 1.0 if gpus.vendor == "NVIDIA" and gpus.nvlink_gb_s else 2 * (ranks - 1) / ranks
+    size = model.layers * 2 * model.hidden * 2 * sent
+    return size / (gpus.link_gb_s * 1e9 * _LINK_SHARE)
 
 
 def _padding(model: ModelShape, tokens: float) -> float:

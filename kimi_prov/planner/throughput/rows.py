@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _LENGTHS = (1000.0, 1000.0)
 _SHORT, _SHAREGPT = (100.0, 500.0), (320.0, 200.0)
 _ANSWER = 512.0
-# Of a GPU's memory, what is left for weights and cache, and what the cache takes.
-_USABLE, _CACHE_SHARE, _HYBRID_RESERVE_GB = 0.9, 0.85, 12.0
+# Of a GPU's memory, what an engine may take, and GB of that which are neither weights nor cache.
+_USABLE, _ENGINE_GB, _HYBRID_RESERVE_GB = 0.9, 5.0, 12.0
 # Where a hybrid row does not say how many experts its GPUs hold: half of what would fit.
 _HYBRID_FILL = 0.5
 _LARGEST_BYTES = 4 << 20
@@ -257,11 +257,29 @@ def _serving(
         return replace(
             serving, gpu_experts=experts, stream_prefill_from=int(start) if start else None
         )
-    room = machine.gpus.memory_gb * _CACHE_SHARE * 1e9 - _gpu_weights(fmt, model, machine.gpus)
+    room = machine.gpus.memory_gb * _USABLE * 2**30 - _ENGINE_GB * 1e9
+    room -= _gpu_weights(fmt, model, machine.gpus)
     shards = _number(r"DCP(\d)", flags) or 1
+    # NVIDIA's NVFP4 checkpoints carry the scales of an FP8 cache, and engines take it.
+    width = 1 if "FP8 KV" in flags or _text(row, "quant") == "NVFP4" else 2
     served = _served(row, serving) if concurrency > 1 else serving
     tokens = shards * max(0.0, room) * min(machine.gpus.count, model.kv_heads)
-    return replace(served, kv_tokens_max=max(4096.0, tokens / model.kv_bytes_per_token))
+    return replace(
+        served,
+        kv_dtype_bytes=width,
+        kv_tokens_max=max(4096.0, tokens / (model.kv_bytes_per_token * width / 2)),
+        old_build=_old(_text(row, "engine")),
+    )
+
+
+def _old(engine: str) -> bool:
+    """Tell builds of sglang before 0.5.8 (2026-02), of vLLM before 0.11 (2025-10)."""
+    version = re.search(r"(sglang|vllm) (\d+)\.(\d+)\.(\d+)", engine)
+    if version:
+        since = (0, 5, 8) if version[1] == "sglang" else (0, 11, 0)
+        return tuple(int(part) for part in version.groups()[1:]) < since
+    date = re.search(r"20\d\d-\d\d", engine)
+    return date is not None and date[0] < ("2026-01" if "sglang" in engine else "2025-10")
 
 
 def _served(row: dict[str, Any], serving: Serving) -> Serving:

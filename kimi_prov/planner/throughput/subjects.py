@@ -44,6 +44,7 @@ def shape_of(name: str, a: Architecture) -> ModelShape:
         total_params=counting.total_params(a),
         kv_bytes_per_token=counting.kv_bytes_per_token(a),
         attention_width=a.heads * (a.qk_nope_head_dim + a.qk_rope_head_dim + a.v_head_dim),
+        hidden=a.hidden,
     )
 
 
@@ -79,11 +80,14 @@ def of_row(row: Gpu, count: int) -> Gpus:
 
 
 def _narrowest_bits(row: Gpu) -> int:
-    """Eight bits since Ada, Hopper and MI300, four since Blackwell and MI350."""
+    """Eight bits since Ada, Hopper and MI300, four since Blackwell and MI350.
+
+    Workstation Blackwell (12.0) could four, but engines' mixture kernels are for 10.x: they widen.
+    """
     if row.vendor == "amd":
         return 4 if row.name.startswith("MI35") else 8
     capability = number(row.compute_capability or "0")
-    if capability >= (10, 0):
+    if (10, 0) <= capability < (12, 0):
         return 4
     return 8 if capability >= (8, 9) else 16
 

@@ -1,0 +1,172 @@
+"""What GPUs do for a token: kernels, ranks, links and formats, and rows that no fit has seen."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kimi_prov.catalog import loader
+from kimi_prov.planner import throughput
+from kimi_prov.planner.throughput import fit, physics, rows, stored, subjects
+from kimi_prov.planner.throughput.parameters import GPU
+
+K25 = throughput.shape_of("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
+B200_NVFP4 = "Kimi K2.5 NVFP4 on B200"
+
+
+@pytest.fixture(scope="module")
+def cases():
+    found, _ = rows.read(stored.ROWS)
+    return [case for case in found if case.machine.cpu is None]
+
+
+def machine(card: str, count: int, **changed: float) -> throughput.Machine:
+    return throughput.Machine(gpus=dataclasses.replace(subjects.gpus(card, count), **changed))
+
+
+def asked(card: str, count: int, weights: str, concurrency: int, **more: float):
+    width = 1 if weights == "nvfp4" else 2
+    serving = throughput.Serving(
+        "vllm",
+        throughput.weight_format(weights),
+        concurrency=concurrency,
+        kv_dtype_bytes=width,
+        **more,
+    )
+    return throughput.estimate(K25, machine(card, count), serving)
+
+
+@pytest.mark.parametrize(
+    ("count", "concurrency", "measured"),
+    [(4, 4, 111.1), (4, 8, 90.7), (4, 16, 67.4), (4, 32, 46.8), (4, 64, 32.2), (8, 4, 125.5)],
+)
+def test_nvfp4_on_b200_lies_in_its_range(count, concurrency, measured):
+    """8K prompts, 1K answers, vLLM 0.21.0, no speculative decoding."""
+    found = asked("B200 SXM", count, "nvfp4", concurrency).decode_tok_s
+    assert found.low <= measured <= found.high
+    assert found.high / found.low <= 2.2
+
+
+@pytest.mark.parametrize(
+    ("card", "concurrency", "measured"),
+    [
+        ("H200 SXM", 4, 91.2),
+        ("H200 SXM", 64, 16.7),
+        ("B200 SXM", 4, 104.4),
+        ("B200 SXM", 64, 26.0),
+    ],
+)
+def test_native_int4_stays_within_an_eighth(card, concurrency, measured):
+    found = asked(card, 8, "int4", concurrency).decode_tok_s
+    assert found.expected == pytest.approx(measured, rel=0.12)
+
+
+def missed(known, wanted):
+    """Median error of what is wanted, by a fit of what is known."""
+    values = fit.fit(known, GPU).values
+    errors = sorted(abs(1 / fit.seconds(c, values) / c.value - 1) for c in wanted)
+    return errors[len(errors) // 2]
+
+
+def test_a_fit_that_saw_no_kimi_in_nvfp4_predicts_it(cases):
+    unseen = [case for case in cases if B200_NVFP4 in case.source]
+    assert len(unseen) >= 10
+    assert missed([case for case in cases if B200_NVFP4 not in case.source], unseen) <= 0.12
+
+
+def test_a_fit_that_saw_no_four_bit_floats_at_all_predicts_them(cases):
+    """What FP4 brings is physics and priors, not a coefficient that its own rows made."""
+
+    def short(case):
+        return case.serving.weights.multiplied_bits == 4
+
+    unseen = [case for case in cases if short(case)]
+    assert len({case.source for case in unseen}) >= 8
+    assert missed([case for case in cases if not short(case)], unseen) <= 0.16
+
+
+def values():
+    return stored.load()["gpu"].fit.values
+
+
+def one_step(of: throughput.Machine, weights: str = "int4", **more: float) -> physics.Parts:
+    serving = throughput.Serving("vllm", throughput.weight_format(weights), **more)
+    return physics.decode(K25, of, serving, values())
+
+
+def test_fewer_ranks_have_less_to_sum_and_one_has_nothing():
+    latency = [one_step(machine("B200 SXM", n)).latency for n in (1, 2, 4, 8)]
+    assert latency == sorted(set(latency))
+    apart, linked = (one_step(machine("B200 SXM", 8, nvlink_gb_s=n)).latency for n in (0, 1800))
+    assert apart > linked
+    single = one_step(machine("B200 SXM", 1, nvlink_gb_s=0)).latency
+    assert single == one_step(machine("B200 SXM", 1)).latency
+
+
+def test_fused_experts_take_fewer_launches_where_engines_have_the_kernel():
+    def gain(card):
+        fp4, int4 = (one_step(machine(card, 8), f).latency for f in ("nvfp4", "int4"))
+        return 1 - fp4 / int4
+
+    assert gain("B200 SXM") > 0.05
+    assert gain("H200 SXM") == 0
+    assert gain("RTX PRO 6000 Blackwell (Server)") == 0
+
+
+def prompt(of: throughput.Machine, weights: str) -> float:
+    serving = throughput.Serving("vllm", throughput.weight_format(weights))
+    return physics.prefill(K25, of, serving, values()).kernel
+
+
+def test_only_what_is_packed_is_multiplied_in_narrow_numbers():
+    of = machine("B200 SXM", 8)
+    assert prompt(of, "nvfp4") < prompt(of, "int4") / 2
+    # A quarter of the bits, and yet not four times as fast: attention is as wide as it was.
+    assert prompt(of, "nvfp4") > prompt(of, "int4") / 8
+    hopper = machine("H200 SXM", 8)
+    assert prompt(hopper, "nvfp4") == prompt(hopper, "int4")
+
+
+def test_a_prompts_sums_go_over_the_links():
+    linked = machine("RTX PRO 6000 Blackwell (Server)", 8, nvlink_gb_s=900)
+    apart = machine("RTX PRO 6000 Blackwell (Server)", 8)
+    sent = 61 * 2 * 7168 * 2  # bytes of a token, once
+    least = sent / (apart.gpus.pcie_gb_s * 1e9)
+    assert prompt(apart, "int4") - prompt(linked, "int4") > least
+
+
+def test_builds_of_2025_are_slower_outside_what_they_were_tuned_for():
+    of = machine("H200 SXM", 8)
+    old, new = (one_step(of, old_build=flag).total for flag in (True, False))
+    assert old > 1.3 * new
+    shape = subjects.model("DeepSeek-R1")
+    serving = throughput.Serving("sglang", throughput.weight_format("fp8"))
+    aged = dataclasses.replace(serving, old_build=True)
+    steps = [physics.decode(shape, of, s, values()).total for s in (serving, aged)]
+    assert steps[0] == steps[1]
+
+
+def case_of(cases, name):
+    return next(case for case in cases if case.id == name)
+
+
+def test_rows_of_nvfp4_have_an_fp8_cache_in_which_all_of_their_requests_run(cases):
+    assert case_of(cases, "kb05").serving.kv_dtype_bytes == 1
+    assert case_of(cases, "kb05").serving.running == 64
+    assert case_of(cases, "s076").serving.kv_dtype_bytes == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [
+        ("s061", True),  # sglang 0.5.6.post2
+        ("s066", True),  # sglang (about 2025-12)
+        ("kq01", False),  # sglang 0.5.8.post1
+        ("kr01", True),  # vllm (2025-07)
+        ("kb01", False),  # vllm 0.21.0
+        ("s107", False),  # undated
+    ],
+)
+def test_rows_tell_how_old_their_engine_is(cases, name, old):
+    assert case_of(cases, name).serving.old_build is old
