@@ -23,6 +23,7 @@ LAYERS = (
     ("documents",),
     ("catalog", "inventory_files", "on_host", "packaging"),
     ("facts", "lab", "runner"),
+    ("sizing",),
     ("console", "planner", "report"),
     ("acceptance",),
     ("ansible", "commands"),
