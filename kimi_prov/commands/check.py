@@ -32,6 +32,13 @@ _SHEET = re.compile(r"^(cpu|memory|gpus|disks|price)\s*:", re.MULTILINE)
 _FIX = "name a spec sheet, a facts file (kimi-prov probe --output FILE) or a recorded folder"
 _RECORDED = ("lscpu.json", "cpuinfo.txt", "meminfo.txt", "nvidia-smi-q.xml")
 _LARGEST_BYTES = 16 << 20
+_FORMS = {
+    ".html": "html",
+    ".htm": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".json": "json",
+}
 _READERS = {"kimi-prov/spec/v1": "spec", "kimi-prov/facts/v1": "facts"}
 
 
@@ -58,6 +65,11 @@ def options(
     """Sort the options of the command line; None stands for one that was not given."""
     variables = {f"kimi_{name}": value for name, value in named.items() if value is not None}
     return CheckOptions(variables, Use(amortise_years, utilisation, power_price))
+
+
+def form_of(file: Path | None) -> str:
+    """Give the form that the suffix of the report's file stands for; text where it says none."""
+    return "text" if file is None else _FORMS.get(file.suffix.lower(), "text")
 
 
 def run(

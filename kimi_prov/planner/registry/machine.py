@@ -13,6 +13,7 @@ DEFINITIONS = (
         severities=("warning",),
         source="arch_prctl(ARCH_REQ_XCOMP_PERM): Linux 5.16 and later grant AMX state on request",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "cpu.cores_left",
@@ -59,6 +60,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="reference 004, trouble 5: NCCL fails or hangs at the start",
         remedy="software",
+        concerns="deployment",
         fixed_by_apply="always",
     ),
     Definition(
@@ -99,6 +101,7 @@ DEFINITIONS = (
         severities=("warning",),
         source="vm.nr_hugepages takes memory away from everything else",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "memory.shm",
@@ -106,6 +109,7 @@ DEFINITIONS = (
         severities=("warning",),
         source="NCCL and vLLM's workers share memory there; reference 000 gave it 128 GiB",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "memory.speed",
@@ -120,6 +124,7 @@ DEFINITIONS = (
         severities=("info",),
         source="vm.swappiness only makes it rarer",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "numa.binding",
@@ -128,6 +133,7 @@ DEFINITIONS = (
         source="sglang-kt: --kt-numa-nodes is as long as --kt-threadpool-count; moe-tp.hpp: "
         "the count divides the expert's width",
         remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "numa.instances",
@@ -152,6 +158,7 @@ DEFINITIONS = (
         source="--membind and kt-kernel's pools bind strictly: what the node does not hold is "
         "killed",
         remedy="process",
+        concerns="deployment",
     ),
     Definition(
         "numa.node_size",
@@ -162,11 +169,12 @@ DEFINITIONS = (
     ),
     Definition(
         "numa.pools",
-        title="The thread pools cannot use every NUMA node: their cores and channels lie idle",
+        title="Part of the cores and memory lies idle: no thread pool can use these NUMA nodes",
         severities=("warning",),
         source="kt-kernel: moe-tp.hpp wants the expert's width divisible by the pools; "
         "worker_pool.h binds each pool's memory strictly to its node",
         remedy="firmware",
+        concerns="deployment",
     ),
     Definition(
         "numa.sub_nodes",
@@ -182,6 +190,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source=_ENGINE_ROW,
         remedy="software",
+        concerns="deployment",
         own_source=True,
     ),
     Definition(
@@ -190,6 +199,7 @@ DEFINITIONS = (
         severities=("blocker", "warning", "info", "pass"),
         source="kimi_prov/catalog/systems.yaml",
         remedy="software",
+        concerns="deployment",
         titles={
             "info": "The operating system is not known",
             "warning": "The operating system should work, and was not proven",
@@ -202,6 +212,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="every long task and service is a systemd unit",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "tuning.governor",
@@ -209,6 +220,7 @@ DEFINITIONS = (
         severities=("warning", "info"),
         source="a governor that ramps up adds latency to every token",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "tuning.numa_balancing",
@@ -216,6 +228,7 @@ DEFINITIONS = (
         severities=("warning", "info"),
         source="ubergarm in ktransformers issue 806; kernel sysctl documentation",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "tuning.thp",
@@ -223,5 +236,6 @@ DEFINITIONS = (
         severities=("warning", "info"),
         source="weights in memory of the engine's own are read from end to end for every token",
         remedy="software",
+        concerns="deployment",
     ),
 )
