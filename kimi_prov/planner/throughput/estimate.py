@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.throughput import physics, stored
+from kimi_prov.planner.throughput import first_token, physics, stored
 from kimi_prov.planner.throughput.calibrate import model_of
 from kimi_prov.planner.throughput.cases import NOISE, Case, Quantity, kind_of
 from kimi_prov.planner.throughput.inputs import Basis, Estimate, Range
@@ -29,19 +29,27 @@ _LOAD_SPREAD, UNKNOWN_DISK_SPREAD = 1.6, 2.5
 
 
 def estimate(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
-    """Estimate speeds in tokens a second and the time to load in seconds.
+    """Estimate speeds in tokens a second, times to load and to the first token in seconds.
 
     A machine whose GPUs hold all weights is given without `cpu`; a hybrid has both, a machine
     without GPUs `cpu` alone. The inputs refuse impossible values with ValueError.
     """
     decode = _range(model, machine, serving, "decode")
+    prefill = _range(model, machine, serving, "prefill")
     models = stored.load()
     values = models["gpu" if machine.cpu is None else "cpu"].fit.values
     parts = physics.decode(model, machine, serving, values)
+    prompt = physics.prefill(model, machine, serving, values, serving.running)
+    queue = first_token.Queue(
+        prompt=serving.input_tokens * prompt.total,
+        step=physics.step(model, machine, serving, values).total,
+    )
     return Estimate(
         decode_tok_s=decode,
         aggregate_tok_s=times(decode, serving.running),
-        prefill_tok_s=_range(model, machine, serving, "prefill"),
+        prefill_tok_s=prefill,
+        ttft_s=first_token.seconds(serving, prefill, queue),
+        single_ttft_s=first_token.seconds(serving, prefill),
         load_s=load_s(model, machine, serving),
         basis=basis(parts),
         kind=kind_of(machine, serving.concurrency),

@@ -175,6 +175,11 @@ class Serving:
         room = self.kv_tokens_max / max(1.0, self.input_tokens + self.output_tokens)
         return max(1.0, min(float(self.concurrency), room))
 
+    @property
+    def others(self) -> float:
+        """Running requests whose prompts go through the same passes as one's own."""
+        return (self.running - 1) / (self.data_parallel * self.stages)
+
 
 @dataclass(frozen=True)
 class Range:
@@ -190,12 +195,16 @@ class Estimate:
     """Speeds in tokens a second, `load_s` in seconds.
 
     `decode_tok_s` is for one request at the requested concurrency, `aggregate_tok_s` for all that
-    run, `prefill_tok_s` for one prompt alone. `kind` names the class whose errors apply.
+    run, `prefill_tok_s` for one prompt alone. `ttft_s`: from a request to its first token while
+    `Serving.running` requests come and go (one that finds no room in the cache waits longer),
+    `single_ttft_s` with no other. `kind` names the class whose errors apply.
     """
 
     decode_tok_s: Range
     aggregate_tok_s: Range
     prefill_tok_s: Range
+    ttft_s: Range
+    single_ttft_s: Range
     load_s: Range
     basis: Basis
     kind: Literal["cpu", "hybrid", "gpu-single", "gpu-batched"]

@@ -62,19 +62,22 @@ def decode(model: ModelShape, machine: Machine, serving: Serving, values: Values
     Other requests' prompts delay it: in a steady state each output token comes with
     input/output prompt tokens of every other request.
     """
-    if machine.cpu is None:
-        step = _gpu_step(model, _gpus(machine), serving, values)
-        step = step.times(_untuned(model, serving, values))
-    else:
-        step = _cpu_step(model, machine, serving, values)
-    others = serving.running - 1
-    if others <= 0:
-        return step
+    one = step(model, machine, serving, values)
+    if serving.others <= 0:
+        return one
     prompt = prefill(model, machine, serving, values, serving.running)
     # A GPU engine's passes are under way anyway: a prompt adds its arithmetic to them.
     added = prompt.kernel if machine.cpu is None else prompt.total
-    others /= serving.data_parallel * serving.stages
-    return step + Parts(kernel=others * serving.input_tokens / serving.output_tokens * added)
+    prompts = serving.others * serving.input_tokens / serving.output_tokens
+    return one + Parts(kernel=prompts * added)
+
+
+def step(model: ModelShape, machine: Machine, serving: Serving, values: Values) -> Parts:
+    """Seconds of a step that gives each running request a token, no prompt being in the way."""
+    if machine.cpu is None:
+        parts = _gpu_step(model, _gpus(machine), serving, values)
+        return parts.times(_untuned(model, serving, values))
+    return _cpu_step(model, machine, serving, values)
 
 
 def prefill(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from kimi_prov.planner.engine.expert_backend import CHUNK
+from kimi_prov.planner.throughput import first_token
 from kimi_prov.planner.throughput.estimate import (
     DISK_GB_S,
     UNKNOWN_DISK_SPREAD,
@@ -83,35 +84,46 @@ def estimate(
     serving: Serving,
     disk_gb_s: float | None = None,
 ) -> Estimate:
-    """Estimate speeds in tokens a second and the time to load in seconds."""
+    """Estimate speeds in tokens a second, times to load and to the first token in seconds."""
     slow, likely, fast = _cases(layout)
-    step = decode(model, likely, serving)
+    parts = decode(model, likely, serving)
     speeds = [1 / decode(model, case, serving).total for case in (slow, likely, fast)]
     reading = [1 / prefill(model, case, serving) for case in (slow, likely, fast)]
-    one = _range(speeds, DECODE_SPREAD)
+    one, prompt = _range(speeds, DECODE_SPREAD), _range(reading, PREFILL_SPREAD)
+    queue = first_token.Queue(
+        prompt=serving.input_tokens / prompt.expected,
+        step=step(model, likely, serving).total,
+    )
     start = start_s(model, layout, serving, disk_gb_s) + _SERVER_S
     known = serving.weights_in_memory or disk_gb_s is not None
     spread = LOAD_SPREAD if known else UNKNOWN_DISK_SPREAD
     return Estimate(
         decode_tok_s=one,
         aggregate_tok_s=times(one, serving.running),
-        prefill_tok_s=_range(reading, PREFILL_SPREAD),
+        prefill_tok_s=prompt,
+        ttft_s=first_token.seconds(serving, prompt, queue),
+        single_ttft_s=first_token.seconds(serving, prompt),
         load_s=Range(start / spread, start, start * spread),
-        basis=basis(step),
+        basis=basis(parts),
         kind="cpu",
     )
 
 
 def decode(model: ModelShape, layout: Layout, serving: Serving) -> Parts:
     """Seconds between two tokens of a request, others' prompts included."""
+    one = step(model, layout, serving)
+    waits = serving.others * serving.input_tokens / serving.output_tokens
+    return one + Parts(kernel=waits * prefill(model, layout, serving)) if waits else one
+
+
+def step(model: ModelShape, layout: Layout, serving: Serving) -> Parts:
+    """Seconds of a step that gives each running request a token, no prompt being in the way."""
     batch = serving.running
     cache = batch * (serving.input_tokens + serving.output_tokens / 2)
     size = model.always_params * serving.weights.rest
     size += cache * model.kv_bytes_per_token * serving.kv_dtype_bytes / 2
-    step = Parts(latency=_small(model, layout), bandwidth=size / (layout.node_gb_s * 1e9))
-    step += experts(model, layout, serving, batch).times(model.moe_layers)
-    waits = (batch - 1) * serving.input_tokens / serving.output_tokens
-    return step + Parts(kernel=waits * prefill(model, layout, serving)) if waits else step
+    dense = Parts(latency=_small(model, layout), bandwidth=size / (layout.node_gb_s * 1e9))
+    return dense + experts(model, layout, serving, batch).times(model.moe_layers)
 
 
 def prefill(model: ModelShape, layout: Layout, serving: Serving) -> float:

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from kimi_prov.planner.throughput import Cpu, Gpus, Machine, Serving
     from kimi_prov.planner.throughput.plugin import Layout
 
+_FIGURES = (
+    "decode_tok_s",
+    "single_tok_s",
+    "aggregate_tok_s",
+    "prefill_tok_s",
+    "ttft_s",
+    "single_ttft_s",
+    "load_s",
+)
 _NOTHING = {"low": None, "expected": None, "high": None}
 _GB = 1e9
 # A typical request where nothing is said: a prompt with some files, an answer with its reasoning.
@@ -69,19 +78,22 @@ def document(
         basis = f"{found.basis}; {_measured(layout)}"
     else:
         found, alone = (estimate(shape, machine, s) for s in (serving, one))
+    ranges = (
+        found.decode_tok_s,
+        alone.decode_tok_s,
+        times(found.aggregate_tok_s, budget.instances),
+        found.prefill_tok_s,
+        found.ttft_s,
+        found.single_ttft_s,
+        found.load_s,
+    )
     speeds = {
         name: {
             "low": _rounded(value.low),
             "expected": _rounded(value.expected),
             "high": _rounded(value.high),
         }
-        for name, value in (
-            ("decode_tok_s", found.decode_tok_s),
-            ("single_tok_s", alone.decode_tok_s),
-            ("aggregate_tok_s", times(found.aggregate_tok_s, budget.instances)),
-            ("prefill_tok_s", found.prefill_tok_s),
-            ("load_s", found.load_s),
-        )
+        for name, value in zip(_FIGURES, ranges, strict=True)
     }
     return {
         "concurrency": concurrency,
@@ -96,8 +108,7 @@ def document(
 
 def nothing(concurrency: int, basis: str) -> dict[str, Any]:
     """Give a `throughput` without figures, and why."""
-    names = ("decode_tok_s", "single_tok_s", "aggregate_tok_s", "prefill_tok_s", "load_s")
-    return {"concurrency": concurrency, **{n: dict(_NOTHING) for n in names}, "basis": basis}
+    return {"concurrency": concurrency, **{n: dict(_NOTHING) for n in _FIGURES}, "basis": basis}
 
 
 def alternative(host: Host, model: Model) -> tuple[str, str] | None:

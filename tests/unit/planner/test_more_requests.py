@@ -48,3 +48,27 @@ def test_it_ends_where_more_requests_bring_nothing() -> None:
 
 def test_a_plan_without_an_estimate_has_none() -> None:
     assert more(lab_facts(), **LAB_SETTINGS)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("sheet", "kind"),
+    [
+        ("quote-8x-b200", "gpu-batched"),
+        ("quote-xeon-6980p", "cpu"),
+        ("reference-000", "hybrid"),
+    ],
+)
+def test_a_plan_tells_one_request_alone_from_each_of_several(sheet: str, kind: str) -> None:
+    speeds = make_plan(quoted(sheet), parse({"kimi_model": "kimi-k2.5"}, host="one"), load())
+    found = speeds["throughput"]
+    assert found["kind"] == kind
+    assert found["concurrency"] > 1
+    assert found["single_tok_s"]["expected"] > found["decode_tok_s"]["expected"]
+    assert found["single_ttft_s"]["expected"] < found["ttft_s"]["expected"]
+
+
+def test_a_plan_without_an_estimate_says_so_of_each_figure() -> None:
+    settings = parse(LAB_SETTINGS, host="one")
+    found = make_plan(lab_facts(), settings, load())["throughput"]
+    figures = {"decode_tok_s", "single_tok_s", "ttft_s", "single_ttft_s"}
+    assert {name: found[name]["expected"] for name in figures} == dict.fromkeys(figures)
