@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov import documents, schemas
 from kimi_prov.catalog import loader
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.planner.plan import make_plan, with_more_requests
+from kimi_prov.planner.plan import make_plan_with_curve
 from kimi_prov.planner.settings import parsing
 from kimi_prov.report import check as reports
 from kimi_prov.report.cost import Use
@@ -180,8 +180,7 @@ def _written(path: Path, facts: dict[str, Any], options: CheckOptions) -> dict[s
     variables = {"kimi_model": DEFAULT_MODEL, **options.variables}
     catalogue = loader.load()
     settings = parsing.parse(variables, host=name, locate=options.option_of)
-    plan = make_plan(facts, settings, catalogue)
-    plan = with_more_requests(plan, facts, settings, catalogue)
+    plan = make_plan_with_curve(facts, settings, catalogue)
     return reports.target(name, facts, plan, options.use, for_machine(facts, catalogue))
 
 

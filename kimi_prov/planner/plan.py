@@ -35,7 +35,7 @@ from kimi_prov.planner.storage import conversion, disk, ram_disk, weights
 from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
@@ -47,6 +47,9 @@ SCHEMA = "kimi-prov/plan/v1"
 _MOST_REQUESTS = 4096
 # A gain below that is the estimate's own rounding.
 _GAIN = 1.01
+# Speeds have three figures: what the cache holds of the requests is known as well as that.
+_ALL_RUN = 0.985
+_OF_CURVE = ("concurrency", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s", "ttft_s")
 _OF_MORE = ("concurrency", "aggregate_tok_s", "prefill_tok_s")
 
 
@@ -56,38 +59,81 @@ def make_plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue
     Nothing that moves by itself (free memory, free disk, what is converged already) is in the
     plan, findings aside. Raises UserError for an unknown model.
     """
-    real = _plan(facts, settings, catalogue)
-    if not settings.engine_stand_in:
-        return real
-    instead = stand_in.settings(settings, real["model"]["served_names"])
-    return stand_in.merged(real, _plan(stand_in.facts(facts), instead, catalogue))
+    return _made(facts, settings, catalogue)[0]
 
 
-def with_more_requests(
-    plan: dict[str, Any], facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue
+def make_plan_with_curve(
+    facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue
 ) -> dict[str, Any]:
-    """Add to the plan's `throughput` what the machine does with more requests at once.
+    """Plan as `make_plan`, and add to `throughput` what more and fewer requests at once do.
 
-    `more_requests` has a throughput for twice as many requests, four times, and so on: up to the
-    first that brings nothing, that the machine does not serve, or that shortens the context.
+    `curve`: speeds of 1, 2, 4, ... requests at once and of the planned number, up to as many as the
+    cache holds. Up to the planned number they are of the machine as planned, above it of a plan of
+    their own; one that the machine does not serve, or that shortens the context, ends the curve.
+    `more_requests`: those above the planned number, as long as they gain.
     """
-    speed, known = plan["throughput"], {row["id"] for row in blockers(plan)}
-    more: list[dict[str, Any]] = []
-    many, best = speed["concurrency"], speed["aggregate_tok_s"]["expected"]
-    while best and (many := many * 2) <= _MOST_REQUESTS:
-        other = make_plan(facts, replace(settings, concurrency=many), catalogue)
-        found = other["throughput"]["aggregate_tok_s"]["expected"]
+    plan, speeds = _made(facts, settings, catalogue)
+    rows = _curve(plan, speeds, facts, settings, catalogue)
+    rows = [{key: row[key] for key in _OF_CURVE} for row in rows]
+    more, best = [], plan["throughput"]["aggregate_tok_s"]["expected"]
+    for row in rows:
+        if row["concurrency"] > settings.concurrency:
+            if row["aggregate_tok_s"]["expected"] < best * _GAIN:
+                break
+            best = row["aggregate_tok_s"]["expected"]
+            more.append({key: row[key] for key in _OF_MORE})
+    return {**plan, "throughput": {**plan["throughput"], "more_requests": more, "curve": rows}}
+
+
+def _curve(
+    plan: Mapping[str, Any],
+    speeds: Callable[[int], dict[str, Any]],
+    facts: Mapping[str, Any],
+    settings: Settings,
+    catalogue: Catalogue,
+) -> list[dict[str, Any]]:
+    """Give the plan's `throughput` for each number of requests at once."""
+    planned, known = settings.concurrency, {row["id"] for row in blockers(plan)}
+
+    def planned_for(many: int) -> dict[str, Any] | None:
+        other, _ = _made(facts, replace(settings, concurrency=many), catalogue)
         refused = {row["id"] for row in blockers(other)} - known
         if refused or other["model"]["context"] < plan["model"]["context"]:
+            return None
+        found: dict[str, Any] = other["throughput"]
+        return found
+
+    rows: list[dict[str, Any]] = []
+    doubled = (1 << power for power in range(_MOST_REQUESTS.bit_length()))
+    for many in sorted({planned, *doubled}):
+        row = speeds(many) if many <= planned else planned_for(many)
+        if row is None or not row["decode_tok_s"]["expected"]:
             break
-        if not found or found < best * _GAIN:
+        running = row["aggregate_tok_s"]["expected"] / row["decode_tok_s"]["expected"]
+        if running < many * _ALL_RUN:
+            most = round(running)
+            if rows and most > rows[-1]["concurrency"]:
+                last = speeds(most) if most <= planned else planned_for(most)
+                rows += [last] if last else []
             break
-        best = found
-        more.append({key: other["throughput"][key] for key in _OF_MORE})
-    return {**plan, "throughput": {**speed, "more_requests": more}}
+        rows.append(row)
+    return rows
 
 
-def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) -> dict[str, Any]:
+def _made(
+    facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue
+) -> tuple[dict[str, Any], Callable[[int], dict[str, Any]]]:
+    """Give the plan, and what gives its `throughput` with so many requests at once."""
+    real, speeds = _plan(facts, settings, catalogue)
+    if not settings.engine_stand_in:
+        return real, speeds
+    instead = stand_in.settings(settings, real["model"]["served_names"])
+    return stand_in.merged(real, _plan(stand_in.facts(facts), instead, catalogue)[0]), speeds
+
+
+def _plan(
+    facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue
+) -> tuple[dict[str, Any], Callable[[int], dict[str, Any]]]:
     findings = Findings()
     host = read_host(gpu_names.recognised(facts, catalogue), catalogue)
     model = catalogue.model(settings.model)
@@ -119,6 +165,13 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
     backends = gateway.backends(settings, budget.instances)
     gateway.check_ports(host, settings, backends, findings)
     warm = ram_disk.page_cache(tmpfs, host, checkpoint, bound.total, converted)
+
+    def speeds(many: int) -> dict[str, Any]:
+        asked = replace(settings, concurrency=many)
+        return prediction.document(
+            host, asked, model, choice, budget, place, in_memory=tmpfs.enabled
+        )
+
     plan = {
         "schema": SCHEMA,
         "stand_in": None,
@@ -137,9 +190,7 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
         "hybrid": hybrid.document(choice, budget, place),
         "experts": expert_backend.document(choice.experts, place),
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
-        "throughput": prediction.document(
-            host, settings, model, choice, budget, place, in_memory=tmpfs.enabled
-        ),
+        "throughput": speeds(settings.concurrency),
         "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
         "power": prediction.power(host, catalogue),
         "ram_disk": {
@@ -190,7 +241,7 @@ def _plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) ->
         host, settings, catalogue, model, choice, budget, place, bound, proposed, flags, plan
     )
     findings.extend(rules.check(context))
-    return {**plan, "findings": remediation.priced(findings.rows(), context)}
+    return {**plan, "findings": remediation.priced(findings.rows(), context)}, speeds
 
 
 def blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:

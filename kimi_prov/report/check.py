@@ -1,16 +1,19 @@
-"""The check document: each target's facts, plan and findings, and what it costs."""
+"""The check document: each target's facts, plan, findings, cost and size, and the answer."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.report import cost
+from kimi_prov.report import answer, cost
+from kimi_prov.sizing import curve as curves
+from kimi_prov.sizing import demand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kimi_prov.report.cost import MachinePrices, Use
+    from kimi_prov.sizing.load import Load
 
     Target = Mapping[str, Any]
 
@@ -23,8 +26,11 @@ _KINDS = {
 }
 
 
-def document(targets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Put targets together; `ok` is false where any has a blocker. Their names become unique."""
+def document(targets: Sequence[Mapping[str, Any]], load: Load | None = None) -> dict[str, Any]:
+    """Put targets together; `ok` is false where any has a blocker. Their names become unique.
+
+    `load` is the one that they were judged for.
+    """
     named: list[dict[str, Any]] = []
     taken: set[str] = set()
     for target in targets:
@@ -33,20 +39,38 @@ def document(targets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             name, number = f"{target['name']} ({number})", number + 1
         taken.add(name)
         named.append({**target, "name": name})
-    blocked = any(row["severity"] == "blocker" for t in named for row in t["findings"])
-    return {"schema": SCHEMA, "ok": not blocked, "targets": named}
+    blocked = any(answer.blockers(target) for target in named)
+    return {
+        "schema": SCHEMA,
+        "ok": not blocked,
+        "load": load and load.document(),
+        "answer": answer.of(named, load),
+        "targets": named,
+    }
 
 
 def target(
-    name: str, facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: MachinePrices
+    name: str,
+    facts: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    use: Use,
+    known: MachinePrices,
+    load: Load | None = None,
 ) -> dict[str, Any]:
     """Judge one target. The plan is the planner's own, its findings included."""
-    costs, assumed = cost.of(facts, plan, use, known)
+    costs, assumed = cost.of(facts, plan, use, known, load)
+    curve = curves.of(plan["throughput"])
+    serves = not answer.blockers(plan)
+    sizing = load and demand.of_plan(plan, load, serves=serves)
+    share = sizing["requests_a_machine"] if sizing else plan["throughput"]["concurrency"]
     return {
         "name": name,
         "facts": facts,
         "plan": plan,
         "findings": plan["findings"],
+        "curve": curve,
+        "pace": curves.pace(curve, share or 1) if serves else "blocked",
+        "sizing": sizing,
         "cost": costs,
         "assumptions": [*_origin(facts), *_speed(plan), *assumed],
     }

@@ -10,14 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.sizing import curve as curves
+from kimi_prov.sizing.curve import output_rate
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.sizing.curve import Row
+    from kimi_prov.sizing.load import Load
+
 HOURS_A_YEAR = 8766
 _MILLION = 1_000_000
-_SPAN = ("low", "expected", "high")
-_UNKNOWN = {"low": None, "expected": None, "high": None}
 _USES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+_LOADS = (1, 4, 16, 64, 256)
 _FREE_OF_INTEREST = "no interest, nothing left at the end"
 
 
@@ -97,19 +102,31 @@ class _Hour:
 
 
 def of(
-    facts: Mapping[str, Any], plan: Mapping[str, Any], use: Use, known: MachinePrices
+    facts: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    use: Use,
+    known: MachinePrices,
+    load: Load | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """Return the cost of one target, and every assumption that went into it with its source."""
+    """Return the cost of one target, and every assumption that went into it with its source.
+
+    A load tells how many tokens are put in for each that comes out; else that is assumed.
+    """
     own = plan.get("power")
     if own:
         known = replace(known, power_kw=Rate(float(own["kw"]), str(own["source"])))
     notes = _Notes(known)
     utilisation = notes.chosen("utilisation", use.utilisation)
     inputs = known.assumed["input_per_output"]
+    if load is not None:
+        inputs = Rate(load.inputs, "the load")
     hour, parts = _hour(facts.get("price") or {}, use, utilisation.value, notes)
     rate = _rate(plan["throughput"], inputs.value, notes)
-    points = _points(plan["throughput"], inputs.value)
+    curve = curves.of(plan["throughput"])
+    points = _points(curve, inputs.value)
+    years = notes.chosen("amortise", use.amortise_years).value
     apis = _comparable(str(plan["model"]["name"]), known.apis)
+    worths = [_worth(api, inputs.value) for api in apis[:1]]
     if rate["expected"]:
         many = plan["throughput"]["concurrency"]
         notes.add(
@@ -139,7 +156,14 @@ def of(
             | {"at_best": _at_best(hour, points, utilisation.value, _worth(api, inputs.value))}
             for api in apis
         ],
-        "by_use": _by_use(hour, rate, [_worth(api, inputs.value) for api in apis[:1]]),
+        "by_use": _by_use(hour, rate, worths),
+        "by_load": [
+            _with(many, hour, curve, inputs.value, utilisation.value, worths) for many in _LOADS
+        ],
+        "years": {
+            "years": years,
+            "usd": hour and _rounded(hour.at(utilisation.value) * HOURS_A_YEAR * years),
+        },
         "unknown": notes.unknown,
     }
     return document, notes.rows
@@ -204,10 +228,10 @@ def _rate(speed: Mapping[str, Any], inputs: float, notes: _Notes) -> dict[str, f
     """Output tokens a second at full load, when the same machine has to read the input too."""
     if not speed["aggregate_tok_s"]["expected"]:
         notes.unknown.append("speed: the plan has no estimate for this machine")
-        return dict(_UNKNOWN)
+        return dict(curves.UNKNOWN)
     if not speed["prefill_tok_s"]["expected"]:
         notes.unknown.append("time to read the input: the plan has no estimate of it")
-    found = {key: _written(speed, inputs, key) for key in _SPAN}
+    found = {key: _rounded(output_rate(speed, inputs, key)) for key in curves.CASES}
     notes.add(
         "Output at full work",
         f"{found['expected']:,.0f} tokens/s, the time to read the input included",
@@ -216,23 +240,34 @@ def _rate(speed: Mapping[str, Any], inputs: float, notes: _Notes) -> dict[str, f
     return found
 
 
-def _written(speed: Mapping[str, Any], inputs: float, key: str) -> float | None:
-    """Output tokens a second, the time to read their input included.
-
-    A second goes to writing at the aggregate speed or to reading at the prefill speed. Engines
-    overlap the two, so this is rather too little than too much.
-    """
-    writing, reading = speed["aggregate_tok_s"][key], speed["prefill_tok_s"][key]
-    if not writing:
-        return None
-    return _rounded(1 / (1 / writing + (inputs / reading if reading else 0)))
+def _points(curve: Sequence[Row], inputs: float) -> list[tuple[int, float]]:
+    """Give requests at once and output tokens a second of each row of the curve."""
+    found = [(int(row["concurrency"]), output_rate(row, inputs, "expected")) for row in curve]
+    return [(many, float(f"{rate:.5g}")) for many, rate in found if rate]
 
 
-def _points(speed: Mapping[str, Any], inputs: float) -> list[tuple[int, float]]:
-    """Give requests at once and output tokens a second: as planned, and with more of them."""
-    rows = [speed, *speed.get("more_requests", ())]
-    found = [(int(row["concurrency"]), _written(row, inputs, "expected")) for row in rows]
-    return [(many, rate) for many, rate in found if rate]
+def _with(
+    many: int,
+    hour: _Hour | None,
+    curve: Sequence[Row],
+    inputs: float,
+    use: float,
+    worths: Sequence[float],
+) -> dict[str, Any]:
+    """Give the cost with so many requests at once, those that run, and the API's beside it."""
+    row = curves.at(curve, many)
+    speeds = {case: row and output_rate(row, inputs, case) for case in curves.CASES}
+    worth = worths[0] if worths else None
+    balance = _balance(hour, speeds["expected"], use, worth or 0.0)
+    return {
+        "concurrency": many,
+        "running": row and row["concurrency"],
+        "output_tok_s": _rounded(speeds["expected"]),
+        "usd_per_million_output_tokens": _costs(hour, speeds, use),
+        "api_usd_per_million_output_tokens": _rounded(worth),
+        "utilisation": None if worth is None else balance["utilisation"],
+        "cheaper": None if worth is None else balance["cheaper"],
+    }
 
 
 def _costs(
@@ -240,8 +275,8 @@ def _costs(
 ) -> dict[str, float | None]:
     """Dollars for a million output tokens; the low cost is that of the high speed."""
     if hour is None:
-        return dict(_UNKNOWN)
-    speeds = zip(_SPAN, (rate["high"], rate["expected"], rate["low"]), strict=True)
+        return dict(curves.UNKNOWN)
+    speeds = zip(curves.CASES, (rate["high"], rate["expected"], rate["low"]), strict=True)
     return {
         key: _rounded(_per_million(hour, speed, use)) if speed else None for key, speed in speeds
     }

@@ -95,6 +95,7 @@ def speeds(decode: float | None, many: int, prefill: float | None, load: float) 
         "decode_tok_s": spread(decode),
         "aggregate_tok_s": spread(decode and decode * many),
         "prefill_tok_s": spread(prefill),
+        "ttft_s": spread(prefill and 8192 / prefill),
         "load_s": spread(load),
         "basis": "latency-bound; fitted on measured rows",
     }

@@ -13,7 +13,6 @@ from kimi_prov.planner.engine.flag_names import VLLM
 from kimi_prov.planner.memory import architecture
 from kimi_prov.planner.memory import gpu as gpu_memory
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
-from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -239,7 +238,7 @@ def _instances(context: PlanContext) -> Iterator[RuleResult]:
 @rule("parallel.data")
 def _data(context: PlanContext) -> Iterator[RuleResult]:
     gpu, budget = context.budget.gpu, context.budget
-    needed = context.settings.concurrency * min(budget.context, prediction.TYPICAL_TOKENS)
+    needed = context.settings.concurrency * min(budget.context, context.settings.request_tokens)
     short = budget.kv_tokens * budget.instances < needed
     if gpu is None or gpu.data * gpu.decode_context > 1 or gpu.ranks < 2 or not short:
         return

@@ -407,5 +407,7 @@ VARIABLES: tuple[Variable, ...] = (
 
 BY_NAME = {variable.name: variable for variable in VARIABLES}
 
+# The lengths of a typical request, of the load that `check` is asked for: they change estimates.
+LENGTHS = ("kimi_input_tokens", "kimi_output_tokens")
 # Set by the product itself while a playbook runs; nobody writes them in an inventory.
-INTERNAL = frozenset({"kimi_plan", "kimi_facts", "kimi_key_rotate"})
+INTERNAL = frozenset({"kimi_plan", "kimi_facts", "kimi_key_rotate", *LENGTHS})

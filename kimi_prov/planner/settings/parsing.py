@@ -15,7 +15,14 @@ from kimi_prov import documents
 from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
-from kimi_prov.planner.settings.definitions import BY_NAME, INTERNAL, VARIABLES, Variable
+from kimi_prov.planner.settings.definitions import (
+    BY_NAME,
+    INTERNAL,
+    LENGTHS,
+    VARIABLES,
+    Variable,
+)
+from kimi_prov.sizing.load import INPUT_TOKENS, OUTPUT_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -101,6 +108,13 @@ class Settings:
     manifest: dict[str, Any] | None = None
     draft_manifest: dict[str, Any] | None = None
     kt_manifest: dict[str, Any] | None = None
+    input_tokens: int = INPUT_TOKENS
+    output_tokens: int = OUTPUT_TOKENS
+
+    @property
+    def request_tokens(self) -> int:
+        """Tokens of a typical request and its answer, for estimates."""
+        return self.input_tokens + self.output_tokens
 
     def auto(self, name: Auto) -> bool:
         """Whether the planner is to choose."""
@@ -161,7 +175,14 @@ def parse(
         manifest=_manifest(Path(manifest)) if manifest else None,
         draft_manifest=_manifest(Path(draft)) if draft else None,
         kt_manifest=_manifest(Path(converted)) if converted else None,
+        **_lengths(variables),
     )
+
+
+def _lengths(variables: Mapping[str, Any]) -> dict[str, int]:
+    """Return the lengths of a request that `check` sets; it has judged them."""
+    found = {name.removeprefix("kimi_"): _whole(variables.get(name)) for name in LENGTHS}
+    return {name: tokens for name, tokens in found.items() if tokens}
 
 
 @dataclass(frozen=True)

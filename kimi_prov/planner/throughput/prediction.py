@@ -29,9 +29,6 @@ _FIGURES = (
 )
 _NOTHING = {"low": None, "expected": None, "high": None}
 _GB = 1e9
-# A typical request where nothing is said: a prompt with some files, an answer with its reasoning.
-_INPUT_TOKENS, _OUTPUT_TOKENS = 8192, 1024
-TYPICAL_TOKENS = _INPUT_TOKENS + _OUTPUT_TOKENS
 # Where neither the machine nor the catalogue tells a processor's memory.
 _UNKNOWN_SOCKET_GB_S = 200.0
 
@@ -150,15 +147,14 @@ def _serving(
     from kimi_prov.planner.throughput import Serving, weight_format  # noqa: PLC0415
 
     gpu = budget.gpu
-    context = budget.context
-    output = min(_OUTPUT_TOKENS, max(1, context // 4))
+    prompt, answer = _lengths(settings, budget.context)
     method = (choice.engine.methods or {}).get(choice.weights_format)
     return Serving(
         engine="ktransformers" if choice.hybrid else "vllm",
         weights=weight_format(_weights(choice, method)),
         concurrency=-(-settings.concurrency // budget.instances),
-        input_tokens=max(1, min(_INPUT_TOKENS, context - output)),
-        output_tokens=output,
+        input_tokens=prompt,
+        output_tokens=answer,
         tensor_parallel=gpu.ranks if gpu else None,
         data_parallel=gpu.data if gpu else 1,
         stages=gpu.pipeline if gpu else 1,
@@ -171,6 +167,14 @@ def _serving(
         stream_prefill_from=sglang.prefill_from(method),
         stream_chunk=gpu.batched_tokens if gpu else 1,
     )
+
+
+def _lengths(settings: Settings, context: int) -> tuple[int, int]:
+    """Give the tokens of a prompt and of its answer, cut to what the context holds."""
+    if settings.request_tokens <= context:
+        return settings.input_tokens, settings.output_tokens
+    answer = min(settings.output_tokens, max(1, context // 4))
+    return max(1, min(settings.input_tokens, context - answer)), answer
 
 
 def _layout(host: Host, backend: ExpertBackend, cpu: Cpu, place: Placement) -> Layout:

@@ -115,10 +115,9 @@ def test_a_target_carries_where_its_figures_are_from() -> None:
 def with_more(*more: tuple[int, float]) -> dict[str, object]:
     """The plan for 16 requests at once at 868 tokens/s, and what more requests bring."""
     planned = speeds(868 / 16, 16, 27600, 300)
-    keys = ("concurrency", "aggregate_tok_s", "prefill_tok_s")
-    rows = [speeds(each / many, many, 27600, 300) for many, each in more]
-    rows = [{key: row[key] for key in keys} for row in rows]
-    return {**PLAN, "throughput": {**planned, "more_requests": rows}}
+    rows = [planned, *(speeds(each / many, many, 27600, 300) for many, each in more)]
+    curve = [{k: v for k, v in row.items() if k not in ("load_s", "basis")} for row in rows]
+    return {**PLAN, "throughput": {**planned, "curve": curve}}
 
 
 def sentences(plan: dict[str, object], price: dict[str, float]) -> tuple[str, str, str]:

@@ -19,9 +19,9 @@ from kimi_prov.ansible.send import NoRightsError, run_sent
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
 from kimi_prov.planner.findings import Findings
-from kimi_prov.planner.plan import make_plan, with_more_requests
+from kimi_prov.planner.plan import make_plan_with_curve
 from kimi_prov.planner.settings import parsing
-from kimi_prov.planner.settings.definitions import INTERNAL
+from kimi_prov.planner.settings.definitions import INTERNAL, LENGTHS
 from kimi_prov.planner.settings.locate import locator
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             facts = self._facts(variables, locking=locking)
             catalogue = loader.load()
-            plan = make_plan(facts, settings, catalogue)
-            plan = with_more_requests(plan, facts, settings, catalogue)
+            plan = make_plan_with_curve(facts, settings, catalogue)
             plan["findings"] = _with_restarts(plan, facts)
             self._check_role_options(variables, {"kimi_plan": plan, "kimi_facts": facts}, locate)
         except NoRightsError as error:
@@ -102,7 +101,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     ) -> parsing.Settings:
         values = {}
         names = [n for n in variables if str(n).startswith("kimi_") and n not in INTERNAL]
-        for name in [*names, "ansible_host"]:
+        for name in [*names, *LENGTHS, "ansible_host"]:
             if name in variables:
                 values[str(name)] = self._value(name, variables[name], locate)
         folder = variables.get("inventory_dir")

@@ -1,7 +1,8 @@
-"""What a machine does with more requests at once than were planned."""
+"""What a machine does with more and with fewer requests at once than were planned."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import jsonschema
@@ -10,14 +11,14 @@ from plan_inputs import LAB_SETTINGS, lab_facts, quoted
 
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
-from kimi_prov.planner.plan import make_plan, with_more_requests
+from kimi_prov.planner.plan import make_plan, make_plan_with_curve
 from kimi_prov.planner.settings.parsing import parse
 
 
 def more(facts: dict[str, Any], **given: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     settings = parse(given, host="one")
     plan = make_plan(facts, settings, load())
-    found = with_more_requests(plan, facts, settings, load())
+    found = make_plan_with_curve(facts, settings, load())
     jsonschema.Draft202012Validator(schemas.load("plan")).validate(found)
     rest = {key: value for key, value in found.items() if key != "throughput"}
     assert rest == {key: value for key, value in plan.items() if key != "throughput"}
@@ -30,13 +31,37 @@ def test_each_is_what_a_plan_of_its_own_says_and_brings_more(sheet: str) -> None
     found, rows = more(facts, kimi_model="kimi-k2.5")
     speeds = [found["throughput"], *rows]
     assert len(rows) > 1
-    for few, many in zip(speeds, rows, strict=False):
-        assert many["concurrency"] == 2 * few["concurrency"]
+    for few, many in pairwise(speeds):
+        assert many["concurrency"] > few["concurrency"]
         assert many["aggregate_tok_s"]["expected"] > few["aggregate_tok_s"]["expected"]
     last = {"kimi_model": "kimi-k2.5", "kimi_concurrency": rows[-1]["concurrency"]}
     alone = make_plan(facts, parse(last, host="one"), load())
     assert {key: alone["throughput"][key] for key in rows[-1]} == rows[-1]
     assert alone["model"]["context"] >= found["model"]["context"]
+
+
+@pytest.mark.parametrize("many", [1, 5, 16])
+def test_the_curve_goes_from_one_request_alone_to_as_many_as_the_cache_holds(many: int) -> None:
+    facts = quoted("quote-8x-h200")
+    found, _ = more(facts, kimi_model="kimi-k2.5", kimi_concurrency=many)
+    speed, curve = found["throughput"], found["throughput"]["curve"]
+    counts = [row["concurrency"] for row in curve]
+    assert counts == sorted({1, 2, 4, 8, 16, 32, 64, many, counts[-1]})
+    assert 64 < counts[-1] < 128
+    assert curve[0]["decode_tok_s"] == speed["single_tok_s"]
+    assert curve[0]["ttft_s"]["expected"] == speed["single_ttft_s"]["expected"]
+    (planned,) = [row for row in curve if row["concurrency"] == many]
+    assert planned == {key: speed[key] for key in planned}
+    # Of one request more than the last, one waits.
+    over = {"kimi_model": "kimi-k2.5", "kimi_concurrency": 2 * counts[-1]}
+    beyond = make_plan(facts, parse(over, host="one"), load())["throughput"]
+    running = beyond["aggregate_tok_s"]["expected"] / beyond["decode_tok_s"]["expected"]
+    assert running < 1.05 * counts[-1]
+
+
+def test_the_curve_ends_before_the_planned_number_where_the_cache_holds_fewer() -> None:
+    found, _ = more(quoted("reference-001"), kimi_model="kimi-k2.5")
+    assert [row["concurrency"] for row in found["throughput"]["curve"]] == [1, 2]
 
 
 def test_it_ends_where_more_requests_bring_nothing() -> None:

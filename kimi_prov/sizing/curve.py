@@ -1,0 +1,127 @@
+"""What a machine does with any number of requests at once, read between the points of its curve.
+
+A curve has a row for 1, 2, 4, ... requests at once, the last one for as many as the cache holds:
+{concurrency, decode_tok_s, aggregate_tok_s, prefill_tok_s, ttft_s}, each but the first a range
+{low, expected, high} in tokens a second, `ttft_s` in seconds. More requests than the last row's
+wait: the machine goes on as in that row.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Case = Literal["low", "expected", "high"]
+CASES: tuple[Case, ...] = ("low", "expected", "high")
+# What people read along with: about the speed at which a text is read, and a third of it.
+CHAT_TOK_S, SLOW_TOK_S = 10.0, 3.0
+UNKNOWN: dict[str, float | None] = dict.fromkeys(CASES)
+_TIMES = ("ttft_s",)
+_SPEEDS = ("decode_tok_s", "prefill_tok_s")
+
+Row = dict[str, Any]
+
+
+_KEYS = ("concurrency", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s", "ttft_s")
+
+
+def of(throughput: Mapping[str, Any]) -> list[Row]:
+    """Give the curve of a plan's `throughput`: the planned point alone where it has no other."""
+    if not throughput["decode_tok_s"]["expected"]:
+        return []
+    return throughput.get("curve") or [{key: throughput[key] for key in _KEYS}]
+
+
+def at(curve: Sequence[Row], requests: int) -> Row | None:
+    """Give the row for so many requests at once; None for a machine without a curve.
+
+    Between two rows times grow in a straight line with the requests, those of a token included:
+    each request adds its own share to a step.
+    """
+    if not curve:
+        return None
+    for row in curve:
+        if row["concurrency"] == requests:
+            return row
+    for few, many in pairwise(curve):
+        if few["concurrency"] < requests < many["concurrency"]:
+            return _between(few, many, requests)
+    return curve[-1] if requests > curve[-1]["concurrency"] else curve[0]
+
+
+def _between(few: Row, many: Row, requests: int) -> Row:
+    part = (requests - few["concurrency"]) / (many["concurrency"] - few["concurrency"])
+    row: Row = {"concurrency": requests}
+    for key in _SPEEDS:
+        row[key] = {case: _slowed(few[key][case], many[key][case], part) for case in CASES}
+    for key in _TIMES:
+        row[key] = {case: _mixed(few[key][case], many[key][case], part) for case in CASES}
+    row["aggregate_tok_s"] = {
+        case: value and value * requests for case, value in row["decode_tok_s"].items()
+    }
+    return row
+
+
+def _slowed(few: float | None, many: float | None, part: float) -> float | None:
+    seconds = _mixed(1 / few if few else None, 1 / many if many else None, part)
+    return 1 / seconds if seconds else None
+
+
+def _mixed(few: float | None, many: float | None, part: float) -> float | None:
+    if few is None or many is None:
+        return None
+    return few + (many - few) * part
+
+
+def output_rate(row: Mapping[str, Any], inputs: float, case: Case) -> float | None:
+    """Output tokens a second of all requests, the time to prefill their prompts included.
+
+    `inputs`: tokens of a prompt for each token of its answer. A second goes to decode at the
+    aggregate speed or to prefill. Engines overlap the two, so this is rather too little than too
+    much.
+    """
+    writing, reading = row["aggregate_tok_s"][case], row["prefill_tok_s"][case]
+    if not writing:
+        return None
+    return float(1 / (1 / writing + (inputs / reading if reading else 0)))
+
+
+def best_rate(
+    curve: Sequence[Row], inputs: float, case: Case, most: int
+) -> tuple[int, float] | None:
+    """Give the requests at once, up to `most`, whose output is largest, and that output."""
+    tried = [*(row for row in curve if row["concurrency"] < most), at(curve, most)]
+    found = [
+        (int(row["concurrency"]), rate)
+        for row in tried
+        if row is not None and (rate := output_rate(row, inputs, case))
+    ]
+    return max(found, key=lambda pair: (pair[1], -pair[0]), default=None)
+
+
+def tpot_ms(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Give milliseconds between two tokens of a request; the low time is that of a high speed."""
+    speed = row["decode_tok_s"]
+    return {
+        case: 1000 / speed[other] if speed[other] else None
+        for case, other in zip(CASES, reversed(CASES), strict=True)
+    }
+
+
+def pace(curve: Sequence[Row], requests: int) -> Literal["chat", "slow", "batch"] | None:
+    """Say what the machine is good for: the slower of one request alone and each of so many.
+
+    chat: 10 tokens a second or more. slow: 3 or more. batch: nobody waits for it. None: no speed.
+    """
+    rows = [at(curve, 1), at(curve, requests)]
+    speeds = [row["decode_tok_s"]["expected"] for row in rows if row is not None]
+    known = [speed for speed in speeds if speed]
+    if not known:
+        return None
+    slowest = min(known)
+    if slowest >= CHAT_TOK_S:
+        return "chat"
+    return "slow" if slowest >= SLOW_TOK_S else "batch"

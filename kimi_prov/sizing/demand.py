@@ -1,0 +1,115 @@
+"""How many machines carry a load, by the curve of one of them."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.sizing import curve as curves
+from kimi_prov.sizing.curve import CASES, UNKNOWN, Case
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.sizing.curve import Row
+    from kimi_prov.sizing.load import Load
+
+NOTHING = "nothing serves it"
+_DAY_S = 86_400
+# The times of a machine that is as slow as its range allows are the longest ones.
+_TIMES_OF: dict[Case, Case] = {"low": "high", "expected": "expected", "high": "low"}
+
+
+def of_plan(plan: Mapping[str, Any], load: Load, *, serves: bool) -> dict[str, Any]:
+    """Give a target's `sizing` by its plan. `serves`: it has no blocker."""
+    holds = load.fits(plan["model"]["context"])
+    return size(curves.of(plan["throughput"]), load, serves=serves and holds)
+
+
+def size(curve: Sequence[Row], load: Load, *, serves: bool) -> dict[str, Any]:
+    """Give a target's `sizing`. `serves`: it has no blocker, and its context holds a request.
+
+    `machines` has the fewest at the fast end of the speeds (low) and the most at the slow end
+    (high); null where no number of such machines meets a limit. `requests_a_machine` are those of
+    one machine at peak, `most_requests` what one carries within the limits. Tokens a day are spread
+    evenly over the day; what peaks is said by the users.
+    """
+    needed = {case: _needed(curve, load, case) if serves else None for case in CASES}
+    machines, share, most = needed["expected"] or (None, None, None)
+    bound = NOTHING
+    if machines is not None and most is not None:
+        bound = _bound(curve, load, machines, most)
+    elif serves and curve:
+        # What no number of machines mends is what one request alone gets.
+        bound = next(iter(_over(curve[0], load, "expected")), NOTHING)
+    row = curves.at(curve, share or 1) if serves else None
+    return {
+        "machines": {
+            case: found and found[0]
+            for case, found in zip(CASES, (needed[c] for c in reversed(CASES)), strict=True)
+        },
+        "requests_a_machine": share,
+        "most_requests": most,
+        "bound_by": bound,
+        "ttft_s": _rounded(row["ttft_s"]) if row else dict(UNKNOWN),
+        "tpot_ms": _rounded(curves.tpot_ms(row)) if row else dict(UNKNOWN),
+    }
+
+
+def _needed(curve: Sequence[Row], load: Load, case: Case) -> tuple[int, int, int] | None:
+    """Give the machines, the requests of one at peak, and the most that one carries."""
+    most = most_requests(curve, load, case)
+    if most is None:
+        return None
+    machines = math.ceil((load.users or 1) / most)
+    best = curves.best_rate(curve, load.inputs, case, most)
+    if load.tokens_per_day is not None:
+        if best is None:
+            return None
+        machines = max(machines, math.ceil(load.tokens_per_day / (best[1] * _DAY_S)))
+    share = best[0] if load.users is None and best else math.ceil((load.users or 1) / machines)
+    return machines, share, most
+
+
+def most_requests(curve: Sequence[Row], load: Load, case: Case) -> int | None:
+    """Give the most requests at once within the limits; None where one alone breaks them."""
+    if not _within(curve, load, case, 1):
+        return None
+    most = int(curve[-1]["concurrency"])
+    # Each request slows the others: the first number that breaks a limit ends it.
+    broken = bisect_left(range(2, most + 1), 1, key=lambda n: 1 - _within(curve, load, case, n))
+    return broken + 1
+
+
+def _within(curve: Sequence[Row], load: Load, case: Case, requests: int) -> bool:
+    row = curves.at(curve, requests)
+    return row is not None and not _over(row, load, case)
+
+
+def _over(row: Row, load: Load, case: Case) -> list[str]:
+    """Name the limits that a row is over; a time that is not known is over none."""
+    times = {"ttft": (row["ttft_s"], load.ttft_s), "tpot": (curves.tpot_ms(row), load.tpot_ms)}
+    return [
+        name
+        for name, (found, limit) in times.items()
+        if limit is not None and (found[_TIMES_OF[case]] or 0) > limit
+    ]
+
+
+def _bound(curve: Sequence[Row], load: Load, machines: int, most: int) -> str:
+    """Say what asks for so many machines: a limit, where without it fewer would do."""
+    by_users = math.ceil((load.users or 1) / most)
+    if load.users is None or machines > by_users:
+        return "tokens_per_day"
+    without = math.ceil(load.users / curve[-1]["concurrency"])
+    beyond = curves.at(curve, most + 1)
+    if without < machines and beyond is not None:
+        return next(iter(_over(beyond, load, "expected")), "users")
+    return "users"
+
+
+def _rounded(values: dict[str, float | None]) -> dict[str, float | None]:
+    return {
+        case: None if value is None else float(f"{value:.3g}") for case, value in values.items()
+    }

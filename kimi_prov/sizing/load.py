@@ -1,0 +1,67 @@
+"""The load that machines are sized for: what was asked, and what was assumed beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# A typical request where nothing is said: a prompt with some files, an answer with its reasoning.
+INPUT_TOKENS, OUTPUT_TOKENS = 8192, 1024
+
+
+@dataclass(frozen=True)
+class Load:
+    """What shall be carried; None: not asked.
+
+    `users` is requests in flight at peak, `tokens_per_day` output tokens of all of them, `ttft_s`
+    the longest time to the first token, `tpot_ms` the longest between two tokens of a request.
+    `assumed` names the fields that nobody gave.
+    """
+
+    users: int | None = None
+    tokens_per_day: float | None = None
+    ttft_s: float | None = None
+    tpot_ms: float | None = None
+    input_tokens: int = INPUT_TOKENS
+    output_tokens: int = OUTPUT_TOKENS
+    assumed: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def inputs(self) -> float:
+        """Tokens of a prompt for each token of its answer."""
+        return self.input_tokens / self.output_tokens
+
+    def fits(self, context: int) -> bool:
+        """Whether a context holds a request of the given lengths; assumed ones are cut to it."""
+        given = {"input_tokens", "output_tokens"} - self.assumed
+        return not given or self.input_tokens + self.output_tokens <= context
+
+    def document(self) -> dict[str, Any]:
+        """Give the check document's `load`."""
+        return {
+            name: None
+            if getattr(self, name) is None
+            else {"value": getattr(self, name), "assumed": name in self.assumed}
+            for name in NAMES
+        }
+
+
+NAMES = tuple(part.name for part in fields(Load) if part.name != "assumed")
+
+
+def of(given: Mapping[str, Any], concurrency: int) -> Load | None:
+    """Make the load of what was given; None where nothing was.
+
+    Without users and tokens a day it is of the planned `concurrency`.
+    """
+    known = {name: given[name] for name in NAMES if given.get(name) is not None}
+    if not known:
+        return None
+    assumed = {"input_tokens", "output_tokens"} - known.keys()
+    if "users" not in known and "tokens_per_day" not in known:
+        known["users"] = concurrency
+        assumed.add("users")
+    return Load(**known, assumed=frozenset(assumed))

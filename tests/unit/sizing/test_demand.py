@@ -1,0 +1,120 @@
+"""How many machines carry a load, by the curve of one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kimi_prov.sizing import curve as curves
+from kimi_prov.sizing.demand import size
+from kimi_prov.sizing.load import Load, of
+
+SPREAD = {"low": 0.8, "expected": 1.0, "high": 1.25}
+
+
+def row(requests: int, step_ms: float, ttft_s: float) -> dict[str, Any]:
+    """A row of a curve; speeds are 0.8 to 1.25 times what is expected, times likewise."""
+
+    def span(value: float) -> dict[str, float]:
+        return {case: value * factor for case, factor in SPREAD.items()}
+
+    return {
+        "concurrency": requests,
+        "decode_tok_s": span(1000 / step_ms),
+        "aggregate_tok_s": span(1000 / step_ms * requests),
+        "prefill_tok_s": span(8000),
+        "ttft_s": span(ttft_s),
+    }
+
+
+# A step of 10 ms and 1 ms for each request, a first token after half a second for each.
+CURVE = [row(n, 10 + n, 0.5 * n) for n in (1, 2, 4, 8, 16, 32, 40)]
+
+
+def test_between_two_points_a_step_takes_as_much_longer_as_requests_were_added() -> None:
+    found = curves.at(CURVE, 24)
+    assert found is not None
+    assert found["decode_tok_s"]["expected"] == pytest.approx(1000 / 34)
+    assert found["aggregate_tok_s"]["expected"] == pytest.approx(24 * 1000 / 34)
+    assert found["ttft_s"]["expected"] == pytest.approx(12)
+    assert curves.at(CURVE, 500) == CURVE[-1]
+    assert curves.at([], 4) is None
+
+
+@pytest.mark.parametrize(
+    ("users", "machines", "share"), [(1, 1, 1), (40, 1, 40), (41, 2, 21), (400, 10, 40)]
+)
+def test_as_many_machines_as_hold_the_requests_in_their_caches(
+    users: int, machines: int, share: int
+) -> None:
+    found = size(CURVE, Load(users=users), serves=True)
+    assert found["machines"] == dict.fromkeys(curves.CASES, machines)
+    assert (found["requests_a_machine"], found["most_requests"]) == (share, 40)
+    assert found["bound_by"] == "users"
+
+
+def test_a_limit_on_tokens_takes_more_machines_and_gives_a_range() -> None:
+    # 30 ms: 20 requests as expected, 14 at the slow end (24 ms), 27 at the fast end (37.5 ms).
+    found = size(CURVE, Load(users=40, tpot_ms=30), serves=True)
+    assert found["machines"] == {"low": 2, "expected": 2, "high": 3}
+    assert found["bound_by"] == "tpot"
+    assert found["most_requests"] == 20
+    assert found["tpot_ms"]["expected"] == pytest.approx(30)
+    assert found["tpot_ms"]["low"] < 30 < found["tpot_ms"]["high"]
+
+
+def test_a_limit_on_the_first_token_binds_likewise() -> None:
+    found = size(CURVE, Load(users=40, ttft_s=5, tpot_ms=45), serves=True)
+    assert (found["most_requests"], found["bound_by"]) == (10, "ttft")
+    assert found["machines"]["expected"] == 4
+
+
+def test_tokens_a_day_bind_where_the_users_need_fewer_machines() -> None:
+    load = Load(users=1, tokens_per_day=210e6, input_tokens=1000, output_tokens=1000)
+    found = size(CURVE, load, serves=True)
+    # 40 requests at 20 tokens/s, their prompts read at 8000: 727 tokens/s, 62.8 million a day.
+    assert found["machines"]["expected"] == 4
+    assert found["machines"]["low"] < 4 < found["machines"]["high"]
+    assert found["bound_by"] == "tokens_per_day"
+    alone = size(CURVE, Load(tokens_per_day=1e6), serves=True)
+    assert (alone["machines"]["expected"], alone["bound_by"]) == (1, "tokens_per_day")
+    assert alone["requests_a_machine"] == 40
+
+
+def test_a_limit_that_one_request_alone_breaks_is_named_with_what_it_reaches() -> None:
+    found = size(CURVE, Load(users=4, tpot_ms=10), serves=True)
+    assert found["machines"]["expected"] is None
+    assert found["bound_by"] == "tpot"
+    assert found["tpot_ms"]["expected"] == pytest.approx(11)
+    slow_end = size(CURVE, Load(users=4, tpot_ms=12), serves=True)
+    assert slow_end["machines"]["expected"] is not None
+    assert slow_end["machines"]["high"] is None
+    fast_end = size(CURVE, Load(users=4, ttft_s=0.45), serves=True)
+    assert fast_end["machines"] == {"low": 4, "expected": None, "high": None}
+
+
+@pytest.mark.parametrize(("curve", "serves"), [(CURVE, False), ([], True)])
+def test_what_does_not_serve_carries_nothing(curve: list[dict[str, Any]], *, serves: bool) -> None:
+    found = size(curve, Load(users=4), serves=serves)
+    assert found["bound_by"] == "nothing serves it"
+    assert found["machines"]["expected"] is None
+
+
+def test_a_load_says_what_was_assumed() -> None:
+    assert of({"users": None, "ttft_s": None}, 16) is None
+    load = of({"ttft_s": 2.0, "output_tokens": 500}, 16)
+    assert load is not None
+    found = load.document()
+    assert found["users"] == {"value": 16, "assumed": True}
+    assert found["ttft_s"] == {"value": 2.0, "assumed": False}
+    assert found["output_tokens"] == {"value": 500, "assumed": False}
+    assert found["input_tokens"] == {"value": 8192, "assumed": True}
+    assert found["tpot_ms"] is None
+
+
+def test_the_pace_is_that_of_the_slower_of_one_alone_and_each_of_many() -> None:
+    assert curves.pace(CURVE, 40) == "chat"
+    assert curves.pace([row(1, 50, 1), row(16, 200, 9)], 16) == "slow"
+    assert curves.pace([row(1, 50, 1), row(16, 2000, 9)], 16) == "batch"
+    assert curves.pace([], 16) is None
