@@ -182,6 +182,7 @@ def lines(
             viewBox="0 0 1000 1000",
             preserveAspectRatio="none",
             class_="field",
+            aria_hidden="true",
         )
     )
     ends = [max((place(point) for point in row.points), key=lambda at: at[0]) for row in rows]

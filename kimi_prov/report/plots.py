@@ -200,7 +200,13 @@ def cost_table(document: Mapping[str, Any]) -> Table:
 
 def load_table(document: Mapping[str, Any]) -> Table:
     """Give the cost of a million output tokens by requests at once, and which is cheaper."""
-    targets = [target for target in shown(document) if target["cost"]["by_load"]]
+    targets = [
+        target
+        for target in shown(document)
+        if any(
+            row["usd_per_million_output_tokens"]["expected"] for row in target["cost"]["by_load"]
+        )
+    ]
     steps = sorted({row["concurrency"] for t in targets for row in t["cost"]["by_load"]})
     rows = []
     for target in targets:
