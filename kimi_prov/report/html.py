@@ -105,7 +105,12 @@ def _decode(document: Mapping[str, Any]) -> dict[str, Any] | None:
             charts.doublings(point.x for point in points),
             y,
             label=_said("Decode of each request in tokens/s, by requests at once", rows),
-            levels=[level for level in lines.PACES if y.scale.low <= level.y <= y.scale.high],
+            # On a linear scale both paces lie on the ground.
+            levels=[
+                level
+                for level in lines.PACES
+                if y.scale.log and y.scale.low <= level.y <= y.scale.high
+            ],
         ),
         "key": rows,
         "said": [],

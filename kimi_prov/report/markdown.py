@@ -84,7 +84,8 @@ def _answer(document: Mapping[str, Any]) -> list[str]:
         cells += ["yes" if row.serves else "no", PACE[row.pace]]
         cells += [_marked(cell) for cell in row.cells]
         lines.append(_row([*cells, _safe(row.lacks)]))
-    notes = f"Bold: best of its column among those that serve. At {usage(document['targets'])}."
+    notes = "Bold: best of its column among those that serve. " * (len(found.rows) > 1)
+    notes += f"A million tokens: at {usage(document['targets'])}."
     notes += f" \\{RENTED}: at the usual rent of such GPUs." * found.rented
     return [*lines, "", notes, "", *(f"- {word}: {plain}." for word, plain in WORDS)]
 

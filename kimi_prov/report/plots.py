@@ -157,8 +157,7 @@ def break_even_sentences(document: Mapping[str, Any]) -> list[str]:
     if never:
         said.append(
             f"Not cheaper than the {asked.label}, at any use, with the planned requests at once: "
-            f"{', '.join(never)}. More requests at once make a token cheaper: see the costs by "
-            "requests at once."
+            f"{', '.join(never)}. For other numbers see the costs by requests at once."
         )
     return said
 

@@ -115,13 +115,14 @@ def _ranked(document: Mapping[str, Any]) -> list[str]:
         lines.append(_COLUMNS.format(row.number, name, pace, *cells))
         extra = [f"machines: {row.cells[0].text}"] if found.kinds[0] == "count" else []
         extra += ["RECOMMENDED"] if row.recommended else []
+        extra += [f"{heads[4]}: {text}" for text in (row.cells[speeds[1]].text,) if " (" in text]
         extra += (
             [f"{'lacks' if row.serves else 'in the way'}: {row.lacks}"]
             if row.lacks != "nothing"
             else []
         )
         lines += wrap("; ".join(extra), "   ", "   ") if extra else []
-    notes = "* best of its column among those that serve. "
+    notes = "* best of its column among those that serve. " * (len(found.rows) > 1)
     notes += f"{RENTED} at the usual rent of such GPUs. " * found.rented
     notes += (
         f"$/M out: a million output tokens and their input, at {usage(document['targets'])}. "
