@@ -40,6 +40,12 @@ class _FiniteRange(click.FloatRange):
 YEARS = _FiniteRange(0.1, 20)
 SHARE = _FiniteRange(0, 1, min_open=True)
 DOLLARS = _FiniteRange(0, 10)
+# As wide as the schema of a load file.
+USERS = click.IntRange(1, 1_000_000)
+TOKENS = click.IntRange(1, 100_000_000)
+DAILY = _FiniteRange(1, 1e15)
+SECONDS = _FiniteRange(0.001, 86_400)
+MILLISECONDS = _FiniteRange(0.001, 3_600_000)
 EXTRA = click.option(
     "-e", "--extra-vars", "extra", multiple=True, metavar="@FILE", help="Variables from a file."
 )
@@ -145,6 +151,37 @@ def plan(
 )
 @click.option("--power-price", type=DOLLARS, metavar="USD", help="Dollars a kWh.  [default: 0.15]")
 @click.option(
+    "--users", type=USERS, metavar="N", help="Requests in flight at peak, on all machines."
+)
+@click.option(
+    "--tokens-per-day", type=DAILY, metavar="N", help="Output tokens a day, of all requests."
+)
+@click.option(
+    "--ttft-s", type=SECONDS, metavar="S", help="The longest time to the first token, in seconds."
+)
+@click.option(
+    "--tpot-ms",
+    type=MILLISECONDS,
+    metavar="MS",
+    help="The longest time between two tokens of a request, in milliseconds.",
+)
+@click.option(
+    "--input-tokens", type=TOKENS, metavar="N", help="Of a typical prompt.  [default: 8192]"
+)
+@click.option(
+    "--output-tokens", type=TOKENS, metavar="N", help="Of a typical answer.  [default: 1024]"
+)
+@click.option(
+    "--load",
+    "load_file",
+    type=PATH,
+    metavar="FILE",
+    help="All of these from a file of the schema kimi-prov/load/v1; options win over it.",
+)
+@click.option(
+    "--suggest", is_flag=True, help="Name the least machines of the catalogue that will do, too."
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json", "markdown", "html"]),
@@ -162,6 +199,8 @@ def check(
 
     A TARGET is data: a spec sheet, a facts file that `probe` wrote, or a recorded folder. The
     hosts of `--inventory` are probed and not changed. Exits 3 where any of them is blocked.
+
+    With `--users` or `--tokens-per-day` it says how many machines carry that load.
     """
     from kimi_prov.commands import check as command
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov import documents, schemas
 from kimi_prov.catalog import loader
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.planner.plan import make_plan_with_curve
+from kimi_prov.planner.plan import blockers, make_plan_with_curve
 from kimi_prov.planner.settings import parsing
 from kimi_prov.report import check as reports
 from kimi_prov.report.cost import Use
 from kimi_prov.report.forms import renderer
 from kimi_prov.report.prices import for_machine
+from kimi_prov.sizing import demand
+from kimi_prov.sizing import load as loads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     from kimi_prov.console.output import Output
     from kimi_prov.documents import Document
+    from kimi_prov.planner.settings.parsing import Settings
+    from kimi_prov.sizing.load import Load
 
 DEFAULT_MODEL = "kimi-k2.5"
 # What a spec sheet has at its top, also one whose schema was forgotten.
@@ -44,10 +48,20 @@ _READERS = {"kimi-prov/spec/v1": "spec", "kimi-prov/facts/v1": "facts"}
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Options of the command line: settings by their variable's name, only those given."""
+    """Options of the command line: settings by their variable's name, only those given.
+
+    `load` is what shall be carried, `suggest` asks for machines of the catalogue too.
+    """
 
     variables: Mapping[str, Any]
     use: Use
+    load: Load | None = None
+    suggest: bool = False
+
+    def settings(self, host: str) -> Settings:
+        """Return the settings of a target that has none of its own. Raises UserError."""
+        variables = {"kimi_model": DEFAULT_MODEL, **self.variables}
+        return parsing.parse(variables, host=host, locate=self.option_of)
 
     def option_of(self, variable: str) -> str | None:
         """Return the option that gave a variable, for messages about its value."""
@@ -60,11 +74,35 @@ def options(
     amortise_years: float | None,
     utilisation: float | None,
     power_price: float | None,
+    load_file: Path | None = None,
+    suggest: bool = False,
     **named: object,
 ) -> CheckOptions:
-    """Sort the options of the command line; None stands for one that was not given."""
-    variables = {f"kimi_{name}": value for name, value in named.items() if value is not None}
-    return CheckOptions(variables, Use(amortise_years, utilisation, power_price))
+    """Sort the options of the command line; None stands for one that was not given.
+
+    Raises UserError for a load file that is none, and for users together with a concurrency.
+    """
+    given = {name: value for name, value in named.items() if value is not None}
+    asked = {name: given.pop(name) for name in loads.NAMES if name in given}
+    variables = {f"kimi_{name}": value for name, value in given.items()}
+    found = CheckOptions(variables, Use(amortise_years, utilisation, power_price), suggest=suggest)
+    if load_file is not None:
+        from kimi_prov.sizing import load_file as files  # noqa: PLC0415
+
+        asked = {**files.read(load_file), **asked}
+    if not asked:
+        return found
+    if "users" in asked and "kimi_concurrency" in variables:
+        raise UserError(
+            "--users and --concurrency exclude each other: both say how many requests there are",
+            fix="give --users N for the machines that carry N requests, or --concurrency N for "
+            "one machine that serves N",
+        )
+    load = loads.of(asked, found.settings("--concurrency").concurrency)
+    if load is None:
+        return found
+    lengths = {"kimi_input_tokens": load.input_tokens, "kimi_output_tokens": load.output_tokens}
+    return replace(found, variables={**variables, **lengths}, load=load)
 
 
 def form_of(file: Path | None) -> str:
@@ -84,7 +122,7 @@ def run(
     `paths` hold data. Ansible reads `inventories`, and nothing else. `form`: text, json, markdown
     or html.
     """
-    if not (paths or inventories):
+    if not (paths or inventories or options.suggest):
         raise UserError("there is nothing to check", fix=f"{_FIX}, or --inventory PATH")
     output.check()
     facts = [_facts(path) for path in paths]
@@ -94,8 +132,10 @@ def run(
         found, code = _live(path, options)
         codes.append(code)
         targets += found
+    if options.suggest:
+        targets += _suggested(options)
     if targets:
-        document = reports.document(targets)
+        document = reports.document(targets, options.load)
         output.write(document, lambda: renderer(form)(document))
         codes.append(ExitCode.OK if document["ok"] else ExitCode.BLOCKED)
     return _worst(codes)
@@ -177,11 +217,37 @@ def _near(path: Path) -> str:
 def _written(path: Path, facts: dict[str, Any], options: CheckOptions) -> dict[str, Any]:
     """Judge a target that lies here as a file."""
     name = str((facts.get("origin") or {}).get("name") or path.stem)
-    variables = {"kimi_model": DEFAULT_MODEL, **options.variables}
-    catalogue = loader.load()
-    settings = parsing.parse(variables, host=name, locate=options.option_of)
+    return _judged(name, facts, options)
+
+
+def _judged(name: str, facts: Mapping[str, Any], options: CheckOptions) -> dict[str, Any]:
+    """Plan a machine and judge the plan.
+
+    With a load it is planned for the requests that come on one of the machines that carry it.
+    """
+    catalogue, settings, load = loader.load(), options.settings(name), options.load
     plan = make_plan_with_curve(facts, settings, catalogue)
-    return reports.target(name, facts, plan, options.use, for_machine(facts, catalogue))
+    if load is not None and "kimi_concurrency" not in options.variables:
+        share = demand.of_plan(plan, load, serves=not blockers(plan))["requests_a_machine"]
+        if share not in (None, settings.concurrency):
+            shared = replace(settings, concurrency=share)
+            plan = make_plan_with_curve(facts, shared, catalogue)
+    prices = for_machine(facts, catalogue)
+    return reports.target(name, facts, plan, options.use, prices, load)
+
+
+def _suggested(options: CheckOptions) -> list[dict[str, Any]]:
+    """Judge the least machines of the catalogue that will do."""
+    from kimi_prov.commands.suggest import suggestions  # noqa: PLC0415  (only who asks pays)
+
+    found = suggestions(loader.load(), options.settings("--suggest"), options.load)
+    return [
+        {
+            **_judged(one.offer.name, one.facts, options),
+            "suggestion": {"kind": one.offer.kind, "smaller": one.smaller},
+        }
+        for one in found
+    ]
 
 
 def _live(path: Path, options: CheckOptions) -> tuple[list[dict[str, Any]], ExitCode]:
@@ -199,7 +265,7 @@ def _live(path: Path, options: CheckOptions) -> tuple[list[dict[str, Any]], Exit
     for host, plan in outcome.plans.items():
         facts = outcome.facts[host]
         prices = for_machine(facts, catalogue)
-        targets.append(reports.target(host, facts, plan, options.use, prices))
+        targets.append(reports.target(host, facts, plan, options.use, prices, options.load))
     return targets, playbook_run.conclude(finished)
 
 

@@ -209,12 +209,14 @@ def _sentence(
     if load is None:
         done = f"{name} serves {models}, {_PACE_WORDS[best['pace']]}{price}."
     else:
-        done = f"{describe(load)} of {models}: {_machines(best)} of {name}{price}."
-    if len(ranking) == 1:
-        return done
+        done = f"For {describe(load)} of {models}: {_machines(best)} like {name}{price}."
+    rest = len(ranking) - 1
     others = sum(_carries(entry, load) for entry in ranking) - 1
-    rest = len(ranking) - 1 - others
-    return f"{done} Of the other {len(ranking) - 1}, {others} can too, {rest} cannot."
+    if rest == 0:
+        return done
+    if others == rest:
+        return f"{done} The other {rest if rest > 1 else 'one'} can too."
+    return f"{done} {others or 'None'} of the other {rest} can too."
 
 
 def _no_answer(ranking: Sequence[Entry], load: Load | None, models: str) -> str:

@@ -23,6 +23,7 @@ _KINDS = {
     "recording": "recorded output of the machine, not probed live",
     "spec": "a spec sheet: what was promised, nothing was measured",
     "made": "made up for a test",
+    "suggested": "made from the catalogue: nobody has offered it",
 }
 
 

@@ -61,7 +61,9 @@ def test_with_a_load_the_cost_to_carry_it_ranks() -> None:
     assert (first["machines"], first["usd_per_hour"]) == (8, 80)
     assert (second["machines"], second["usd_per_hour"]) == (4, 120)
     assert first["usd_total"] == pytest.approx(80 * 8766 * 4, rel=1e-4)
-    assert found["sentence"].startswith("64 requests at once of kimi-k2.5: 8 machines of many")
+    assert found["sentence"].startswith(
+        "For 64 requests at once of kimi-k2.5: 8 machines like many"
+    )
 
 
 def test_what_misses_a_limit_says_which_and_stands_behind_those_that_meet_it() -> None:
