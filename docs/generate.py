@@ -20,7 +20,7 @@ from picture import packages
 
 from kimi_prov.cli import cli
 from kimi_prov.planner.registry import DEFINITIONS, SUBJECTS
-from kimi_prov.planner.registry.definition import REMEDIES, SEVERITIES
+from kimi_prov.planner.registry.definition import CONCERNS, REMEDIES, SEVERITIES
 from kimi_prov.planner.settings.definitions import VARIABLES, Variable
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def findings() -> str:
         "",
         *_table(("remedy", "what it takes"), REMEDIES.items()),
         "",
+        *_table(("concerns", "what that means"), CONCERNS.items()),
+        "",
         "Two marks stand beside a severity:",
         "",
         "- *blocks apply*: `check` and `plan` go on, and `apply` refuses the host all the same.",
@@ -97,7 +99,7 @@ def findings() -> str:
     ordered = sorted(DEFINITIONS.values(), key=lambda row: (_subject(row), row.id))
     for subject, rows in groupby(ordered, key=_subject):
         lines += ["", f"## {SUBJECTS[subject]}", ""]
-        head = ("id", "title", "severity", "remedy", "source")
+        head = ("id", "title", "severity", "remedy", "concerns", "source")
         lines += _table(head, (_finding(row) for row in rows))
     return _text(lines)
 
@@ -113,7 +115,7 @@ def _finding(definition: Definition) -> tuple[str, ...]:
     severity += "; *blocks apply*" if definition.blocks_apply else ""
     severity += "; *apply fixes it*" if definition.fixed_by_apply else ""
     shown = f"`{definition.id}`", " / ".join(titles), severity, definition.remedy
-    return *shown, definition.source
+    return *shown, definition.concerns, definition.source
 
 
 def role_options() -> str:

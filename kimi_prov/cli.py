@@ -185,14 +185,13 @@ def plan(
     "--format",
     "form",
     type=click.Choice(["text", "json", "markdown", "html"]),
-    default="text",
-    show_default=True,
+    help="The report's form.  [default: by the suffix of --output, else text]",
 )
 @OUTPUT
 def check(
     targets: tuple[Path, ...],
     inventories: tuple[Path, ...],
-    form: str,
+    form: str | None,
     output: Path | None,
     **options: Any,  # noqa: ANN401
 ) -> ExitCode:
@@ -206,6 +205,7 @@ def check(
     from kimi_prov.commands import check as command
 
     chosen = command.options(**options)
+    form = form or command.form_of(output)
     return command.run(targets, inventories, chosen, _output(form, output), form)
 
 

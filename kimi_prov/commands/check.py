@@ -38,6 +38,13 @@ _SHEET = re.compile(
 _FIX = "name a spec sheet, a facts file (kimi-prov probe --output FILE) or a recorded folder"
 _RECORDED = ("lscpu.json", "cpuinfo.txt", "meminfo.txt", "nvidia-smi-q.xml")
 _LARGEST_BYTES = 16 << 20
+_FORMS = {
+    ".html": "html",
+    ".htm": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".json": "json",
+}
 _READERS = {"kimi-prov/spec/v1": "spec", "kimi-prov/facts/v1": "facts"}
 
 
@@ -98,6 +105,11 @@ def options(
         return found
     lengths = {"kimi_input_tokens": load.input_tokens, "kimi_output_tokens": load.output_tokens}
     return replace(found, variables={**variables, **lengths}, load=load)
+
+
+def form_of(file: Path | None) -> str:
+    """Give the form that the suffix of the report's file stands for; text where it says none."""
+    return "text" if file is None else _FORMS.get(file.suffix.lower(), "text")
 
 
 def run(

@@ -10,7 +10,7 @@ from kimi_prov.planner.registry.definition import SEVERITIES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kimi_prov.planner.registry.definition import Severity
+    from kimi_prov.planner.registry.definition import Concern, Severity
 
 _ORDER = tuple(SEVERITIES)
 
@@ -18,6 +18,7 @@ _ORDER = tuple(SEVERITIES)
 class Finding(TypedDict):
     """One finding. `id` is stable: others script against it.
 
+    `concerns`: the purchase of a machine, or only its deployment.
     `cost_usd`: what mending costs, where known, and `cost_basis`: how that was reckoned.
     """
 
@@ -28,6 +29,7 @@ class Finding(TypedDict):
     required: object
     fix: str | None
     source: str
+    concerns: Concern
     cost_usd: NotRequired[float]
     cost_basis: NotRequired[str]
 
@@ -73,6 +75,7 @@ def make(identity: str, **given: Unpack[Observation]) -> Finding:
         required=given["required"],
         fix=fix,
         source=source or definition.source,
+        concerns=definition.concerns,
     )
 
 

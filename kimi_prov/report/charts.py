@@ -15,18 +15,24 @@ from markupsafe import Markup, escape
 from kimi_prov.contract.sizes import human
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from kimi_prov.report.formats import Span
     from kimi_prov.report.memory_bars import Bar
+    from kimi_prov.report.plots import Level, Line, Point
 
 _BAR_HEIGHT = 26
-_ROW_HEIGHT = 30
-_AXIS_HEIGHT = 22
 _PLOT_HEIGHT = 190
 # Beyond this ratio a linear axis would press the small values into its corner.
 _LOG_FROM = 15
 _MOST_TICKS = 5
+# A plot of lines: room above its field, the field, room for the letters below, in points.
+_TOP, _FIELD, _BOTTOM = 14, 260, 24
+# Lines that have a colour; more cannot be told apart.
+_COLOURED = 8
+# Letters of a name at the end of a line, the height of a line of letters, and how close in share of
+# the width two ends have to be for their letters to meet.
+_LONGEST, _LETTERING, _NEAR, _SETTLING = 24, 14, 0.3, 40
+_STEADY = "non-scaling-stroke"
 # Share of the width that the dots of the context figure keep from its edges.
 _EDGE = 0.07
 
@@ -111,53 +117,175 @@ def swatch(kind: str) -> Markup:
     return element("svg", part, width=12, height=12, class_="swatch", aria_hidden="true")
 
 
-def spans(rows: Sequence[Span]) -> tuple[list[Markup], Markup, bool]:
-    """Draw ranges over one scale: a picture for each row, the axis, whether it is logarithmic."""
-    scale = Scale.over(
-        value for row in rows for value in (row.low, row.expected, row.high) if value is not None
-    )
-    ticks = scale.ticks()
-    return [_span(row, scale, ticks) for row in rows], _axis(scale, ticks), scale.log
+@dataclass(frozen=True)
+class Axis:
+    """A scale with the marks that letter it."""
+
+    scale: Scale
+    marks: tuple[tuple[float, str], ...]
 
 
-def _span(row: Span, scale: Scale, ticks: Sequence[float]) -> Markup:
-    middle = _ROW_HEIGHT / 2
-    parts = [_grid(scale.place(tick), _ROW_HEIGHT) for tick in ticks]
-    if row.low is not None and row.high is not None:
-        start, end = scale.place(row.low), scale.place(row.high)
-        parts.append(
-            element(
-                "rect",
-                x=_percent(start),
-                y=middle - 4,
-                width=_percent(max(end - start, 0.004)),
-                height=8,
-                class_="range",
-            )
+def axis(values: Iterable[float], unit: str = "") -> Axis:
+    """Choose an axis that shows these values; `unit` stands before each mark."""
+    scale = Scale.over(values)
+    return Axis(scale, tuple((tick, f"{unit}{tick:,.10g}") for tick in scale.ticks()))
+
+
+def doublings(values: Iterable[float]) -> Axis:
+    """Choose an axis of powers of two, from the least value to the greatest."""
+    found = sorted(set(values)) or [1.0]
+    high = found[-1] if found[-1] > found[0] else 2 * found[0]
+    scale = Scale(found[0], high, log=True)
+    steps = [2.0**n for n in range(31) if found[0] <= 2**n <= high]
+    return Axis(scale, tuple((step, f"{step:,.0f}") for step in steps))
+
+
+def shares() -> Axis:
+    """Give the axis of a share, from nothing to all."""
+    return Axis(Scale(0.0, 1.0, log=False), tuple((n / 4, f"{25 * n} %") for n in range(5)))
+
+
+def lines(
+    rows: Sequence[Line],
+    x: Axis,
+    y: Axis,
+    *,
+    label: str,
+    levels: Sequence[Level] = (),
+    rings: Mapping[int, Point] | None = None,
+    front: Sequence[Point] = (),
+) -> Markup:
+    """Draw a line for each machine, each with its number and name at its right end.
+
+    The first few have colours and their ranges, the others are grey. `levels` go across, `rings`
+    mark a point of a line by its number, `front` is drawn broad behind all lines.
+    """
+
+    def place(point: Point) -> tuple[float, float]:
+        return x.scale.place(point.x), _down(y, point.y)
+
+    parts = _frame(x, y)
+    parts += [_level(level, y) for level in levels]
+    drawn = [_path("front", [place(point) for point in front])] if len(front) > 1 else []
+    for row in reversed(rows):
+        if tone(row):
+            drawn.append(_band(row, x, y))
+        drawn.append(_path(f"curve tone{tone(row)}", [place(point) for point in row.points]))
+    parts.append(
+        element(
+            "svg",
+            *drawn,
+            x=0,
+            y=_TOP,
+            width="100%",
+            height=_FIELD,
+            viewBox="0 0 1000 1000",
+            preserveAspectRatio="none",
+            class_="field",
+            aria_hidden="true",
         )
-    if row.expected is not None:
-        at = _percent(scale.place(row.expected))
-        parts.append(element("line", x1=at, x2=at, y1=middle - 9, y2=middle + 9, class_="expected"))
-    return _svg(_ROW_HEIGHT, parts)
+    )
+    ends = [max((place(point) for point in row.points), key=lambda at: at[0]) for row in rows]
+    heights = _apart([(across, _TOP + down * _FIELD) for across, down in ends])
+    for row, end, height in zip(rows, ends, heights, strict=True):
+        parts += [_dot(place(point), 2.5, f"dot tone{tone(row)}") for point in row.points]
+        parts += _end(row, end, height)
+    for row in rows:
+        ring = (rings or {}).get(row.number)
+        if ring is not None:
+            parts.append(_dot(place(ring), 6, "planned"))
+    return _svg(_TOP + _FIELD + _BOTTOM, parts, label=label, class_="plot")
 
 
-def _axis(scale: Scale, ticks: Sequence[float]) -> Markup:
+def tone(row: Line) -> int:
+    """Give the number of a machine's colour, the same in every plot; 0 is grey."""
+    return row.number if row.number <= _COLOURED else 0
+
+
+def _frame(x: Axis, y: Axis) -> list[Markup]:
     parts = []
-    for tick in ticks:
-        at = scale.place(tick)
-        anchor = "start" if 0 < at < 0.03 else "end" if at > 0.94 else "middle"
+    for value, text in y.marks:
+        height = round(_TOP + _down(y, value) * _FIELD, 1)
         parts += [
-            _grid(at, 5),
-            element(
-                "text",
-                text=f"{tick:,.10g}",
-                x=_percent(at),
-                y=_AXIS_HEIGHT - 5,
-                text_anchor=anchor,
-                class_="tick",
-            ),
+            element("line", x1="0", x2="100%", y1=height, y2=height, class_="grid"),
+            element("text", text=text, x=-7, y=height + 4, text_anchor="end", class_="tick"),
         ]
-    return _svg(_AXIS_HEIGHT, parts)
+    base = _TOP + _FIELD
+    parts.append(element("line", x1="0", x2="100%", y1=base, y2=base, class_="base"))
+    for value, text in x.marks:
+        at = _percent(x.scale.place(value))
+        parts += [
+            element("line", x1=at, x2=at, y1=base, y2=base + 4, class_="base"),
+            element("text", text=text, x=at, y=base + 17, text_anchor="middle", class_="tick"),
+        ]
+    return parts
+
+
+def _level(level: Level, y: Axis) -> Markup:
+    at = round(_TOP + _down(y, level.y) * _FIELD, 1)
+    return element(
+        "g",
+        element("line", x1="0", x2="100%", y1=at, y2=at, class_="level"),
+        element("text", text=level.label, x=6, y=at - 5, class_="mark halo"),
+    )
+
+
+def _band(row: Line, x: Axis, y: Axis) -> Markup:
+    """Draw the range of a line; nothing where it has none."""
+    known = [(p.x, p.low, p.high) for p in row.points if p.low is not None and p.high is not None]
+    if len(known) < 2:
+        return Markup()
+    upper = [(x.scale.place(at), _down(y, high)) for at, _, high in known]
+    lower = [(x.scale.place(at), _down(y, low)) for at, low, _ in reversed(known)]
+    return element("polygon", points=_points([*upper, *lower]), class_=f"band tone{tone(row)}")
+
+
+def _path(kind: str, places: Sequence[tuple[float, float]]) -> Markup:
+    return element("polyline", points=_points(places), vector_effect=_STEADY, class_=kind)
+
+
+def _points(places: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{1000 * across:.0f},{1000 * down:.0f}" for across, down in places)
+
+
+def _dot(place: tuple[float, float], radius: float, kind: str) -> Markup:
+    across, down = place
+    return element(
+        "circle", cx=_percent(across), cy=round(_TOP + down * _FIELD, 1), r=radius, class_=kind
+    )
+
+
+def _end(row: Line, end: tuple[float, float], height: float) -> list[Markup]:
+    """Write a line's number and name at its right end; a phone shows the number alone."""
+    short = row.name[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    name = row.name if len(row.name) <= _LONGEST else short
+    text = element(
+        "text",
+        element("tspan", text=str(row.number), class_="number"),
+        element("tspan", text=f" {name}", class_="name"),
+        x=_percent(end[0]),
+        y=round(height + 4, 1),
+        dx=9,
+        class_="mark halo",
+    )
+    return [_dot(end, 4, f"dot tone{tone(row)}"), text]
+
+
+def _apart(places: Sequence[tuple[float, float]]) -> list[float]:
+    """Move labels that would lie on each other up or down: (share of the width, y) to new y."""
+    order = sorted(range(len(places)), key=lambda n: places[n][1])
+    heights = [place[1] for place in places]
+    for _ in range(_SETTLING):
+        for first, second in pairwise(order):
+            lack = _LETTERING - (heights[second] - heights[first])
+            if lack > 0 and abs(places[first][0] - places[second][0]) < _NEAR:
+                heights[first] -= lack / 2
+                heights[second] += lack / 2
+    return heights
+
+
+def _down(y: Axis, value: float) -> float:
+    return 1 - y.scale.place(value)
 
 
 def capacity(points: Sequence[tuple[int, int]], context: int, requests: int) -> Markup:
@@ -224,17 +352,10 @@ def _short(tokens: int) -> str:
     return f"{tokens // 1024}K" if tokens < 1 << 20 else f"{tokens >> 20}M"
 
 
-def _grid(at: float, height: float) -> Markup:
-    place = _percent(at)
-    return element("line", x1=place, x2=place, y1=0, y2=height, class_="grid")
-
-
-def _svg(height: int, parts: Sequence[Markup], label: str | None = None) -> Markup:
-    """Wrap parts; without a label it is for the eye alone, its values stand beside it as text."""
-    named: dict[str, object] = (
-        {"role": "img", "aria_label": label} if label else {"aria_hidden": "true"}
+def _svg(height: int, parts: Sequence[Markup], *, label: str, class_: str | None = None) -> Markup:
+    return element(
+        "svg", *parts, width="100%", height=height, role="img", aria_label=label, class_=class_
     )
-    return element("svg", *parts, width="100%", height=height, **named)
 
 
 def _percent(share: float) -> str:

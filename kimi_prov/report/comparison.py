@@ -6,65 +6,106 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import human
 from kimi_prov.report.capacity import cache_tokens
-from kimi_prov.report.cost_text import cheaper_from, hourly, price
-from kimi_prov.report.findings import of_severity
-from kimi_prov.report.formats import UNKNOWN, clean, duration_range, money_range, span
+from kimi_prov.report.cost_text import cheaper_from, hourly, over_years, price
+from kimi_prov.report.findings import of_severity, warnings
+from kimi_prov.report.formats import (
+    UNKNOWN,
+    Cell,
+    cells,
+    clean,
+    duration_range,
+    money_range,
+    span,
+)
+from kimi_prov.report.ranking import PACE, each_of, waiting
 from kimi_prov.report.verdict import STATUS, engine, status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kimi_prov.report.check import Target
 
 
-SPEEDS = (
-    ("decode_tok_s", "Writing, one request", "tokens/s"),
-    ("aggregate_tok_s", "Writing, all requests together", "tokens/s"),
-    ("prefill_tok_s", "Reading the question", "tokens/s"),
-    ("load_s", "From start to first answer", "s"),
-)
+def table(targets: Sequence[Target]) -> list[tuple[str, list[Cell]]]:
+    """Set the targets side by side: a label, and a cell for each; the best of a row is marked."""
+    fits = [status(t) != "blocked" for t in targets]
 
+    def best(
+        label: str, texts: list[str], values: list[float | None], pick: Callable[..., float]
+    ) -> tuple[str, list[Cell]]:
+        mine = [value if fit else None for value, fit in zip(values, fits, strict=True)]
+        return label, cells([clean(text) for text in texts], mine, pick)
 
-def table(targets: Sequence[Target]) -> list[tuple[str, list[str]]]:
-    """Set the targets side by side: a label, and a cell for each target."""
-    rows: list[tuple[str, list[str]]] = [
-        ("Verdict", [STATUS[status(t)] for t in targets]),
-        ("Blockers", [str(len(of_severity(t, "blocker"))) for t in targets]),
-        ("Warnings", [str(len(of_severity(t, "warning"))) for t in targets]),
-        ("Processors", [processor(t) for t in targets]),
-        ("Memory", [human((t["facts"].get("memory") or {}).get("total_bytes")) for t in targets]),
-        ("GPUs", [gpus(t) for t in targets]),
-        ("Engine", [engine(t) for t in targets]),
-        (
+    def plain(label: str, texts: list[str]) -> tuple[str, list[Cell]]:
+        return label, cells([clean(text) for text in texts])
+
+    def speed(key: str, label: str) -> tuple[str, list[Cell]]:
+        found = [span(t["plan"]["throughput"][key]) for t in targets]
+        texts, values = [str(row) for row in found], [row.expected for row in found]
+        if key == "decode_tok_s":
+            texts = [text + waiting(t) for text, t in zip(texts, targets, strict=True)]
+            values = [
+                None if waiting(t) else value for value, t in zip(values, targets, strict=True)
+            ]
+        return best(label, texts, values, max)
+
+    def time(key: str, label: str) -> tuple[str, list[Cell]]:
+        found = [span(t["plan"]["throughput"].get(key) or {}) for t in targets]
+        texts = [duration_range(row) for row in found]
+        return best(label, texts, [row.expected for row in found], min)
+
+    many = each_of(targets)
+    costs = [t["cost"] for t in targets]
+    each = [span(cost["usd_per_million_output_tokens"]) for cost in costs]
+    hours: list[float | None] = [cost["usd_per_hour"] for cost in costs]
+    totals: list[float | None] = [cost["years"]["usd"] for cost in costs]
+    caches: list[float | None] = [cache_tokens(t) for t in targets]
+    return [
+        plain("Verdict", [STATUS[status(t)] for t in targets]),
+        plain("Pace", [PACE[t["pace"]] for t in targets]),
+        plain("Blockers", [str(len(of_severity(t, "blocker"))) for t in targets]),
+        plain("Warnings", [str(len(warnings(t))) for t in targets]),
+        plain("Processors", [processor(t) for t in targets]),
+        plain(
+            "Memory", [human((t["facts"].get("memory") or {}).get("total_bytes")) for t in targets]
+        ),
+        plain("GPUs", [gpus(t) for t in targets]),
+        plain("Engine", [engine(t) for t in targets]),
+        plain(
             "Model, format",
             [
                 f"{t['plan']['model']['name']}, {t['plan']['model']['weights_format']}"
                 for t in targets
             ],
         ),
-        ("Context, tokens", [f"{t['plan']['model']['context']:,}" for t in targets]),
-        ("Cache, tokens", [f"{cache_tokens(t):,}" for t in targets]),
-        ("Requests at once", [f"{t['plan']['throughput']['concurrency']:,}" for t in targets]),
-    ]
-    for key, label, unit in SPEEDS[:3]:
-        cells = [str(span(t["plan"]["throughput"][key])) for t in targets]
-        rows.append((f"{label}, {unit}", cells))
-    loads = [span(t["plan"]["throughput"]["load_s"]) for t in targets]
-    rows += [
-        (SPEEDS[3][1], [duration_range(found) for found in loads]),
-        ("Host memory needed", [_ram(t) for t in targets]),
-        ("RAM disk", [_ram_disk(t) for t in targets]),
-        ("Disk needed", [human(t["plan"]["disk"]["required_bytes"]) for t in targets]),
-        ("Power", [_power(t) for t in targets]),
-        ("Price", [price(t) for t in targets]),
-        ("Cost of an hour", [hourly(t) for t in targets]),
-        (
-            "Cost of a million output tokens",
-            [money_range(span(t["cost"]["usd_per_million_output_tokens"])) for t in targets],
+        plain("Context, tokens", [f"{t['plan']['model']['context']:,}" for t in targets]),
+        best("Cache, tokens", [f"{cache_tokens(t):,}" for t in targets], caches, max),
+        plain(
+            "Requests at once, planned (N)",
+            [f"{t['plan']['throughput']['concurrency']:,}" for t in targets],
         ),
-        ("Cheaper than the API", [cheaper_from(t) for t in targets]),
+        speed("single_tok_s", "Decode, one request alone, tokens/s"),
+        speed("decode_tok_s", f"Decode, each of {many} at once, tokens/s"),
+        speed("aggregate_tok_s", f"Decode, all {many} together, tokens/s"),
+        speed("prefill_tok_s", "Prefill, tokens/s"),
+        time("single_ttft_s", "Time to first token, alone"),
+        time("ttft_s", f"Time to first token, with {many} at once"),
+        time("load_s", "From start to first answer"),
+        plain("Host memory needed", [_ram(t) for t in targets]),
+        plain("RAM disk", [_ram_disk(t) for t in targets]),
+        plain("Disk needed", [human(t["plan"]["disk"]["required_bytes"]) for t in targets]),
+        best("Power", [_power(t) for t in targets], [cost["power_kw"] for cost in costs], min),
+        plain("Price", [price(t) for t in targets]),
+        best("Cost of an hour", [hourly(t) for t in targets], hours, min),
+        best("Cost over the years", [over_years(t) for t in targets], totals, min),
+        best(
+            "Cost of a million output tokens",
+            [money_range(found) for found in each],
+            [found.expected for found in each],
+            min,
+        ),
+        plain("Cheaper than the API", [cheaper_from(t) for t in targets]),
     ]
-    return [(label, [clean(cell) for cell in cells]) for label, cells in rows]
 
 
 def processor(target: Target) -> str:

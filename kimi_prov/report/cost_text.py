@@ -13,6 +13,7 @@ from kimi_prov.report.formats import (
     sentence,
     share,
     span,
+    years,
 )
 from kimi_prov.report.verdict import running
 
@@ -37,6 +38,46 @@ def price(target: Target) -> str:
     if quoted.get("hourly_usd") is not None:
         return f"{money(quoted['hourly_usd'])} an hour"
     return UNKNOWN
+
+
+def over_years(target: Target) -> str:
+    """Give the cost over the years that it is reckoned for."""
+    found = target["cost"]["years"]
+    return UNKNOWN if found["usd"] is None else f"{money(found['usd'])} in {years(found['years'])}"
+
+
+def usage(targets: Sequence[Target]) -> str:
+    """Name the use that costs are for, where all have the same."""
+    found = {target["cost"]["utilisation"] for target in targets}
+    return f"{share(found.pop())} use" if len(found) == 1 else "the stated use of each"
+
+
+def assumed(targets: Sequence[Target]) -> str:
+    """Say in a sentence what most of the figures rest on."""
+    costs = [target["cost"] for target in targets]
+
+    def common(texts: set[str]) -> list[str]:
+        return sorted(texts) if len(texts) == 1 else []
+
+    parts = [
+        "speeds are estimates, not measurements",
+        *common({f"the machine works {share(row['utilisation'])} of all hours" for row in costs}),
+        *common(
+            {
+                f"{row['input_tokens_per_output_token']:g} input tokens come with each output token"
+                for row in costs
+            }
+        ),
+        *common({f"money is counted over {years(row['years']['years'])}" for row in costs}),
+        *common(
+            {
+                f"power costs ${row['power_price_usd_per_kwh']:g} a kWh"
+                for row in costs
+                if row["power_price_usd_per_kwh"] is not None
+            }
+        ),
+    ]
+    return clean(f"{', '.join(parts)}.".capitalize())
 
 
 def money_sentences(target: Target) -> list[str]:
@@ -86,27 +127,31 @@ def _load(target: Target) -> str:
 
 
 def money_short(target: Target) -> str:
-    """Say the same for the verdict: the cost beside the API's price, and which is less."""
+    """Say it in one sentence: the cost beside the API's price, and at what load which is less."""
     found = target["cost"]
     each = found["usd_per_million_output_tokens"]["expected"]
     if each is None or not found["break_even"]:
         return money_sentences(target)[0]
     row = found["break_even"][0]
-    use = share(found["utilisation"])
-    best, many = row["at_best"], target["plan"]["throughput"]["concurrency"]
-    if row["utilisation"]:
-        loses = f"self-hosting loses below {share(row['utilisation'])} use"
-    elif best["utilisation"]:
-        loses = (
-            f"self-hosting loses with {requests(many)} at any use, and with "
-            f"{best['concurrency']} below {share(best['utilisation'])}"
-        )
-    else:
-        loses = f"self-hosting loses at any use, {at_each(found['concurrency_computed'])}"
+    many = target["plan"]["throughput"]["concurrency"]
     return (
-        f"A million output tokens cost {money(each)} at {use} use, by the API of {row['api']} "
-        f"{money(row['api_usd_per_million_output_tokens'])}: {loses}."
+        f"With {requests(many)} a million output tokens cost {money(each)} at "
+        f"{share(found['utilisation'])} use, by the API of {clean(row['api'])} "
+        f"{money(row['api_usd_per_million_output_tokens'])}: {_outcome(row, target)}."
     )
+
+
+def _outcome(row: Mapping[str, Any], target: Target) -> str:
+    """Say from which load on self-hosting is cheaper, never without a load."""
+    best = row["at_best"]
+    if row["utilisation"]:
+        return f"with so many self-hosting loses below {share(row['utilisation'])} use"
+    if best["utilisation"]:
+        return (
+            f"with so many self-hosting loses at any use, with {best['concurrency']} at once it "
+            f"wins from {_from(best)}"
+        )
+    return f"self-hosting loses at any use, {at_each(target['cost']['concurrency_computed'])}"
 
 
 def cheaper_from(target: Target) -> str:

@@ -17,6 +17,31 @@ def of_severity(target: Target, *severities: str) -> list[Mapping[str, Any]]:
     return [row for row in target["findings"] if row["severity"] in severities]
 
 
+def on_paper(target: Target) -> bool:
+    """Whether the machine is only described: nothing can be settled on it yet."""
+    return (target["facts"].get("origin") or {}).get("kind") in ("spec", "recording")
+
+
+def warnings(target: Target) -> list[Mapping[str, Any]]:
+    """Give the warnings that weigh: on paper those that concern the purchase."""
+    found = of_severity(target, "warning")
+    return [row for row in found if not (on_paper(target) and _deployment(row))]
+
+
+def to_settle(targets: Iterable[Target]) -> list[tuple[list[str], Mapping[str, Any]]]:
+    """Give each warning of deployment once, with the machines on paper that it is for."""
+    held: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
+    for target in filter(on_paper, targets):
+        for row in filter(_deployment, of_severity(target, "warning")):
+            names, _ = held.setdefault(clean(row["title"]), ([], row))
+            names.append(clean(target["name"]))
+    return list(held.values())
+
+
+def _deployment(row: Mapping[str, Any]) -> bool:
+    return row.get("concerns") == "deployment"
+
+
 def blockers(targets: Iterable[Target]) -> list[tuple[str, Mapping[str, Any]]]:
     """Give every blocker once, with the names of the targets that it blocks."""
     held: dict[tuple[str, ...], tuple[list[str], Mapping[str, Any]]] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.contract import clean_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 UNKNOWN = "unknown"
@@ -28,6 +28,30 @@ class Span:
         if self.low is None or self.high is None or self.low == self.high:
             return figure(self.expected)
         return f"{figure(self.expected)} ({figure(self.low)} to {figure(self.high)})"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell of a table says, and whether it is the best among its like."""
+
+    text: str
+    best: bool = False
+
+
+def cells(
+    texts: Sequence[str],
+    values: Sequence[float | None] = (),
+    pick: Callable[[Iterable[float]], float] | None = None,
+) -> list[Cell]:
+    """Give cells, the best one marked by `pick` (min or max) where values differ.
+
+    A value of None takes no part.
+    """
+    known = [value for value in values if value is not None]
+    if pick is None or len(set(known)) < 2:
+        return [Cell(text) for text in texts]
+    best = pick(known)
+    return [Cell(text, value == best) for text, value in zip(texts, values, strict=True)]
 
 
 def clean(value: object) -> str:
@@ -62,11 +86,28 @@ def money(value: float | None) -> str:
     return f"${value:,.0f}" if abs(value) >= 100 else f"${value:,.2f}"
 
 
+def short_money(value: float | None) -> str:
+    """Give dollars in at most six characters or so: thousands and millions by their letter."""
+    if value is None:
+        return UNKNOWN
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"${figure(value / (size if letter != 'k' else 1e3))}{letter}"
+    return money(value)
+
+
 def rounded_duration(seconds: float | None) -> str:
-    """Give an estimated time: whole seconds below two minutes, whole minutes above."""
+    """Give an estimated time: tenths below ten seconds, whole minutes above two minutes."""
     if seconds is None:
         return UNKNOWN
+    if seconds < 10:
+        return f"{seconds:.1f} s"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def years(value: float) -> str:
+    """Give a number of years."""
+    return f"{value:g} year{'s' * (value != 1)}"
 
 
 def share(value: float) -> str:

@@ -21,17 +21,18 @@ from kimi_prov.report import (
     findings,
     formats,
     memory_bars,
+    ranking,
     verdict,
 )
-from kimi_prov.report.comparison import SPEEDS
-from kimi_prov.report.formats import Span, clean, duration_range, money, money_range, span
+from kimi_prov.report import plots as lines
+from kimi_prov.report.formats import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.report.plots import Line
+
 _HERE = Path(__file__).resolve().parent
-# Columns that fit beside each other on a sheet of paper.
-_ABREAST = 4
 # What the template calls, by its module's name.
 _MODULES = {
     "assumptions": assumptions,
@@ -41,7 +42,9 @@ _MODULES = {
     "cost_text": cost_text,
     "findings": findings,
     "formats": formats,
+    "lines": lines,
     "memory_bars": memory_bars,
+    "ranking": ranking,
     "verdict": verdict,
 }
 
@@ -56,7 +59,7 @@ def check(document: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"clean": clean, "bytes": human, "money": money}
+    environment.filters |= {"clean": clean, "bytes": human}
     # Our own file, no user's text in it.
     style = Markup((_HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704
     today = datetime.now(UTC).date()
@@ -66,57 +69,117 @@ def check(document: Mapping[str, Any]) -> str:
         version=__version__,
         date=f"{today.day} {today:%B %Y}",
         title=verdict.title(targets),
+        document=document,
         targets=targets,
-        chunks=[targets[at : at + _ABREAST] for at in range(0, len(targets), _ABREAST)],
-        plots=[*_speeds(targets), *_costs(targets)],
+        ordered=ranking.ranked(document),
+        index={target["name"]: number for number, target in enumerate(targets, 1)},
+        settle=findings.to_settle(targets),
+        plots=_plots(document),
         command=_command,
     )
 
 
-def _speeds(targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Draw each speed over one scale for all targets that have one."""
-    found = []
-    for key, label, unit in SPEEDS:
-        rows = [(t["name"], span(t["plan"]["throughput"][key])) for t in targets]
-        texts = [_text(key, row) for _, row in rows]
-        found.append(_plot("speed", f"{label}, {unit}", rows, texts))
-    return [plot for plot in found if plot["known"]]
+def _plots(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Draw what there are figures for."""
+    drawn = (_decode(document), _both_speeds(document), _cost(document))
+    return [plot for plot in drawn if plot is not None]
 
 
-def _costs(targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Draw what a million output tokens cost on each target, and what the APIs ask."""
-    rows = [(t["name"], span(t["cost"]["usd_per_million_output_tokens"])) for t in targets]
-    if not any(row.expected for _, row in rows):
-        return []
-    for target in targets:
-        for api in target["cost"]["break_even"]:
-            price = api["api_usd_per_million_output_tokens"]
-            row = (f"API of {api['api']}", Span(None, price, None))
-            if row not in rows:
-                rows.append(row)
-    texts = [money_range(row) for _, row in rows]
-    return [_plot("cost", "Dollars for a million output tokens and their input", rows, texts)]
-
-
-def _plot(
-    kind: str, title: str, rows: Sequence[tuple[str, Span]], texts: Sequence[str]
-) -> dict[str, Any]:
-    pictures, axis, log = charts.spans([row for _, row in rows])
+def _decode(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    rows = lines.decode(document)
+    if not rows:
+        return None
+    points = [point for row in rows for point in row.points]
+    y = charts.axis(
+        value for point in points for value in (point.low, point.y, point.high) if value
+    )
     return {
-        "kind": kind,
-        "title": title,
-        "axis": axis,
-        "log": log,
-        "known": any(row.expected is not None for _, row in rows),
-        "rows": [
-            {"name": name, "picture": picture, "text": text}
-            for (name, _), picture, text in zip(rows, pictures, texts, strict=True)
-        ],
+        "kind": "speed",
+        "title": "Decode against requests at once",
+        "note": "What each of so many requests gets; the bands are where a measurement is "
+        "expected to lie.",
+        "x": "Requests at once",
+        "y": "Decode of each request, tokens/s",
+        "picture": charts.lines(
+            rows,
+            charts.doublings(point.x for point in points),
+            y,
+            label=_said("Decode of each request in tokens/s, by requests at once", rows),
+            # On a linear scale both paces lie on the ground.
+            levels=[
+                level
+                for level in lines.PACES
+                if y.scale.log and y.scale.low <= level.y <= y.scale.high
+            ],
+        ),
+        "key": rows,
+        "said": [],
+        "table": lines.decode_table(document),
     }
 
 
-def _text(key: str, row: Span) -> str:
-    return duration_range(row) if key == "load_s" else str(row)
+def _both_speeds(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    rows = lines.both_speeds(document)
+    if not rows:
+        return None
+    points = [point for row in rows for point in row.points]
+    best = lines.front(rows)
+    names = ", ".join(dict.fromkeys(line.name for line, _ in best))
+    return {
+        "kind": "speed",
+        "title": "Speed for one against speed for all",
+        "note": "Each dot is a number of requests at once, one alone at the right. The broad line "
+        "is the Pareto front: nothing is better in both.",
+        "x": "Decode of each request, tokens/s",
+        "y": "Decode of all together, tokens/s",
+        "picture": charts.lines(
+            rows,
+            charts.axis(point.x for point in points),
+            charts.axis(point.y for point in points),
+            label=_said("Decode of all together against that of each, in tokens/s", rows),
+            front=[point for _, point in best],
+        ),
+        "key": rows,
+        "said": [f"On the front: {names}."],
+        "table": lines.front_table(document),
+    }
+
+
+def _cost(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    rows = lines.costs(document)
+    if not rows:
+        return None
+    api = lines.api(document)
+    prices = [point.y for row in rows for point in row.points]
+    return {
+        "kind": "cost",
+        "title": "Cost of a million output tokens against use",
+        "note": "With the planned requests at once and the input that comes with the tokens. "
+        "Rings: where a machine breaks even with the API.",
+        "x": "Share of all hours in use",
+        "y": "Dollars for a million output tokens",
+        "picture": charts.lines(
+            rows,
+            charts.shares(),
+            charts.axis([*prices, *([api.y] if api else [])], "$"),
+            label=_said("Dollars for a million output tokens, by share of hours in use", rows),
+            levels=[api] if api else [],
+            rings=lines.break_evens(document),
+        ),
+        "key": rows,
+        "said": lines.break_even_sentences(document),
+        "table": lines.cost_table(document),
+    }
+
+
+def _said(title: str, rows: Sequence[Line]) -> str:
+    """Name a plot for who does not see it: each line's ends."""
+    ends = [
+        f"{row.name} from {formats.figure(row.points[0].y)} at {row.points[0].x:.4g} "
+        f"to {formats.figure(row.points[-1].y)} at {row.points[-1].x:.4g}"
+        for row in rows
+    ]
+    return f"{title}: {'; '.join(ends)}"
 
 
 def _command(instance: Mapping[str, Any]) -> str:

@@ -6,45 +6,61 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
+from kimi_prov.report import plots
 from kimi_prov.report.assumptions import assumptions
 from kimi_prov.report.capacity import capacity
 from kimi_prov.report.comparison import table
-from kimi_prov.report.cost_text import money_sentences
-from kimi_prov.report.findings import blockers, of_severity, remediation_cost
+from kimi_prov.report.cost_text import assumed, money_sentences, usage
+from kimi_prov.report.findings import blockers, of_severity, remediation_cost, to_settle
 from kimi_prov.report.formats import UNKNOWN, clean
 from kimi_prov.report.memory_bars import memory
+from kimi_prov.report.ranking import (
+    PACE,
+    RENTED,
+    WORDS,
+    answer_sentence,
+    load_text,
+    ranked,
+    ranking,
+)
 from kimi_prov.report.verdict import STATUS, status, title, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from kimi_prov.report.check import Target
+    from kimi_prov.report.formats import Cell
     from kimi_prov.report.memory_bars import Bar
+    from kimi_prov.report.plots import Table
 
 _MARKS = re.compile(r"([\\`*_{}\[\]<>|#~$])")
-# Columns that a page of a wiki still shows beside each other.
-_ABREAST = 4
 
 
 def check(document: Mapping[str, Any]) -> str:
-    """Verdicts, side by side, blockers, each target, assumptions and sources."""
+    """Give the answer, blockers, speed, cost, side by side, each target, assumptions."""
     targets = document["targets"]
-    lines = [f"# {_safe(title(targets))}", "", "## Verdict", ""]
-    lines += [
-        f"- **{_safe(t['name'])}: {STATUS[status(t)].lower()}.** {_safe(verdict(t))}"
-        for t in targets
-    ]
-    lines += ["", "## Side by side"]
-    for start in range(0, len(targets), _ABREAST):
-        lines += ["", *_side_by_side(targets[start : start + _ABREAST])]
+    ordered = ranked(document)
+    lines = [f"# {_safe(title(targets))}", "", *_answer(document)]
     blocked = blockers(targets)
     if blocked:
-        lines += ["", "## What blocks, and how to fix it"]
+        lines += ["", "## What is in the way"]
         for names, row in blocked:
             lines += ["", *_finding(row, f"{_safe(names)}: ")]
             lines.append(f"- Costs: {_safe(remediation_cost(row))}")
-    for target in targets:
-        lines += ["", f"## {_safe(target['name'])}", "", *_target(target)]
-    lines += ["", "## Assumptions and sources", ""]
+    settle = to_settle(targets)
+    if settle:
+        lines += ["", "## To settle before apply", ""]
+    for whom, row in settle:
+        whose = "all machines" if len(whom) == len(targets) else ", ".join(whom)
+        lines.append(f"- {_safe(row['title'])}: {_safe(row['fix'])} ({_safe(whose)})")
+    lines += _plots("Speed", [plots.decode_table(document), plots.front_table(document)])
+    lines += _plots("Cost", [plots.cost_table(document), plots.load_table(document)])
+    lines += ["", *(_safe(text) for text in plots.break_even_sentences(document))]
+    heading = "Side by side" if len(targets) > 1 else "Figures"
+    lines += ["", f"## {heading}", "", *_side_by_side(ordered)]
+    for number, target in enumerate(ordered, 1):
+        lines += ["", f"## {number}. {_safe(target['name'])}", "", *_target(target)]
+    lines += ["", "## Assumptions and sources", "", _safe(assumed(targets)), ""]
     rows = [
         (row["what"], row["value"], names, row["source"] or UNKNOWN)
         for names, row in assumptions(targets)
@@ -53,13 +69,50 @@ def check(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _side_by_side(targets: Sequence[Mapping[str, Any]]) -> list[str]:
-    rows = [(label, *cells) for label, cells in table(targets)]
-    return _table(("", *(t["name"] for t in targets)), rows)
+def _answer(document: Mapping[str, Any]) -> list[str]:
+    found = ranking(document)
+    lines = [f"**{_safe(answer_sentence(document))}**", ""]
+    if document["load"]:
+        lines += [f"Asked for: {_safe(load_text(document['load']))}.", ""]
+    speeds = [f"Decode, {head}, tokens/s" for head in found.speed_heads]
+    plain = [head for head, _ in found.plain_heads]
+    head = ("", "Machine", "Serves", "Pace", *plain, *speeds, "Lacks")
+    lines += [_line(head), "|" + " --- |" * len(head)]
+    for row in found.rows:
+        name = _safe(row.name) + (" (recommended)" if row.recommended else "")
+        cells = [str(row.number), f"**{name}**" if row.recommended else name]
+        cells += ["yes" if row.serves else "no", PACE[row.pace]]
+        cells += [_marked(cell) for cell in row.cells]
+        lines.append(_row([*cells, _safe(row.lacks)]))
+    notes = "Bold: best of its column among those that serve. " * (len(found.rows) > 1)
+    notes += f"A million tokens: at {usage(document['targets'])}."
+    notes += f" \\{RENTED}: at the usual rent of such GPUs." * found.rented
+    return [*lines, "", notes, "", *(f"- {word}: {plain}." for word, plain in WORDS)]
 
 
-def _target(target: Mapping[str, Any]) -> list[str]:
-    lines = [_safe(verdict(target)), "", "### Memory", ""]
+def _plots(heading: str, tables: Sequence[Table]) -> list[str]:
+    """Set what the pictures of the page show in tables."""
+    shown = [found for found in tables if found.rows]
+    lines = ["", f"## {heading}"] if shown else []
+    for found in shown:
+        lines += ["", f"{_safe(found.caption)}:", "", *_table(found.head, found.rows)]
+    return lines
+
+
+def _side_by_side(targets: Sequence[Target]) -> list[str]:
+    lines = _table(("", *(t["name"] for t in targets)), [])
+    for label, cells in table(targets):
+        lines.append(_row([_safe(label), *map(_marked, cells)]))
+    return lines
+
+
+def _target(target: Target) -> list[str]:
+    lines = [
+        f"**{STATUS[status(target)]}. {PACE[target['pace']]}.** {_safe(verdict(target))}",
+        "",
+        "### Memory",
+        "",
+    ]
     rows = [
         (bar.label if first else "", part.label, human(part.size), _of(part.size, bar))
         for bar in memory(target)
@@ -76,7 +129,7 @@ def _target(target: Mapping[str, Any]) -> list[str]:
         lines += _table(
             ("Tokens of context", "Requests at once"), [(f"{c:,}", f"{n:,}") for c, n in points]
         )
-    lines += ["", "### Cost", "", _safe(" ".join(money_sentences(target)))]
+    lines += ["", "### Sums", "", _safe(" ".join(money_sentences(target)))]
     shown = of_severity(target, "warning", "info")
     if shown:
         lines += ["", "### Warnings and remarks"]
@@ -101,7 +154,16 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_safe(cell) for cell in cells) + " |"
+    return _row([_safe(cell) for cell in cells])
+
+
+def _row(cells: Sequence[str]) -> str:
+    """Give a line of a table; its cells are safe already."""
+    return "| " + " | ".join(cells) + " |"
+
+
+def _marked(cell: Cell) -> str:
+    return f"**{_safe(cell.text)}**" if cell.best else _safe(cell.text)
 
 
 def _of(size: int, bar: Bar) -> str:

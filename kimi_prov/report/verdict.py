@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.report.findings import of_severity
+from kimi_prov.report.findings import of_severity, warnings
 from kimi_prov.report.formats import Span, clean, figure, sentence, span
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def status(target: Target) -> str:
     """Tell "blocked", "warnings" or "fits"."""
     if of_severity(target, "blocker"):
         return "blocked"
-    return "warnings" if of_severity(target, "warning") else "fits"
+    return "warnings" if warnings(target) else "fits"
 
 
 def verdict(target: Target) -> str:

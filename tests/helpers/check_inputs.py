@@ -94,6 +94,7 @@ def speeds(decode: float | None, many: int, prefill: float | None, load: float) 
         "concurrency": many,
         "decode_tok_s": spread(decode),
         "aggregate_tok_s": spread(decode and decode * many),
+        "single_tok_s": spread(decode and 2 * decode),
         "prefill_tok_s": spread(prefill),
         "ttft_s": spread(prefill and 8192 / prefill),
         "load_s": spread(load),

@@ -25,6 +25,8 @@ Remedy = Literal[
     "hardware",
     "depends",
 ]
+# Whom a finding concerns: who chooses a machine, or who sets up one that is there.
+Concern = Literal["purchase", "deployment"]
 # When `apply` fixes what a finding says: at every run, or where the plan's driver has an action.
 FixedBy = Literal["always", "driver"]
 
@@ -51,6 +53,11 @@ REMEDIES: Mapping[Remedy, str] = {
     "hardware": "other hardware, which nobody prices here",
     "depends": "depends on what was observed: the finding's own fix says it",
 }
+CONCERNS: Mapping[Concern, str] = {
+    "purchase": "who chooses the machine has to weigh it",
+    "deployment": "it can be settled on any machine before `apply`; a warning of this kind takes "
+    "nothing from the verdict on a spec sheet or a recording",
+}
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class Definition:
 
     `title` and `titles` may have {names}, which the maker fills in. `titles` holds other wordings:
     those under the name of a severity go with it, the others are named.
+    `concerns`: the purchase of a machine, or only its deployment.
     `own_title`, `own_source`: the maker may name them, from a row of the catalogue.
     `blocks_apply`: `apply` refuses the host whatever the severity; the plan alone is a true answer.
     `fixed_by_apply`: when `apply` fixes it itself, and so does not refuse the host for it.
@@ -69,6 +77,7 @@ class Definition:
     severities: tuple[Severity, ...]
     source: str
     remedy: Remedy
+    concerns: Concern = "purchase"
     titles: Mapping[str, str] = field(default_factory=dict)
     own_title: bool = False
     own_source: bool = False

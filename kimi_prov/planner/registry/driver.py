@@ -13,6 +13,7 @@ DEFINITIONS = (
         severities=("blocker", "info", "pass"),
         source=_DRIVER_ROWS,
         remedy="software",
+        concerns="deployment",
         titles={
             "info": "Which NVIDIA driver is installed is not known",
             "pass": "The NVIDIA driver is new enough",
@@ -28,6 +29,7 @@ DEFINITIONS = (
         severities=("blocker", "pass"),
         source="NVIDIA's packaging: fabric manager and driver have to be of exactly one version",
         remedy="software",
+        concerns="deployment",
         titles={"pass": "The NVSwitch fabric is ready"},
         fixed_by_apply="driver",
     ),
@@ -37,6 +39,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="the machine went back by itself",
         remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "driver.foreign",
@@ -44,6 +47,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="two installations of one driver overwrite each other's libraries",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "driver.held",
@@ -51,6 +55,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="a hold is a person's decision",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "driver.hold",
@@ -59,6 +64,7 @@ DEFINITIONS = (
         source="an upgrade changes libraries under a running module: `Driver/library version "
         "mismatch`",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "driver.imex",
@@ -66,6 +72,7 @@ DEFINITIONS = (
         severities=("warning",),
         source="NVIDIA's packaging: nvidia-imex and driver have to be of exactly one version",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "driver.missing",
@@ -73,6 +80,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="stock Debian 12 and 13 ship drivers that are too old for Kimi's INT4",
         remedy="software",
+        concerns="deployment",
         fixed_by_apply="driver",
     ),
     Definition(
@@ -81,6 +89,7 @@ DEFINITIONS = (
         severities=("warning",),
         source="nvidia-smi and vLLM need the kernel module",
         remedy="reboot",
+        concerns="deployment",
         fixed_by_apply="driver",
     ),
     Definition(
@@ -89,6 +98,7 @@ DEFINITIONS = (
         severities=("warning",),
         source="NVIDIA's packaging of libnvidia-nscq",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "driver.open_module",
@@ -96,6 +106,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="NVIDIA's driver README: the closed modules do not know GPUs after Hopper",
         remedy="reboot",
+        concerns="deployment",
         fixed_by_apply="driver",
     ),
     Definition(
@@ -104,6 +115,7 @@ DEFINITIONS = (
         severities=("info",),
         source="NVIDIA driver persistence documentation",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "driver.reboot",
@@ -118,6 +130,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="reference 004, trouble 4",
         remedy="reboot",
+        concerns="deployment",
         fixed_by_apply="driver",
     ),
     Definition(
@@ -126,6 +139,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="the kernel refuses modules that nobody signed",
         remedy="firmware",
+        concerns="deployment",
     ),
     Definition(
         "driver.stock",

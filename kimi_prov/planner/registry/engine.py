@@ -44,6 +44,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="the engine's own argument parser",
         remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "engine.draft",
@@ -76,6 +77,7 @@ DEFINITIONS = (
         severities=("blocker", "warning"),
         source="kimi_prov/catalog/flags.yaml: the parsers of the wheels",
         remedy="setting",
+        concerns="deployment",
         titles={
             "warning": "--{flag} goes away with a later {engine}",
             "foreign": "--{flag} is a flag of another engine",
@@ -88,6 +90,7 @@ DEFINITIONS = (
         severities=("warning",),
         source=_BROKEN,
         remedy="setting",
+        concerns="deployment",
         own_source=True,
     ),
     Definition(
@@ -96,6 +99,7 @@ DEFINITIONS = (
         severities=("warning",),
         source="kimi_prov/catalog/flags.yaml, or the engine's row in engines.yaml",
         remedy="setting",
+        concerns="deployment",
         own_source=True,
     ),
     Definition(
@@ -152,6 +156,7 @@ DEFINITIONS = (
         severities=("info",),
         source=_ENGINES,
         remedy="catalogue",
+        concerns="deployment",
         blocks_apply=True,
     ),
     Definition(
@@ -190,6 +195,7 @@ DEFINITIONS = (
         severities=("warning",),
         source="the inventory",
         remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "engine.tight",
@@ -221,6 +227,7 @@ DEFINITIONS = (
         severities=("warning", "info"),
         source="kimi_engine_args wins over the planner",
         remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "engine_args.reserved",
@@ -228,6 +235,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="the proxy in front holds TLS and keys; engines listen on loopback",
         remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "python.engine",
@@ -235,6 +243,7 @@ DEFINITIONS = (
         severities=("warning",),
         source=_ENGINE_ROW,
         remedy="software",
+        concerns="deployment",
         own_source=True,
     ),
     Definition(
@@ -243,6 +252,7 @@ DEFINITIONS = (
         severities=("blocker", "warning", "pass"),
         source="kimi_prov/catalog/locks, and the engine's row in engines.yaml",
         remedy="software",
+        concerns="deployment",
         titles={"pass": "The engine's packages are pinned for this machine's Python"},
         own_source=True,
     ),

@@ -18,6 +18,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="nvidia-smi -q: Fabric State; on virtual machines the host owns the fabric manager",
         remedy="software",
+        concerns="deployment",
         fixed_by_apply="driver",
     ),
     Definition(
@@ -27,6 +28,7 @@ DEFINITIONS = (
         source="vLLM may leave memory held after a crash; what it asks for has to be free when "
         "it starts",
         remedy="process",
+        concerns="deployment",
     ),
     Definition(
         "gpu.idle",
@@ -49,6 +51,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="NVIDIA MIG user guide: instances have no peer-to-peer",
         remedy="reboot",
+        concerns="deployment",
     ),
     Definition(
         "gpu.mixed",

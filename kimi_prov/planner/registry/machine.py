@@ -23,6 +23,7 @@ DEFINITIONS = (
         severities=("warning",),
         source="arch_prctl(ARCH_REQ_XCOMP_PERM): Linux 5.16 and later grant AMX state on request",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "cpu.cores_left",
@@ -69,6 +70,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="reference 004, trouble 5: NCCL fails or hangs at the start",
         remedy="software",
+        concerns="deployment",
         fixed_by_apply="always",
     ),
     Definition(
@@ -109,6 +111,7 @@ DEFINITIONS = (
         severities=("warning",),
         source="vm.nr_hugepages takes memory away from everything else",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "memory.shm",
@@ -116,6 +119,7 @@ DEFINITIONS = (
         severities=("warning",),
         source="NCCL and vLLM's workers share memory there; reference 000 gave it 128 GiB",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "memory.speed",
@@ -130,6 +134,7 @@ DEFINITIONS = (
         severities=("info",),
         source="vm.swappiness only makes it rarer",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "numa.binding",
@@ -138,6 +143,7 @@ DEFINITIONS = (
         source="sglang-kt: --kt-numa-nodes is as long as --kt-threadpool-count; moe-tp.hpp: "
         "the count divides the expert's width",
         remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "numa.instances",
@@ -162,6 +168,7 @@ DEFINITIONS = (
         source="--membind and kt-kernel's pools bind strictly: what the node does not hold is "
         "killed",
         remedy="process",
+        concerns="deployment",
     ),
     Definition(
         "numa.node_size",
@@ -172,11 +179,12 @@ DEFINITIONS = (
     ),
     Definition(
         "numa.pools",
-        title="The thread pools cannot use every NUMA node: their cores and channels lie idle",
+        title="Part of the cores and memory lies idle: no thread pool can use these NUMA nodes",
         severities=("warning",),
         source="kt-kernel: moe-tp.hpp wants the expert's width divisible by the pools; "
         "worker_pool.h binds each pool's memory strictly to its node",
         remedy="firmware",
+        concerns="deployment",
     ),
     Definition(
         "numa.sub_nodes",
@@ -192,6 +200,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source=_ENGINE_ROW,
         remedy="software",
+        concerns="deployment",
         own_source=True,
     ),
     Definition(
@@ -200,6 +209,7 @@ DEFINITIONS = (
         severities=("blocker", "warning", "info", "pass"),
         source="kimi_prov/catalog/systems.yaml",
         remedy="software",
+        concerns="deployment",
         titles={
             "info": "The operating system is not known",
             "warning": "The operating system should work, and was not proven",
@@ -212,6 +222,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="every long task and service is a systemd unit",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "tuning.governor",
@@ -219,6 +230,7 @@ DEFINITIONS = (
         severities=("warning", "info"),
         source="a governor that ramps up adds latency to every token",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "tuning.numa_balancing",
@@ -226,6 +238,7 @@ DEFINITIONS = (
         severities=("warning", "info"),
         source="ubergarm in ktransformers issue 806; kernel sysctl documentation",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "tuning.thp",
@@ -233,5 +246,6 @@ DEFINITIONS = (
         severities=("warning", "info"),
         source="weights in memory of the engine's own are read from end to end for every token",
         remedy="software",
+        concerns="deployment",
     ),
 )

@@ -35,6 +35,7 @@ DEFINITIONS = (
         severities=("info",),
         source="an open port to everybody is never a default",
         remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "firewall.dropped_elsewhere",
@@ -42,6 +43,7 @@ DEFINITIONS = (
         severities=("warning",),
         source="nft list ruleset",
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "port.taken",
@@ -49,6 +51,7 @@ DEFINITIONS = (
         severities=("blocker", "pass"),
         source="the proxy listens on kimi_port, the engines on the ports after it",
         remedy="process",
+        concerns="deployment",
         titles={"pass": "The ports are free, or held by our own units"},
     ),
     Definition(
@@ -57,5 +60,6 @@ DEFINITIONS = (
         severities=("info",),
         source="the unit that it was started with, against the one that is planned",
         remedy="none",
+        concerns="deployment",
     ),
 )

@@ -52,6 +52,7 @@ DEFINITIONS = (
         severities=("warning",),
         source=_TMPFS,
         remedy="software",
+        concerns="deployment",
     ),
     Definition(
         "weights.code_in_clear",
@@ -59,6 +60,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="over http who is on the way writes the answer, the source's own manifest with it",
         remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "weights.converted_unpinned",
@@ -66,6 +68,7 @@ DEFINITIONS = (
         severities=("warning",),
         source=_UNPINNED,
         remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "weights.draft_unpinned",
@@ -73,6 +76,7 @@ DEFINITIONS = (
         severities=("warning",),
         source=_UNPINNED,
         remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "weights.format_override",
@@ -96,6 +100,7 @@ DEFINITIONS = (
         severities=("info",),
         source=_MODEL_ROW,
         remedy="setting",
+        concerns="deployment",
         own_source=True,
         blocks_apply=True,
     ),
@@ -105,5 +110,6 @@ DEFINITIONS = (
         severities=("warning",),
         source=_UNPINNED,
         remedy="setting",
+        concerns="deployment",
     ),
 )

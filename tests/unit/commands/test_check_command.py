@@ -70,6 +70,24 @@ def test_a_sheet_that_fits_ends_with_0_and_one_document(tmp_path: Path) -> None:
     assert target["cost"]["usd_per_hour"] == 26
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "begins"),
+    [
+        ("r.html", (), "<!DOCTYPE html>"),
+        ("r.MD", (), "# Serving"),
+        ("r.json", (), "{"),
+        ("r.txt", (), "Serving"),
+        ("r.html", ("--format", "markdown"), "# Serving"),
+    ],
+)
+def test_the_suffix_of_the_file_decides_the_form_where_none_is_named(
+    tmp_path: Path, name: str, words: tuple[str, ...], begins: str
+) -> None:
+    done = run(sheet(tmp_path), "--output", name, *words, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / name).read_text().startswith(begins)
+
+
 def test_the_best_number_of_requests_is_what_asking_for_it_gives(tmp_path: Path) -> None:
     def cost(*words: object) -> dict[str, object]:
         done = run(sheet(tmp_path), "--format", "json", *words, home=tmp_path)

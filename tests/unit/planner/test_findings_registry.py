@@ -149,9 +149,19 @@ def test_what_the_registry_says_is_not_the_makers_to_say() -> None:
         make("context.model", **given)
 
 
+def test_what_is_settled_by_work_on_the_machine_is_no_matter_of_its_purchase() -> None:
+    for row in DEFINITIONS.values():
+        if row.remedy in ("gpus", "memory", "modules", "disk", "hardware"):
+            assert row.concerns == "purchase", row.id
+        if row.remedy in ("process", "reboot"):
+            assert row.concerns == "deployment", row.id
+    assert make("weights.unpinned", observed="a", required="b", fix="c")["concerns"] == "deployment"
+
+
 def test_a_finding_has_its_keys_in_their_order() -> None:
     row = make("context.model", names={"model": "K"}, observed="a", required="b", fix="c")
-    assert list(row) == ["id", "severity", "title", "observed", "required", "fix", "source"]
+    keys = ["id", "severity", "title", "observed", "required", "fix", "source", "concerns"]
+    assert list(row) == keys
     assert row["severity"] == "blocker"
     assert row["title"] == "K was not made for so long a context"
 

@@ -56,11 +56,10 @@ def test_text_keeps_to_80_columns_and_to_printable_characters() -> None:
 def test_markdown_leaves_a_strangers_text_harmless() -> None:
     page = renderer("markdown")(check.document([no_gpu("a | b <b>*x*</b>")]))
     assert "a \\| b \\<b\\>\\*x\\*\\</b\\>" in page
-    widths = {}
-    for line in page.splitlines():
-        if line.startswith("|"):
-            widths.setdefault(len(re.findall(r"(?<!\\)\|", line)), 0)
-    assert set(widths) == {3, 5}
+    tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+    assert len(tables) >= 4
+    for found in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in found.splitlines()}) == 1
 
 
 def test_html_is_one_file_without_script_that_fetches_nothing() -> None:
@@ -90,7 +89,7 @@ def test_html_can_be_read_with_a_keyboard_and_a_screen_reader() -> None:
         if tag == "svg":
             assert attrs.get("aria-hidden") == "true" or attrs.get("aria-label")
         if tag == "th":
-            assert attrs.get("scope") in {"row", "col"}
+            assert attrs.get("scope") in {"row", "col", "colgroup"}
         if attrs.get("class") == "scroll":
             assert attrs["tabindex"] == "0"
             assert attrs["role"] == "region"
@@ -101,9 +100,9 @@ def test_html_can_be_read_with_a_keyboard_and_a_screen_reader() -> None:
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
-def test_many_targets_are_set_side_by_side_in_groups() -> None:
+def test_many_targets_are_set_side_by_side_in_one_table() -> None:
     page = renderer("html")(check.document([eight_h200(f"m{n}") for n in range(9)]))
-    assert page.count('<table class="sides">') == 3
+    assert page.count('<table class="sides">') == 1
 
 
 def test_bars_add_up_to_the_memory_and_show_what_does_not_fit() -> None:
@@ -158,8 +157,8 @@ def test_what_is_not_known_is_called_unknown() -> None:
         facts(),
         speeds(None, 16, None, 1) | {"load_s": speeds(1, 1, None, 1)["prefill_tok_s"]},
     )
-    cells = {label: cells[0] for label, cells in comparison.table([found])}
-    assert cells["Writing, one request, tokens/s"] == "unknown"
+    cells = {label: cells[0].text for label, cells in comparison.table([found])}
+    assert cells["Decode, each of 16 at once, tokens/s"] == "unknown"
     assert cells["Cost of an hour"] == cells["Price"] == "unknown"
     for form in ("text", "markdown", "html"):
         assert "None" not in renderer(form)(check.document([found]))

@@ -135,7 +135,7 @@ def test_the_break_even_is_looked_for_with_as_many_requests_as_the_machine_serve
     assert (
         "With 16 requests at once self-hosting loses at any use; with 256 it wins from 80%" in long
     )
-    assert "with 256 below 80%" in short
+    assert "with 256 at once it wins from 80%" in short
     assert cell == "from 80% use with 256 requests at once"
 
 

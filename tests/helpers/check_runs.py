@@ -1,0 +1,26 @@
+"""Reports of `kimi-prov check` as files, the suffix choosing the form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kimi_prov.cli import cli
+from kimi_prov.errors import ExitCode
+
+SHEETS = sorted((Path(__file__).resolve().parents[2] / "inventories" / "specs").glob("*.yml"))
+
+
+def report(folder: Path, suffix: str, *words: object) -> Path:
+    """Check what `words` name, and return the report."""
+    file = folder / f"report.{suffix}"
+    words = ("check", *map(str, words), "--output", str(file))
+    assert cli.main(args=words, standalone_mode=False) in (ExitCode.OK, ExitCode.BLOCKED)
+    return file
+
+
+def reports(folder: Path, *words: object) -> dict[str, str]:
+    """Give every form of one check, by its suffix."""
+    return {
+        suffix: report(folder, suffix, *words).read_text()
+        for suffix in ("html", "md", "txt", "json")
+    }
