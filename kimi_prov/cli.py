@@ -276,7 +276,7 @@ def init(directory: Path, profile: str) -> None:
 @cli.command()
 @OUTPUT
 @click.option("--bundle", type=PATH, metavar="FILE", help="Write one file that does it elsewhere.")
-@click.option("--measure", is_flag=True, help="Time memory, disk and hashing too.")
+@click.option("--measure", is_flag=True, help="Time memory, disk, hashing and GPUs too.")
 def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
     """Describe this machine as JSON; needs no root and changes nothing."""
     from kimi_prov.commands import probe as command
