@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov import documents, schemas
 from kimi_prov.catalog import loader
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.planner import measurements
 from kimi_prov.planner.plan import make_plan, with_more_requests
 from kimi_prov.planner.settings import parsing
 from kimi_prov.report import check as reports
@@ -170,7 +171,8 @@ def _written(path: Path, facts: dict[str, Any], options: CheckOptions) -> dict[s
     settings = parsing.parse(variables, host=name, locate=options.option_of)
     plan = make_plan(facts, settings, catalogue)
     plan = with_more_requests(plan, facts, settings, catalogue)
-    return reports.target(name, facts, plan, options.use, for_machine(facts, catalogue))
+    target = reports.target(name, facts, plan, options.use, for_machine(facts, catalogue))
+    return reports.with_measured(target, measurements.document(facts, plan, settings, catalogue))
 
 
 def _live(path: Path, options: CheckOptions) -> tuple[list[dict[str, Any]], ExitCode]:

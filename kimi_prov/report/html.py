@@ -20,6 +20,7 @@ from kimi_prov.report import (
     cost_text,
     findings,
     formats,
+    measured,
     memory_bars,
     verdict,
 )
@@ -41,6 +42,7 @@ _MODULES = {
     "cost_text": cost_text,
     "findings": findings,
     "formats": formats,
+    "measured": measured,
     "memory_bars": memory_bars,
     "verdict": verdict,
 }

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
+from kimi_prov.report import measured
 from kimi_prov.report.assumptions import assumptions
 from kimi_prov.report.capacity import capacity
 from kimi_prov.report.comparison import table
@@ -70,6 +71,9 @@ def _target(target: Mapping[str, Any]) -> list[str]:
     lines += [
         f"\n**{_safe(bar.label)} is too small by {human(bar.needed - bar.total)}.**" for bar in over
     ]
+    said = measured.line(target)
+    if said:
+        lines += ["", f"{_safe(said)}."]
     points = capacity(target)
     if points:
         lines += ["", "### Context against requests at once", ""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
+from kimi_prov.report import measured
 from kimi_prov.report.assumptions import assumptions
 from kimi_prov.report.capacity import capacity
 from kimi_prov.report.comparison import table
@@ -85,6 +86,9 @@ def _target(target: Mapping[str, Any]) -> list[str]:
     if points:
         line = ", ".join(f"{number:,} of {context:,}" for context, number in points)
         lines += ["", *wrap(f"The cache holds as many requests of so many tokens: {line}.")]
+    said = measured.line(target)
+    if said:
+        lines += ["", *wrap(f"{said}.")]
     lines += ["", *wrap(" ".join(money_sentences(target)))]
     warnings = [_cleaned(row) for row in of_severity(target, "warning")]
     if warnings:
