@@ -241,6 +241,21 @@ def bench(inventory: Path, limit: str | None, form: str, output: Path | None) ->
 
 
 @cli.command()
+@click.argument("results", type=PATH, metavar="BENCH")
+@CATALOG
+@OUTPUT
+def contribute(results: Path, output: Path | None) -> None:
+    """Write rows of the catalogue's speeds from results of `bench`, without names or addresses.
+
+    BENCH is what `bench --format json` wrote. Keep the rows as speeds.yaml in a catalogue of your
+    own (`--catalog`), or send them in as a pull request. Stand-ins are no measurement: refused.
+    """
+    from kimi_prov.commands import contribute as command
+
+    command.run(results, _output("text", output))
+
+
+@cli.command()
 @INVENTORY
 @LIMIT
 @click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted.")
