@@ -18,7 +18,7 @@ from kimi_prov.planner.throughput.formats import uniform, weight_format
 from kimi_prov.planner.throughput.inputs import Machine, Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from kimi_prov.planner.throughput.inputs import (
@@ -59,6 +59,18 @@ def read(path: Path) -> tuple[list[Case], list[SetAside]]:
     if not isinstance(rows, list):
         raise UserError(f"{path}: no list `rows`", fix="give it the form of catalog/speeds.yaml")
     return read_rows(rows, str(path))
+
+
+def read_all(paths: Iterable[Path]) -> tuple[list[Case], list[SetAside]]:
+    """Read several files; a row that stands in two of them under one id counts once."""
+    cases: list[Case] = []
+    aside: list[SetAside] = []
+    for path in paths:
+        seen = {row.id for row in (*cases, *aside)}
+        more, without = read(path)
+        cases += [case for case in more if case.id not in seen]
+        aside += [row for row in without if row.id not in seen]
+    return cases, aside
 
 
 def read_rows(rows: Sequence[Any], where: str) -> tuple[list[Case], list[SetAside]]:
