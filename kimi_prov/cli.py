@@ -145,6 +145,13 @@ def plan(
 )
 @click.option("--power-price", type=DOLLARS, metavar="USD", help="Dollars a kWh.  [default: 0.15]")
 @click.option(
+    "--measured",
+    multiple=True,
+    type=PATH,
+    metavar="BENCH",
+    help="What `bench --format json` wrote of a target's own machine. May be repeated.",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json", "markdown", "html"]),

@@ -196,7 +196,7 @@ def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
         f"{name}: {old} then, {new} now"
         for name, old, new in (
             ("model", last["model"], now["model"]),
-            ("engine", _named(last), _named(now)),
+            ("engine", named(last), named(now)),
             ("tokens", *([r["serve"][key] for key in request] for r in (last, now))),
             ("busy", last["load"]["busy"], now["load"]["busy"]),
         )
@@ -218,7 +218,8 @@ def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _named(result: Mapping[str, Any]) -> str:
+def named(result: Mapping[str, Any]) -> str:
+    """Name the engine of a result, or of a plan, with variant and version."""
     return " ".join(str(result["engine"][key]) for key in ("name", "variant", "version"))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents, schemas
 from kimi_prov.catalog import loader
+from kimi_prov.commands import check_measured
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner import measurements
 from kimi_prov.planner.plan import make_plan, with_more_requests
@@ -42,6 +43,7 @@ class CheckOptions:
 
     variables: Mapping[str, Any]
     use: Use
+    measured: tuple[Path, ...] = ()
 
     def option_of(self, variable: str) -> str | None:
         """Return the option that gave a variable, for messages about its value."""
@@ -54,11 +56,12 @@ def options(
     amortise_years: float | None,
     utilisation: float | None,
     power_price: float | None,
+    measured: tuple[Path, ...] = (),
     **named: object,
 ) -> CheckOptions:
     """Sort the options of the command line; None stands for one that was not given."""
     variables = {f"kimi_{name}": value for name, value in named.items() if value is not None}
-    return CheckOptions(variables, Use(amortise_years, utilisation, power_price))
+    return CheckOptions(variables, Use(amortise_years, utilisation, power_price), measured)
 
 
 def run(
@@ -77,7 +80,12 @@ def run(
         raise UserError("there is nothing to check", fix=f"{_FIX}, or --inventory PATH")
     output.check()
     facts = [_facts(path) for path in paths]
-    targets = [_written(path, found, options) for path, found in zip(paths, facts, strict=True)]
+    names = [_name(path, found) for path, found in zip(paths, facts, strict=True)]
+    results = check_measured.paired(options.measured, list(zip(names, facts, strict=True)))
+    targets = [
+        _written(name, found, given, options)
+        for name, found, given in zip(names, facts, results, strict=True)
+    ]
     codes: list[ExitCode] = []
     for path in inventories:
         found, code = _live(path, options)
@@ -163,13 +171,26 @@ def _near(path: Path) -> str:
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
-def _written(path: Path, facts: dict[str, Any], options: CheckOptions) -> dict[str, Any]:
-    """Judge a target that lies here as a file."""
-    name = str((facts.get("origin") or {}).get("name") or path.stem)
+def _name(path: Path, facts: Mapping[str, Any]) -> str:
+    return str((facts.get("origin") or {}).get("name") or path.stem)
+
+
+def _written(
+    name: str,
+    facts: Mapping[str, Any],
+    results: Sequence[check_measured.Result],
+    options: CheckOptions,
+) -> dict[str, Any]:
+    """Judge a target that lies here as a file, held to what a bench of its machine measured."""
+    # What the file itself says of a bench was held against no machine.
+    facts = {key: value for key, value in facts.items() if key != "bench"}
+    if results:
+        facts["bench"] = check_measured.readings(results)
     variables = {"kimi_model": DEFAULT_MODEL, **options.variables}
     catalogue = loader.load()
     settings = parsing.parse(variables, host=name, locate=options.option_of)
     plan = make_plan(facts, settings, catalogue)
+    check_measured.refuse_others(results, facts, plan, catalogue)
     plan = with_more_requests(plan, facts, settings, catalogue)
     target = reports.target(name, facts, plan, options.use, for_machine(facts, catalogue))
     return reports.with_measured(target, measurements.document(facts, plan, settings, catalogue))

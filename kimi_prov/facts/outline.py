@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Total memory differs by some MiB between two boots.
-_MEMORY_OFF = 0.02
+    from kimi_prov.catalog.loader import Catalogue
+
+# A sheet tells what the modules hold, a machine what its firmware and kernel leave of that.
+_MEMORY_OFF = 0.1
 
 
 def of(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,23 +36,41 @@ def of(facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Say in which parts two outlines are of different machines; unknown differs from nothing."""
+def differences(
+    one: Mapping[str, Any], other: Mapping[str, Any], catalogue: Catalogue
+) -> list[str]:
+    """Say in which parts two outlines are of different machines; unknown differs from nothing.
+
+    The catalogue knows one part by several names.
+    """
+    processors = [_processor(row, catalogue) for row in (one, other)]
+    pairs = [("processor", *processors)]
+    pairs += [(key, one.get(key), other.get(key)) for key in ("sockets", "cores")]
     found = [
-        f"{label}: {one[key]} there, {other[key]} here"
-        for key, label in (("processor", "processor"), ("sockets", "sockets"), ("cores", "cores"))
-        if one.get(key) and other.get(key) and one[key] != other[key]
+        f"{label}: {there} there, {here} here"
+        for label, there, here in pairs
+        if there and here and there != here
     ]
     sizes = [float(row.get("memory_bytes") or 0) for row in (one, other)]
     if all(sizes) and abs(sizes[0] / sizes[1] - 1) > _MEMORY_OFF:
         there, here = (f"{size / 2**30:.0f} GiB" for size in sizes)
         found.append(f"memory: {there} there, {here} here")
-    cards = [_cards(row) for row in (one, other)]
-    if cards[0] != cards[1]:
-        found.append(f"GPUs: {cards[0]} there, {cards[1]} here")
+    there, here = (_cards(row, catalogue) for row in (one, other))
+    if there != here:
+        found.append(f"GPUs: {there} there, {here} here")
     return found
 
 
-def _cards(outline: Mapping[str, Any]) -> str:
-    rows = sorted((str(row["model"]), int(row["count"])) for row in outline["gpus"])
-    return ", ".join(f"{count} x {name}" for name, count in rows) or "none"
+def _processor(outline: Mapping[str, Any], catalogue: Catalogue) -> Any:  # noqa: ANN401
+    name = outline.get("processor")
+    known = catalogue.find_cpu(str(name)) if name else None
+    return known.name if known else name
+
+
+def _cards(outline: Mapping[str, Any], catalogue: Catalogue) -> str:
+    counted: dict[str, int] = {}
+    for row in outline["gpus"]:
+        known = catalogue.find_gpu(str(row["model"]), row["memory_bytes"])
+        name = known.name if known else str(row["model"])
+        counted[name] = counted.get(name, 0) + int(row["count"])
+    return ", ".join(f"{count} x {name}" for name, count in sorted(counted.items())) or "none"

@@ -38,6 +38,7 @@ def document(
         for row in _rows(_host(facts, catalogue), _host(bare, catalogue))
         if row["part"] in parts
     ]
+    rows += _readings(plan)
     if not rows:
         return None
     before = make_plan(bare, settings, catalogue)["throughput"]
@@ -62,7 +63,23 @@ def without(facts: Mapping[str, Any]) -> dict[str, Any]:
         for place, disk in enumerate(facts.get("disks") or ())
     ]
     gpus = [{key: v for key, v in gpu.items() if key != _MEASURED} for gpu in facts["gpus"]]
-    return {**facts, "memory": memory, "disks": disks, "gpus": gpus, _MEASURED: None}
+    bare = {**facts, "memory": memory, "disks": disks, "gpus": gpus, _MEASURED: None}
+    bare.pop("bench", None)
+    return bare
+
+
+def _readings(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Name the speeds that a bench measured, and what was expected at the same load."""
+    return [
+        {
+            "what": f"{row['quantity']} of {row['input_tokens']} + {row['output_tokens']} tokens, "
+            f"{row['concurrency']} at once",
+            "measured": row["measured"],
+            "instead_of": row["predicted"],
+            "unit": "tokens/s",
+        }
+        for row in plan["throughput"].get("anchors") or ()
+    ]
 
 
 def _used(plan: Mapping[str, Any]) -> set[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Budget, Choice, ExpertBackend, Placement
     from kimi_prov.planner.settings.parsing import Settings
-    from kimi_prov.planner.throughput import Cpu, Gpus, Machine, Serving
+    from kimi_prov.planner.throughput import Cpu, Estimate, Gpus, Machine, Serving
     from kimi_prov.planner.throughput.inputs import Part
     from kimi_prov.planner.throughput.plugin import Layout
 
@@ -49,6 +49,7 @@ def document(
         return nothing(concurrency, "not estimated: the engine does not serve these weights")
     # A quarter of a second, which plans of lab models need not pay.
     from kimi_prov.planner.throughput import (  # noqa: PLC0415
+        anchor,
         estimate,
         plugin,
         shape_of,
@@ -60,16 +61,20 @@ def document(
         return nothing(concurrency, f"not estimated: {assumed}")
     shape = shape_of(model.name, model.architecture)
     serving = _serving(settings, model, choice, budget, place, in_memory=in_memory)
-    basis = None
-    one = replace(serving, concurrency=1)
+    layout = None
     if choice.experts is not None and machine.cpu is not None:
         layout = _layout(host, choice.experts, machine.cpu, place)
-        found, alone = (
-            plugin.estimate(shape, layout, s, machine.disk_gb_s) for s in (serving, one)
-        )
-        basis = f"{found.basis}; {_measured(layout)}"
-    else:
-        found, alone = (estimate(shape, machine, s) for s in (serving, one))
+
+    def speak(load: Serving) -> Estimate:
+        if layout is not None:
+            return plugin.estimate(shape, layout, load, machine.disk_gb_s)
+        return estimate(shape, machine, load)
+
+    readings = anchor.of(host.facts)
+    held = anchor.anchored(speak, readings, budget.instances)
+    found, alone = (held(load) for load in (serving, replace(serving, concurrency=1)))
+    basis = f"{found.basis}; {_measured(layout)}" if layout is not None else None
+    anchors = anchor.compared(speak, serving, readings, budget.instances)
     speeds = {
         name: {
             "low": _rounded(value.low),
@@ -92,6 +97,7 @@ def document(
         "input_tokens": int(serving.input_tokens),
         "output_tokens": int(serving.output_tokens),
         "assumed": assumed,
+        **({"anchors": anchors} if anchors else {}),
     }
 
 
