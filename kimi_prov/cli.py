@@ -182,6 +182,13 @@ def plan(
     "--suggest", is_flag=True, help="Name the least machines of the catalogue that will do, too."
 )
 @click.option(
+    "--measured",
+    multiple=True,
+    type=PATH,
+    metavar="BENCH",
+    help="What `bench --format json` wrote of a target's own machine. May be repeated.",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json", "markdown", "html"]),
@@ -280,6 +287,21 @@ def bench(inventory: Path, limit: str | None, form: str, output: Path | None) ->
 
 
 @cli.command()
+@click.argument("results", type=PATH, metavar="BENCH")
+@CATALOG
+@OUTPUT
+def contribute(results: Path, output: Path | None) -> None:
+    """Write rows of the catalogue's speeds from results of `bench`, without names or addresses.
+
+    BENCH is what `bench --format json` wrote. Keep the rows as speeds.yaml in a catalogue of your
+    own (`--catalog`), or send them in as a pull request. Stand-ins are no measurement: refused.
+    """
+    from kimi_prov.commands import contribute as command
+
+    command.run(results, _output("text", output))
+
+
+@cli.command()
 @INVENTORY
 @LIMIT
 @click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted.")
@@ -339,7 +361,7 @@ def init(
 @cli.command()
 @OUTPUT
 @click.option("--bundle", type=PATH, metavar="FILE", help="Write one file that does it elsewhere.")
-@click.option("--measure", is_flag=True, help="Time memory, disk and hashing too.")
+@click.option("--measure", is_flag=True, help="Time memory, disk, hashing and GPUs too.")
 def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
     """Describe this machine as JSON; needs no root and changes nothing."""
     from kimi_prov.commands import probe as command

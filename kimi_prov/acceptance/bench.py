@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.acceptance import suite
+from kimi_prov.facts import outline
 from kimi_prov.planner.throughput import plugin
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def document(
         "normal": not slow if judged else None,
         "model": plan["model"]["name"],
         "engine": {key: engine[key] for key in ("name", "variant", "version")},
+        "machine": outline.of(facts),
+        "serving": served(plan),
         "measured_at": facts["collected_at"],
         "load": {"average": measured["load"], "busy": measured["busy"]},
         "memory": measured["memory"],
@@ -72,6 +75,26 @@ def document(
         "look_at": causes(measured, findings) if slow else [],
         "last": None,
         "stand_ins": suite.stand_ins(plan, variables),
+    }
+
+
+def served(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Say how the model was served, as far as its speed depends on that; null is unknown."""
+    model, hybrid = plan["model"], plan.get("hybrid") or {}
+    experts, ways = plan.get("experts") or {}, plan.get("parallel") or {}
+    return {
+        "weights_format": model.get("weights_format"),
+        "kv_dtype": model.get("kv_dtype"),
+        "context": model.get("context"),
+        "concurrency": plan["throughput"].get("concurrency"),
+        "instances": plan.get("instances"),
+        "tensor": ways.get("tensor"),
+        "pipeline": ways.get("pipeline"),
+        "data": ways.get("data"),
+        "method": hybrid.get("method"),
+        "gpu_experts": hybrid.get("gpu_experts"),
+        "experts_by": experts.get("by"),
+        "threads": hybrid.get("threads") or experts.get("threads"),
     }
 
 
@@ -173,7 +196,7 @@ def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
         f"{name}: {old} then, {new} now"
         for name, old, new in (
             ("model", last["model"], now["model"]),
-            ("engine", _named(last), _named(now)),
+            ("engine", named(last), named(now)),
             ("tokens", *([r["serve"][key] for key in request] for r in (last, now))),
             ("busy", last["load"]["busy"], now["load"]["busy"]),
         )
@@ -195,7 +218,8 @@ def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _named(result: Mapping[str, Any]) -> str:
+def named(result: Mapping[str, Any]) -> str:
+    """Name the engine of a result, or of a plan, with variant and version."""
     return " ".join(str(result["engine"][key]) for key in ("name", "variant", "version"))
 
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents, schemas
 from kimi_prov.catalog import loader
+from kimi_prov.commands import check_measured
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.planner import measurements
 from kimi_prov.planner.plan import blockers, make_plan_with_curve
 from kimi_prov.planner.settings import parsing
 from kimi_prov.report import check as reports
@@ -59,6 +61,7 @@ class CheckOptions:
     use: Use
     load: Load | None = None
     suggest: bool = False
+    measured: tuple[Path, ...] = ()
 
     def settings(self, host: str) -> Settings:
         """Return the settings of a target that has none of its own. Raises UserError."""
@@ -78,6 +81,7 @@ def options(
     power_price: float | None,
     load_file: Path | None = None,
     suggest: bool = False,
+    measured: tuple[Path, ...] = (),
     **named: object,
 ) -> CheckOptions:
     """Sort the options of the command line; None stands for one that was not given.
@@ -87,7 +91,8 @@ def options(
     given = {name: value for name, value in named.items() if value is not None}
     asked = {name: given.pop(name) for name in loads.NAMES if name in given}
     variables = {f"kimi_{name}": value for name, value in given.items()}
-    found = CheckOptions(variables, Use(amortise_years, utilisation, power_price), suggest=suggest)
+    use = Use(amortise_years, utilisation, power_price)
+    found = CheckOptions(variables, use, suggest=suggest, measured=measured)
     if load_file is not None:
         from kimi_prov.sizing import load_file as files  # noqa: PLC0415
 
@@ -128,7 +133,12 @@ def run(
         raise UserError("there is nothing to check", fix=f"{_FIX}, or --inventory PATH")
     output.check()
     facts = [_facts(path) for path in paths]
-    targets = [_written(path, found, options) for path, found in zip(paths, facts, strict=True)]
+    names = [_name(path, found) for path, found in zip(paths, facts, strict=True)]
+    results = check_measured.paired(options.measured, list(zip(names, facts, strict=True)))
+    targets = [
+        _written(name, found, given, options)
+        for name, found, given in zip(names, facts, results, strict=True)
+    ]
     codes: list[ExitCode] = []
     for path in inventories:
         found, code = _live(path, options)
@@ -226,26 +236,45 @@ def _near(path: Path) -> str:
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
-def _written(path: Path, facts: dict[str, Any], options: CheckOptions) -> dict[str, Any]:
-    """Judge a target that lies here as a file."""
-    name = str((facts.get("origin") or {}).get("name") or path.stem)
-    return _judged(name, facts, options)
+def _name(path: Path, facts: Mapping[str, Any]) -> str:
+    return str((facts.get("origin") or {}).get("name") or path.stem)
 
 
-def _judged(name: str, facts: Mapping[str, Any], options: CheckOptions) -> dict[str, Any]:
+def _written(
+    name: str,
+    facts: Mapping[str, Any],
+    results: Sequence[check_measured.Result],
+    options: CheckOptions,
+) -> dict[str, Any]:
+    """Judge a target that lies here as a file, held to what a bench of its machine measured."""
+    # What the file itself says of a bench was held against no machine.
+    facts = {key: value for key, value in facts.items() if key != "bench"}
+    if results:
+        facts["bench"] = check_measured.readings(results)
+    return _judged(name, facts, options, results)
+
+
+def _judged(
+    name: str,
+    facts: Mapping[str, Any],
+    options: CheckOptions,
+    results: Sequence[check_measured.Result] = (),
+) -> dict[str, Any]:
     """Plan a machine and judge the plan.
 
     With a load it is planned for the requests that come on one of the machines that carry it.
     """
     catalogue, settings, load = loader.load(), options.settings(name), options.load
     plan = make_plan_with_curve(facts, settings, catalogue)
+    check_measured.refuse_others(results, facts, plan, catalogue)
     if load is not None and "kimi_concurrency" not in options.variables:
         share = demand.of_plan(plan, load, serves=not blockers(plan))["requests_a_machine"]
         if share not in (None, settings.concurrency):
-            shared = replace(settings, concurrency=share)
-            plan = make_plan_with_curve(facts, shared, catalogue)
+            settings = replace(settings, concurrency=share)
+            plan = make_plan_with_curve(facts, settings, catalogue)
     prices = for_machine(facts, catalogue)
-    return reports.target(name, facts, plan, options.use, prices, load)
+    target = reports.target(name, facts, plan, options.use, prices, load)
+    return reports.with_measured(target, measurements.document(facts, plan, settings, catalogue))
 
 
 def _suggested(options: CheckOptions) -> list[dict[str, Any]]:

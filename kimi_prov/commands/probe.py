@@ -29,7 +29,7 @@ def run(output: Output, zipapp: Path | None, *, measure: bool) -> None:
 def probe(*, measure: bool = False) -> dict[str, Any]:
     """Return the facts of the machine we stand on. Changes nothing and needs no root.
 
-    `measure` times memory, disk and hashing as well, which takes some ten seconds.
+    `measure` times memory, disk, hashing and GPUs as well: ten seconds, and a few for each GPU.
     """
     return target_probe.described(Machine(), timed=measure)
 

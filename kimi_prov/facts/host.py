@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
 
 if TYPE_CHECKING:
@@ -101,6 +102,21 @@ class Bandwidth:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What `probe --measure` found, a second; 0: not measured. Memory is in `Bandwidth`.
+
+    Of a GPU: bytes of its memory, read and written; bytes copied to it while all others copy too;
+    operations in bf16. The slowest counts, and nothing where one of them was not measured: they
+    work in step. `disk_bytes`: of the disk with the weights.
+    """
+
+    gpu_bytes: float = 0.0
+    gpu_copy: float = 0.0
+    bf16_flops: float = 0.0
+    disk_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
 class Host:
     """What decisions are made from. None is unknown.
 
@@ -141,6 +157,7 @@ class Host:
     gpu_bytes: tuple[int, ...]
     gpu: Gpu | None = None
     processor: Cpu | None = None
+    measured: Measured = Measured()
 
     @property
     def swap_bytes(self) -> int:
@@ -234,7 +251,33 @@ def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> H
         gpu_bytes=gpu_bytes,
         gpu=gpu,
         processor=processor,
+        measured=_measured(facts),
     )
+
+
+def _measured(facts: Mapping[str, Any]) -> Measured:
+    gpus = [row.get("measured") or {} for row in facts["gpus"]]
+    together = _slowest(gpus, "copy_together_bytes_per_s")
+    return Measured(
+        gpu_bytes=_slowest(gpus, "bandwidth_bytes_per_s"),
+        gpu_copy=together or _slowest(gpus, "copy_bytes_per_s"),
+        bf16_flops=_slowest(gpus, "bf16_flops_per_s"),
+        disk_bytes=_disk(facts),
+    )
+
+
+def _disk(facts: Mapping[str, Any]) -> float:
+    """Bytes a second of the disk with the weights, where it was read."""
+    found = facts.get("measured") or {}
+    disk = {} if found.get("busy") else found.get("disk") or {}
+    # With several disks, a file of the system says nothing of the one with the weights.
+    of_weights = str(disk.get("path") or "").startswith(("/dev/", paths.MODELS))
+    alone = len(facts.get("disks") or ()) == 1
+    return _positive(disk.get("bytes_per_s")) if of_weights or alone else 0.0
+
+
+def _slowest(rows: list[Mapping[str, Any]], key: str) -> float:
+    return min((_positive(row.get(key)) for row in rows), default=0.0)
 
 
 def _system(host: Mapping[str, Any]) -> System:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.report import answer, cost
+from kimi_prov.report import answer, cost, measured
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing import demand
 
@@ -74,7 +74,18 @@ def target(
         "sizing": sizing,
         "cost": costs,
         "assumptions": [*_origin(facts), *_speed(plan), *assumed],
+        "measured": [],
+        "effect": None,
     }
+
+
+def with_measured(target: Mapping[str, Any], found: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Add what was measured on the machine and what that did to its prediction, if anything was."""
+    if found is None:
+        return dict(target)
+    what, _, value = measured.line(found).partition(": ")
+    row = _row(what, value, measured.SOURCE)
+    return {**target, **found, "assumptions": [*target["assumptions"], row]}
 
 
 def _origin(facts: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
-from kimi_prov.report import plots
+from kimi_prov.report import measured, plots
 from kimi_prov.report.assumptions import assumptions
 from kimi_prov.report.capacity import capacity
 from kimi_prov.report.comparison import table
@@ -123,6 +123,9 @@ def _target(target: Target) -> list[str]:
     lines += [
         f"\n**{_safe(bar.label)} is too small by {human(bar.needed - bar.total)}.**" for bar in over
     ]
+    said = measured.line(target)
+    if said:
+        lines += ["", f"{_safe(said)}."]
     points = capacity(target)
     if points:
         lines += ["", "### Context against requests at once", ""]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
-from kimi_prov.report import plots
+from kimi_prov.report import measured, plots
 from kimi_prov.report.assumptions import assumptions
 from kimi_prov.report.capacity import capacity
 from kimi_prov.report.comparison import gpus, processor, table
@@ -221,6 +221,9 @@ def _whole(target: Target) -> list[str]:
             f"{row['concurrency']}: {span(row['decode_tok_s'])}" for row in target["curve"]
         )
         lines += ["", *wrap(f"Decode of each request, tokens/s, by requests at once: {line}.")]
+    said = measured.line(target)
+    if said:
+        lines += ["", *wrap(f"{said}.")]
     lines += ["", *wrap(" ".join(money_sentences(target)))]
     shown = of_severity(target, "warning")
     if shown:

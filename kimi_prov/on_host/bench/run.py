@@ -36,6 +36,8 @@ from kimi_prov.on_host.system.progress import Progress
 PROGRESS = f"{layout.PROGRESS}/bench.json"
 RESULT = f"{layout.RUN}/bench.json"
 _LIMIT_S = 4 * 3600
+# What the control machine is told of the plan.
+_OF_PLAN = ("engine", "model", "throughput", "parallel", "hybrid", "experts", "stand_in")
 _BAR = re.compile(r"(\d+)/(\d+) \[")
 _BATCHES = (1, 4, 64)
 # kt-kernel keeps 4 bits and a scale of 4 bytes for each 32 weights.
@@ -137,7 +139,10 @@ def _measured(paths: Paths, say: Say) -> Dict[str, Any]:
     load = os.getloadavg()[0]
     engine = Engine(plan)
     return {
-        "plan": {name: plan.get(name) for name in ("engine", "model", "throughput", "stand_in")},
+        "plan": {
+            **{name: plan.get(name) for name in _OF_PLAN},
+            "instances": len(plan["instances"]),
+        },
         "load": round(load, 2),
         "busy": measure.is_busy(load, facts),
         "facts": facts,

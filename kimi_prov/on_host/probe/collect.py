@@ -84,7 +84,7 @@ def main(argv: List[str]) -> int:
     parser = argparse.ArgumentParser(prog="probe", description=__doc__)
     parser.add_argument("--output", metavar="FILE", help="write there instead of standard output")
     parser.add_argument(
-        "--measure", action="store_true", help="time memory, disk and hashing too (10 s or more)"
+        "--measure", action="store_true", help="time memory, disk, hashing and GPUs (10 s or more)"
     )
     parser.add_argument("--lock", metavar="HOLDER", type=json.loads, help="take the apply lock")
     options = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""`probe --measure`: how fast this machine reads memory and disk, and hashes; each within a bound.
+"""`probe --measure`: how fast memory, disk, hashing and GPUs are here; each within a bound.
 
 Nothing is written but a compiled program in a folder that is removed again.
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
+from kimi_prov.on_host.probe import gpu_measure
 from kimi_prov.on_host.probe.memory_kernel import SOURCE
 from kimi_prov.on_host.system.process import run as run_program
 
@@ -52,6 +53,7 @@ def measured(machine: Machine, facts: Dict[str, Any]) -> Dict[str, Any]:
         "memory": memory(machine, facts),
         "disk": disk(facts),
         "sha256": sha256(),
+        "gpus": gpu_measure.measured(machine, facts),
     }
 
 
@@ -77,6 +79,7 @@ def apply(facts: Dict[str, Any], found: Dict[str, Any]) -> None:
     if found["disk"]["bytes_per_s"] and len(disks) == 1:
         disks[0]["read_bytes_per_s"] = found["disk"]["bytes_per_s"]
         facts["origins"]["disks[0].read_bytes_per_s"] = "measured"
+    gpu_measure.apply(facts, found.get("gpus") or [])
 
 
 def memory(machine: Machine, facts: Dict[str, Any]) -> Dict[str, Any]:

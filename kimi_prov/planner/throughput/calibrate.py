@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.throughput import fit as fitting
+from kimi_prov.planner.throughput import measured
 from kimi_prov.planner.throughput.parameters import CPU, GPU, Prior
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def stratum(case: Case) -> str:
 def spread(case: Case, fit: fitting.Fit) -> float:
     """Log-spread predicted for a machine that the fit has not seen."""
     slopes = fitting.gradient(case, fit.values, fit.names)
-    return math.sqrt(fit.variance(slopes) + fitting.GROUP**2 + case.noise**2)
+    apart = fitting.GROUP**2 - measured.known(case, fit.values)
+    return math.sqrt(fit.variance(slopes) + apart + case.noise**2)
 
 
 def learn(cases: Sequence[Case]) -> dict[str, Model]:

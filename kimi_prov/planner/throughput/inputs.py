@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Basis = Literal["latency-bound", "bandwidth-bound", "kernel-bound"]
+Part = Literal["memory", "gpu_memory", "copy", "matrix", "disk"]
 EngineFamily = Literal[
     "vllm", "sglang", "ktransformers", "ktransformers-legacy", "llama.cpp", "ik_llama.cpp"
 ]
@@ -140,11 +141,15 @@ class Gpus:
 
 @dataclass(frozen=True)
 class Machine:
-    """What serves: processors, GPUs, or both. `disk_gb_s`: sequential read."""
+    """What serves: processors, GPUs, or both. `disk_gb_s`: sequential read.
+
+    `measured`: the parts whose speed was measured on this very machine.
+    """
 
     cpu: Cpu | None = None
     gpus: Gpus | None = None
     disk_gb_s: float | None = None
+    measured: frozenset[Part] = frozenset()
 
     def __post_init__(self) -> None:
         _positive(self, "disk_gb_s")

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Budget, Choice, ExpertBackend, Placement
     from kimi_prov.planner.settings.parsing import Settings
-    from kimi_prov.planner.throughput import Cpu, Gpus, Machine, Serving
+    from kimi_prov.planner.throughput import Cpu, Estimate, Gpus, Machine, Serving
+    from kimi_prov.planner.throughput.inputs import Part
     from kimi_prov.planner.throughput.plugin import Layout
 
 _FIGURES = (
@@ -54,6 +55,7 @@ def document(
         return nothing(concurrency, "not estimated: the engine does not serve these weights")
     # A quarter of a second, which plans of lab models need not pay.
     from kimi_prov.planner.throughput import (  # noqa: PLC0415
+        anchor,
         estimate,
         plugin,
         shape_of,
@@ -65,16 +67,20 @@ def document(
         return nothing(concurrency, f"not estimated: {assumed}")
     shape = shape_of(model.name, model.architecture)
     serving = _serving(settings, model, choice, budget, place, in_memory=in_memory)
-    basis = None
-    one = replace(serving, concurrency=1)
+    layout = None
     if choice.experts is not None and machine.cpu is not None:
         layout = _layout(host, choice.experts, machine.cpu, place)
-        found, alone = (
-            plugin.estimate(shape, layout, s, machine.disk_gb_s) for s in (serving, one)
-        )
-        basis = f"{found.basis}; {_measured(layout)}"
-    else:
-        found, alone = (estimate(shape, machine, s) for s in (serving, one))
+
+    def speak(load: Serving) -> Estimate:
+        if layout is not None:
+            return plugin.estimate(shape, layout, load, machine.disk_gb_s)
+        return estimate(shape, machine, load)
+
+    readings = anchor.of(host.facts)
+    held = anchor.anchored(speak, readings, budget.instances)
+    found, alone = (held(load) for load in (serving, replace(serving, concurrency=1)))
+    basis = f"{found.basis}; {_measured(layout)}" if layout is not None else None
+    anchors = anchor.compared(speak, serving, readings, budget.instances)
     ranges = (
         found.decode_tok_s,
         alone.decode_tok_s,
@@ -100,6 +106,7 @@ def document(
         "input_tokens": int(serving.input_tokens),
         "output_tokens": int(serving.output_tokens),
         "assumed": assumed,
+        **({"anchors": anchors} if anchors else {}),
     }
 
 
@@ -123,7 +130,7 @@ def alternative(host: Host, model: Model) -> tuple[str, str] | None:
 
     room = (host.memory_bytes - host.reserve_bytes) * 0.9
     files = sorted((g for g in model.gguf if g.size_bytes <= room), key=lambda g: g.size_bytes)
-    cpu, _ = _cpu(host)
+    cpu, _ = processors(host)
     if not files or cpu is None:
         return None
     best = files[-1]
@@ -212,24 +219,40 @@ def _weights(choice: Choice, method: str | None) -> str:
 def _machine(host: Host, choice: Choice) -> tuple[Machine | None, str | None]:
     from kimi_prov.planner.throughput import Machine  # noqa: PLC0415
 
-    cpu, assumed = _cpu(host)
-    gpus = _gpus(host)
-    if host.gpu_bytes and gpus is None:
+    cpu, assumed = processors(host)
+    cards = gpus(host)
+    disk, parts = disk_gb_s(host), measured_parts(host)
+    if host.gpu_bytes and cards is None:
         return None, "the catalogue does not know these GPUs"
-    if gpus is not None and not choice.hybrid:
-        return Machine(gpus=gpus, disk_gb_s=disk_gb_s(host)), None
+    if cards is not None and not choice.hybrid:
+        return Machine(gpus=cards, disk_gb_s=disk, measured=parts - {"memory"}), None
     if cpu is None:
         return None, "the processor's cores are not known"
-    return Machine(cpu=cpu, gpus=gpus, disk_gb_s=disk_gb_s(host)), assumed
+    return Machine(cpu=cpu, gpus=cards, disk_gb_s=disk, measured=parts), assumed
 
 
-def _gpus(host: Host) -> Gpus | None:
+def measured_parts(host: Host) -> frozenset[Part]:
+    """Name the parts of this machine whose speed was measured on it."""
+    found: dict[Part, float] = {
+        "memory": host.bandwidth.measured,
+        "gpu_memory": host.measured.gpu_bytes,
+        "copy": host.measured.gpu_copy,
+        "matrix": host.measured.bf16_flops,
+        "disk": host.measured.disk_bytes,
+    }
+    return frozenset(part for part, speed in found.items() if speed)
+
+
+def gpus(host: Host) -> Gpus | None:
+    """Give the GPUs: what was measured of them before their data sheet's figures."""
+    from kimi_prov.planner.throughput.measured import gpus_of  # noqa: PLC0415
     from kimi_prov.planner.throughput.subjects import of_row  # noqa: PLC0415
 
-    return of_row(host.gpu, len(host.gpu_bytes)) if host.gpu else None
+    sheet = of_row(host.gpu, len(host.gpu_bytes)) if host.gpu else None
+    return gpus_of(sheet, host.measured) if sheet else None
 
 
-def _cpu(host: Host) -> tuple[Cpu | None, str | None]:
+def processors(host: Host) -> tuple[Cpu | None, str | None]:
     """Give the processors: measured bandwidth before the DIMMs', that before the catalogue's."""
     from kimi_prov.planner.throughput import Cpu  # noqa: PLC0415
 
@@ -270,8 +293,12 @@ def _vector(host: Host) -> Any:  # noqa: ANN401  (one of four words)
 
 
 def disk_gb_s(host: Host) -> float | None:
-    """Sequential reading of the fastest disk, in GB/s; None where nothing says."""
-    return max(host.disk_rates) / _GB if host.disk_rates else None
+    """Sequential reading in GB/s: the weights' disk as measured, else the fastest as specified.
+
+    None where nothing says.
+    """
+    best = host.measured.disk_bytes or max(host.disk_rates, default=0.0)
+    return best / _GB if best else None
 
 
 def _rounded(value: float) -> float:

@@ -18,6 +18,7 @@ from kimi_prov.planner.throughput.formats import uniform, weight_format
 from kimi_prov.planner.throughput.inputs import Machine, Serving
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from kimi_prov.planner.throughput.inputs import (
@@ -57,11 +58,28 @@ def read(path: Path) -> tuple[list[Case], list[SetAside]]:
     rows = document.get("rows") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise UserError(f"{path}: no list `rows`", fix="give it the form of catalog/speeds.yaml")
+    return read_rows(rows, str(path))
+
+
+def read_all(paths: Iterable[Path]) -> tuple[list[Case], list[SetAside]]:
+    """Read several files; a row that stands in two of them under one id counts once."""
+    cases: list[Case] = []
+    aside: list[SetAside] = []
+    for path in paths:
+        seen = {row.id for row in (*cases, *aside)}
+        more, without = read(path)
+        cases += [case for case in more if case.id not in seen]
+        aside += [row for row in without if row.id not in seen]
+    return cases, aside
+
+
+def read_rows(rows: Sequence[Any], where: str) -> tuple[list[Case], list[SetAside]]:
+    """Read rows; `where` they stand is named when one has no id."""
     cases: list[Case] = []
     aside: list[SetAside] = []
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or "id" not in row:
-            raise UserError(f"{path}: rows[{number}] has no id", fix="name the row")
+            raise UserError(f"{where}: rows[{number}] has no id", fix="name the row")
         try:
             cases += _cases(row)
         except _NotACaseError as reason:
@@ -104,6 +122,8 @@ def _refuse(row: dict[str, Any]) -> None:
     flags = f"{_text(row, 'engine')} {_text(row, 'flags')}"
     if _SPECULATIVE.search(flags.replace("no spec decode", "")):
         raise _NotACaseError("speculative decoding is not modelled")
+    if "KIMI_EXPERTS" in flags:
+        raise _NotACaseError("vLLM's plugin for experts has a model of its own (plugin.py)")
     if not row.get("concurrency"):
         raise _NotACaseError("concurrency not stated")
 
@@ -163,14 +183,21 @@ def _cpu(row: dict[str, Any], engine: EngineFamily) -> Cpu | None:
     sockets = int(row.get("sockets") or _number(r"^(\d)x", text) or 1)
     sockets = max(1, round(sockets / instances))
     known = subjects.cpu(text, sockets) or subjects.unspecified_cpu(text, sockets)
-    measured = _number(r"mlc ~?([\d.]+) GiB/s", memory)
     return replace(
         known,
         bandwidth_gb_s=_bandwidth(row, memory) or known.bandwidth_gb_s,
-        measured_gb_s=measured * 1.0737 * sockets if measured else known.measured_gb_s,
+        measured_gb_s=_streamed(row, memory, sockets) or known.measured_gb_s,
         vector="avx2" if "avx2 forced" in _text(row, "engine").lower() else known.vector,
         numa_aware="no NUMA" not in _text(row, "flags"),
     )
+
+
+def _streamed(row: dict[str, Any], memory: str, sockets: int) -> float | None:
+    """GB/s that a streaming test read on this machine, all sockets together."""
+    if row.get("cpu_mem_measured_gb_s"):
+        return float(row["cpu_mem_measured_gb_s"])
+    measured = _number(r"mlc ~?([\d.]+) GiB/s", memory)
+    return measured * 1.0737 * sockets if measured else None
 
 
 def _bandwidth(row: dict[str, Any], memory: str) -> float | None:

@@ -2,7 +2,9 @@
 
 Without a file, each source of catalog/speeds.yaml is predicted from all the others. With one, its
 rows are predicted from the catalogue's, less any source of the catalogue that holds the same row.
-`--write` fits again and stores the coefficients that the planner uses.
+`--write` fits again and stores the coefficients that the planner uses. Where KIMI_PROV_CATALOG
+names a site's catalogue, the rows of its speeds.yaml count as ours do, and its coefficients are
+written there, for predictions with that catalogue.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="store the fitted coefficients")
     parser.add_argument("--rows", dest="each", action="store_true", help="print each row as well")
     options = parser.parse_args(argv)
-    known, aside = rows.read(stored.ROWS)
     try:
+        known, aside = rows.read_all(stored.row_files())
         if options.write:
             stored.write(calibrate.learn(known))
         if options.rows is None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import cache
+from pathlib import Path
+from typing import Any
 
-from kimi_prov.planner.throughput.calibrate import Model
+from kimi_prov import documents
+from kimi_prov.catalog.loader import OVERLAY
+from kimi_prov.errors import UserError
+from kimi_prov.planner.throughput.calibrate import FAMILIES, Model
 from kimi_prov.planner.throughput.fit import Fit
 from kimi_prov.planner.throughput.subjects import CATALOGUE
 
 ROWS = CATALOGUE / "speeds.yaml"
 COEFFICIENTS = CATALOGUE / "speed_coefficients.json"
 _DIGITS = 6
+_LARGEST_BYTES = 1 << 20
 
 
 def render(models: dict[str, Model]) -> str:
@@ -26,15 +33,72 @@ def render(models: dict[str, Model]) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def write(models: dict[str, Model]) -> None:
-    """Store the coefficients in the catalogue."""
-    COEFFICIENTS.write_text(render(models), encoding="utf-8")
+def row_files() -> list[Path]:
+    """Name the files of measured rows: ours, and a site's own where its catalogue has one."""
+    own = _site(ROWS.name)
+    return [ROWS, own] if own is not None and own.exists() else [ROWS]
+
+
+def write(models: dict[str, Model]) -> Path:
+    """Store the coefficients in the catalogue: a site's own where one is named. Returns the file.
+
+    Predictions with that catalogue are then made from them.
+    """
+    file = _site(COEFFICIENTS.name) or COEFFICIENTS
+    try:
+        file.write_text(render(models), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{file}: cannot be written: {error.strerror}",
+            fix="name a folder that you may write to with KIMI_PROV_CATALOG",
+        ) from None
+    return file
+
+
+def load() -> dict[str, Model]:
+    """Read the stored coefficients: a site's own where its catalogue has them."""
+    own = _site(COEFFICIENTS.name)
+    if own is None or not own.exists():
+        return _ours()
+    return _theirs(own)
+
+
+def _site(name: str) -> Path | None:
+    folder = os.environ.get(OVERLAY)
+    return Path(folder) / name if folder else None
 
 
 @cache
-def load() -> dict[str, Model]:
-    """Read the stored coefficients."""
-    document = json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
+def _ours() -> dict[str, Model]:
+    return _models(json.loads(COEFFICIENTS.read_text(encoding="utf-8")))
+
+
+@cache
+def _theirs(file: Path) -> dict[str, Model]:
+    """Read a site's coefficients. Raises UserError for such as this version does not use."""
+    fix = "fit again:  KIMI_PROV_CATALOG=DIR python -m kimi_prov.planner.throughput.score --write"
+    what = "fitted coefficients"
+    document = documents.read(file, what=what, limit=_LARGEST_BYTES, fix=fix).json(fix)
+    try:
+        models = _models(document)
+        known = {name: set(model.fit.values) for name, model in models.items()}
+        sizes = [
+            (len(m.fit.values), [len(row) for row in m.fit.covariance]) for m in models.values()
+        ]
+        numbers = [
+            *(v for m in models.values() for v in (*m.fit.values.values(), *m.widths.values()))
+        ]
+        sound = all(isinstance(number, float) and number > 0 for number in numbers)
+        sound = sound and all(rows == [size] * size for size, rows in sizes)
+        sound = sound and all("all" in model.widths for model in models.values())
+    except (AttributeError, KeyError, TypeError):
+        known, sound = {}, False
+    if not sound or known != {name: set(priors) for name, priors in FAMILIES.items()}:
+        raise UserError(f"{file}: these are not the coefficients of this version", fix=fix)
+    return models
+
+
+def _models(document: dict[str, Any]) -> dict[str, Model]:
     return {
         name: Model(Fit(tuple(part["values"]), part["values"], part["covariance"]), part["widths"])
         for name, part in document.items()

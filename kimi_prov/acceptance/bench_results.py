@@ -1,0 +1,43 @@
+"""Results of `bench` that come back from a file: read; refused where they are no measurement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov import documents, schemas
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_LARGEST_BYTES = 16 << 20
+_FIX = "measure with:  kimi-prov bench INVENTORY --format json --output bench.json"
+
+
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the hosts of a bench document. Raises UserError naming file, and line or key."""
+    import jsonschema  # noqa: PLC0415  (a tenth of a second, which only readers of files pay)
+
+    found = documents.read(path, what="results of a bench", limit=_LARGEST_BYTES, fix=_FIX)
+    document = found.json(_FIX)
+    validator = jsonschema.Draft202012Validator(schemas.load("bench"))
+    error = jsonschema.exceptions.best_match(validator.iter_errors(document))
+    if error is not None:
+        key = error.json_path.removeprefix("$").lstrip(".") or "the document"
+        raise UserError(f"{path}: {key[:200]}: {error.message[:200]}", fix=_FIX)
+    hosts: dict[str, dict[str, Any]] = document["hosts"]
+    return hosts
+
+
+def refusal(result: Mapping[str, Any]) -> str | None:
+    """Say why a host's result is no measurement of a machine; None for one that is."""
+    if "serve" not in result:
+        return f"it was not measured: {result['detail']}"
+    if not result["ok"]:
+        return f"not all requests were answered: {result['detail']}"
+    if result["stand_ins"]:
+        return f"stand-ins are no measurement: {'; '.join(result['stand_ins'])}"
+    if not result.get("machine") or not result.get("serving"):
+        return "it does not say on what machine and how it was served: an older version wrote it"
+    return None

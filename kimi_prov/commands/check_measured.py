@@ -1,0 +1,107 @@
+"""`check --measured`: results of a bench go to the target whose machine they are of, or nowhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.acceptance import bench, bench_results
+from kimi_prov.errors import UserError
+from kimi_prov.facts import outline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from kimi_prov.catalog.loader import Catalogue
+
+_READINGS = ("decode_tok_s", "prefill_tok_s")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A host's part of a bench document, and where it stands."""
+
+    file: Path
+    host: str
+    found: Mapping[str, Any]
+
+    def refusal(self, problem: str) -> UserError:
+        """Refuse it."""
+        return UserError(
+            f"{self.file}: {self.host}: {problem}",
+            fix="give results of this very machine, model and engine:  kimi-prov bench INVENTORY "
+            "--format json --output bench.json",
+        )
+
+
+def paired(files: Sequence[Path], targets: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Any]:
+    """Give each target (its name and facts) its results, a list for each.
+
+    By the host's name; what is alone in its file goes to a target that is alone. Raises UserError
+    for a file none of whose hosts is a target.
+    """
+    found: list[list[Result]] = [[] for _ in targets]
+    for file in files:
+        hosts = [Result(file, host, row) for host, row in bench_results.read(file).items()]
+        pairs = [(place, row) for row in hosts for place in _places(row.host, targets)]
+        if not pairs and len(hosts) == len(targets) == 1:
+            pairs = [(0, hosts[0])]
+        if not pairs:
+            names = ", ".join(name for name, _ in targets) or "none"
+            raise UserError(
+                f"{file}: hosts {', '.join(row.host for row in hosts) or 'none'}; targets {names}",
+                fix="give --measured the results of a target's own machine, under the same name",
+            )
+        for place, row in pairs:
+            why = bench_results.refusal(row.found)
+            if why:
+                raise row.refusal(why)
+            found[place].append(row)
+    return found
+
+
+def _places(host: str, targets: Sequence[tuple[str, Mapping[str, Any]]]) -> list[int]:
+    return [
+        place
+        for place, (name, facts) in enumerate(targets)
+        if host in (name, facts["host"].get("hostname"))
+    ]
+
+
+def readings(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Give the speeds of all results, as facts carry them."""
+    return [
+        {
+            "concurrency": level["concurrency"],
+            "input_tokens": row.found["serve"]["input_tokens"],
+            "output_tokens": row.found["serve"]["output_tokens"],
+            **{name: level[name] for name in _READINGS},
+        }
+        for row in results
+        for level in row.found["serve"]["levels"]
+    ]
+
+
+def refuse_others(
+    results: Sequence[Result],
+    facts: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    catalogue: Catalogue,
+) -> None:
+    """Raise UserError for results of another model, engine or machine, saying what differs."""
+    here = bench.served(plan)
+    for row in results:
+        there = row.found["serving"]
+        differs = [
+            f"{label}: {one} there, {other} here"
+            for label, one, other in (
+                ("model", row.found["model"], plan["model"]["name"]),
+                ("engine", bench.named(row.found), bench.named(plan)),
+                *((key, there[key], here[key]) for key in ("weights_format", "method")),
+            )
+            if one != other
+        ]
+        differs += outline.differences(row.found["machine"], outline.of(facts), catalogue)
+        if differs:
+            raise row.refusal(f"it is of something else: {'; '.join(differs)}")

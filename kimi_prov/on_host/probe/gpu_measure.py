@@ -1,0 +1,274 @@
+"""`probe --measure` of GPUs: which of them are idle, and what a process of its own times on each.
+
+Only NVIDIA's are measured, through the driver alone. A GPU that serves is left alone, and so is one
+of which nothing says that it does not.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+import kimi_prov
+from kimi_prov.contract import paths
+from kimi_prov.contract.cpu_lists import parse_list
+from kimi_prov.contract.numbers import whole
+from kimi_prov.contract.sizes import human
+from kimi_prov.on_host.probe.cuda_child import ARENA, PINNED
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.machine import Machine
+
+# An idle GPU has some hundred MiB in use by its driver.
+_IDLE_BYTES = 1 << 30
+# Of the machine's free memory, the most that is pinned.
+_SHARE_OF_FREE = 8
+# Seconds that a process may take: some GPUs need several to wake, some libraries to be read.
+_ALONE_S, _TOGETHER_S = 30.0, 60.0
+# `-I` keeps the working folder and the user's own packages out.
+_START = "import sys; sys.path.insert(0, sys.argv[1])\n"
+_START += "from kimi_prov.on_host.probe.cuda_child import main; main()"
+# Where cuBLASLt lies in an environment of Python, in a toolkit.
+_LIBRARY = "libcublasLt.so.1[0-9]"
+_IN_ENVIRONMENT = f"nvidia/*/lib/{_LIBRARY}"
+_TOOLKITS = (f"/usr/local/cuda*/lib64/{_LIBRARY}", f"/usr/local/cuda*/targets/*/lib/{_LIBRARY}")
+_MOST_LIBRARIES = 4
+_FIRST_OF_PEOPLE = 1000
+_QUERIES = {
+    "memory": ["nvidia-smi", "--query-gpu=uuid,memory.used", "--format=csv,noheader,nounits"],
+    "apps": ["nvidia-smi", "--query-compute-apps=gpu_uuid", "--format=csv,noheader"],
+}
+_MATRIX = ("bf16", "fp8")
+_SPEEDS = ("memory", "copy", "copy_together")
+
+
+def measured(machine: Machine, facts: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """Give a row for each GPU; a figure that there is not is null, with the reason."""
+    gpus = facts["gpus"]
+    if not gpus:
+        return []
+    idle = refusals(machine, facts)
+    libraries = cublas(machine) if not all(idle) else []
+    rows = [_row(gpu, reason or _alone(gpu, libraries)) for gpu, reason in zip(gpus, idle)]
+    _together(gpus, rows)
+    return rows
+
+
+def apply(facts: Dict[str, Any], rows: List[Dict[str, Any]]) -> None:
+    """Write figures to the keys of each GPU that the planner reads."""
+    for place, (gpu, row) in enumerate(zip(facts["gpus"], rows)):
+        found = {
+            "bandwidth_bytes_per_s": row["memory"]["bytes_per_s"],
+            "copy_bytes_per_s": row["copy"]["bytes_per_s"],
+            "copy_together_bytes_per_s": row["copy_together"]["bytes_per_s"],
+            "bf16_flops_per_s": row["bf16"]["flops_per_s"],
+            "fp8_flops_per_s": row["fp8"]["flops_per_s"],
+        }
+        if any(found.values()):
+            gpu["measured"] = found
+            facts["origins"][f"gpus[{place}].measured"] = "measured"
+
+
+def refusals(machine: Machine, facts: Dict[str, Any]) -> List[Optional[str]]:
+    """Say of each GPU why it is not measured; None for one that is idle."""
+    used = _used(machine.run(_QUERIES["memory"], timeout_s=60.0))
+    apps = machine.run(_QUERIES["apps"], timeout_s=60.0)
+    busy = set((apps or "").split())
+    free = facts["memory"]["available_bytes"]
+    reasons = []
+    for gpu in facts["gpus"]:
+        bytes_used = used.get(gpu.get("uuid"), gpu.get("memory_used_bytes"))
+        reasons.append(refusal(gpu, bytes_used, serving=gpu.get("uuid") in busy, free=free))
+    return reasons
+
+
+def refusal(
+    gpu: Dict[str, Any], used: Optional[int], *, serving: bool, free: Optional[int]
+) -> Optional[str]:
+    """Say why a GPU is not measured. `used`: bytes of its memory; `free`: of the machine's."""
+    if gpu["vendor"] != "nvidia":
+        return "only NVIDIA's GPUs are measured"
+    if gpu.get("mig"):
+        return "it is cut into MIG instances"
+    if serving:
+        return "busy: a process computes on it"
+    if used is None:
+        return "nothing says whether it is idle: its memory in use is not known"
+    return _short(gpu.get("memory_bytes") or 0, used, free)
+
+
+def _short(total: int, used: int, free: Optional[int]) -> Optional[str]:
+    """Say which memory is short, in bytes: used by others, or not there."""
+    if used > _IDLE_BYTES:
+        return f"busy: {human(used)} of its memory are in use"
+    if total - used < 2 * ARENA:
+        return f"only {human(max(0, total - used))} of its memory are free"
+    if free is not None and free < PINNED * _SHARE_OF_FREE:
+        return f"only {human(free)} of the machine's memory are free"
+    return None
+
+
+def _used(text: Optional[str]) -> Dict[Optional[str], int]:
+    """Bytes in use by UUID, as nvidia-smi lists them in MiB."""
+    found: Dict[Optional[str], int] = {}
+    for line in (text or "").splitlines():
+        uuid, _, size = (part.strip() for part in line.partition(","))
+        number = whole(size)
+        if number is not None:
+            found[uuid] = number << 20
+    return found
+
+
+def cublas(machine: Machine) -> List[str]:
+    """Libraries of cuBLASLt, the engine's own first, that nobody but root or we can write.
+
+    What is loaded runs with our rights, which often are root's.
+    """
+    found = []
+    for environment in (paths.ENGINE, f"{paths.ENGINES}/*"):
+        found += glob.glob(f"{environment}/lib/python3*/site-packages/{_IN_ENVIRONMENT}")
+    for line in (machine.run(["ldconfig", "-p"]) or "").splitlines():
+        name, arrow, path = line.partition(" => ")
+        if arrow and name.split()[0].startswith("libcublasLt.so.1"):
+            found.append(path.strip())
+    for pattern in _TOOLKITS:
+        found += sorted(glob.glob(pattern), reverse=True)
+    for folder in sys.path:
+        if folder.endswith("-packages"):
+            found += glob.glob(f"{folder}/{_IN_ENVIRONMENT}")
+    real = dict.fromkeys(os.path.realpath(path) for path in found)
+    return [path for path in real if _trusted(path)][:_MOST_LIBRARIES]
+
+
+def _trusted(path: str) -> bool:
+    """Whether a file, and every folder above it, can be changed by root and by us alone."""
+    owners = {0, os.geteuid()}
+    groups = {0, os.getegid()}
+    while True:
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return False
+        writers = stat.S_IWOTH
+        # Groups below 1000 are the system's: Debian gives /usr/local to staff.
+        if found.st_gid >= _FIRST_OF_PEOPLE and found.st_gid not in groups:
+            writers |= stat.S_IWGRP
+        shared = found.st_mode & writers and not found.st_mode & stat.S_ISVTX
+        if found.st_uid not in owners or shared:
+            return False
+        if path == "/":
+            return True
+        path = os.path.dirname(path)
+
+
+def _alone(gpu: Dict[str, Any], libraries: List[str]) -> List[Dict[str, Any]]:
+    config = {"together": False, "cpus": _near(gpu), "libraries": libraries}
+    return _child(config, [_name(gpu)], _ALONE_S)
+
+
+def _together(gpus: List[Dict[str, Any]], rows: List[Dict[str, Any]]) -> None:
+    """Copy to all GPUs at once whose copy alone was measured, and add it to their rows."""
+    able = [place for place, row in enumerate(rows) if row["copy"]["bytes_per_s"]]
+    if len(able) < 2:
+        return
+    config = {"together": True, "cpus": [_near(gpus[place]) for place in able]}
+    lines = _child(config, [_name(gpus[place]) for place in able], _TOGETHER_S)
+    rates = lines[0].get("bytes_per_s") or [None] * len(able)
+    for place, rate in zip(able, rates):
+        rows[place]["copy_together"] = {
+            "bytes_per_s": rate,
+            "seconds": lines[0].get("seconds"),
+            "reason": lines[0]["reason"],
+        }
+
+
+def _row(gpu: Dict[str, Any], answer: Any) -> Dict[str, Any]:  # noqa: ANN401
+    """Give a GPU's row of the lines that its process wrote, or of the reason for none."""
+    lines = [{"part": None, "reason": answer}] if isinstance(answer, str) else answer
+    by_part = {line["part"]: line for line in lines}
+    # What ended the process early is the reason of all parts that it did not come to.
+    missing = by_part.get(None, {"reason": "it was not come to"})
+    alone = {"reason": "there is one GPU alone to measure", "seconds": None}
+    by_part.setdefault("copy_together", missing if None in by_part else alone)
+    row: Dict[str, Any] = {"index": gpu["index"]}
+    for part in (*_SPEEDS, *_MATRIX):
+        line = by_part.get(part, missing)
+        key = "flops_per_s" if part in _MATRIX else "bytes_per_s"
+        row[part] = {name: line.get(name) for name in (key, "seconds", "reason")}
+        if part in _MATRIX:
+            row[part]["by"] = line.get("by")
+    return row
+
+
+def _near(gpu: Dict[str, Any]) -> List[int]:
+    """Processors near a GPU that we may run on."""
+    ours = os.sched_getaffinity(0)
+    return [cpu for cpu in parse_list(gpu.get("cpus") or "") if cpu in ours]
+
+
+def _name(gpu: Dict[str, Any]) -> str:
+    return str(gpu.get("uuid") or gpu["index"])
+
+
+def _child(config: Dict[str, Any], visible: List[str], limit_s: float) -> List[Dict[str, Any]]:
+    """Run the timing process; each line that it wrote, and last why it ended early if it did."""
+    environment = {
+        **os.environ,
+        "LC_ALL": "C",
+        "CUDA_VISIBLE_DEVICES": ",".join(visible),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # Nothing is to stay in the user's folder.
+        "CUDA_CACHE_DISABLE": "1",
+    }
+    root = os.path.dirname(kimi_prov.__path__[0])
+    started = time.monotonic()
+    # To a file: what was written before a process hangs or crashes is not lost.
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out:
+        given.write(json.dumps(config).encode())
+        given.seek(0)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-c", _START, root],
+                stdin=given,
+                stdout=out,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                timeout=limit_s,
+                check=False,
+            )
+            reason = _ended(done.returncode)
+        except subprocess.TimeoutExpired:
+            reason = f"it took more than {limit_s:.0f} s"
+        except OSError as error:
+            reason = f"{sys.executable} cannot be started: {error.strerror}"
+        out.seek(0)
+        lines = _lines(out.read().decode("utf-8", "replace"))
+    if reason or not lines:
+        ended = reason or "the timing process said nothing"
+        lines.append({"part": None, "reason": ended, "seconds": round(time.monotonic() - started)})
+    return lines
+
+
+def _ended(status: int) -> Optional[str]:
+    if status < 0:
+        return f"the driver or a library crashed the timing process (signal {-status})"
+    return f"the timing process failed (exit status {status})" if status else None
+
+
+def _lines(text: str) -> List[Dict[str, Any]]:
+    found = []
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "part" in row:
+            found.append(row)
+    return found

@@ -1,0 +1,168 @@
+"""What was measured on a machine, beside what would stand in its place, and what it changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.facts import gpu_names
+from kimi_prov.facts.host import read_host
+from kimi_prov.planner.engine import sglang
+from kimi_prov.planner.plan import make_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.settings.parsing import Settings
+    from kimi_prov.planner.throughput import Gpus
+
+_GB = 1e9
+_MEASURED = "measured"
+
+
+def document(
+    facts: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    settings: Settings,
+    catalogue: Catalogue,
+) -> dict[str, Any] | None:
+    """Give `measured` and `effect` of a target: planned once more without what was measured.
+
+    None where nothing was measured that a prediction uses.
+    """
+    bare = without(facts)
+    parts = _used(plan)
+    rows = [
+        {key: row[key] for key in ("what", "measured", "instead_of", "unit")}
+        for row in _rows(_host(facts, catalogue), _host(bare, catalogue))
+        if row["part"] in parts
+    ]
+    rows += _readings(plan)
+    if not rows:
+        return None
+    before = make_plan(bare, settings, catalogue)["throughput"]
+    effect = {
+        key: {"before": before[key], "after": after}
+        for key, after in plan["throughput"].items()
+        if _known(after) and _known(before.get(key))
+    }
+    return {"measured": rows, "effect": effect or None}
+
+
+def without(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the facts as they would be had nobody measured."""
+    origins = facts.get("origins") or {}
+    memory = dict(facts["memory"])
+    if memory.get("bandwidth_bytes_per_s"):
+        memory["bandwidth_bytes_per_s"] = {**memory["bandwidth_bytes_per_s"], _MEASURED: None}
+    disks = [
+        {**disk, "read_bytes_per_s": None}
+        if origins.get(f"disks[{place}].read_bytes_per_s") == _MEASURED
+        else disk
+        for place, disk in enumerate(facts.get("disks") or ())
+    ]
+    gpus = [{key: v for key, v in gpu.items() if key != _MEASURED} for gpu in facts["gpus"]]
+    bare = {**facts, "memory": memory, "disks": disks, "gpus": gpus, _MEASURED: None}
+    bare.pop("bench", None)
+    return bare
+
+
+def _readings(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Name the speeds that a bench measured, and what was expected at the same load."""
+    return [
+        {
+            "what": f"{row['quantity']} of {row['input_tokens']} + {row['output_tokens']} tokens, "
+            f"{row['concurrency']} at once",
+            "measured": row["measured"],
+            "instead_of": row["predicted"],
+            "unit": "tokens/s",
+        }
+        for row in plan["throughput"].get("anchors") or ()
+    ]
+
+
+def _used(plan: Mapping[str, Any]) -> set[str]:
+    """Name the parts of a machine on which the prediction of this plan depends."""
+    if plan["throughput"]["decode_tok_s"]["expected"] is None:
+        return set()
+    if plan["memory"]["weights_bytes_per_gpu"] is None:
+        return {"disk", "memory"}
+    if plan["hybrid"] is None:
+        return {"disk", "gpu_memory", "matrix"}
+    streamed = sglang.prefill_from(plan["hybrid"]["method"]) is not None
+    return {"disk", "memory", "gpu_memory", *(("copy", "matrix") if streamed else ())}
+
+
+def _host(facts: Mapping[str, Any], catalogue: Catalogue) -> Host:
+    return read_host(gpu_names.recognised(facts, catalogue), catalogue)
+
+
+def _rows(host: Host, bare: Host) -> list[dict[str, Any]]:
+    """Name what was measured; `bare` is the same machine before."""
+    from kimi_prov.planner.throughput import measured, physics, prediction  # noqa: PLC0415
+    from kimi_prov.planner.throughput.estimate import DISK_GB_S  # noqa: PLC0415
+
+    cpu, _ = prediction.processors(bare)
+    sheet = prediction.gpus(bare)
+
+    def share(of: Callable[[Gpus], float], times: float = 1.0) -> float | None:
+        return of(sheet) * times if sheet else None
+
+    found = [
+        (
+            "memory",
+            "memory bandwidth",
+            host.bandwidth.measured / _GB,
+            cpu.bandwidth_gb_s * physics.STREAM_OF_THEORY if cpu else None,
+            "GB/s",
+        ),
+        (
+            "disk",
+            "speed of the disk",
+            host.measured.disk_bytes / _GB,
+            prediction.disk_gb_s(bare) or DISK_GB_S,
+            "GB/s",
+        ),
+        (
+            "gpu_memory",
+            "bandwidth of a GPU's memory",
+            host.measured.gpu_bytes / _GB,
+            share(lambda gpus: gpus.bandwidth_gb_s, measured.COPY_OF_THEORY),
+            "GB/s",
+        ),
+        (
+            "copy",
+            "speed of copies to a GPU",
+            host.measured.gpu_copy / _GB,
+            share(lambda gpus: gpus.pcie_gb_s),
+            "GB/s",
+        ),
+        (
+            "matrix",
+            "matrix rate of a GPU",
+            host.measured.bf16_flops / 1e12,
+            share(lambda gpus: gpus.tflops, measured.PRODUCT_OF_THEORY),
+            "TFLOP/s in bf16",
+        ),
+    ]
+    return [
+        {
+            "part": part,
+            "what": what,
+            "measured": _rounded(value),
+            "instead_of": _rounded(usual),
+            "unit": unit,
+        }
+        for part, what, value, usual, unit in found
+        if value
+    ]
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _known(value: object) -> bool:
+    """Whether it is a range with figures."""
+    return isinstance(value, dict) and bool(value.get("expected"))

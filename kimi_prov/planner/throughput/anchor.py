@@ -1,0 +1,173 @@
+"""Predictions that are held to what a bench of the same machine measured.
+
+What sets a machine apart from another is most of a prediction's spread, and it is the same at every
+load of one machine. So each reading of a bench is compared with what the estimator says for the
+very same load, and the offset, a logarithm, is carried over to the load that is asked for:
+
+    weight of a reading = 1 / (noise^2 + drift^2),    weight of no offset at all = 1 / spread^2
+
+`spread` is the estimator's own, of its range, or the largest offset where that is larger: a machine
+so far off is none of those that the range was made for. `drift` is how far an offset may change on
+the way: by doublings of the requests at once, of the prompt, of the answer. The offset is the
+weighted mean; a range is as wide as what remains, never narrower than the noise of a reading.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.planner.throughput.cases import NOISE
+from kimi_prov.planner.throughput.inputs import Range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kimi_prov.planner.throughput.inputs import Estimate, Serving
+
+    Speak = Callable[[Serving], Estimate]
+
+# Nine times in ten, of a normal distribution.
+_NINE_IN_TEN = 1.645
+# Log-spread that a doubling adds. The fit's misses at two loads of one machine, in the catalogue's
+# rows, differ by 0.08 where the requests at once are one to three doublings apart, by 0.11 at four,
+# by 0.49 at seven (three pairs); with one, two and three doublings of lengths by 0.03, 0.05 and
+# 0.08 in decode (six pairs), by 0.16 in prefill (18 pairs of one or two). The readings' own noise
+# is a part of that.
+_REQUESTS = 0.05
+_LENGTHS = {"decode_tok_s": 0.03, "prefill_tok_s": 0.1}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Speeds that a bench measured at one load, in tokens a second; None where it has none."""
+
+    concurrency: int
+    input_tokens: int
+    output_tokens: int
+    decode_tok_s: float | None
+    prefill_tok_s: float | None
+
+
+@dataclass(frozen=True)
+class _Offset:
+    """Logarithm of measured over estimated, and its log-spread at the load that is asked for."""
+
+    value: float
+    spread: float
+
+
+def of(facts: Mapping[str, Any]) -> tuple[Reading, ...]:
+    """Read what a bench of this machine measured; none where there was none."""
+    names = [field.name for field in dataclasses.fields(Reading)]
+    return tuple(Reading(*(row[name] for name in names)) for row in facts.get("bench") or ())
+
+
+def anchored(speak: Speak, readings: Sequence[Reading], instances: int = 1) -> Speak:
+    """Give an estimator that is held to readings of all `instances` together."""
+    if not readings:
+        return speak
+
+    def told(serving: Serving) -> Estimate:
+        found = speak(serving)
+        decode = _offsets(speak, serving, readings, "decode_tok_s", instances)
+        # What waits for other prompts says nothing of how fast one is read.
+        alone = [row for row in readings if row.concurrency == 1]
+        prefill = _offsets(speak, replace(serving, concurrency=1), alone, "prefill_tok_s", 1)
+        changed: dict[str, Range] = {}
+        for field in dataclasses.fields(found):
+            value = getattr(found, field.name)
+            if field.name in ("decode_tok_s", "aggregate_tok_s"):
+                changed[field.name] = _moved(value, decode)
+            elif field.name == "prefill_tok_s":
+                changed[field.name] = _moved(value, prefill)
+            elif field.name.endswith("ttft_s"):
+                changed[field.name] = _inverse(_moved(_inverse(value), prefill))
+        return replace(found, **changed)
+
+    return told
+
+
+def compared(
+    speak: Speak, serving: Serving, readings: Sequence[Reading], instances: int = 1
+) -> list[dict[str, Any]]:
+    """Put each reading beside what the estimator says for its load, in tokens a second."""
+    return [
+        {
+            "quantity": name.partition("_")[0],
+            "concurrency": row.concurrency,
+            "input_tokens": row.input_tokens,
+            "output_tokens": row.output_tokens,
+            "measured": getattr(row, name),
+            "predicted": float(f"{_expected(speak, serving, row, name, instances):.3g}"),
+        }
+        for name in ("decode_tok_s", "prefill_tok_s")
+        for row in readings
+        if getattr(row, name) and (name == "decode_tok_s" or row.concurrency == 1)
+    ]
+
+
+def _expected(speak: Speak, serving: Serving, row: Reading, name: str, instances: int) -> float:
+    at = _at(serving, row, instances)
+    found: Range = getattr(speak(at), name)
+    return found.expected
+
+
+def _at(serving: Serving, row: Reading, instances: int) -> Serving:
+    """Give the load of a reading, as one instance has it."""
+    return replace(
+        serving,
+        concurrency=max(1, -(-row.concurrency // instances)),
+        input_tokens=row.input_tokens,
+        output_tokens=row.output_tokens,
+    )
+
+
+def _offsets(
+    speak: Speak, serving: Serving, readings: Sequence[Reading], name: str, instances: int
+) -> _Offset | None:
+    """Give the offset at a load from all readings; None where none has that speed."""
+    span: Range = getattr(speak(serving), name)
+    noise = NOISE["high"]
+    found = []
+    for row in readings:
+        value = getattr(row, name)
+        if value:
+            offset = math.log(value / _expected(speak, serving, row, name, instances))
+            drift = _drift(serving, _at(serving, row, instances), _LENGTHS[name])
+            found.append((offset, 1 / (noise**2 + drift**2)))
+    if not found:
+        return None
+    own = math.log(span.high / span.low) / 2 / _NINE_IN_TEN
+    total = max(own, *(abs(offset) for offset, _ in found)) ** -2
+    pull = 0.0
+    for offset, weight in found:
+        total += weight
+        pull += weight * offset
+    return _Offset(pull / total, min(own, max(noise, total**-0.5)))
+
+
+def _drift(here: Serving, there: Serving, of_lengths: float) -> float:
+    """How far an offset may change between two loads; `of_lengths` for a doubling of lengths."""
+
+    def doublings(one: float, other: float) -> float:
+        return abs(math.log2(one / other))
+
+    requests = doublings(here.running, there.running)
+    lengths = doublings(here.input_tokens, there.input_tokens)
+    lengths += doublings(here.output_tokens, there.output_tokens)
+    return _REQUESTS * requests + of_lengths * lengths
+
+
+def _moved(span: Range, offset: _Offset | None) -> Range:
+    if offset is None:
+        return span
+    expected = span.expected * math.exp(offset.value)
+    half = math.exp(_NINE_IN_TEN * offset.spread)
+    return Range(expected / half, expected, expected * half)
+
+
+def _inverse(span: Range) -> Range:
+    return Range(1 / span.high, 1 / span.expected, 1 / span.low)

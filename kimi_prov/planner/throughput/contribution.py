@@ -1,0 +1,146 @@
+"""Rows of the catalogue's speeds, made from a bench: what speed depends on, and not whose it is.
+
+A row is put together from fields that are named here, one by one; what a bench says beside them
+does not get in. Names of models, engines, processors and GPUs are the catalogue's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.errors import UserError
+from kimi_prov.planner.engine import sglang
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.loader import Catalogue
+
+SCHEMA = "kimi-prov/catalog/speeds/v1"
+Row = dict[str, Any]
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,39}")
+_WORD = re.compile(r"[A-Za-z0-9_.-]{1,24}")
+_MONTH = re.compile(r"\d{4}-\d{2}")
+# An engine by the words that the reader of rows knows it by.
+_ENGINES = {"vllm": "vllm", "ktransformers": "sglang-kt + kt-kernel"}
+# Answered requests from which a median is sure.
+_SURE = 8
+
+
+def rows(result: Mapping[str, Any], catalogue: Catalogue) -> list[Row]:
+    """Give a row for each number of requests at once; `result` is a host's of a bench document.
+
+    Raises UserError for what the catalogue does not know: its name could be anything.
+    """
+    serving, machine = result["serving"], result["machine"]
+    if (serving["instances"] or 1) > 1:
+        raise UserError(
+            "several instances served it; a row is of one",
+            fix="bench a machine with one:  kimi_instances: 1",
+        )
+    common = {
+        "model": catalogue.model(result["model"]).name,
+        "quant": _word(serving["method"] or serving["weights_format"], "weights format"),
+        "engine": _engine(result["engine"]),
+        **_hardware(machine, result["memory"], catalogue),
+        "flags": _flags(serving),
+    }
+    tag = hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:8]
+    month = _MONTH.match(str(result["measured_at"]))
+    common["source"] = f"kimi-prov bench {tag}"
+    return [
+        _row(level, result, common, month[0] if month else "")
+        for level in result["serve"]["levels"]
+        if level["decode_tok_s"]
+    ]
+
+
+def _row(
+    level: Mapping[str, Any], result: Mapping[str, Any], common: Mapping[str, Any], month: str
+) -> Row:
+    many = level["concurrency"] > 1
+    lengths = result["serve"]
+    sure = "high" if level["requests"] >= _SURE else "medium"
+    row = {
+        **{key: common[key] for key in common if key != "source"},
+        "concurrency": int(level["concurrency"]),
+        "context": f"{int(lengths['input_tokens'])}/{int(lengths['output_tokens'])}",
+        "decode_tok_s_per_request": float(level["decode_tok_s"]),
+        "decode_tok_s_aggregate": float(level["aggregate_tok_s"]) if many else None,
+        # With several at once the first token waits for other prompts: no speed of reading one.
+        "prefill_tok_s": None if many or not level["prefill_tok_s"] else level["prefill_tok_s"],
+        "measured": True,
+        "confidence": "low" if result["load"]["busy"] else sure,
+        "note": f"{month}{'; aggregate incl. TTFT' if many else ''}".lstrip("; "),
+        "source": common["source"],
+    }
+    row = {key: value for key, value in row.items() if value not in (None, "")}
+    tag = hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:10]
+    return {"id": f"b{tag}", **row}
+
+
+def _engine(engine: Mapping[str, Any]) -> str:
+    name = _ENGINES.get(str(engine["name"]))
+    if name is None or not _VERSION.fullmatch(str(engine["version"])):
+        raise UserError(
+            "the bench names an engine or a version that this one does not know",
+            fix="use the version of kimi-prov that made it",
+        )
+    return f"{name} {engine['version']}"
+
+
+def _hardware(
+    machine: Mapping[str, Any], memory: Mapping[str, Any], catalogue: Catalogue
+) -> dict[str, Any]:
+    cards = [_cards(row, catalogue) for row in machine["gpus"]]
+    if len(cards) > 1:
+        raise UserError("the machine has GPUs of several kinds", fix="a row is of equal GPUs")
+    known = catalogue.find_cpu(str(machine["processor"] or ""))
+    sockets = int(machine["sockets"] or 1)
+    name = known.name if known else "unspecified processor"
+    channels, size = machine["memory_channels"], machine["memory_bytes"]
+    parts = [f"{channels}ch" if channels else "", f"{size / 2**30:.0f} GiB" if size else ""]
+    theory, measured = machine["memory_theoretical_bytes_per_s"], memory["bytes_per_s"]
+    return {
+        "cpu": f"{sockets}x {name}",
+        "sockets": sockets,
+        "memory": ", ".join(part for part in parts if part),
+        "cpu_mem_theoretical_gb_s": round(theory / 1e9, 1) if theory else None,
+        "cpu_mem_measured_gb_s": round(measured / 1e9, 1) if measured else None,
+        "gpus": cards[0] if cards else "none",
+    }
+
+
+def _cards(row: Mapping[str, Any], catalogue: Catalogue) -> str:
+    found = catalogue.gpu(str(row["model"]), row["memory_bytes"])
+    return f"{int(row['count'])}x {found.name}"
+
+
+def _flags(serving: Mapping[str, Any]) -> str:
+    """Write how it was served in the words that the reader of rows looks for."""
+    words = [
+        f"{label}{int(serving[key])}"
+        for key, label in (("tensor", "TP"), ("pipeline", "PP"), ("data", "DP"))
+        if (serving[key] or 1) > 1
+    ]
+    if serving["gpu_experts"] is not None:
+        words.append(f"gpu-experts {int(serving['gpu_experts'])}")
+    if serving["method"]:
+        start = sglang.prefill_from(serving["method"])
+        words += [f"layerwise prefill threshold {start}"] if start is not None else []
+    if serving["threads"]:
+        words.append(f"cpuinfer {int(serving['threads'])}")
+    if serving["experts_by"]:
+        words.append(f"KIMI_EXPERTS={_word(serving['experts_by'], 'backend of experts')}")
+    words += ["KV fp8"] if serving["kv_dtype"] == "fp8" else []
+    return ", ".join(words)
+
+
+def _word(value: object, what: str) -> str:
+    text = str(value or "")
+    if not _WORD.fullmatch(text):
+        raise UserError(f"the bench names no {what}", fix="measure again:  kimi-prov bench")
+    return text
