@@ -81,7 +81,7 @@ def _least(
             below = {"name": offer.name, "why": why}
             continue
         rent = for_machine(facts, catalogue).usual_rent
-        one = Suggestion(offer, facts, machines, rent and rent.value * machines, below)
+        one = Suggestion(offer, facts, machines, rent.value * machines if rent else None, below)
         if best is None or one.size < best.size:
             best = one
             below = {"name": offer.name, "why": f"{machines:,} of them would be needed"}
