@@ -9,7 +9,7 @@ from kimi_prov.errors import UserError
 from kimi_prov.facts import offers
 from kimi_prov.planner.plan import blockers, make_plan, make_plan_with_curve
 from kimi_prov.report.prices import for_machine
-from kimi_prov.sizing import demand
+from kimi_prov.sizing import curve, demand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,11 +81,12 @@ def _least(
             below = {"name": offer.name, "why": why}
             continue
         rent = for_machine(facts, catalogue).usual_rent
-        one = Suggestion(offer, facts, machines, rent and rent.value * machines, below)
+        one = Suggestion(offer, facts, machines, rent.value * machines if rent else None, below)
         if best is None or one.size < best.size:
             best = one
             below = {"name": offer.name, "why": f"{machines:,} of them would be needed"}
-        if load is None or best.machines == 1:
+        # More memory makes a cache larger and nothing faster: the first that will do is the least.
+        if load is None or best.machines == 1 or offer.kind != "gpu":
             break
     return best
 
@@ -108,8 +109,18 @@ def _machines(
         return None, "its speed is not estimated"
     if load is None:
         return 1, ""
-    sized = demand.of_plan(make_plan_with_curve(facts, settings, catalogue), load, serves=True)
+    # One request alone tells at once what no number of machines mends.
+    sized = demand.size([curve.alone(plan["throughput"])], load, serves=_fits(plan, load))
+    if sized["machines"]["expected"] is not None:
+        planned = make_plan_with_curve(facts, settings, catalogue)
+        sized = demand.of_plan(planned, load, serves=True)
     needed = sized["machines"]["expected"]
     limits = {"ttft": "the time to the first token", "tpot": "the time between two tokens"}
-    broken = limits.get(sized["bound_by"], "the context")
+    broken = limits.get(sized["bound_by"])
+    if broken is None:
+        return needed, "" if needed else "its context does not hold a request"
     return needed, "" if needed else f"{broken} is beyond the limit with one request alone"
+
+
+def _fits(plan: Mapping[str, Any], load: Load) -> bool:
+    return load.fits(plan["model"]["context"])

@@ -132,7 +132,8 @@ def _slowest(target: Target) -> float | None:
     sizing, curve = target["sizing"], target["curve"]
     many = sizing["requests_a_machine"] if sizing else target["plan"]["throughput"]["concurrency"]
     row = curves.at(curve, many or 1)
-    return row and row["decode_tok_s"]["expected"]
+    speed: float | None = row["decode_tok_s"]["expected"] if row else None
+    return speed
 
 
 def _speed(target: Target) -> float:

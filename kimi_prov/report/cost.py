@@ -231,7 +231,9 @@ def _rate(speed: Mapping[str, Any], inputs: float, notes: _Notes) -> dict[str, f
         return dict(curves.UNKNOWN)
     if not speed["prefill_tok_s"]["expected"]:
         notes.unknown.append("time to read the input: the plan has no estimate of it")
-    found = {key: _rounded(output_rate(speed, inputs, key)) for key in curves.CASES}
+    found: dict[str, float | None] = {
+        key: _rounded(output_rate(speed, inputs, key)) for key in curves.CASES
+    }
     notes.add(
         "Output at full work",
         f"{found['expected']:,.0f} tokens/s, the time to read the input included",
@@ -256,7 +258,9 @@ def _with(
 ) -> dict[str, Any]:
     """Give the cost with so many requests at once, those that run, and the API's beside it."""
     row = curves.at(curve, many)
-    speeds = {case: row and output_rate(row, inputs, case) for case in curves.CASES}
+    speeds: dict[str, float | None] = dict(curves.UNKNOWN)
+    if row is not None:
+        speeds = {case: output_rate(row, inputs, case) for case in curves.CASES}
     worth = worths[0] if worths else None
     balance = _balance(hour, speeds["expected"], use, worth or 0.0)
     return {

@@ -35,6 +35,18 @@ def of(throughput: Mapping[str, Any]) -> list[Row]:
     return throughput.get("curve") or [{key: throughput[key] for key in _KEYS}]
 
 
+def alone(throughput: Mapping[str, Any]) -> Row:
+    """Give the row of one request alone, by a plan's `throughput` that has an estimate."""
+    single = throughput["single_tok_s"]
+    return {
+        "concurrency": 1,
+        "decode_tok_s": single,
+        "aggregate_tok_s": single,
+        "prefill_tok_s": throughput["prefill_tok_s"],
+        "ttft_s": throughput["single_ttft_s"],
+    }
+
+
 def at(curve: Sequence[Row], requests: int) -> Row | None:
     """Give the row for so many requests at once; None for a machine without a curve.
 

@@ -158,7 +158,7 @@ def test_the_catalogue_suggests_the_least_machine_of_each_kind_and_why() -> None
 
 
 def test_what_is_suggested_carries_the_load_and_stands_beside_the_quotes() -> None:
-    found = checked(H200, "--suggest", "--users", 300, "--tpot-ms", 60)
+    found = checked(H200, "--suggest", "--users", 300, "--tpot-ms", 20)
     quoted, *made = found["targets"]
     assert "suggestion" not in quoted
     assert made

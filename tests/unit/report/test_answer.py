@@ -17,7 +17,8 @@ from kimi_prov.sizing.load import Load
 def answer(*targets: dict[str, Any], load: Load | None = None) -> dict[str, Any]:
     document = check.document(targets, load)
     jsonschema.Draft202012Validator(schemas.load("check")).validate(document)
-    return document["answer"]
+    found: dict[str, Any] = document["answer"]
+    return found
 
 
 def order(found: dict[str, Any]) -> list[str]:
