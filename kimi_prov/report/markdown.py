@@ -20,6 +20,7 @@ from kimi_prov.report.ranking import (
     WORDS,
     answer_sentence,
     load_text,
+    n_means,
     ranked,
     ranking,
 )
@@ -85,6 +86,7 @@ def _answer(document: Mapping[str, Any]) -> list[str]:
         cells += [_marked(cell) for cell in row.cells]
         lines.append(_row([*cells, _safe(row.lacks)]))
     notes = "Bold: best of its column among those that serve. " * (len(found.rows) > 1)
+    notes += n_means(document["targets"])
     notes += f"A million tokens: at {usage(document['targets'])}."
     notes += f" \\{RENTED}: at the usual rent of such GPUs." * found.rented
     return [*lines, "", notes, "", *(f"- {word}: {plain}." for word, plain in WORDS)]

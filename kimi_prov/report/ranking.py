@@ -152,6 +152,11 @@ def each_of(targets: Sequence[Target]) -> str:
     return f"{many.pop():,}" if len(many) == 1 else "N"
 
 
+def n_means(targets: Sequence[Target]) -> str:
+    """Say what N stands for, where machines differ in it."""
+    return "N: the requests at once planned for each machine. " * (each_of(targets) == "N")
+
+
 def waiting(target: Target) -> str:
     """Say how many of the planned requests run where the others wait; else nothing."""
     few = running(target)

@@ -38,6 +38,7 @@ from kimi_prov.report.ranking import (
     answer_sentence,
     each_of,
     load_text,
+    n_means,
     ranked,
     ranking,
 )
@@ -124,6 +125,7 @@ def _ranked(document: Mapping[str, Any]) -> list[str]:
         lines += wrap("; ".join(extra), "   ", "   ") if extra else []
     notes = "* best of its column among those that serve. " * (len(found.rows) > 1)
     notes += f"{RENTED} at the usual rent of such GPUs. " * found.rented
+    notes += n_means(document["targets"])
     notes += (
         f"$/M out: a million output tokens and their input, at {usage(document['targets'])}. "
         f"alone: one request; of {many}: each of {many} at once; all: {many} together."
