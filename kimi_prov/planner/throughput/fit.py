@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
-from operator import mul
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.throughput import physics
@@ -29,8 +27,6 @@ GROUP = 0.18
 _FREEDOM = 4.0
 _STEP = 1e-4
 _ROUNDS = 12
-# Fits that leave different sources out begin at the same values: more than any file has groups.
-_KEPT = 2048
 
 
 @dataclass(frozen=True)
@@ -73,32 +69,12 @@ def residual(case: Case, values: Values) -> float:
 
 def gradient(case: Case, values: Values, names: Sequence[str]) -> list[float]:
     """Slopes of the logarithm of the predicted seconds against each parameter's logarithm."""
-    return _slopes(case, values, names)[1]
-
-
-def _slopes(case: Case, values: Values, names: Sequence[str]) -> tuple[float, list[float]]:
-    """Predicted seconds and their slopes; a parameter that was not read has none."""
-    noted = _Noted(values)
-    one = seconds(case, noted)
-    base = math.log(one)
-    slopes = [0.0] * len(names)
-    for i, name in enumerate(names):
-        if name in noted.read:
-            moved = {**values, name: values[name] * math.exp(_STEP)}
-            slopes[i] = (math.log(seconds(case, moved)) - base) / _STEP
-    return one, slopes
-
-
-class _Noted(Values):
-    """Values that note which of them were read."""
-
-    def __init__(self, values: Values) -> None:
-        super().__init__(values)
-        self.read: set[str] = set()
-
-    def __getitem__(self, name: str) -> float:
-        self.read.add(name)
-        return super().__getitem__(name)
+    base = math.log(seconds(case, values))
+    slopes = []
+    for name in names:
+        moved = {**values, name: values[name] * math.exp(_STEP)}
+        slopes.append((math.log(seconds(case, moved)) - base) / _STEP)
+    return slopes
 
 
 def fit(
@@ -111,7 +87,6 @@ def fit(
     names = tuple(priors)
     start = [math.log(priors[name].value) for name in names]
     theta = [math.log((near or {}).get(name, priors[name].value)) for name in names]
-    groups = [tuple(group) for group in grouped(cases)]
     normal: Matrix = []
     for _ in range(rounds):
         values = {name: math.exp(t) for name, t in zip(names, theta, strict=True)}
@@ -120,13 +95,8 @@ def fit(
         for i, name in enumerate(names):
             normal[i][i] = priors[name].spread ** -2
             pull[i] = (start[i] - theta[i]) * normal[i][i]
-        for group in groups:
-            share, pulled = _share(group, names, tuple(values.values()))
-            pull = [a + b for a, b in zip(pull, pulled, strict=True)]
-            normal = [
-                [a + b for a, b in zip(line, more, strict=True)]
-                for line, more in zip(normal, share, strict=True)
-            ]
+        for group in grouped(cases):
+            _add_group(group, values, names, normal, pull)
         move = solve(normal, pull)
         theta = [t + m for t, m in zip(theta, move, strict=True)]
         if max(abs(m) for m in move) < 1e-6:
@@ -143,15 +113,12 @@ def grouped(cases: Sequence[Case]) -> list[list[Case]]:
     return list(groups.values())
 
 
-@lru_cache(maxsize=_KEPT)
-def _share(
-    group: tuple[Case, ...], names: tuple[str, ...], at: tuple[float, ...]
-) -> tuple[Matrix, list[float]]:
-    """One group's share of the normal equations; its common offset is integrated out."""
-    values = dict(zip(names, at, strict=True))
-    lines = [_slopes(case, values, names) for case in group]
-    left = [-math.log(case.value * one) for case, (one, _) in zip(group, lines, strict=True)]
-    slopes = [line for _, line in lines]
+def _add_group(
+    group: list[Case], values: Values, names: Sequence[str], normal: Matrix, pull: list[float]
+) -> None:
+    """Add one group's share to the normal equations; its common offset is integrated out."""
+    left = [residual(case, values) for case in group]
+    slopes = [gradient(case, values, names) for case in group]
     weights = [
         (_FREEDOM + 1) / (_FREEDOM + r * r / (case.noise**2 + GROUP**2)) / case.noise**2
         for r, case in zip(left, group, strict=True)
@@ -160,34 +127,23 @@ def _share(
     everyone = range(len(names))
     common = [sum(w * s[i] for w, s in zip(weights, slopes, strict=True)) for i in everyone]
     common_r = sum(w * r for w, r in zip(weights, left, strict=True))
-    normal = [[0.0] * len(names) for _ in everyone]
-    pull = [0.0] * len(names)
+    for w, s, r in zip(weights, slopes, left, strict=True):
+        for i in everyone:
+            if s[i]:
+                weighted = w * s[i]
+                pull[i] += weighted * r
+                normal[i] = [n + weighted * other for n, other in zip(normal[i], s, strict=True)]
     for i in everyone:
-        column = [w * s[i] for w, s in zip(weights, slopes, strict=True)]
-        if any(column):
-            pull[i] = sum(map(mul, column, left)) - common[i] * common_r / total
-            normal[i] = [
-                sum(map(mul, column, across)) - common[i] * other / total
-                for across, other in zip(zip(*slopes, strict=True), common, strict=True)
-            ]
-    return normal, pull
+        pull[i] -= common[i] * common_r / total
+        normal[i] = [
+            n - common[i] * other / total for n, other in zip(normal[i], common, strict=True)
+        ]
 
 
 def solve(matrix: Matrix, right: Sequence[float]) -> list[float]:
-    """Solve a symmetric positive definite system."""
-    return [line[0] for line in _eliminated(matrix, [[value] for value in right])]
-
-
-def inverse(matrix: Matrix) -> Matrix:
-    """Invert a small symmetric matrix."""
-    everyone = range(len(matrix))
-    return _eliminated(matrix, [[float(i == j) for j in everyone] for i in everyone])
-
-
-def _eliminated(matrix: Matrix, right: Matrix) -> Matrix:
-    """Solve for each column of the right sides by Gauss-Jordan elimination."""
+    """Solve a symmetric positive definite system by Gauss-Jordan elimination."""
     size = len(matrix)
-    rows = [[*line, *beside] for line, beside in zip(matrix, right, strict=True)]
+    rows = [[*line, right[i]] for i, line in enumerate(matrix)]
     for column in range(size):
         pivot = max(range(column, size), key=lambda r: abs(rows[r][column]))
         rows[column], rows[pivot] = rows[pivot], rows[column]
@@ -197,4 +153,11 @@ def _eliminated(matrix: Matrix, right: Matrix) -> Matrix:
             if r != column and rows[r][column]:
                 factor = rows[r][column]
                 rows[r] = [a - factor * b for a, b in zip(rows[r], rows[column], strict=True)]
-    return [row[size:] for row in rows]
+    return [row[-1] for row in rows]
+
+
+def inverse(matrix: Matrix) -> Matrix:
+    """Invert a small symmetric matrix, column by column."""
+    size = len(matrix)
+    columns = [solve(matrix, [float(i == j) for i in range(size)]) for j in range(size)]
+    return [[columns[j][i] for j in range(size)] for i in range(size)]
