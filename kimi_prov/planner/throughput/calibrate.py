@@ -131,16 +131,16 @@ def _widths(cases: Sequence[Case], priors: dict[str, Prior], fit: fitting.Fit) -
             sources[name] = sources.get(name, 0) + 1
     everything = [off for offs in misses.values() for off in offs]
     held = HELD["gpu" if priors is GPU else "cpu"]
-    common = quantile(everything, held)
+    common = _quantile(everything, held)
     widths = {"all": common}
     for name, offs in sorted(misses.items()):
         weight = sources[name] / (sources[name] + _BORROWED)
-        own = math.log(quantile(offs, held))
+        own = math.log(_quantile(offs, held))
         widths[name] = math.exp(weight * own + (1 - weight) * math.log(common))
     return widths
 
 
-def quantile(values: Sequence[float], share: float) -> float:
+def _quantile(values: Sequence[float], share: float) -> float:
     """Quantile between neighbours."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * share

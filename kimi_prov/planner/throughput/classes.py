@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean, median, quantiles
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from kimi_prov.planner.throughput.calibrate import quantile
 from kimi_prov.planner.throughput.formats import weight_format
 
 if TYPE_CHECKING:
@@ -156,9 +156,9 @@ def scores(predictions: Sequence[Prediction]) -> list[Score]:
 def _figures(chosen: Sequence[Prediction]) -> Figures:
     errors = [p.error for p in chosen]
     return Figures(
-        median_error=quantile(errors, 0.5),
-        mean_error=sum(errors) / len(errors),
-        error_p90=quantile(errors, 0.9),
-        held=sum(p.held for p in chosen) / len(chosen),
-        high_over_low=sum(p.high / p.low for p in chosen) / len(chosen),
+        median_error=median(errors),
+        mean_error=fmean(errors),
+        error_p90=quantiles(errors, n=10, method="inclusive")[-1],
+        held=fmean(p.held for p in chosen),
+        high_over_low=fmean(p.high / p.low for p in chosen),
     )

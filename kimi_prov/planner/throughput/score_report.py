@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner.throughput import classes, rival
-from kimi_prov.planner.throughput.calibrate import quantile
 from kimi_prov.planner.throughput.classes import Class
 
 if TYPE_CHECKING:
@@ -174,10 +174,10 @@ def _pair(chosen: Sequence[Compared]) -> dict[str, float] | None:
         return None
     ours, its = [row.ours.error for row in chosen], [row.error for row in chosen]
     return {
-        "our_median": quantile(ours, 0.5),
-        "our_mean": sum(ours) / len(ours),
-        "its_median": quantile(its, 0.5),
-        "its_mean": sum(its) / len(its),
+        "our_median": median(ours),
+        "our_mean": fmean(ours),
+        "its_median": median(its),
+        "its_mean": fmean(its),
     }
 
 
