@@ -59,5 +59,5 @@ bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging, wh
 	python tests/bench/run.py
 docs: $(STAMP) ## make the reference pages, the manual page and the picture from the definitions
 	python docs/generate.py
-score: $(STAMP) ## how well speeds are predicted, on sources left out (ROWS=FILE for other rows)
-	python -m kimi_prov.planner.throughput.score $(ROWS)
+score: $(STAMP) ## how well speeds are predicted, on sources left out (ROWS=FILE: other rows; RIVAL=PYTHON: beside aiconfigurator)
+	python -m kimi_prov.planner.throughput.score $(ROWS) $(if $(RIVAL),--rival-python $(RIVAL))

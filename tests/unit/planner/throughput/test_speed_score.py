@@ -171,12 +171,6 @@ def test_a_row_of_the_repository_is_not_scored_by_a_fit_that_saw_it(tmp_path, pr
     assert f"{left_out.expected:.1f} expected, {left_out.low:.1f}" in capsys.readouterr().out
 
 
-def test_the_score_is_laid_out_by_class_with_what_the_ranges_held(predictions):
-    table = score.report(predictions, "left out", each=False)
-    for title in ("CPU", "hybrid", "GPU single stream", "GPU batched", "all"):
-        assert any(line.startswith(f"{title}, decode") for line in table)
-
-
 @pytest.mark.parametrize("text", ["[1, 2", "a: 1", "rows: [{model: x}]"])
 def test_a_file_of_another_form_is_refused(tmp_path, capsys, text):
     path = tmp_path / "other.yaml"

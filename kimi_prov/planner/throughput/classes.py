@@ -1,0 +1,164 @@
+"""The classes by which the estimator is scored, their figures, and what is aimed at in each.
+
+A class is judged by rows that no fit has seen. Under three sources it says more about those sources
+than about the estimator: it is unscored, its rows and sources are told and no figure is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean, median, quantiles
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from kimi_prov.planner.throughput.formats import weight_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from kimi_prov.planner.throughput.calibrate import Prediction
+    from kimi_prov.planner.throughput.cases import Case, Quantity
+    from kimi_prov.planner.throughput.inputs import WeightFormat
+
+_T = TypeVar("_T")
+FEWEST_SOURCES = 3
+# Aimed at in every class with an aim: the share of rows that ranges hold, and their mean high/low.
+HELD, HIGH_OVER_LOW = 0.85, 2.2
+# The median errors aimed at, in the order of the table; what has none is told without a verdict.
+AIMS: dict[str, float | None] = {
+    "GPU, INT4 and FP8": 0.15,
+    "GPU, NVFP4": 0.20,
+    "GPU, MXFP4": 0.20,
+    "GPU, other formats": None,
+    "hybrid": 0.25,
+    "CPU": 0.25,
+}
+QUANTITIES: tuple[Quantity, ...] = ("decode", "prefill")
+_FORMATS = {"INT4 and FP8": ("int4", "fp8"), "NVFP4": ("nvfp4",), "MXFP4": ("mxfp4",)}
+_PARTS = ("one request", "batched", "kt-kernel and vLLM", "llama.cpp", "other engines")
+
+
+@dataclass(frozen=True)
+class Class:
+    """A class, or with `part_of` a part of one; no `quantity` stands for both."""
+
+    name: str
+    part_of: str | None
+    quantity: Quantity | None
+
+    @property
+    def title(self) -> str:
+        """Its name with what it belongs to."""
+        return ", ".join(word for word in (self.part_of, self.name, self.quantity) if word)
+
+    @property
+    def aim(self) -> float | None:
+        """The median error aimed at."""
+        return AIMS.get(self.part_of or self.name)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Errors of the expected value as shares, and what the ranges did."""
+
+    median_error: float
+    mean_error: float
+    error_p90: float
+    held: float
+    high_over_low: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """The score of a class: `figures` is None where it is unscored."""
+
+    of: Class
+    rows: int
+    sources: int
+    figures: Figures | None
+
+    @property
+    def missed(self) -> list[str]:
+        """Say in words which aims are missed."""
+        if self.figures is None or self.of.aim is None:
+            return []
+        f, found = self.figures, []
+        if f.median_error > self.of.aim:
+            found.append(f"median error {f.median_error:.1%}, aim {self.of.aim:.0%}")
+        if f.held < HELD:
+            found.append(f"ranges hold {f.held:.1%}, aim {HELD:.0%}")
+        if f.high_over_low > HIGH_OVER_LOW:
+            found.append(f"high/low {f.high_over_low:.2f}, aim {HIGH_OVER_LOW:g}")
+        return found
+
+    @property
+    def verdict(self) -> Literal["met", "missed", "unscored"] | None:
+        """Whether the aims are met; None for a class without aims, such as all rows together."""
+        if self.of.aim is None:
+            return None
+        if self.figures is None:
+            return "unscored"
+        return "missed" if self.missed else "met"
+
+
+def place(case: Case) -> tuple[str, str]:
+    """Name the class of a case, and the part of it.
+
+    On GPUs by the weights' format and whether requests share a step. On processors by engine: those
+    that this project installs, llama.cpp with its kin, and others (older ktransformers, sglang
+    without kt-kernel).
+    """
+    if case.machine.cpu is None:
+        part = "batched" if case.kind == "gpu-batched" else "one request"
+        return f"GPU, {_formats().get(case.serving.weights, 'other formats')}", part
+    engine = case.serving.engine
+    part = "kt-kernel and vLLM" if engine in {"ktransformers", "vllm"} else "other engines"
+    part = "llama.cpp" if engine in {"llama.cpp", "ik_llama.cpp"} else part
+    return "hybrid" if case.machine.gpus else "CPU", part
+
+
+@cache
+def _formats() -> dict[WeightFormat, str]:
+    return {weight_format(word): name for name, words in _FORMATS.items() for word in words}
+
+
+def split(items: Sequence[_T], case_of: Callable[[_T], Case]) -> list[tuple[Class, list[_T]]]:
+    """Put items into each class and part that has any, all of a quantity, and last all."""
+    found: list[tuple[Class, list[_T]]] = []
+    for quantity in QUANTITIES:
+        own = [item for item in items if case_of(item).quantity == quantity]
+        for name in AIMS:
+            chosen = [item for item in own if place(case_of(item))[0] == name]
+            found.append((Class(name, None, quantity), chosen))
+            for part in _PARTS:
+                some = [item for item in chosen if place(case_of(item))[1] == part]
+                found.append((Class(part, name, quantity), some))
+        found.append((Class("all", None, quantity), own))
+    found.append((Class("all", None, None), list(items)))
+    return [(of, chosen) for of, chosen in found if chosen]
+
+
+def sources(cases: Iterable[Case]) -> int:
+    """Count the sources."""
+    return len({case.source for case in cases})
+
+
+def scores(predictions: Sequence[Prediction]) -> list[Score]:
+    """Score every class that has rows."""
+    found = []
+    for of, chosen in split(predictions, lambda p: p.case):
+        count = sources(p.case for p in chosen)
+        figures = _figures(chosen) if count >= FEWEST_SOURCES else None
+        found.append(Score(of, len(chosen), count, figures))
+    return found
+
+
+def _figures(chosen: Sequence[Prediction]) -> Figures:
+    errors = [p.error for p in chosen]
+    return Figures(
+        median_error=median(errors),
+        mean_error=fmean(errors),
+        error_p90=quantiles(errors, n=10, method="inclusive")[-1],
+        held=fmean(p.held for p in chosen),
+        high_over_low=fmean(p.high / p.low for p in chosen),
+    )
