@@ -73,7 +73,9 @@ class Cpu:
     """The sockets in use together.
 
     `bandwidth_gb_s` is theoretical (channels x MT/s x 8), `measured_gb_s` what a streaming test
-    read on the machine, where there was one. `vector`: the widest of avx2, avx512, amx, arm.
+    read on the machine, where there was one; `links_gb_s` what the links between cores and memory
+    let through, where that may be less. `vector`: the widest of avx2, avx512, amx, arm.
+    `numa_aware`: the engine keeps what a node's threads read in that node's memory, if it can.
     """
 
     sockets: int
@@ -82,9 +84,10 @@ class Cpu:
     measured_gb_s: float | None = None
     vector: Literal["avx2", "avx512", "amx", "arm"] = "avx512"
     numa_aware: bool = True
+    links_gb_s: float | None = None
 
     def __post_init__(self) -> None:
-        _positive(self, "sockets", "cores", "bandwidth_gb_s", "measured_gb_s")
+        _positive(self, "sockets", "cores", "bandwidth_gb_s", "measured_gb_s", "links_gb_s")
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,9 @@ class Serving:
     requests run at once. `concurrency` is what users ask for. `weights_in_memory`: the files
     are in the page cache or on a RAM disk when the engine starts. `stream_prefill_from`: prompts of
     that many tokens and more are computed layer by layer on the GPU (ktransformers), None never;
-    `stream_chunk` tokens at a time.
+    `stream_chunk` tokens at a time. llama.cpp and ik_llama.cpp take a prompt in passes of
+    `micro_batch` tokens; `repacked`: their weights lie in memory in the order of the CPU's kernels;
+    `offloads_prompts`: they copy experts to a GPU where a pass is large enough.
     """
 
     engine: EngineFamily
@@ -162,6 +167,9 @@ class Serving:
     weights_in_memory: bool = False
     stream_prefill_from: int | None = 400
     stream_chunk: int = 16384
+    micro_batch: int = 512
+    repacked: bool = False
+    offloads_prompts: bool = True
 
     def __post_init__(self) -> None:
         _positive(self, "concurrency", "input_tokens", "output_tokens", "tensor_parallel")
