@@ -263,10 +263,13 @@ def _unpacked(serving: Serving, values: Values) -> float:
 def _memory_gb_s(cpu: Cpu, serving: Serving, values: Values) -> float:
     """Bandwidth of the memory that an engine's threads reach.
 
+    What a test read beyond the usual share of the channels' rate adds nothing: an engine does not.
     Over several sockets a blind engine's threads read half and more over the link between them: all
     sockets together give it about as much as one.
     """
-    theory = cpu.measured_gb_s / STREAM_OF_THEORY if cpu.measured_gb_s else cpu.bandwidth_gb_s
+    theory = cpu.bandwidth_gb_s
+    if cpu.measured_gb_s:
+        theory = min(theory, cpu.measured_gb_s / STREAM_OF_THEORY)
     rate = theory * values["memory_share"]
     if cpu.links_gb_s:
         rate = min(rate, cpu.links_gb_s * _LINKS_SHARE)
