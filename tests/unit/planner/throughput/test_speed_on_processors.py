@@ -72,6 +72,9 @@ def test_few_chiplets_do_not_reach_what_their_channels_give():
 def test_a_streaming_test_of_the_machine_speaks_before_its_channels():
     slow = dataclasses.replace(XEON, measured_gb_s=120)
     assert cpu_speed(slow).decode_tok_s.expected < 0.8 * cpu_speed().decode_tok_s.expected
+    # More than the channels give is no speed that an engine reaches.
+    fast = dataclasses.replace(XEON, measured_gb_s=0.9 * XEON.bandwidth_gb_s)
+    assert cpu_speed(fast).decode_tok_s == cpu_speed().decode_tok_s
 
 
 def test_a_large_pass_is_computed_on_the_gpu_whose_lanes_bound_it():
