@@ -1,9 +1,10 @@
 """How wide a range has to be, learnt only from sources that a fit has not seen.
 
 A fit's own variance is too sure of itself: rows differ by what the model does not know. So each
-source is left out in turn, its rows predicted from the others, and the misses counted in units of
-the predicted spread. The ranges are then made as wide as held the wanted share of such rows: of the
-whole family, and of the class itself as far as it has sources of its own to speak for it.
+source is left out in turn (by one step away from the fit of all), its rows predicted from the
+others, and the misses counted in units of the predicted spread. The ranges are then made as wide as
+held the wanted share of such rows: of the whole family, and of the class itself as far as it has
+sources of its own to speak for it.
 To score a range honestly, all of that happens again without the source that is being scored.
 """
 
@@ -18,7 +19,7 @@ from kimi_prov.planner.throughput import measured
 from kimi_prov.planner.throughput.parameters import CPU, GPU, Prior
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from kimi_prov.planner.throughput.cases import Case
 
@@ -29,7 +30,6 @@ HELD = {"cpu": 0.88, "gpu": 0.88}
 # A class borrows from all classes of its family, as though that were this many sources more. One
 # request alone on GPUs differs more than many together, and has the sources to say so.
 _BORROWED = {"cpu": 20, "gpu": 10}
-_NEAR_ROUNDS = 1
 FAMILIES: dict[str, dict[str, Prior]] = {"cpu": CPU, "gpu": GPU}
 Widths = dict[str, float]
 
@@ -69,8 +69,9 @@ class Model:
 
 
 def stratum(case: Case) -> str:
-    """Name the class whose width applies."""
-    return f"{case.kind} {case.quantity}"
+    """Name the class whose width applies; many requests to a hybrid are one of their own."""
+    many = "many " if case.kind == "hybrid" and case.serving.concurrency > 1 else ""
+    return f"{many}{case.kind} {case.quantity}"
 
 
 def spread(case: Case, fit: fitting.Fit) -> float:
@@ -114,20 +115,12 @@ def without(source: str, known: Sequence[Case], wanted: Sequence[Case]) -> list[
     return found
 
 
-def _folds(cases: Sequence[Case]) -> Iterator[tuple[list[Case], list[Case]]]:
-    for source in sorted({case.source for case in cases}):
-        yield (
-            [case for case in cases if case.source == source],
-            [case for case in cases if case.source != source],
-        )
-
-
 def _widths(cases: Sequence[Case], priors: dict[str, Prior], fit: fitting.Fit) -> Widths:
     """Spreads that hold the wanted share of rows, each predicted without its source."""
     misses: dict[str, list[float]] = {}
     sources: dict[str, int] = {}
-    for left_out, rest in _folds(cases):
-        near = fitting.fit(rest, priors, fit.values, _NEAR_ROUNDS)
+    for source, near in fitting.without_each(cases, priors, fit).items():
+        left_out = [case for case in cases if case.source == source]
         for case in left_out:
             off = abs(fitting.residual(case, near.values)) / spread(case, near)
             misses.setdefault(stratum(case), []).append(off)

@@ -27,6 +27,7 @@ class Case:
     """One figure with what it belongs to. `value`, where measured, in tokens a second.
 
     `group` joins rows of one machine and build; `end_to_end`: the prompt's time is included.
+    `prompts`: how many a prefill figure is of together.
     """
 
     id: str
@@ -40,3 +41,4 @@ class Case:
     value: float
     noise: float
     end_to_end: bool = False
+    prompts: float = 1.0

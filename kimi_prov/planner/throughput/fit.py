@@ -27,6 +27,7 @@ GROUP = 0.18
 _FREEDOM = 4.0
 _STEP = 1e-4
 _ROUNDS = 12
+_SETTLED = 1e-5
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def family(case: Case) -> dict[str, Prior]:
 def seconds(case: Case, values: Values) -> float:
     """Seconds for one token of what the case measured."""
     if case.quantity == "prefill":
-        return physics.prefill(case.model, case.machine, case.serving, values).total
+        return physics.prefill(case.model, case.machine, case.serving, values, case.prompts).total
     one = physics.decode(case.model, case.machine, case.serving, values).total
     if case.end_to_end:
         prompt = physics.prefill(case.model, case.machine, case.serving, values).total
@@ -67,42 +68,78 @@ def residual(case: Case, values: Values) -> float:
     return -math.log(case.value * seconds(case, values))
 
 
+class _Watched(dict[str, float]):
+    """Values that note which of them were asked for."""
+
+    def __init__(self, values: Values) -> None:
+        super().__init__(values)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> float:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+
 def gradient(case: Case, values: Values, names: Sequence[str]) -> list[float]:
     """Slopes of the logarithm of the predicted seconds against each parameter's logarithm."""
-    base = math.log(seconds(case, values))
-    slopes = []
-    for name in names:
-        moved = {**values, name: values[name] * math.exp(_STEP)}
-        slopes.append((math.log(seconds(case, moved)) - base) / _STEP)
+    watched = _Watched(values)
+    base = math.log(seconds(case, watched))
+    slopes = [0.0] * len(names)
+    for i, name in enumerate(names):
+        if name in watched.asked:
+            moved = {**values, name: values[name] * math.exp(_STEP)}
+            slopes[i] = (math.log(seconds(case, moved)) - base) / _STEP
     return slopes
 
 
 def fit(
     cases: Sequence[Case],
     priors: dict[str, Prior],
-    near: Values | None = None,
-    rounds: int = _ROUNDS,
 ) -> Fit:
-    """Fit the parameters of one family to its cases; `near` is where to start looking."""
+    """Fit the parameters of one family to its cases."""
     names = tuple(priors)
     start = [math.log(priors[name].value) for name in names]
-    theta = [math.log((near or {}).get(name, priors[name].value)) for name in names]
-    normal: Matrix = []
-    for _ in range(rounds):
+    theta = list(start)
+    groups = grouped(cases)
+    covariance: Matrix = []
+    for _ in range(_ROUNDS):
         values = {name: math.exp(t) for name, t in zip(names, theta, strict=True)}
-        normal = [[0.0] * len(names) for _ in names]
-        pull = [0.0] * len(names)
-        for i, name in enumerate(names):
-            normal[i][i] = priors[name].spread ** -2
-            pull[i] = (start[i] - theta[i]) * normal[i][i]
-        for group in grouped(cases):
-            _add_group(group, values, names, normal, pull)
-        move = solve(normal, pull)
+        equations = _of_priors(priors, start, theta)
+        for group in groups:
+            equations.add(_of_group(group, values, names), 1.0)
+        covariance = inverse(equations.normal)
+        move = _times(covariance, equations.pull)
         theta = [t + m for t, m in zip(theta, move, strict=True)]
-        if max(abs(m) for m in move) < 1e-6:
+        if max(abs(m) for m in move) < _SETTLED:
             break
     values = {name: math.exp(t) for name, t in zip(names, theta, strict=True)}
-    return Fit(names, values, inverse(normal))
+    return Fit(names, values, covariance)
+
+
+def without_each(cases: Sequence[Case], priors: dict[str, Prior], whole: Fit) -> dict[str, Fit]:
+    """Fit the cases without each of their sources in turn: one step away from the fit of all.
+
+    Each group is of one source: its share of the equations is taken away, the rest solved.
+    """
+    names = whole.names
+    theta = [math.log(whole.values[name]) for name in names]
+    start = [math.log(priors[name].value) for name in names]
+    common = _of_priors(priors, start, theta)
+    shares: dict[str, list[_Equations]] = {}
+    for group in grouped(cases):
+        share = _of_group(group, whole.values, names)
+        common.add(share, 1.0)
+        shares.setdefault(group[0].source, []).append(share)
+    found = {}
+    for source, mine in shares.items():
+        rest = _Equations([list(row) for row in common.normal], list(common.pull))
+        for share in mine:
+            rest.add(share, -1.0)
+        covariance = inverse(rest.normal)
+        move = _times(covariance, rest.pull)
+        values = {n: math.exp(t + m) for n, t, m in zip(names, theta, move, strict=True)}
+        found[source] = Fit(names, values, covariance)
+    return found
 
 
 def grouped(cases: Sequence[Case]) -> list[list[Case]]:
@@ -113,51 +150,72 @@ def grouped(cases: Sequence[Case]) -> list[list[Case]]:
     return list(groups.values())
 
 
-def _add_group(
-    group: list[Case], values: Values, names: Sequence[str], normal: Matrix, pull: list[float]
-) -> None:
-    """Add one group's share to the normal equations; its common offset is integrated out."""
-    left = [residual(case, values) for case in group]
-    slopes = [gradient(case, values, names) for case in group]
-    weights = [
-        (_FREEDOM + 1) / (_FREEDOM + r * r / (case.noise**2 + GROUP**2)) / case.noise**2
-        for r, case in zip(left, group, strict=True)
-    ]
-    total = GROUP**-2 + sum(weights)
-    everyone = range(len(names))
-    common = [sum(w * s[i] for w, s in zip(weights, slopes, strict=True)) for i in everyone]
-    common_r = sum(w * r for w, r in zip(weights, left, strict=True))
-    for w, s, r in zip(weights, slopes, left, strict=True):
-        for i in everyone:
-            if s[i]:
-                weighted = w * s[i]
-                pull[i] += weighted * r
-                normal[i] = [n + weighted * other for n, other in zip(normal[i], s, strict=True)]
-    for i in everyone:
-        pull[i] -= common[i] * common_r / total
-        normal[i] = [
-            n - common[i] * other / total for n, other in zip(normal[i], common, strict=True)
-        ]
+@dataclass
+class _Equations:
+    """Normal equations of a step: `normal` times the move is `pull`."""
+
+    normal: Matrix
+    pull: list[float]
+
+    def add(self, other: _Equations, sign: float) -> None:
+        """Add another's share, or take it away."""
+        for i, row in enumerate(other.normal):
+            if any(row):
+                mine = self.normal[i]
+                self.normal[i] = [a + sign * b for a, b in zip(mine, row, strict=True)]
+                self.pull[i] += sign * other.pull[i]
 
 
-def solve(matrix: Matrix, right: Sequence[float]) -> list[float]:
-    """Solve a symmetric positive definite system by Gauss-Jordan elimination."""
-    size = len(matrix)
-    rows = [[*line, right[i]] for i, line in enumerate(matrix)]
-    for column in range(size):
-        pivot = max(range(column, size), key=lambda r: abs(rows[r][column]))
-        rows[column], rows[pivot] = rows[pivot], rows[column]
-        head = rows[column][column]
-        rows[column] = [value / head for value in rows[column]]
-        for r in range(size):
-            if r != column and rows[r][column]:
-                factor = rows[r][column]
-                rows[r] = [a - factor * b for a, b in zip(rows[r], rows[column], strict=True)]
-    return [row[-1] for row in rows]
+def _of_priors(
+    priors: dict[str, Prior], start: Sequence[float], theta: Sequence[float]
+) -> _Equations:
+    weights = [prior.spread**-2 for prior in priors.values()]
+    normal = [[w if i == j else 0.0 for j in range(len(weights))] for i, w in enumerate(weights)]
+    pulls = [(s - t) * w for s, t, w in zip(start, theta, weights, strict=True)]
+    return _Equations(normal, pulls)
+
+
+def _of_group(group: list[Case], values: Values, names: Sequence[str]) -> _Equations:
+    """Give one group's share of the equations; its common offset is integrated out."""
+    size = len(names)
+    found = _Equations([[0.0] * size for _ in names], [0.0] * size)
+    common, common_r, total = [0.0] * size, 0.0, GROUP**-2
+    for case in group:
+        r = residual(case, values)
+        slopes = [(i, s) for i, s in enumerate(gradient(case, values, names)) if s]
+        weight = (_FREEDOM + 1) / (_FREEDOM + r * r / (case.noise**2 + GROUP**2)) / case.noise**2
+        total += weight
+        common_r += weight * r
+        for i, s in slopes:
+            common[i] += weight * s
+            found.pull[i] += weight * s * r
+            row = found.normal[i]
+            for j, other in slopes:
+                row[j] += weight * s * other
+    moved = [(i, c) for i, c in enumerate(common) if c]
+    for i, c in moved:
+        found.pull[i] -= c * common_r / total
+        row = found.normal[i]
+        for j, other in moved:
+            row[j] -= c * other / total
+    return found
 
 
 def inverse(matrix: Matrix) -> Matrix:
-    """Invert a small symmetric matrix, column by column."""
-    size = len(matrix)
-    columns = [solve(matrix, [float(i == j) for i in range(size)]) for j in range(size)]
-    return [[columns[j][i] for j in range(size)] for i in range(size)]
+    """Invert a symmetric positive definite matrix: its pivots need no exchange."""
+    rows = [list(row) for row in matrix]
+    for k, row in enumerate(rows):
+        pivot = 1 / row[k]
+        head = [value * pivot for value in row]
+        head[k] = pivot
+        for i, other in enumerate(rows):
+            factor = other[k]
+            if i != k and factor:
+                other[k] = 0.0
+                rows[i] = [a - factor * b for a, b in zip(other, head, strict=True)]
+        rows[k] = head
+    return rows
+
+
+def _times(matrix: Matrix, vector: Sequence[float]) -> list[float]:
+    return [sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix]

@@ -85,7 +85,9 @@ class Cpu:
     """The sockets in use together.
 
     `bandwidth_gb_s` is theoretical (channels x MT/s x 8), `measured_gb_s` what a streaming test
-    read on the machine, where there was one. `vector`: the widest of avx2, avx512, amx, arm.
+    read on the machine, where there was one; `links_gb_s` what the links between cores and memory
+    let through, where that may be less. `vector`: the widest of avx2, avx512, amx, arm.
+    `numa_aware`: the engine keeps what a node's threads read in that node's memory, if it can.
     """
 
     sockets: int
@@ -94,9 +96,10 @@ class Cpu:
     measured_gb_s: float | None = None
     vector: Literal["avx2", "avx512", "amx", "arm"] = "avx512"
     numa_aware: bool = True
+    links_gb_s: float | None = None
 
     def __post_init__(self) -> None:
-        _positive(self, "sockets", "cores", "bandwidth_gb_s", "measured_gb_s")
+        _positive(self, "sockets", "cores", "bandwidth_gb_s", "measured_gb_s", "links_gb_s")
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,9 @@ class Serving:
     are in the page cache or on a RAM disk when the engine starts. `stream_prefill_from`: prompts of
     that many tokens and more are computed layer by layer on the GPU (ktransformers), None never;
     `stream_chunk` tokens at a time. `old_build`: an engine of 2025, before its kernels were tuned
-    for more than DeepSeek's models.
+    for more than DeepSeek's models. llama.cpp and ik_llama.cpp take a prompt in passes of
+    `micro_batch` tokens; `repacked`: their weights lie in memory in the order of the CPU's kernels;
+    `offloads_prompts`: they copy experts to a GPU where a pass is large enough.
     """
 
     engine: EngineFamily
@@ -188,6 +193,9 @@ class Serving:
     stream_prefill_from: int | None = 400
     stream_chunk: int = 16384
     old_build: bool = False
+    micro_batch: int = 512
+    repacked: bool = False
+    offloads_prompts: bool = True
 
     def __post_init__(self) -> None:
         _positive(self, "concurrency", "input_tokens", "output_tokens", "tensor_parallel")

@@ -39,20 +39,31 @@ GPU: Final[dict[str, Prior]] = {
 }
 
 CPU: Final[dict[str, Prior]] = {
-    "core_gw_s": Prior(7.0, 0.2, "billion weights a second that one core's kernel takes in"),
-    "memory_share": Prior(0.6, 0.2, "share of theoretical DRAM bandwidth reached"),
-    "layer_us": Prior(350, 0.4, "us a layer of synchronisation, CPU alone"),
-    "hybrid_layer_us": Prior(200, 0.4, "us a layer of hand-over between GPU and CPU"),
-    "llama": Prior(1.4, 0.3, "times the CPU's part in llama.cpp"),
-    "second_socket": Prior(1.1, 0.2, "times the CPU's part over two sockets"),
-    "legacy": Prior(1.0, 0.2, "times the CPU's part in ktransformers before 0.4"),
+    "core_gw_s": Prior(9.0, 0.2, "billion weights a second that one core's kernel takes in"),
+    "iqk": Prior(3.0, 0.4, "times core_gw_s in llama.cpp and ik_llama.cpp"),
+    "unpacked": Prior(1.3, 0.2, "times longer in ik_llama.cpp where weights are not repacked"),
+    "llama": Prior(1.1, 0.2, "times the reading of weights in llama.cpp"),
+    "memory_share": Prior(0.65, 0.15, "share of theoretical DRAM bandwidth reached"),
+    "second_socket": Prior(1.3, 0.3, "times longer to read over two sockets with a pool on each"),
+    "blind": Prior(
+        1.0, 0.4, "times longer to read than from one socket, of all, by an engine blind of nodes"
+    ),
+    "layer_us": Prior(150, 0.4, "us a layer of operations, CPU alone, without MLA"),
+    "thread_us": Prior(4, 0.4, "us a layer that each thread of a pool adds"),
+    "mla": Prior(1.6, 0.15, "times as many operations in a layer with MLA"),
+    "hybrid_layer_us": Prior(250, 0.4, "us a layer of hand-over between GPU and CPU"),
+    "llama_layer": Prior(0.7, 0.3, "times that in llama.cpp and ik_llama.cpp"),
+    "dense_share": Prior(0.5, 0.25, "share of the GPU's bandwidth that its dense part reaches"),
     "avx_gflops": Prior(55, 0.3, "GFLOP/s of one core in prefill without AMX kernels"),
     "amx_gflops": Prior(160, 0.3, "the same where the engine uses AMX"),
-    "llama_prefill": Prior(1.5, 0.4, "times the CPU's part of a prompt in llama.cpp"),
-    "prepare_gb_s": Prior(45, 0.3, "GB/s at which the CPU hands layers over for GPU prefill"),
-    "hand_over_us": Prior(150, 0.4, "us for each expert that layer-wise prefill hands over"),
-    "stream_share": Prior(0.9, 0.2, "share of PCIe bandwidth that streaming layers reaches"),
-    "gpu_share": Prior(0.3, 0.4, "share of dense bf16 FLOP/s that GPU prefill reaches"),
+    "iqk_gflops": Prior(180, 0.3, "the same in ik_llama.cpp"),
+    "llama_gflops": Prior(25, 0.4, "the same in llama.cpp"),
+    "fill_rows": Prior(8, 0.4, "tokens of an expert at which half the time is unpacking it"),
+    "offload_share": Prior(0.65, 0.2, "share of PCIe at which llama.cpp copies experts"),
+    "mmq_share": Prior(0.6, 0.3, "share of dense bf16 FLOP/s of the GPU that it then reaches"),
+    "layout_gw_s": Prior(80, 0.3, "billion weights a second laid out anew for GPU prefill"),
+    "stream_share": Prior(0.95, 0.1, "share of PCIe bandwidth that streaming layers reaches"),
+    "gpu_share": Prior(0.3, 0.4, "share of dense FLOP/s that streamed prefill reaches"),
 }
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from kimi_prov.planner.throughput.inputs import Cpu, Gpus, Machine, ModelShape, Serving
     from kimi_prov.planner.throughput.parameters import Values
 
-# Share of a GPU's bandwidth that the dense part of a hybrid reaches: small matrices, one stream.
-_HYBRID_GPU_SHARE = 0.6
 # Of dense bf16 FLOP/s, what a prompt's attention and dense layers reach: large matrices.
 _DENSE_SHARE = 0.6
 # Of a link's rate, what the all-reduces of a prompt reach.
@@ -31,8 +29,16 @@ _PASS = 8192
 _BLOCKS, _FULL = (8, 16, 32, 48, 64), 0.9
 # AVX2 kernels against AVX-512 ones, measured on one layer with kt-kernel: a decode step, a prompt.
 _AVX2_DECODE, _AVX2_PREFILL = 1.5, 3.0
-# Weights spread over two sockets by an engine that does not know of nodes.
-_NUMA_BLIND = 1.4
+# The same for prompts in other engines, whose AVX-512 kernels gain less.
+_AVX2_PREFILL_OTHERS = 2.0
+# Engines that spread weights over sockets whatever threads read them.
+_LLAMA = frozenset({"llama.cpp", "ik_llama.cpp"})
+# Of the links between a processor's chiplets and its memory, the share that reading reaches.
+_LINKS_SHARE = 0.9
+# More threads than cores (one or two more are none): 9 to 30 % slower where both were tried.
+_SPARE_THREADS, _OVERSUBSCRIBED = 1.1, 1.1
+# Tokens from which llama.cpp computes a pass on the GPU; ik_llama.cpp wants as many an expert.
+_OFFLOADED_FROM = 32
 # Of the theoretical bandwidth a streaming test reads about this share: a measured figure is
 # scaled by it, so that one parameter serves both.
 STREAM_OF_THEORY = 0.75
@@ -101,7 +107,7 @@ def prefill(
         return parts.times(_engine(_gpus(machine), serving, values))
     if machine.gpus is not None and _streams(serving):
         return _streamed_prefill(model, machine.gpus, serving, values, prompts)
-    return _cpu_prefill(model, machine, machine.cpu, serving, values)
+    return _cpu_prefill(model, machine, serving, values, prompts)
 
 
 def _streams(serving: Serving) -> bool:
@@ -231,6 +237,7 @@ def _padding(model: ModelShape, tokens: float) -> float:
 
 
 def _cpu_step(model: ModelShape, machine: Machine, serving: Serving, values: Values) -> Parts:
+    """Read the experts left to the processors, and without GPUs all the rest too."""
     cpu, gpus = machine.cpu, machine.gpus
     if cpu is None:
         raise ValueError("no CPU to compute on")
@@ -240,58 +247,146 @@ def _cpu_step(model: ModelShape, machine: Machine, serving: Serving, values: Val
         work = experts + model.always_params
         size = experts * fmt.cpu_expert + model.always_params * fmt.rest
         size += batch * _cache_bytes(model, serving, 1)
-        return _cpu_read(cpu, serving, work, size, values) + Parts(
-            latency=values["layer_us"] * 1e-6 * model.layers
-        )
-    on_cpu = 1 - min(1.0, serving.gpu_experts / model.experts)
-    parts = _cpu_read(cpu, serving, experts * on_cpu, experts * on_cpu * fmt.cpu_expert, values)
+    else:
+        work = experts * (1 - min(1.0, serving.gpu_experts / model.experts))
+        size = work * fmt.cpu_expert
+    parts = _cpu_read(cpu, serving, work, size, values)
+    parts += _cpu_latency(model, machine, cpu, serving, values)
+    if gpus is None:
+        return parts
     ranks = _ranks(gpus, serving) if serving.engine == "ktransformers" else 1
-    read = model.always_params * fmt.rest + experts * (1 - on_cpu) * fmt.gpu_expert
+    read = model.always_params * fmt.rest + (experts - work) * fmt.gpu_expert
     read = read / ranks + batch * _cache_bytes(model, serving, ranks)
-    dense = read / (gpus.bandwidth_gb_s * 1e9 * _HYBRID_GPU_SHARE)
-    return parts + Parts(values["hybrid_layer_us"] * 1e-6 * model.layers, dense)
+    return parts + Parts(bandwidth=read / (gpus.bandwidth_gb_s * 1e9 * values["dense_share"]))
+
+
+def _cpu_latency(
+    model: ModelShape, machine: Machine, cpu: Cpu, serving: Serving, values: Values
+) -> Parts:
+    """Count what each layer costs beside its weights, whatever the bandwidth.
+
+    Threads of a pool meet after every operation (an engine that knows of nodes has a pool on each);
+    a layer with MLA has about twice as many operations. In a hybrid only the experts' few are left
+    to the pool, and the GPU hands over.
+    """
+    pool = _threads(cpu, serving) / (cpu.sockets if _aware(cpu, serving) else 1)
+    operations = values["mla"] if model.kv_heads == 1 else 1.0
+    meeting = values["thread_us"] * pool
+    if machine.gpus is None:
+        each = operations * (values["layer_us"] + meeting)
+    else:
+        hand_over = values["hybrid_layer_us"]
+        hand_over *= values["llama_layer"] if serving.engine in _LLAMA else 1.0
+        each = operations * hand_over + meeting
+    return Parts(latency=model.layers * each * 1e-6)
 
 
 def _cpu_read(cpu: Cpu, serving: Serving, work: float, size: float, values: Values) -> Parts:
     """Seconds to take in `work` weights of `size` bytes: kernel and memory overlap in part."""
-    kernel = work / (_threads(cpu, serving) * values["core_gw_s"] * 1e9)
-    if cpu.vector == "avx2":
-        kernel *= _AVX2_DECODE
-    theory = cpu.measured_gb_s / STREAM_OF_THEORY if cpu.measured_gb_s else cpu.bandwidth_gb_s
-    memory = size / (theory * 1e9 * values["memory_share"])
-    factor = _engine_factor(serving, values)
+    if work <= 0:
+        return Parts()
+    kernel = work / (_threads(cpu, serving) * _core_gw_s(cpu, serving, values) * 1e9)
+    memory = size / (_memory_gb_s(cpu, serving, values) * 1e9)
+    factor = math.hypot(kernel, memory) / (kernel + memory)
+    if serving.engine == "llama.cpp":
+        factor *= values["llama"]
+    if (serving.cpu_threads or 0) > _SPARE_THREADS * cpu.cores:
+        factor *= _OVERSUBSCRIBED
+    return Parts(bandwidth=memory, kernel=kernel).times(factor)
+
+
+def _core_gw_s(cpu: Cpu, serving: Serving, values: Values) -> float:
+    """Billion weights a second that one core's kernel takes in."""
+    rate = values["core_gw_s"]
+    if serving.engine in _LLAMA:
+        rate *= values["iqk"] / _unpacked(serving, values)
+    return rate / (_AVX2_DECODE if cpu.vector == "avx2" else 1.0)
+
+
+def _unpacked(serving: Serving, values: Values) -> float:
+    """How much longer ik_llama.cpp takes for weights that are not in its kernels' order."""
+    return values["unpacked"] if serving.engine == "ik_llama.cpp" and not serving.repacked else 1.0
+
+
+def _memory_gb_s(cpu: Cpu, serving: Serving, values: Values) -> float:
+    """Bandwidth of the memory that an engine's threads reach.
+
+    What a test read beyond the usual share of the channels' rate adds nothing: an engine does not.
+    Over several sockets a blind engine's threads read half and more over the link between them: all
+    sockets together give it about as much as one.
+    """
+    theory = cpu.bandwidth_gb_s
+    if cpu.measured_gb_s:
+        theory = min(theory, cpu.measured_gb_s / STREAM_OF_THEORY)
+    rate = theory * values["memory_share"]
+    if cpu.links_gb_s:
+        rate = min(rate, cpu.links_gb_s * _LINKS_SHARE)
     if cpu.sockets > 1:
-        factor *= values["second_socket"] * (1.0 if cpu.numa_aware else _NUMA_BLIND)
-    both = math.hypot(kernel, memory) * factor
-    return Parts(
-        bandwidth=both * memory / (kernel + memory), kernel=both * kernel / (kernel + memory)
-    )
+        rate /= values["second_socket"] if _aware(cpu, serving) else cpu.sockets * values["blind"]
+    return rate
+
+
+def _aware(cpu: Cpu, serving: Serving) -> bool:
+    """Whether each node's threads read what lies in their own node."""
+    return cpu.numa_aware and serving.engine not in _LLAMA
 
 
 def _threads(cpu: Cpu, serving: Serving) -> int:
     return min(cpu.cores, serving.cpu_threads or cpu.cores)
 
 
-def _engine_factor(serving: Serving, values: Values) -> float:
-    if serving.engine == "llama.cpp":
-        return values["llama"]
-    return values["legacy"] if serving.engine == "ktransformers-legacy" else 1.0
-
-
 def _cpu_prefill(
-    model: ModelShape, machine: Machine, cpu: Cpu, serving: Serving, values: Values
+    model: ModelShape, machine: Machine, serving: Serving, values: Values, prompts: float
 ) -> Parts:
-    on_cpu = model.active_params
-    if machine.gpus is not None:
-        on_cpu = model.routed_active_params * (1 - min(1, serving.gpu_experts / model.experts))
+    """Read, in each pass, every expert that its tokens meet, and compute: on CPU or GPU."""
+    cpu, gpus = machine.cpu, machine.gpus
+    if cpu is None:
+        raise ValueError("no CPU to compute on")
+    whole = serving.micro_batch if serving.engine in _LLAMA else serving.stream_chunk
+    tokens = min(prompts * serving.input_tokens, whole)
+    left = 1.0 if gpus is None else 1 - min(1.0, serving.gpu_experts / model.experts)
+    touched = model.distinct_experts(tokens)
+    size = left * touched * model.moe_layers * model.params_per_expert * serving.weights.cpu_expert
+    flops = model.flops_per_token(serving.input_tokens / 2)
+    if gpus is not None and _offloads(model, serving, tokens):
+        copied = size / (gpus.pcie_gb_s * 1e9 * values["offload_share"])
+        return Parts(
+            bandwidth=copied / tokens, kernel=flops / (gpus.tflops * 1e12 * values["mmq_share"])
+        )
+    if gpus is None:
+        size += model.always_params * serving.weights.rest
+    else:
+        flops = 2 * model.routed_active_params * left
+    # A block of weights is unpacked once, however few tokens meet it.
+    rows = tokens * model.experts_per_token / touched
+    flops *= 1 + values["fill_rows"] / rows
+    if cpu.sockets > 1 and not _aware(cpu, serving):
+        flops *= values["blind"]
+    return Parts(
+        bandwidth=size / (_memory_gb_s(cpu, serving, values) * 1e9) / tokens,
+        kernel=flops / (_threads(cpu, serving) * _prefill_gflops(cpu, serving, values) * 1e9),
+    )
+
+
+def _prefill_gflops(cpu: Cpu, serving: Serving, values: Values) -> float:
+    """Rate of one core where many tokens meet each expert."""
     tiles = cpu.vector == "amx" and (serving.weights.amx or serving.engine in {"vllm", "sglang"})
-    rate = values["amx_gflops"] if tiles else values["avx_gflops"]
-    if cpu.vector == "avx2":
-        rate /= _AVX2_PREFILL
-    seconds = 2 * on_cpu / (_threads(cpu, serving) * rate * 1e9)
-    if serving.engine == "llama.cpp":
-        seconds *= values["llama_prefill"]
-    return Parts(kernel=seconds)
+    rate = values["amx_gflops" if tiles else "avx_gflops"]
+    if serving.engine == "ik_llama.cpp":
+        rate = values["iqk_gflops"] / _unpacked(serving, values)
+    elif serving.engine == "llama.cpp":
+        rate = values["llama_gflops"]
+    if cpu.vector != "avx2":
+        return rate
+    return rate / (_AVX2_PREFILL if serving.engine == "ktransformers" else _AVX2_PREFILL_OTHERS)
+
+
+def _offloads(model: ModelShape, serving: Serving, tokens: float) -> bool:
+    """Whether llama.cpp or its fork copies a pass's experts to the GPU and computes there."""
+    least = _OFFLOADED_FROM * 1.0
+    if serving.engine == "ik_llama.cpp":
+        least *= model.experts / model.experts_per_token
+    return serving.engine in _LLAMA and serving.offloads_prompts and tokens >= least
 
 
 def _streamed_prefill(
@@ -299,18 +394,17 @@ def _streamed_prefill(
 ) -> Parts:
     """kt-kernel's layer-wise prefill: each chunk of the prompt sees every layer streamed once.
 
-    All experts of a layer are handed over, those on the GPU too; while one is copied, the CPU lays
-    the next one out (two slots in turn), and all ranks meet after each.
+    All experts of a layer are handed over, those on the GPU too: laid out anew, which no number of
+    GPUs makes faster, then copied by each rank over its own lanes.
     """
-    handed = model.experts * model.moe_layers
-    size = handed * model.params_per_expert * serving.weights.gpu_expert / 1e9
+    handed = model.experts * model.moe_layers * model.params_per_expert
     ranks = _ranks(gpus, serving)
-    stream = size / (ranks * gpus.pcie_gb_s * values["stream_share"])
+    copied = handed * serving.weights.gpu_expert / 1e9
+    stream = copied / (ranks * gpus.pcie_gb_s * values["stream_share"])
     tokens = prompts * serving.input_tokens
     chunks = math.ceil(tokens / serving.stream_chunk)
-    meet = handed * values["hand_over_us"] * 1e-6
-    once = math.hypot(size / values["prepare_gb_s"], stream) + meet
+    once = stream + handed / (values["layout_gw_s"] * 1e9)
     per_token = chunks * once / tokens
     flops = model.flops_per_token(serving.input_tokens / 2)
-    compute = flops / (ranks * gpus.tflops * 1e12 * values["gpu_share"])
+    compute = flops / (ranks * gpus.tflops_of(serving.weights) * 1e12 * values["gpu_share"])
     return Parts(bandwidth=per_token, kernel=compute)

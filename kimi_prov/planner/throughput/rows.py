@@ -31,12 +31,16 @@ if TYPE_CHECKING:
 
 # Requests when a row names no lengths: as most benches do.
 _LENGTHS = (1000.0, 1000.0)
-_SHORT, _SHAREGPT = (100.0, 500.0), (320.0, 200.0)
+_SHORT, _SHAREGPT = (500.0, 500.0), (320.0, 200.0)
+# llama-bench's own, where nothing is in the cache before.
+_BENCH = (512.0, 128.0)
 _ANSWER = 512.0
 # Of a GPU's memory, what an engine may take, and GB of that which are neither weights nor cache.
 _USABLE, _ENGINE_GB, _HYBRID_RESERVE_GB = 0.9, 5.0, 12.0
 # Where a hybrid row does not say how many experts its GPUs hold: half of what would fit.
 _HYBRID_FILL = 0.5
+# Tokens of a prompt that llama.cpp takes at a time where nothing is said.
+_MICRO_BATCH = 512
 _LARGEST_BYTES = 4 << 20
 _DEFECT = re.compile(r"bad configuration|known \w+ regression", re.I)
 _STREAMED = re.compile(r"layer-?wise|prefill-token-threshold", re.I)
@@ -100,7 +104,7 @@ def _cases(row: dict[str, Any]) -> list[Case]:
     serving = _serving(row, engine, model, machine, concurrency)
     base = Case(
         id=str(row["id"]),
-        source=_text(row, "source"),
+        source=_text(row, "source_group") or _text(row, "source"),
         group="|".join(_text(row, key) for key in ("source", "cpu", "gpus", "engine")),
         kind=kind_of(machine, concurrency),
         quantity="decode",
@@ -124,6 +128,8 @@ def _refuse(row: dict[str, Any]) -> None:
         raise _NotACaseError("speculative decoding is not modelled")
     if "KIMI_EXPERTS" in flags:
         raise _NotACaseError("vLLM's plugin for experts has a model of its own (plugin.py)")
+    if "whole layers" in flags:
+        raise _NotACaseError("attention on the processor is not modelled")
     if not row.get("concurrency"):
         raise _NotACaseError("concurrency not stated")
 
@@ -139,7 +145,8 @@ def _figures(row: dict[str, Any], base: Case) -> list[Case]:
     elif one:
         found.append(replace(base, value=float(one)))
     if prompt and base.kind != "gpu-batched":
-        found.append(replace(base, quantity="prefill", value=float(prompt)))
+        together = float(base.serving.concurrency)
+        found.append(replace(base, quantity="prefill", value=float(prompt), prompts=together))
     if not found:
         raise _NotACaseError("no figure that is estimated")
     return found
@@ -163,6 +170,8 @@ def _model(name: str) -> ModelShape:
 
 def _engine(text: str) -> EngineFamily:
     low = text.lower()
+    if "lk_moe" in low:
+        raise _NotACaseError("engine lk_moe is not modelled")
     if "ik_llama" in low:
         return "ik_llama.cpp"
     if "llama.cpp" in low:
@@ -221,7 +230,7 @@ def _gpus(row: dict[str, Any], engine: EngineFamily) -> Gpus | None:
 
 
 def _format(quant: str, model: ModelShape) -> WeightFormat:
-    bits = _number(r"([\d.]+) bpw", quant)
+    bits = _number(r"([\d.]+) bpw", quant) or _number(r"(\d\.\d+)-bit", quant)
     if bits:
         return uniform(bits / 8)
     gib, gb = _number(r"([\d.]+) ?GiB", quant), _number(r"([\d.]+) ?GB", quant)
@@ -246,8 +255,10 @@ def _lengths(row: dict[str, Any]) -> tuple[float, float]:
     pair = re.match(r"(\d+)\s*(?:in)?\s*/\s*(\d+)", text)
     if pair:
         return float(pair[1]), float(pair[2])
-    if "short" in text or text == "0":
+    if "short" in text:
         return _SHORT
+    if text == "0":
+        return _BENCH
     if "sharegpt" in text or "sharegpt" in _text(row, "flags").lower():
         return _SHAREGPT
     spread = re.match(r"(\d+)-(\d+)", text)
@@ -268,6 +279,8 @@ def _serving(
     flags = f"{_text(row, 'flags')} {_text(row, 'cpu')}"
     threads = _number(r"cpu_?infer (\d+)", flags) or _number(r"--threads (\d+)", flags)
     threads = threads or _number(r"\((\d+) (?:cores requested|threads)", flags)
+    micro_batch = _number(r"-ub (\d+)", flags)
+    repacking = re.search(r"-rtr(?! 0)", flags) is not None
     serving = Serving(
         engine=engine,
         weights=fmt,
@@ -275,14 +288,21 @@ def _serving(
         input_tokens=tokens_in,
         output_tokens=tokens_out,
         cpu_threads=int(threads) if threads else None,
+        micro_batch=int(micro_batch or _MICRO_BATCH),
+        repacked=repacking or re.search(r"_R\d\b", _text(row, "quant")) is not None,
+        offloads_prompts=not repacking,
     )
     if machine.gpus is None:
         return serving
     if machine.cpu is not None:
         experts = _gpu_experts(_text(row, "flags"), serving, model, machine.gpus)
         start = _STREAMED.search(flags) and (_number(r"threshold[ =]+(\d+)", flags) or 1)
+        chunk = _number(r"chunked-prefill-size (\d+)", flags)
         return replace(
-            serving, gpu_experts=experts, stream_prefill_from=int(start) if start else None
+            serving,
+            gpu_experts=experts,
+            stream_prefill_from=int(start) if start else None,
+            stream_chunk=int(chunk) if chunk else serving.stream_chunk,
         )
     room = machine.gpus.memory_gb * _USABLE * 2**30 - _ENGINE_GB * 1e9
     room -= _gpu_weights(fmt, model, machine.gpus)

@@ -110,7 +110,21 @@ def unspecified_gpus(count: int) -> Gpus:
 def cpu(name: str, sockets: int) -> Cpu | None:
     """Find processors by name, with all channels populated; None where none is known."""
     row = find(((row.name.rsplit(" ", 1)[-1], row) for row in load().cpus), name)
-    return None if row is None else processors(row, sockets)
+    if row is not None:
+        return processors(row, sockets)
+    named = find(((row["name"], row) for row in _table("cpus")), name)
+    return None if named is None else _of_table(named, sockets)
+
+
+def _of_table(row: dict[str, Any], sockets: int) -> Cpu:
+    links = row.get("links_gb_s")
+    return Cpu(
+        sockets=sockets,
+        cores=row["cores"] * sockets,
+        bandwidth_gb_s=row["gb_s"] * sockets,
+        links_gb_s=links * sockets if links else None,
+        vector=row["vector"],
+    )
 
 
 def processors(row: CatalogueCpu, sockets: int) -> Cpu:
@@ -127,13 +141,7 @@ def processors(row: CatalogueCpu, sockets: int) -> Cpu:
 
 def unspecified_cpu(text: str, sockets: int) -> Cpu:
     """Stand in for a processor that is not known: 32 cores, eight channels of DDR5-4800."""
-    row = _table("unspecified")["arm" if "arm" in text.lower() else "cpu"]
-    return Cpu(
-        sockets=sockets,
-        cores=row["cores"] * sockets,
-        bandwidth_gb_s=row["gb_s"] * sockets,
-        vector=row["vector"],
-    )
+    return _of_table(_table("unspecified")["arm" if "arm" in text.lower() else "cpu"], sockets)
 
 
 def find(rows: Iterable[tuple[str, _T]], text: str) -> _T | None:
