@@ -62,7 +62,7 @@ def _error(status: int, said: str, subcommand: str) -> RemoteError:
     if any("sudo" in line for line in lines):
         return NoRightsError(
             f"no root rights on the machine: {last}",
-            "log in as root, or give the user passwordless sudo, or set ansible_become_password",
+            "log in as root, or give the user passwordless sudo, or its password (-K)",
         )
     if status == 127 or "No such file" in last:
         return RemoteError(

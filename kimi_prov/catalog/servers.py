@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ServerNics:
 
 
 @dataclass(frozen=True)
-class Server:
+class Server(Row):
     """A server as its vendor sells it, or as it is usually bought.
 
     `cpu` and `gpu` are names of the catalogue. Memory is `dimms` modules of `dimm_gb` GiB, or

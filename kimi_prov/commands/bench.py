@@ -12,14 +12,15 @@ from kimi_prov.user_dirs import state_home
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.commands.playbook_run import PlaybookOptions
     from kimi_prov.console.output import Output
     from kimi_prov.errors import ExitCode
 
 
-def run(path: Path, limit: str | None, output: Output) -> ExitCode:
+def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     """Measure every host; keep the results, each compared with the one before."""
     output.check()
-    finished = host_reports.collect("bench", path, limit)
+    finished = host_reports.collect("bench", path, options)
     for host, result in finished.outcome.documents.items():
         folder = bench_results.folder(state_home(), path, host)
         before = bench_results.last(folder)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kimi_prov.console.output import Output
     from kimi_prov.documents import Document
     from kimi_prov.planner.settings.parsing import Settings
+    from kimi_prov.runner.connection import ConnectionOptions
     from kimi_prov.sizing.load import Load
 
 DEFAULT_MODEL = "kimi-k2.5"
@@ -123,6 +124,7 @@ def run(
     options: CheckOptions,
     output: Output,
     form: str,
+    connection: ConnectionOptions,
 ) -> ExitCode:
     """Judge every target and write one report; exit 3 where any of them has a blocker.
 
@@ -141,7 +143,7 @@ def run(
     ]
     codes: list[ExitCode] = []
     for path in inventories:
-        found, code = _live(path, options)
+        found, code = _live(path, options, connection)
         codes.append(code)
         targets += found
     if options.suggest:
@@ -291,13 +293,14 @@ def _suggested(options: CheckOptions) -> list[dict[str, Any]]:
     ]
 
 
-def _live(path: Path, options: CheckOptions) -> tuple[list[dict[str, Any]], ExitCode]:
+def _live(
+    path: Path, options: CheckOptions, connection: ConnectionOptions
+) -> tuple[list[dict[str, Any]], ExitCode]:
     """Probe and plan all hosts of an inventory, several at a time; nothing on them is changed."""
     from kimi_prov.commands import playbook_run  # noqa: PLC0415  (Ansible's half second)
 
-    inventory, request = playbook_run.prepare(
-        "check", "plan", path, playbook_run.PlaybookOptions(), options.variables
-    )
+    login = playbook_run.PlaybookOptions(connection=connection)
+    inventory, request = playbook_run.prepare("check", "plan", path, login, options.variables)
     if not any("kimi_model" in found for found in inventory.hosts.values()):
         request = replace(request, variables={"kimi_model": DEFAULT_MODEL, **options.variables})
     finished = playbook_run.run(request, inventory)

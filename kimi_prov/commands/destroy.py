@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands import playbook_run
-from kimi_prov.commands.playbook_run import PlaybookOptions
 from kimi_prov.console import run_summary
 from kimi_prov.console.output import show
 from kimi_prov.contract import clean_text
@@ -20,19 +19,19 @@ from kimi_prov.user_dirs import state_home
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.commands.playbook_run import PlaybookOptions
     from kimi_prov.runner.inventory import Inventory
 
 
-def run(path: Path, limit: str | None, *, confirmed: bool, purge: bool) -> ExitCode:
+def run(path: Path, options: PlaybookOptions, *, confirmed: bool, purge: bool) -> ExitCode:
     """Put the machines back as they were; ask on the terminal unless `confirmed`.
 
     `purge` removes the weights too.
     """
     variables = {"destroy_confirmed": True, "destroy_purge_weights": purge}
-    options = PlaybookOptions(limit=limit)
     inventory, request = playbook_run.prepare("destroy", "destroy", path, options, variables)
     if not confirmed:
-        _confirm(path, inventory, limit, purge=purge)
+        _confirm(path, inventory, options.limit, purge=purge)
     with locks.held(path, "destroy", state_home()) as descriptor:
         finished = playbook_run.run(request, inventory, (descriptor,))
     code = playbook_run.conclude(finished)

@@ -6,20 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.commands import playbook_run
-from kimi_prov.commands.playbook_run import PlaybookOptions
 from kimi_prov.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from kimi_prov.commands.playbook_run import PlaybookOptions
     from kimi_prov.console.output import Output
     from kimi_prov.runner.run import FinishedRun
 
 
-def collect(command: str, path: Path, limit: str | None) -> FinishedRun:
+def collect(command: str, path: Path, options: PlaybookOptions) -> FinishedRun:
     """Run the command's playbook; each host's document is in the outcome."""
-    inventory, request = playbook_run.prepare(command, command, path, PlaybookOptions(limit=limit))
+    inventory, request = playbook_run.prepare(command, command, path, options)
     return playbook_run.run(request, inventory)
 
 

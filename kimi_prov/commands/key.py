@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 from kimi_prov.commands import playbook_run
-from kimi_prov.commands.playbook_run import PlaybookOptions
 from kimi_prov.console.output import say, show
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
@@ -14,10 +13,11 @@ from kimi_prov.errors import ExitCode
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.commands.playbook_run import PlaybookOptions
 
-def run(path: Path, limit: str | None, *, rotate: bool) -> ExitCode:
+
+def run(path: Path, options: PlaybookOptions, *, rotate: bool) -> ExitCode:
     """Print `HOST KEY` for each host whose key nobody has seen yet; `rotate` makes new ones."""
-    options = PlaybookOptions(limit=limit)
     inventory, request = playbook_run.prepare(
         "key", "key", path, options, {"kimi_key_rotate": rotate}
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.console import run_summary, screens
@@ -11,9 +11,11 @@ from kimi_prov.console.output import say
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import resources
+from kimi_prov.runner import connection
 from kimi_prov.runner import inventory as inventories
 from kimi_prov.runner import run as runner
 from kimi_prov.runner.arguments import Request
+from kimi_prov.runner.connection import ConnectionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +35,7 @@ class PlaybookOptions:
     check: bool = False
     diff: bool = False
     extra: Sequence[str] = ()
+    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
 
 
 def prepare(
@@ -47,9 +50,10 @@ def prepare(
     `variables` win over the inventory. Raises UserError for what cannot be read or does not fit.
     """
     files = tuple(inventories.vars_file(text) for text in options.extra)
+    login = connection.prepare(options.connection)
     # While Ansible reads the inventory, another core imports what runs the playbook.
     threading.Thread(target=runner.import_ansible_runner, daemon=True).start()
-    inventory = inventories.load(path)
+    inventory = inventories.load(path, login)
     inventories.check_limit(inventory, options.limit)
     request = Request(
         command=command,
@@ -63,6 +67,7 @@ def prepare(
         diff=options.diff,
         vars_files=files,
         variables=variables or {},
+        connection=login,
     )
     return inventory, request
 

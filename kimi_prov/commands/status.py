@@ -16,23 +16,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.commands.playbook_run import PlaybookOptions
     from kimi_prov.console.output import Output
 
 
-def run(path: Path, limit: str | None, output: Output) -> ExitCode:
+def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     """Report what runs on every host; one that does not serve makes it exit 1."""
     output.check()
-    finished = host_reports.collect("status", path, limit)
+    finished = host_reports.collect("status", path, options)
     return host_reports.publish("status", finished, output, status_text.text, _unreached)
 
 
-def bill_of_materials(path: Path, limit: str | None, output: Output) -> ExitCode:
+def bill_of_materials(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     """Write what every host's engine environment is made of; exit 1 where one is not known."""
     from kimi_prov.catalog import loader  # noqa: PLC0415  (a status without it pays for neither)
     from kimi_prov.report import sbom  # noqa: PLC0415
 
     output.check()
-    finished = host_reports.collect("status", path, limit)
+    finished = host_reports.collect("status", path, options)
     catalogue = loader.load()
     machines, unknown = [], []
     for host, found in finished.outcome.documents.items():

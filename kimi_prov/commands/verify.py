@@ -10,14 +10,15 @@ from kimi_prov.console import verify_text
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.commands.playbook_run import PlaybookOptions
     from kimi_prov.console.output import Output
     from kimi_prov.errors import ExitCode
 
 
-def run(path: Path, limit: str | None, output: Output) -> ExitCode:
+def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     """Check every served model; a check that fails makes it exit 1."""
     output.check()
-    finished = host_reports.collect("verify", path, limit)
+    finished = host_reports.collect("verify", path, options)
     return host_reports.publish("verify", finished, output, verify_text.text, _unreached)
 
 

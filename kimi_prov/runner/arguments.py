@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.runner.connection import Connection
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.runner.connection import Access
 
 RUN = "KIMI_PROV_RUN"
 PROGRESS = "KIMI_PROV_PROGRESS"
@@ -35,6 +39,7 @@ class Request:
     diff: bool = False
     vars_files: tuple[Path, ...] = ()
     variables: Mapping[str, Any] = field(default_factory=dict)
+    connection: Connection = field(default_factory=Connection)
 
 
 @dataclass(frozen=True)
@@ -75,9 +80,10 @@ def executable(name: str = "ansible-playbook") -> str:
     return str(beside) if beside.exists() else name
 
 
-def playbook_arguments(request: Request, private: PrivateFolder) -> list[str]:
+def playbook_arguments(request: Request, private: PrivateFolder, access: Access) -> list[str]:
     """Return the arguments of ansible-playbook for `request`; the playbook comes last."""
     arguments = [word for source in request.sources for word in ("-i", str(source))]
+    arguments += access.playbook_arguments
     for flag, value in (
         ("--limit", request.limit),
         ("--tags", request.tags),

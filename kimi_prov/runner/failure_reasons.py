@@ -110,8 +110,8 @@ _SUDO = (
         r"a (?:terminal|password) is required|Missing sudo password|is not in the sudoers"
         r"|Incorrect sudo password|a password is required|not allowed to execute",
         "the user on {host} may not become root without a password",
-        "log in as root (ansible_user: root), allow it NOPASSWD in sudoers, or set "
-        "ansible_become_password",
+        "give its password (-K, or --become-password-file FILE), log in as root (-u root), or "
+        "allow it NOPASSWD in sudoers",
     ),
     _reason(
         r"sudo: (?:not found|command not found)|sudo: No such file",

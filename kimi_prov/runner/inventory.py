@@ -18,10 +18,14 @@ import yaml
 from kimi_prov import documents, inventory_files
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
+from kimi_prov.runner import connection
 from kimi_prov.runner.arguments import executable
+from kimi_prov.runner.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from kimi_prov.runner.connection import Access
 
 GROUP = "kimi"
 # Of one file: some hundred thousand hosts.
@@ -62,13 +66,13 @@ class Inventory:
         return str(variables.get("ansible_host") or host)
 
 
-def load(path: Path) -> Inventory:
-    """Read the inventory at `path`.
+def load(path: Path, login: Connection | None = None) -> Inventory:
+    """Read the inventory at `path`; `login` holds the vault's password where one is needed.
 
     Raises UserError (exit 2) where it is missing, cannot be parsed, or has no host in `kimi`.
     """
     sources = check_files(path)
-    document = _listed(path, sources)
+    document = _listed(path, sources, login or Connection())
     members = _members(document, GROUP, set())
     if GROUP not in document or not members:
         what = "its group kimi has no host" if GROUP in document else "it has no group kimi"
@@ -207,17 +211,22 @@ def vars_file(text: str) -> Path:
     return path.absolute()
 
 
-def _listed(path: Path, sources: Sequence[Path]) -> Mapping[str, Any]:
+def _listed(path: Path, sources: Sequence[Path], login: Connection) -> Mapping[str, Any]:
     """Ask Ansible itself what the inventory holds."""
+    with connection.written(login) as access:
+        return _ask(path, sources, access)
+
+
+def _ask(path: Path, sources: Sequence[Path], access: Access) -> Mapping[str, Any]:
     environment = {
         **os.environ,
-        "ANSIBLE_CONFIG": str(resources.ansible_config()),
+        "ANSIBLE_CONFIG": str(access.config),
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
         "ANSIBLE_NOCOLOR": "1",
         "LC_ALL": "C.UTF-8",
     }
     named = [word for source in sources for word in ("-i", str(source.absolute()))]
-    command = [executable("ansible-inventory"), *named, "--list"]
+    command = [executable("ansible-inventory"), *named, *access.inventory_arguments, "--list"]
     try:
         done = subprocess.run(
             command,
@@ -242,10 +251,11 @@ def _listed(path: Path, sources: Sequence[Path]) -> Mapping[str, Any]:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise UserError(
-            f"{path}: Ansible cannot read this inventory: {_complaint(done.stderr)}",
-            fix=f"correct it; `{shlex.join(['ansible-inventory', *named, '--list'])}` tells more",
-        )
+        complaint = _complaint(done.stderr)
+        fix = f"correct it; `{shlex.join(['ansible-inventory', *named, '--list'])}` tells more"
+        if "vault" in complaint.lower():
+            fix = "give the vault's password: --vault-password-file FILE, or --ask-vault-pass"
+        raise UserError(f"{path}: Ansible cannot read this inventory: {complaint}", fix=fix)
     return document
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import resources
-from kimi_prov.runner import arguments, cancel, events, redaction
+from kimi_prov.runner import arguments, cancel, connection, events, redaction
 from kimi_prov.runner.outcome import Outcome
 from kimi_prov.runner.private_folder import private_folder
 from kimi_prov.runner.progress import ProgressReader
@@ -97,6 +97,7 @@ def run(
     masker = redaction.Masker()
     for variables in inventory.hosts.values():
         masker.add(redaction.from_variables(variables, inventory.base))
+    masker.add(request.connection.secrets())
     folder = RunFolder.create(request.command, inventory.path, masker)
     addresses = {host: inventory.address(host) for host in inventory.hosts}
     outcome = Outcome(addresses)
@@ -145,11 +146,12 @@ class _Work:
         self.progress = ProgressReader(private.progress)
         self._folder = folder
         self._cancelled = threading.Event()
-        self._argv = arguments.playbook_arguments(request, private)
+        access = connection.write(request.connection, private.folder)
+        self._argv = arguments.playbook_arguments(request, private, access)
         self._private = private
         self._environment = arguments.environment(
             os.environ,
-            config=resources.ansible_config(),
+            config=access.config,
             plugins=resources.plugins(),
             private=private,
             run_id=run_id,

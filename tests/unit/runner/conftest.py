@@ -31,7 +31,8 @@ def play(tmp_path, hosts_file):
         book = tmp_path / "book.yml"
         indented = "".join(f"    {line}\n" for line in tasks.strip("\n").splitlines())
         book.write_text(f"- hosts: kimi\n  gather_facts: false\n  tasks:\n{indented}")
-        inventory = inventories.load(options.pop("inventory", hosts_file))
+        login = options.get("connection")
+        inventory = inventories.load(options.pop("inventory", hosts_file), login)
         shown = io.StringIO()
         request = Request("apply", book, inventory.path, inventory.sources, **options)
         return runner.run(request, inventory, PlainScreen(shown)), shown.getvalue()

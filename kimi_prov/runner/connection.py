@@ -1,0 +1,201 @@
+"""How Ansible gets onto the machines: the options of its users, their passwords, their ansible.cfg.
+
+A password is asked once, kept in memory, and handed on by files of mode 0600 in a folder that is
+removed: never by an argument or the environment.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kimi_prov.errors import UserError
+from kimi_prov.packaging import resources
+from kimi_prov.runner import redaction, site_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_PROMPTS = {
+    "connection": ("SSH password", "--connection-password-file"),
+    "become": ("Password to become root", "--become-password-file"),
+    "vault": ("Vault password", "--vault-password-file"),
+}
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """Options that ansible-playbook knows by the same names; `ask_*` are those that ask."""
+
+    user: str | None = None
+    private_key: Path | None = None
+    ssh_common_args: str | None = None
+    forks: int | None = None
+    timeout: int | None = None
+    ask_pass: bool = False
+    ask_become_pass: bool = False
+    ask_vault_pass: bool = False
+    connection_password_file: Path | None = None
+    become_password_file: Path | None = None
+    vault_password_files: tuple[Path, ...] = ()
+    vault_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Connection:
+    """The options, and what was asked or read for them.
+
+    `passwords` are by kind: connection, become, vault. `config` is the text of the ansible.cfg to
+    use, None for the one that travels with kimi-prov.
+    """
+
+    options: ConnectionOptions = field(default_factory=ConnectionOptions)
+    passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
+    config: str | None = None
+
+    def secrets(self) -> set[str]:
+        """Return what no log may hold: the passwords, and what files of passwords hold."""
+        options = self.options
+        files = (options.connection_password_file, options.become_password_file)
+        named = (redaction.from_file(file) for file in files if file is not None)
+        return set().union(self.passwords.values(), *named)
+
+
+@dataclass(frozen=True)
+class Access:
+    """What one of Ansible's programs is given to get in: its configuration and its arguments."""
+
+    config: Path
+    playbook_arguments: tuple[str, ...]
+    inventory_arguments: tuple[str, ...]
+
+
+def prepare(options: ConnectionOptions) -> Connection:
+    """Read the site's ansible.cfg, and ask for the passwords that are wanted.
+
+    Raises UserError where a file is missing, and where nobody is there to be asked.
+    """
+    _check(options)
+    options = _from_here(options)
+    site = site_config.find(os.environ, Path.cwd(), own=resources.ansible_config())
+    found = site_config.read(site, resources.ansible_config()) if site else None
+    wanted = {
+        "connection": options.ask_pass or bool(found and found.ask_pass),
+        "become": options.ask_become_pass or bool(found and found.ask_become_pass),
+        "vault": options.ask_vault_pass or bool(found and found.ask_vault_pass),
+    }
+    passwords = {kind: _ask(kind) for kind, asked in wanted.items() if asked}
+    return Connection(options, passwords, found.text if found else None)
+
+
+def write(connection: Connection, folder: Path) -> Access:
+    """Write what Ansible reads into a folder of ours alone, and name it."""
+    config = resources.ansible_config()
+    if connection.config is not None:
+        config = _private(folder / "ansible.cfg", connection.config)
+    files = {
+        kind: str(_private(folder / f"{kind}-password", f"{password}\n"))
+        for kind, password in connection.passwords.items()
+    }
+    options = connection.options
+    vault: list[str] = []
+    for file in options.vault_password_files:
+        vault += ["--vault-password-file", str(file)]
+    for identity in options.vault_ids:
+        vault += ["--vault-id", identity]
+    if "vault" in files:
+        vault += ["--vault-password-file", files["vault"]]
+    login: list[str] = []
+    ssh_password = _file(options.connection_password_file, files, "connection")
+    for flag, value in (
+        ("--user", options.user),
+        ("--private-key", options.private_key),
+        ("--ssh-common-args", options.ssh_common_args),
+        ("--forks", options.forks),
+        ("--timeout", options.timeout),
+        ("--connection-password-file", ssh_password),
+        ("--become-password-file", _file(options.become_password_file, files, "become")),
+    ):
+        if value is not None:
+            # One word: what begins with a dash would pass for an option of its own.
+            login.append(f"{flag}={value}")
+    return Access(config, (*login, *vault), tuple(vault))
+
+
+@contextmanager
+def written(connection: Connection) -> Iterator[Access]:
+    """Write it into a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="kimi-access-") as folder:
+        yield write(connection, Path(folder))
+
+
+def _check(options: ConnectionOptions) -> None:
+    files = {
+        "--private-key": options.private_key,
+        "--connection-password-file": options.connection_password_file,
+        "--become-password-file": options.become_password_file,
+    }
+    for flag, file in [
+        *files.items(),
+        *(("--vault-password-file", file) for file in options.vault_password_files),
+    ]:
+        if file is not None and not file.is_file():
+            raise UserError(f"{flag}: there is no file {file}", fix=f"name one:  {flag} FILE")
+    for identity in options.vault_ids:
+        if identity.rpartition("@")[2] in {"prompt", "prompt_ask_vault_pass"}:
+            raise UserError(
+                f"--vault-id {identity}: nothing is asked in the middle of a run",
+                fix="name a file: --vault-id LABEL@FILE, or let it be asked: --ask-vault-pass",
+            )
+    pairs = (
+        ("--ask-pass", options.ask_pass, "--connection-password-file", files),
+        ("--ask-become-pass", options.ask_become_pass, "--become-password-file", files),
+    )
+    for asked, wanted, flag, given in pairs:
+        if wanted and given[flag] is not None:
+            raise UserError(f"{asked} and {flag} exclude each other", fix=f"leave out {asked}")
+
+
+def _ask(kind: str) -> str:
+    what, flag = _PROMPTS[kind]
+    if not sys.stdin.isatty():
+        raise UserError(
+            f"{what}: nobody can be asked, standard input is no terminal",
+            fix=f"name a file that holds it:  {flag} FILE",
+        )
+    return getpass.getpass(f"{what}: ")
+
+
+def _file(given: Path | None, asked: Mapping[str, str], kind: str) -> str | None:
+    return str(given) if given is not None else asked.get(kind)
+
+
+def _from_here(options: ConnectionOptions) -> ConnectionOptions:
+    """Make paths absolute: Ansible runs in another folder."""
+
+    def absolute(file: Path | None) -> Path | None:
+        return file and file.absolute()
+
+    identities = [identity.rpartition("@") for identity in options.vault_ids]
+    return replace(
+        options,
+        private_key=absolute(options.private_key),
+        connection_password_file=absolute(options.connection_password_file),
+        become_password_file=absolute(options.become_password_file),
+        vault_password_files=tuple(file.absolute() for file in options.vault_password_files),
+        vault_ids=tuple(f"{label}{at}{Path(file).absolute()}" for label, at, file in identities),
+    )
+
+
+def _private(file: Path, text: str) -> Path:
+    """Write a file that is ours alone from its first byte on."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    return file

@@ -1,0 +1,160 @@
+"""A site's own ansible.cfg under ours: its users, keys and jump hosts; our plugins and roles."""
+
+from __future__ import annotations
+
+import os
+import stat
+from configparser import ConfigParser, Error
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kimi_prov import documents
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LARGEST_BYTES = 1 << 20
+# What a site may choose for itself; of all else that our file sets, ours holds.
+_THEIRS = {
+    ("defaults", "forks"),
+    ("defaults", "timeout"),
+    ("defaults", "host_key_checking"),
+    ("defaults", "interpreter_python"),
+    ("ssh_connection", "pipelining"),
+    ("ssh_connection", "ssh_args"),
+}
+# What would change how a run goes or where it is written down: the run's log masks secrets.
+_LEFT_OUT = {
+    "strategy",
+    "strategy_plugins",
+    "stdout_callback",
+    "log_path",
+    "local_tmp",
+    "playbook_dir",
+    "inventory",
+    "ask_pass",
+    "become_ask_pass",
+    "ask_vault_pass",
+}
+_PATHS = {"path", "pathspec", "pathlist", "tmppath"}
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """Text of the configuration to run with, and the passwords that the site's wants asked."""
+
+    text: str
+    ask_pass: bool = False
+    ask_become_pass: bool = False
+    ask_vault_pass: bool = False
+
+
+def find(environment: Mapping[str, str], folder: Path, *, own: Path) -> Path | None:
+    """Return the ansible.cfg that Ansible itself would read here; None where it is ours, or none.
+
+    As in Ansible: ANSIBLE_CONFIG, the current folder (unless everybody may write there), the home
+    folder, /etc/ansible. Raises UserError where ANSIBLE_CONFIG names no file.
+    """
+    named = environment.get("ANSIBLE_CONFIG")
+    if named:
+        file = Path(named).expanduser()
+        file = file / "ansible.cfg" if file.is_dir() else file
+        if not file.is_file():
+            raise UserError(
+                f"ANSIBLE_CONFIG: there is no file {named}", fix="unset it, or name a file"
+            )
+        return None if file.samefile(own) else file.absolute()
+    home = Path(environment.get("HOME") or "~").expanduser()
+    usual = (folder / "ansible.cfg", home / ".ansible.cfg", Path("/etc/ansible/ansible.cfg"))
+    for file in usual:
+        if not file.is_file() or (file.parent == folder and _anybodys(folder)):
+            continue
+        return None if file.samefile(own) else file.absolute()
+    return None
+
+
+def read(site: Path, own: Path) -> SiteConfig:
+    """Put a site's configuration under ours. Raises UserError where it cannot be read."""
+    theirs, ours = _parsed(site), _parsed(own)
+    asks = {
+        name: theirs.has_option("defaults", key) and _yes(theirs, site, key)
+        for name, key in (
+            ("ask_pass", "ask_pass"),
+            ("ask_become_pass", "become_ask_pass"),
+            ("ask_vault_pass", "ask_vault_pass"),
+        )
+    }
+    # "[privilege_escalation]" is where Ansible's own file has it.
+    if theirs.has_option("privilege_escalation", "become_ask_pass"):
+        asks["ask_become_pass"] |= _yes(theirs, site, "become_ask_pass", "privilege_escalation")
+    paths = _path_keys(own)
+    merged = ConfigParser(interpolation=None)
+    for parser, file in ((theirs, site), (ours, own)):
+        for section in parser.sections():
+            if not merged.has_section(section):
+                merged.add_section(section)
+            for key, value in parser.items(section):
+                if parser is theirs and key in _LEFT_OUT:
+                    continue
+                if (section, key) in _THEIRS and merged.has_option(section, key):
+                    continue
+                here = (section, key) in paths
+                merged.set(section, key, _absolute(value, file.parent) if here else value)
+    text = StringIO()
+    merged.write(text)
+    return SiteConfig(text.getvalue(), **asks)
+
+
+def _parsed(file: Path) -> ConfigParser:
+    fix = f"edit {file}, or name another:  ANSIBLE_CONFIG=FILE"
+    text = documents.read_bytes(file, what="an ansible.cfg", limit=_LARGEST_BYTES, fix=fix).decode(
+        "utf-8", "replace"
+    )
+    # As Ansible reads it: "; " begins a comment within a line.
+    parser = ConfigParser(inline_comment_prefixes=(";",), interpolation=None)
+    try:
+        parser.read_string(text)
+    except Error as error:
+        message = " ".join(str(error).replace("<string>", str(file)).split())
+        raise UserError(f"{file}: Ansible cannot read this: {message}", fix=fix) from None
+    return parser
+
+
+def _yes(parser: ConfigParser, file: Path, key: str, section: str = "defaults") -> bool:
+    try:
+        return parser.getboolean(section, key)
+    except ValueError:
+        raise UserError(
+            f"{file}: {key} is {parser.get(section, key)!r}, wanted True or False",
+            fix=f"edit {file}",
+        ) from None
+
+
+def _path_keys(own: Path) -> set[tuple[str, str]]:
+    """Return the settings that are paths: Ansible counts them from the folder of their file."""
+    from ansible.config.manager import ConfigManager  # noqa: PLC0415  (a fifth of a second)
+
+    definitions = ConfigManager(str(own)).get_configuration_definitions()
+    return {
+        (place["section"], place["key"])
+        for found in definitions.values()
+        if found.get("type") in _PATHS
+        for place in found.get("ini") or ()
+    }
+
+
+def _absolute(value: str, folder: Path) -> str:
+    """Write a list of paths so that it holds from everywhere."""
+    parts = value.replace("{{CWD}}", str(Path.cwd())).replace(",", ":").split(":")
+    return ":".join(
+        part if part.startswith(("/", "~", "$", "{{")) else os.path.normpath(folder / part)
+        for part in (part.strip() for part in parts)
+        if part
+    )
+
+
+def _anybodys(folder: Path) -> bool:
+    return bool(folder.stat().st_mode & stat.S_IWOTH)

@@ -1,0 +1,260 @@
+"""Ansible's options of the connection, passwords and the site's ansible.cfg reach what we run."""
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.packaging import resources
+from kimi_prov.runner import connection, inventory, site_config
+from kimi_prov.runner.connection import ConnectionOptions
+
+KIMI_PROV = Path(sys.executable).with_name("kimi-prov")
+PASSWORD = "correct horse canary"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A folder and a home without any ansible.cfg, and temporary files in a place of their own."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
+    return home
+
+
+@pytest.fixture
+def vaulted(tmp_path):
+    """An inventory whose group_vars hold a model's name that only the vault's password opens."""
+    folder = tmp_path / "inv"
+    (folder / "group_vars").mkdir(parents=True)
+    (folder / "hosts.yml").write_text("kimi: {hosts: {one: {ansible_connection: local}}}\n")
+    (folder / "group_vars" / "kimi.yml").write_text("kimi_model: kimi-k2-thinking\n")
+    key = tmp_path / "vault-key"
+    key.write_text(f"{PASSWORD}\n")
+    encrypt = [Path(sys.executable).with_name("ansible-vault"), "encrypt"]
+    encrypt += ["--vault-password-file", key, folder / "group_vars" / "kimi.yml"]
+    subprocess.run(encrypt, check=True, capture_output=True)
+    return folder, key
+
+
+def refused(**options):
+    with pytest.raises(UserError) as error:
+        connection.prepare(ConnectionOptions(**options))
+    assert error.value.exit_code is ExitCode.BAD_INPUT
+    return error.value
+
+
+def log_of(finished):
+    return finished.log.read_text()
+
+
+def test_a_vault_opens_with_a_password_file(vaulted, play):
+    folder, key = vaulted
+    with pytest.raises(UserError) as closed:
+        inventory.load(folder)
+    assert "--ask-vault-pass" in closed.value.fix
+    login = connection.prepare(ConnectionOptions(vault_password_files=(key,)))
+    assert inventory.load(folder, login).hosts["one"]["kimi_model"] == "kimi-k2-thinking"
+    finished, _ = play(
+        "- assert: {that: kimi_model == 'kimi-k2-thinking'}", inventory=folder, connection=login
+    )
+    assert finished.outcome.exit_code() is ExitCode.OK
+
+
+def test_a_labelled_vault_opens_too(vaulted, monkeypatch):
+    folder, key = vaulted
+    monkeypatch.chdir(key.parent)
+    login = connection.prepare(ConnectionOptions(vault_ids=(f"site@{key.name}",)))
+    monkeypatch.chdir("/")
+    assert inventory.load(folder, login).hosts["one"]["kimi_model"] == "kimi-k2-thinking"
+
+
+def test_a_password_is_asked_once_and_stays_in_a_file_of_ours(vaulted, tmp_path, monkeypatch):
+    folder, _ = vaulted
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    asked = pexpect.spawn(
+        sys.executable,
+        ["-c", ASKING, str(folder)],
+        encoding="utf-8",
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(resources.root())},
+    )
+    asked.expect("Vault password: ")
+    asked.sendline(PASSWORD)
+    asked.expect("inventory kimi-k2-thinking")
+    asked.expect("file 0o600 True")
+    asked.expect("arguments False environment False")
+    asked.expect(pexpect.EOF)
+    assert PASSWORD not in asked.before
+    assert not list(tmp_path.glob("kimi-access-*"))
+
+
+ASKING = """
+import os, stat, sys
+from pathlib import Path
+from kimi_prov.runner import connection, inventory
+login = connection.prepare(connection.ConnectionOptions(ask_vault_pass=True))
+print("inventory", inventory.load(Path(sys.argv[1]), login).hosts["one"]["kimi_model"])
+with connection.written(login) as access:
+    file = Path(access.inventory_arguments[1])
+    print("file", oct(stat.S_IMODE(file.stat().st_mode)), "canary" in file.read_text())
+    words = " ".join([*access.playbook_arguments, *access.inventory_arguments])
+    print("arguments", "canary" in words, "environment", "canary" in str(os.environ))
+"""
+
+
+def test_a_password_to_become_root_reaches_the_run_and_no_log(play, tmp_path):
+    # Stands in for sudo: takes the password from its standard input, as sudo does.
+    fake = tmp_path / "sudo"
+    fake.write_text(
+        "#!/bin/sh\nwhile [ $# -gt 0 ]; do case $1 in"
+        " -p) prompt=$2; shift 2;; -u) shift 2;; -*) shift;; *) break;; esac; done\n"
+        'printf %s "$prompt" >&2; read -r given\n'
+        f'[ "$given" = "{PASSWORD}" ] || {{ echo "Sorry, try again." >&2; exit 1; }}\n'
+        'exec "$@"\n'
+    )
+    fake.chmod(0o755)
+    key = tmp_path / "become"
+    key.write_text(f"{PASSWORD}\n")
+    login = connection.prepare(ConnectionOptions(become_password_file=key))
+    finished, seen = play(
+        """
+- command: id -un
+  become: true
+  register: became
+- shell: "tr '\\\\0' ' ' < /proc/*/cmdline 2>/dev/null | grep -c 'horse.can[a]ry' || true"
+  register: arguments
+- debug: {msg: "{{ became.stdout }} {{ arguments.stdout }}, correct horse canary"}
+""",
+        connection=login,
+        variables={"ansible_become_exe": str(fake), "ansible_become_user": "nobody"},
+    )
+    assert finished.outcome.exit_code() is ExitCode.OK, finished.outcome.failures
+    assert "root 0, " in log_of(finished)
+    assert "canary" not in log_of(finished) + seen
+
+
+def test_options_of_the_login_reach_ansible(play):
+    login = connection.prepare(ConnectionOptions(user="ops", forks=7))
+    finished, _ = play("- debug: {msg: 'forks {{ ansible_forks }}'}", connection=login)
+    assert "forks 7" in log_of(finished)
+
+
+def test_arguments_that_begin_with_a_dash_stay_values(tmp_path):
+    options = ConnectionOptions(ssh_common_args="-J ops@gate.example", user="-v")
+    access = connection.write(connection.prepare(options), tmp_path)
+    assert access.playbook_arguments == (
+        "--user=-v",
+        "--ssh-common-args=-J ops@gate.example",
+    )
+
+
+def test_a_site_keeps_its_own_ansible_cfg(play, elsewhere, tmp_path, monkeypatch):
+    site = elsewhere / "ansible.cfg"
+    site.write_text(
+        "[defaults]\nremote_user = ops ; who we are\nforks = 3\nroles_path = ours\n"
+        "private_key_file = keys/id\nlog_path = leak.log\nstrategy = free\nstdout_callback = json\n"
+        "[ssh_connection]\nssh_args = -J gate.example\n"
+    )
+    login = connection.prepare(ConnectionOptions())
+    monkeypatch.chdir(tmp_path)
+    finished, _ = play(
+        """
+- debug: {msg: "{{ lookup('config', 'DEFAULT_REMOTE_USER') }} {{ ansible_forks }}"}
+- debug: {msg: "key {{ lookup('config', 'DEFAULT_PRIVATE_KEY_FILE') }}"}
+- debug: {msg: "strategy {{ lookup('config', 'DEFAULT_STRATEGY') }}"}
+- debug: {msg: "{{ lookup('config', 'DEFAULT_ROLES_PATH') | join }}"}
+- debug: {msg: "{{ lookup('config', 'ssh_args', plugin_type='connection', plugin_name='ssh') }}"}
+""",
+        connection=login,
+    )
+    log = log_of(finished)
+    assert "ops 3" in log
+    assert f"key {elsewhere}/keys/id" in log
+    assert "strategy linear" in log
+    assert str(resources.root() / "roles") in log
+    assert "-J gate.example" in log
+    assert not (elsewhere / "leak.log").exists()
+
+
+def test_ansible_cfg_is_found_as_ansible_finds_it(elsewhere, tmp_path):
+    own = resources.ansible_config()
+    assert site_config.find({"HOME": str(elsewhere)}, elsewhere, own=own) is None
+    dotted = elsewhere / ".ansible.cfg"
+    dotted.write_text("[defaults]\n")
+    here = tmp_path / "here"
+    here.mkdir()
+    environment = {"HOME": str(elsewhere)}
+    assert site_config.find(environment, here, own=own) == dotted
+    (here / "ansible.cfg").write_text("[defaults]\n")
+    assert site_config.find(environment, here, own=own) == here / "ansible.cfg"
+    here.chmod(0o777)
+    assert site_config.find(environment, here, own=own) == dotted
+    named = {**environment, "ANSIBLE_CONFIG": str(here)}
+    assert site_config.find(named, elsewhere, own=own) == here / "ansible.cfg"
+    assert site_config.find({**environment, "ANSIBLE_CONFIG": str(own)}, here, own=own) is None
+    with pytest.raises(UserError, match="ANSIBLE_CONFIG"):
+        site_config.find({"ANSIBLE_CONFIG": str(tmp_path / "none")}, here, own=own)
+
+
+def test_a_site_that_has_passwords_asked_is_refused_where_nobody_can_answer(elsewhere):
+    (elsewhere / "ansible.cfg").write_text("[privilege_escalation]\nbecome_ask_pass = True\n")
+    assert "--become-password-file FILE" in refused().fix
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[defaults\n", "cannot read this"),
+        ("forks = 3\n", "cannot read this"),
+        ("[defaults]\nask_pass = perhaps\n", "wanted True or False"),
+    ],
+)
+def test_a_broken_ansible_cfg_is_named(elsewhere, text, expected):
+    (elsewhere / "ansible.cfg").write_text(text)
+    message = refused().message
+    assert message.startswith(f"{elsewhere / 'ansible.cfg'}: ")
+    assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"private_key": Path("none")}, "--private-key"),
+        ({"vault_password_files": (Path("none"),)}, "--vault-password-file"),
+        ({"vault_ids": ("site@prompt",)}, "--vault-id"),
+        ({"ask_become_pass": True}, "standard input is no terminal"),
+        ({"ask_pass": True}, "standard input is no terminal"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(options, named):
+    assert named in refused(**options).message
+
+
+def test_the_command_line_has_the_options_that_ansible_users_know(vaulted):
+    folder, key = vaulted
+    command = [KIMI_PROV, "verify", folder, "--limit", "nobody"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "vault" in done.stderr
+    command += ["-u", "ops", "--vault-password-file", key, "-f", "2", "--private-key", key]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "nobody" in done.stderr  # the vault opened; the limit fits no host
+
+
+def test_what_is_written_is_ours_alone_and_goes(tmp_path, monkeypatch, elsewhere):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (elsewhere / "ansible.cfg").write_text("[defaults]\nforks = 3\n")
+    with connection.written(connection.prepare(ConnectionOptions())) as access:
+        assert stat.S_IMODE(access.config.stat().st_mode) == 0o600
+        assert stat.S_IMODE(access.config.parent.stat().st_mode) == 0o700
+    assert not access.config.exists()
