@@ -11,9 +11,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.names import nearest, shown
+from kimi_prov.contract import clean_text
+from kimi_prov.documents import spelled
+from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from kimi_prov.documents import Written
 
 Key = tuple[str | int, ...]
 _NAMES = {
@@ -26,6 +31,9 @@ _NAMES = {
     "null": "nothing",
 }
 _MOST_CHARACTERS = 10_000
+# Beyond that a list of faults helps nobody.
+_MOST_FAULTS = 20
+_LONGEST_KEY, _LONGEST_PROBLEM = 100, 500
 
 
 class MisfitError(Exception):
@@ -65,6 +73,27 @@ def misfits(
         yield from _told(path, _number(value, schema))
     if "anyOf" in schema:
         yield from _any_of(value, schema["anyOf"], path, root)
+
+
+def refusal(name: str, faults: Sequence[MisfitError], written: Written, *, fix: str) -> UserError:
+    """Tell every fault of the document `name` with its line and key, in the order of the lines.
+
+    `fix` is for faults that do not know better.
+    """
+    told: dict[str, int] = {}
+    for fault in faults[:_MOST_FAULTS]:
+        line = written.line(fault.path)
+        where = f"{name}:{line}" if line else name
+        key = spelled(fault.path)[:_LONGEST_KEY] or "the document"
+        problem = clean_text.row(f"{key}: {fault.problem}")[:_LONGEST_PROBLEM]
+        told.setdefault(f"{where}: {problem}", line or 0)
+    lines = sorted(told, key=lambda text: told[text])
+    fixes = list(dict.fromkeys(fault.fix for fault in faults if fault.fix))
+    fix = "; ".join(fixes[:2]) or fix
+    if len(lines) == 1:
+        return UserError(lines[0], fix=fix)
+    many = len(lines) if len(faults) <= _MOST_FAULTS else f"the first {_MOST_FAULTS}"
+    return UserError("\n".join([f"{name}: {many} faults", *lines]), fix=fix)
 
 
 def _told(path: Key, problem: str | None) -> Iterator[MisfitError]:

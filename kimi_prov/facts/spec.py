@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov import documents, schemas
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.cpu_lists import format_list
-from kimi_prov.documents import Document, Written, spelled
-from kimi_prov.errors import UserError
+from kimi_prov.documents import Document, Written
 from kimi_prov.facts import natural
-from kimi_prov.facts.form import MisfitError, misfits
+from kimi_prov.facts.form import MisfitError, misfits, refusal
 from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from kimi_prov.catalog.hardware import Cpu, Gpu
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.errors import UserError
 
 SCHEMA = "kimi-prov/spec/v1"
 _FACTS = "kimi-prov/facts/v1"
@@ -30,8 +30,6 @@ _EXAMPLES = (
 )
 _LARGEST_BYTES = 1 << 20
 _MOST_THREADS = 8192
-_MOST_FAULTS = 20
-_LONGEST_KEY, _LONGEST_PROBLEM = 100, 500
 _GIB = 1 << 30
 _GB = 10**9
 _MT_BYTES = 8 * 10**6  # bytes a second of a channel for each MT/s
@@ -57,7 +55,7 @@ def of(document: Document, catalogue: Catalogue) -> dict[str, Any]:
     sheet, faults = _judged(value, catalogue, _called(document.name), written.spelling)
     faults += [MisfitError(path, "there twice; keep one of them") for path in written.repeated()]
     if faults:
-        raise _refusal(document.name, faults, written)
+        raise refusal(document.name, faults, written, fix=_EXAMPLES)
     return _facts(sheet, catalogue, document.name)
 
 
@@ -94,24 +92,6 @@ def _judged(
     for fault in unfit:
         fault.path = found.place(fault.path)
     return sheet, [*found.faults, *unfit]
-
-
-def _refusal(name: str, faults: Sequence[MisfitError], written: Written) -> UserError:
-    """Tell every fault with its line and key, in the order of the lines."""
-    told: dict[str, int] = {}
-    for fault in faults[:_MOST_FAULTS]:
-        line = written.line(fault.path)
-        where = f"{name}:{line}" if line else name
-        key = spelled(fault.path)[:_LONGEST_KEY] or "the document"
-        problem = clean_text.row(f"{key}: {fault.problem}")[:_LONGEST_PROBLEM]
-        told.setdefault(f"{where}: {problem}", line or 0)
-    lines = sorted(told, key=lambda text: told[text])
-    fixes = list(dict.fromkeys(fault.fix for fault in faults if fault.fix))
-    fix = "; ".join(fixes[:2]) or _EXAMPLES
-    if len(lines) == 1:
-        return UserError(lines[0], fix=fix)
-    many = len(lines) if len(faults) <= _MOST_FAULTS else f"the first {_MOST_FAULTS}"
-    return UserError("\n".join([f"{name}: {many} faults", *lines]), fix=fix)
 
 
 def _unmet(sheet: Sheet, catalogue: Catalogue, torn: set[Any]) -> Iterator[MisfitError]:

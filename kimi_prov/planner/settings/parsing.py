@@ -179,7 +179,7 @@ def parse(
     )
 
 
-def _lengths(variables: Mapping[str, Any]) -> dict[str, int]:
+def _lengths(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the lengths of a request that `check` sets; it has judged them."""
     found = {name.removeprefix("kimi_"): _whole(variables.get(name)) for name in LENGTHS}
     return {name: tokens for name, tokens in found.items() if tokens}

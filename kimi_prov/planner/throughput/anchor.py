@@ -76,7 +76,7 @@ def anchored(speak: Speak, readings: Sequence[Reading], instances: int = 1) -> S
         # What waits for other prompts says nothing of how fast one is read.
         alone = [row for row in readings if row.concurrency == 1]
         prefill = _offsets(speak, replace(serving, concurrency=1), alone, "prefill_tok_s", 1)
-        changed: dict[str, Range] = {}
+        changed: dict[str, Any] = {}
         for field in dataclasses.fields(found):
             value = getattr(found, field.name)
             if field.name in ("decode_tok_s", "aggregate_tok_s"):

@@ -406,5 +406,6 @@ def _streamed_prefill(
     once = stream + handed / (values["layout_gw_s"] * 1e9)
     per_token = chunks * once / tokens
     flops = model.flops_per_token(serving.input_tokens / 2)
-    compute = flops / (ranks * gpus.tflops_of(serving.weights) * 1e12 * values["gpu_share"])
+    rate = gpus.tflops_at(serving.weights.multiplied_bits) * 1e12 * values["gpu_share"]
+    compute = flops / (ranks * rate)
     return Parts(bandwidth=per_token, kernel=compute)

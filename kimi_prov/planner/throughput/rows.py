@@ -70,7 +70,7 @@ def read_all(paths: Iterable[Path]) -> tuple[list[Case], list[SetAside]]:
     cases: list[Case] = []
     aside: list[SetAside] = []
     for path in paths:
-        seen = {row.id for row in (*cases, *aside)}
+        seen = {case.id for case in cases} | {row.id for row in aside}
         more, without = read(path)
         cases += [case for case in more if case.id not in seen]
         aside += [row for row in without if row.id not in seen]
