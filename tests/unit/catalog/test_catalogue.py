@@ -50,7 +50,7 @@ def test_a_model_is_found_by_name_alias_and_repository() -> None:
         ("cpu", "Xeon E5-2699", "Xeon E5-2699 v4"),
         ("cpu", "Xeon 6980", "Xeon 6980P"),
         ("gpu", "H200 141GB", "H200 SXM"),
-        ("gpu", "MI350X", "MI355X"),
+        ("gpu", "MI365X", "MI355X"),
         ("gpu", "H201", "H200 SXM"),
         ("format", "nvfp5", "nvfp4"),
     ],

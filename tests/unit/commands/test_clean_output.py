@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
+import bench_inputs
 import check_inputs
 import click
 import pytest
@@ -273,6 +274,16 @@ def catalog(_machines, folder):
     harmless(*here("catalog", "pin", HOSTILE))
 
 
+def contribute(_machines, folder):
+    file = folder / "bench.json"
+    result = poisoned({**bench_inputs.result(), "detail": ""})
+    document = {"schema": "kimi-prov/bench/v1", "ok": True, "hosts": {HOSTILE: result}}
+    file.write_text(json.dumps(document))
+    harmless(*here("contribute", file))
+    harmless(*here("contribute", folder / HOSTILE))
+    harmless(*here("check", check_inputs.LAB, "--measured", file))
+
+
 def init(_machines, folder):
     made = folder / STEERING
     out, err = here("init", made, "--profile", "localhost")
@@ -316,6 +327,7 @@ CASES = {
     "init": init,
     "probe": probe,
     "catalog": catalog,
+    "contribute": contribute,
     "lab up": lab("up"),
     "lab down": lab("down"),
     "lab list": lab("list"),

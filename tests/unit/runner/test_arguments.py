@@ -2,13 +2,16 @@ from pathlib import Path
 
 from kimi_prov.runner import arguments
 from kimi_prov.runner.arguments import PrivateFolder, Request
+from kimi_prov.runner.connection import Access
 
 PRIVATE = PrivateFolder(Path("/run/p"))
+PLAIN = Access(Path("/b/ansible.cfg"), (), ())
 BOOK, HOSTS = Path("/b/site.yml"), Path("/i/hosts.yml")
 
 
 def test_a_plain_request_needs_nothing_but_inventory_and_playbook():
-    assert arguments.playbook_arguments(Request("apply", BOOK, HOSTS, (HOSTS,)), PRIVATE) == [
+    request = Request("apply", BOOK, HOSTS, (HOSTS,))
+    assert arguments.playbook_arguments(request, PRIVATE, PLAIN) == [
         "-i",
         "/i/hosts.yml",
         "/b/site.yml",
@@ -29,11 +32,14 @@ def test_everything_passes_through_in_a_fixed_order():
         vars_files=(Path("/v/one.yml"), Path("/v/two.json")),
         variables={"kimi_key_rotate": True},
     )
-    assert arguments.playbook_arguments(request, PRIVATE) == [
+    access = Access(Path("/run/p/ansible.cfg"), ("--user=ops", "--forks=2"), ())
+    assert arguments.playbook_arguments(request, PRIVATE, access) == [
         "-i",
         "/i/hosts.yml",
         "-i",
         "/i/more.yml",
+        "--user=ops",
+        "--forks=2",
         "--limit",
         "a,b",
         "--tags",
@@ -54,7 +60,7 @@ def test_everything_passes_through_in_a_fixed_order():
 
 def test_no_variable_is_on_the_command_line():
     request = Request("key", BOOK, HOSTS, (HOSTS,), variables={"secret": "sk-kimi-canary"})
-    assert "canary" not in " ".join(arguments.playbook_arguments(request, PRIVATE))
+    assert "canary" not in " ".join(arguments.playbook_arguments(request, PRIVATE, PLAIN))
 
 
 def test_the_environment_is_exactly_this():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import shutil
 import socket
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 
 import jinja2
@@ -27,10 +30,16 @@ DEFAULTS = yaml.safe_load((root() / "roles/proxy/defaults/main.yml").read_text()
 STAMP = "0123456789abcdef-fedcba9876543210"
 
 
+# No connection takes these meanwhile: the kernel gives ports from 32768 on.
+_PORTS = cycle(range(20_000 + os.getpid() % 10_000, 32_000))
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    for port in _PORTS:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("0.0.0.0", port))
+            return port
+    raise AssertionError
 
 
 def listens(port: int) -> bool:
