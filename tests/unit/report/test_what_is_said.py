@@ -36,7 +36,7 @@ def blocked(name: str = "blocked") -> dict[str, Any]:
 def test_a_price_that_is_not_known_is_said_once_with_the_usual_rent() -> None:
     text = said("text", eight_h200("a", price=None), eight_h200("b"))
     assert "price unknown; such GPUs usually rent for $13.92 an hour cost" in text
-    assert "price $26.00 an hour; $911,664 in 4 years" in text
+    assert "price $26.00 an hour; $911,660 in 4 years" in text
     bought = said("text", eight_h200("a", price={"purchase_usd": 400000}), eight_h200("b"))
     assert re.search(r"price \$400,000 to buy; an hour \$[0-9.]+; \$[0-9,]+ in 4 years", bought)
 
