@@ -166,6 +166,7 @@ def lines(
 
     parts = _frame(x, y)
     parts += [_level(level, y) for level in levels]
+    letters = [_level_name(level, y) for level in levels]
     drawn = [_path("front", [place(point) for point in front])] if len(front) > 1 else []
     for row in reversed(rows):
         if tone(row):
@@ -190,6 +191,7 @@ def lines(
     for row, end, height in zip(rows, ends, heights, strict=True):
         parts += [_dot(place(point), 2.5, f"dot tone{tone(row)}") for point in row.points]
         parts += _end(row, end, height)
+    parts += letters
     for row in rows:
         ring = (rings or {}).get(row.number)
         if ring is not None:
@@ -222,12 +224,17 @@ def _frame(x: Axis, y: Axis) -> list[Markup]:
 
 
 def _level(level: Level, y: Axis) -> Markup:
-    at = round(_TOP + _down(y, level.y) * _FIELD, 1)
-    return element(
-        "g",
-        element("line", x1="0", x2="100%", y1=at, y2=at, class_="level"),
-        element("text", text=level.label, x=6, y=at - 5, class_="mark halo"),
-    )
+    at = _level_height(level, y)
+    return element("line", x1="0", x2="100%", y1=at, y2=at, class_="level")
+
+
+def _level_name(level: Level, y: Axis) -> Markup:
+    """Name a level; drawn after the lines, which would cross it out."""
+    return element("text", text=level.label, x=6, y=_level_height(level, y) - 5, class_="mark halo")
+
+
+def _level_height(level: Level, y: Axis) -> float:
+    return round(_TOP + _down(y, level.y) * _FIELD, 1)
 
 
 def _band(row: Line, x: Axis, y: Axis) -> Markup:

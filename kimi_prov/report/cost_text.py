@@ -15,7 +15,7 @@ from kimi_prov.report.formats import (
     span,
     years,
 )
-from kimi_prov.report.verdict import running
+from kimi_prov.report.verdict import running, status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,13 +31,24 @@ def hourly(target: Target) -> str:
 
 
 def price(target: Target) -> str:
-    """Give the price as it was quoted."""
+    """Give the price as it was quoted; where there is none, the rent that is usual."""
     quoted = target["facts"].get("price") or {}
     if quoted.get("purchase_usd") is not None:
         return f"{money(quoted['purchase_usd'])} to buy"
     if quoted.get("hourly_usd") is not None:
         return f"{money(quoted['hourly_usd'])} an hour"
-    return UNKNOWN
+    rent = target["cost"]["usual_rent_usd_per_hour"]
+    if rent is None:
+        return UNKNOWN
+    return f"{UNKNOWN}; such GPUs usually rent for {money(rent)} an hour"
+
+
+def prices(target: Target) -> str:
+    """Give the price, an hour and the years in a line, each that is known and once."""
+    if target["cost"]["usd_per_hour"] is None:
+        return price(target)
+    hour = [] if target["cost"]["purchase_usd"] is None else [f"an hour {hourly(target)}"]
+    return "; ".join([price(target), *hour, over_years(target)])
 
 
 def over_years(target: Target) -> str:
@@ -77,11 +88,23 @@ def assumed(targets: Sequence[Target]) -> str:
             }
         ),
     ]
-    return clean(f"{', '.join(parts)}.".capitalize())
+    text = ", ".join(parts)
+    return clean(f"{text[0].upper()}{text[1:]}.")
 
 
 def money_sentences(target: Target) -> list[str]:
     """Say what the tokens cost, and from where on self-hosting loses."""
+    return [*_as_if_mended(target), *_sums(target)]
+
+
+def _as_if_mended(target: Target) -> list[str]:
+    """Say of a blocked machine that its costs are those of a machine that serves."""
+    if status(target) != "blocked":
+        return []
+    return ["Counted as if its blockers were fixed, without what fixing them costs."]
+
+
+def _sums(target: Target) -> list[str]:
     found = target["cost"]
     lines = []
     each = span(found["usd_per_million_output_tokens"])
@@ -130,15 +153,17 @@ def money_short(target: Target) -> str:
     """Say it in one sentence: the cost beside the API's price, and at what load which is less."""
     found = target["cost"]
     each = found["usd_per_million_output_tokens"]["expected"]
+    before = _as_if_mended(target)
     if each is None or not found["break_even"]:
-        return money_sentences(target)[0]
+        return " ".join([*before, _sums(target)[0]])
     row = found["break_even"][0]
     many = target["plan"]["throughput"]["concurrency"]
-    return (
+    said = (
         f"With {requests(many)} a million output tokens cost {money(each)} at "
         f"{share(found['utilisation'])} use, by the API of {clean(row['api'])} "
         f"{money(row['api_usd_per_million_output_tokens'])}: {_outcome(row, target)}."
     )
+    return " ".join([*before, said])
 
 
 def _outcome(row: Mapping[str, Any], target: Target) -> str:
@@ -160,10 +185,12 @@ def cheaper_from(target: Target) -> str:
     if not rows or rows[0]["cheaper"] is None:
         return UNKNOWN
     row, best = rows[0], rows[0]["at_best"]
+    mended = " once its blockers are fixed" * (status(target) == "blocked")
     if row["utilisation"]:
-        return f"from {share(row['utilisation'])} use"
+        return f"from {share(row['utilisation'])} use{mended}"
     if best["utilisation"]:
-        return f"from {share(best['utilisation'])} use with {requests(best['concurrency'])}"
+        many = requests(best["concurrency"])
+        return f"from {share(best['utilisation'])} use with {many}{mended}"
     return "never"
 
 

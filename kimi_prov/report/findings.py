@@ -19,7 +19,7 @@ def of_severity(target: Target, *severities: str) -> list[Mapping[str, Any]]:
 
 def on_paper(target: Target) -> bool:
     """Whether the machine is only described: nothing can be settled on it yet."""
-    return (target["facts"].get("origin") or {}).get("kind") in ("spec", "recording")
+    return (target["facts"].get("origin") or {}).get("kind") in ("spec", "recording", "suggested")
 
 
 def warnings(target: Target) -> list[Mapping[str, Any]]:

@@ -153,11 +153,12 @@ def _cost(document: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     api = lines.api(document)
     prices = [point.y for row in rows for point in row.points]
+    rings = lines.break_evens(document)
     return {
         "kind": "cost",
         "title": "Cost of a million output tokens against use",
-        "note": "With the planned requests at once and the input that comes with the tokens. "
-        "Rings: where a machine breaks even with the API.",
+        "note": "With the planned requests at once and the input that comes with the tokens."
+        + " Rings: where a machine breaks even with the API." * bool(rings),
         "x": "Share of all hours in use",
         "y": "Dollars for a million output tokens",
         "picture": charts.lines(
@@ -166,7 +167,7 @@ def _cost(document: Mapping[str, Any]) -> dict[str, Any] | None:
             charts.axis([*prices, *([api.y] if api else [])], "$"),
             label=_said("Dollars for a million output tokens, by share of hours in use", rows),
             levels=[api] if api else [],
-            rings=lines.break_evens(document),
+            rings=rings,
         ),
         "key": rows,
         "said": lines.break_even_sentences(document),

@@ -21,6 +21,7 @@ from kimi_prov.report.ranking import (
     answer_sentence,
     load_text,
     n_means,
+    of_how_many,
     ranked,
     ranking,
 )
@@ -54,9 +55,12 @@ def check(document: Mapping[str, Any]) -> str:
     for whom, row in settle:
         whose = "all machines" if len(whom) == len(targets) else ", ".join(whom)
         lines.append(f"- {_safe(row['title'])}: {_safe(row['fix'])} ({_safe(whose)})")
-    lines += _plots("Speed", [plots.decode_table(document), plots.front_table(document)])
-    lines += _plots("Cost", [plots.cost_table(document), plots.load_table(document)])
-    lines += ["", *(_safe(text) for text in plots.break_even_sentences(document))]
+    speeds = _tables([plots.decode_table(document), plots.front_table(document)])
+    lines += ["", "## Speed", *speeds] if speeds else []
+    lines += ["", "## Cost"]
+    lines += _tables([plots.cost_table(document), plots.load_table(document)])
+    for text in (*plots.break_even_sentences(document), *plots.without_costs(document)):
+        lines += ["", _safe(text)]
     heading = "Side by side" if len(targets) > 1 else "Figures"
     lines += ["", f"## {heading}", "", *_side_by_side(ordered)]
     for number, target in enumerate(ordered, 1):
@@ -86,17 +90,16 @@ def _answer(document: Mapping[str, Any]) -> list[str]:
         cells += [_marked(cell) for cell in row.cells]
         lines.append(_row([*cells, _safe(row.lacks)]))
     notes = "Bold: best of its column among those that serve. " * (len(found.rows) > 1)
-    notes += n_means(document["targets"])
+    notes += n_means(document["targets"]) + of_how_many(document)
     notes += f"A million tokens: at {usage(document['targets'])}."
     notes += f" \\{RENTED}: at the usual rent of such GPUs." * found.rented
     return [*lines, "", notes, "", *(f"- {word}: {plain}." for word, plain in WORDS)]
 
 
-def _plots(heading: str, tables: Sequence[Table]) -> list[str]:
+def _tables(tables: Sequence[Table]) -> list[str]:
     """Set what the pictures of the page show in tables."""
-    shown = [found for found in tables if found.rows]
-    lines = ["", f"## {heading}"] if shown else []
-    for found in shown:
+    lines = []
+    for found in (found for found in tables if found.rows):
         lines += ["", f"{_safe(found.caption)}:", "", *_table(found.head, found.rows)]
     return lines
 

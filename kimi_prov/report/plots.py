@@ -149,16 +149,42 @@ def break_even_sentences(document: Mapping[str, Any]) -> list[str]:
     asked, found, rows = api(document), break_evens(document), costs(document)
     if asked is None or not rows:
         return []
+    # All that are shown are blocked, or none is.
+    blocked = any(of_severity(target, "blocker") for target in shown(document))
+    start = "Once the blockers are fixed, cheaper" if blocked else "Cheaper"
     wins = [
         f"{row.name} from {share(found[row.number].x)} use" for row in rows if row.number in found
     ]
     never = [row.name for row in rows if row.number not in found]
-    said = [f"Cheaper than the {asked.label}: {', '.join(wins)}."] if wins else []
+    said = [f"{start} than the {asked.label}: {', '.join(wins)}."] if wins else []
     if never:
         said.append(
             f"Not cheaper than the {asked.label}, at any use, with the planned requests at once: "
             f"{', '.join(never)}. For other numbers see the costs by requests at once."
         )
+    return said
+
+
+def without_costs(document: Mapping[str, Any]) -> list[str]:
+    """Say which of the machines shown have no costs here, and why."""
+    targets = [target["cost"] | {"name": clean(target["name"])} for target in shown(document)]
+    unpriced = [cost for cost in targets if cost["usd_per_hour"] is None]
+    unknown = [
+        cost["name"]
+        for cost in targets
+        if cost["usd_per_hour"] is not None
+        and cost["usd_per_million_output_tokens"]["expected"] is None
+    ]
+    said = []
+    if unpriced:
+        names = ", ".join(cost["name"] for cost in unpriced)
+        rented = any(cost["usual_rent_usd_per_hour"] is not None for cost in unpriced)
+        rent = (
+            "; the answer's costs are by the usual rent of such GPUs, where one is known" * rented
+        )
+        said.append(f"Not shown here, for lack of a price: {names}{rent}.")
+    if unknown:
+        said.append(f"Not shown here, for lack of an estimate of speed: {', '.join(unknown)}.")
     return said
 
 
@@ -212,9 +238,11 @@ def load_table(document: Mapping[str, Any]) -> Table:
         by_step = {row["concurrency"]: row for row in target["cost"]["by_load"]}
         cells = [_by_load(by_step.get(step)) for step in steps]
         rows.append((clean(target["name"]), *cells))
+    asked = api(document)
+    wins = f"; wins: cheaper than the {asked.label}" if asked else ""
     return Table(
         "Dollars for a million output tokens and their input, by requests at once, at the stated "
-        "use; wins: cheaper than the model's own API",
+        f"use{wins}",
         ("Requests at once", *(f"{step:,}" for step in steps)),
         tuple(rows),
     )

@@ -142,7 +142,7 @@ def load_text(load: Mapping[str, Any]) -> str:
     for key, unit in _LOAD:
         found = load.get(key)
         if found and found["value"] is not None:
-            parts.append(f"{found['value']:,g} {unit}" + (" (assumed)" * bool(found["assumed"])))
+            parts.append(f"{found['value']:,.12g} {unit}" + (" (assumed)" * bool(found["assumed"])))
     return ", ".join(parts)
 
 
@@ -155,6 +155,13 @@ def each_of(targets: Sequence[Target]) -> str:
 def n_means(targets: Sequence[Target]) -> str:
     """Say what N stands for, where machines differ in it."""
     return "N: the requests at once planned for each machine. " * (each_of(targets) == "N")
+
+
+def of_how_many(document: Mapping[str, Any]) -> str:
+    """Say which columns are of all machines and which of one, where several may be needed."""
+    if not document["load"]:
+        return ""
+    return "An hour and the years: of all machines that the load takes; speeds: of one of them. "
 
 
 def waiting(target: Target) -> str:

@@ -14,11 +14,9 @@ from kimi_prov.report.capacity import capacity
 from kimi_prov.report.comparison import gpus, processor, table
 from kimi_prov.report.cost_text import (
     assumed,
-    hourly,
     money_sentences,
     money_short,
-    over_years,
-    price,
+    prices,
     usage,
 )
 from kimi_prov.report.findings import (
@@ -39,6 +37,7 @@ from kimi_prov.report.ranking import (
     each_of,
     load_text,
     n_means,
+    of_how_many,
     ranked,
     ranking,
 )
@@ -125,7 +124,7 @@ def _ranked(document: Mapping[str, Any]) -> list[str]:
         lines += wrap("; ".join(extra), "   ", "   ") if extra else []
     notes = "* best of its column among those that serve. " * (len(found.rows) > 1)
     notes += f"{RENTED} at the usual rent of such GPUs. " * found.rented
-    notes += n_means(document["targets"])
+    notes += n_means(document["targets"]) + of_how_many(document)
     notes += (
         f"$/M out: a million output tokens and their input, at {usage(document['targets'])}. "
         f"alone: one request; of {many}: each of {many} at once; all: {many} together."
@@ -145,10 +144,10 @@ def _starred(cell: Cell) -> str:
 def _money(document: Mapping[str, Any]) -> list[str]:
     both = (plots.cost_table(document), plots.load_table(document))
     tables = [found for found in both if found.rows]
-    lines = _heading("Cost") if tables else []
+    lines = _heading("Cost")
     for found in tables:
         lines += [*wrap(f"{found.caption}:"), *_grid(found), ""]
-    for text in plots.break_even_sentences(document):
+    for text in (*plots.break_even_sentences(document), *plots.without_costs(document)):
         lines += wrap(text)
     return lines
 
@@ -180,16 +179,20 @@ def _block(number: int, target: Target) -> list[str]:
         ("prefill", str(span(speed["prefill_tok_s"]))),
         ("first token", f"{first[0]} alone, {first[1]} with {many} at once"),
         ("memory", "; ".join(map(_shares, memory(target)))),
-        ("price", f"{price(target)}; an hour {hourly(target)}; {over_years(target)}"),
+        ("price", prices(target)),
         ("cost", money_short(target)),
         *(("warning", f"{row['title']}: {row['observed']}") for row in warnings(target)),
     ]
-    head = f"{number}. {clean(target['name'])}: {STATUS[status(target)].upper()}"
-    pace = "" if status(target) == "blocked" else f", {PACE[target['pace']].lower()}"
-    lines = wrap(head + pace, "", "  ")
+    lines = wrap(f"{number}. {clean(target['name'])}: {_state(target)}", "", "  ")
     for label, text in rows:
         lines += wrap(clean(text), f"  {label:<12}" if label else "  ", " " * (14 if label else 2))
     return lines
+
+
+def _state(target: Target) -> str:
+    """Give the verdict in a word, and the pace of a machine that serves."""
+    word = STATUS[status(target)].upper()
+    return word if status(target) == "blocked" else f"{word}, {PACE[target['pace']].lower()}"
 
 
 def _memory(target: Target) -> int | None:
@@ -206,7 +209,7 @@ def _shares(bar: Bar) -> str:
 def _whole(target: Target) -> list[str]:
     """Describe the only machine fully."""
     lines = [
-        *wrap(f"{STATUS[status(target)].upper()}, {PACE[target['pace']].lower()}"),
+        *wrap(_state(target)),
         *wrap(verdict(target), "  ", "  "),
         "",
     ]

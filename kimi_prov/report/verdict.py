@@ -39,7 +39,7 @@ def verdict(target: Target) -> str:
     blockers = of_severity(target, "blocker")
     if blockers:
         more = len(blockers) - 1
-        rest = f" {more} more blocker{'s' * (more > 1)} below." if more else ""
+        rest = f" {more} more thing{'s' * (more > 1)} in the way." if more else ""
         return f"Cannot serve {model} as it stands. {sentence(blockers[0]['title'])}{rest}"
     speed = span(plan["throughput"]["decode_tok_s"])
     many = plan["throughput"]["concurrency"]

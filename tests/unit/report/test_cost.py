@@ -122,7 +122,7 @@ def with_more(*more: tuple[int, float]) -> dict[str, object]:
 
 def sentences(plan: dict[str, object], price: dict[str, float]) -> tuple[str, str, str]:
     found, _ = of(price, plan=plan)
-    judged = {"plan": plan, "facts": {"price": price}, "cost": found}
+    judged = {"plan": plan, "facts": {"price": price}, "cost": found, "findings": []}
     return (
         " ".join(cost_text.money_sentences(judged)),
         cost_text.money_short(judged),
