@@ -225,8 +225,10 @@ def _no_answer(ranking: Sequence[Entry], load: Load | None, models: str) -> str:
     wish = f"carries {describe(load)}" if serving and load else f"serves {models}"
     if len(ranking) > 1:
         return f"None of the {len(ranking)} machines {wish}."
-    lacks = _first(ranking[0]["lacks"])
-    return f"No number of {clean(ranking[0]['target'])} {wish}: it lacks {lacks}."
+    name, lacks = clean(ranking[0]["target"]), _first(ranking[0]["lacks"])
+    if not serving:
+        return f"{name} cannot serve {models} as it stands: {lacks}."
+    return f"No number of {name} {wish}: it lacks {lacks}."
 
 
 def describe(load: Load) -> str:

@@ -63,14 +63,14 @@ def target(
     curve = curves.of(plan["throughput"])
     serves = not answer.blockers(plan)
     sizing = load and demand.of_plan(plan, load, serves=serves)
-    share = sizing["requests_a_machine"] if sizing else plan["throughput"]["concurrency"]
+    share = (sizing or {}).get("requests_a_machine") or plan["throughput"]["concurrency"]
     return {
         "name": name,
         "facts": facts,
         "plan": plan,
         "findings": plan["findings"],
         "curve": curve,
-        "pace": curves.pace(curve, share or 1) if serves else "blocked",
+        "pace": curves.pace(curve, share) if serves else "blocked",
         "sizing": sizing,
         "cost": costs,
         "assumptions": [*_origin(facts), *_speed(plan), *assumed],
