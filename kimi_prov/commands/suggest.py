@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 # Of each kind so many of the cheapest, and so many of the smallest.
 _CHEAPEST, _SMALLEST = 2, 1
+# By what bounds the load, why no number of a machine carries it.
+_WHY = {
+    "ttft": "the time to the first token is beyond the limit with one request alone",
+    "tpot": "the time between two tokens is beyond the limit with one request alone",
+    "tokens_per_day": "so few requests at once do not give so many tokens a day",
+    demand.NOTHING: "its context does not hold a request",
+}
 
 
 @dataclass(frozen=True)
@@ -115,11 +122,7 @@ def _machines(
         planned = make_plan_with_curve(facts, settings, catalogue)
         sized = demand.of_plan(planned, load, serves=True)
     needed = sized["machines"]["expected"]
-    limits = {"ttft": "the time to the first token", "tpot": "the time between two tokens"}
-    broken = limits.get(sized["bound_by"])
-    if broken is None:
-        return needed, "" if needed else "its context does not hold a request"
-    return needed, "" if needed else f"{broken} is beyond the limit with one request alone"
+    return needed, "" if needed else _WHY[sized["bound_by"]]
 
 
 def _fits(plan: Mapping[str, Any], load: Load) -> bool:

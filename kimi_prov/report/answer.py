@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.report.cost import HOURS_A_YEAR
 from kimi_prov.report.formats import clean, figure, money
 from kimi_prov.sizing import curve as curves
+from kimi_prov.sizing import demand
 from kimi_prov.sizing.curve import CASES, UNKNOWN
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _lacks(target: Target, load: Load | None) -> list[str]:
         wanted = load.input_tokens + load.output_tokens
         lacks.append(f"a context of {wanted:,} tokens (it has {context:,})")
     elif sizing is not None and sizing["machines"]["expected"] is None and load is not None:
-        lacks += _over(sizing, load)
+        lacks += _over(sizing, load) or _too_few(target, load)
     if target["pace"] in ("slow", "batch") and not (load and load.tpot_ms):
         lacks.append(f"the speed to chat ({figure(_slowest(target))} tokens/s for each request)")
     if target["cost"]["usd_per_hour"] is None:
@@ -126,6 +127,16 @@ def _over(sizing: Mapping[str, Any], load: Load) -> list[str]:
         reached = f"{figure(tpot)} ms with one request alone"
         found.append(f"{load.tpot_ms:g} ms between tokens (it takes {reached})")
     return found
+
+
+def _too_few(target: Target, load: Load) -> list[str]:
+    """Say how many tokens a day the requests in flight give at most, where more were asked for."""
+    if target["sizing"]["bound_by"] != "tokens_per_day" or load.users is None:
+        return []
+    most = demand.a_day(target["curve"], load, "expected", load.users)
+    each = "the one request" if load.users == 1 else f"{load.users:,} requests"
+    gives = f"{each} in flight, each alone on a machine, would give {figure(most / 1e6)} million"
+    return [f"{load.tokens_per_day:,.0f} output tokens a day ({gives})"]
 
 
 def _slowest(target: Target) -> float | None:

@@ -59,10 +59,11 @@ def target(
     load: Load | None = None,
 ) -> dict[str, Any]:
     """Judge one target. The plan is the planner's own, its findings included."""
-    costs, assumed = cost.of(facts, plan, use, known, load)
     curve = curves.of(plan["throughput"])
     serves = not answer.blockers(plan)
     sizing = load and demand.of_plan(plan, load, serves=serves)
+    daily = demand.use(curve, load, sizing) if load and sizing else None
+    costs, assumed = cost.of(facts, plan, use, known, load, daily)
     share = (sizing or {}).get("requests_a_machine") or plan["throughput"]["concurrency"]
     return {
         "name": name,

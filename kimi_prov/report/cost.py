@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.report.formats import share
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing.curve import output_rate
 
@@ -107,16 +108,20 @@ def of(
     use: Use,
     known: MachinePrices,
     load: Load | None = None,
+    daily: float | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """Return the cost of one target, and every assumption that went into it with its source.
 
-    A load tells how many tokens are put in for each that comes out; else that is assumed.
+    A load tells how many tokens are put in for each that comes out, and `daily` is the use that
+    its tokens a day make; else both are assumed. A use that `use` names goes before either.
     """
     own = plan.get("power")
     if own:
         known = replace(known, power_kw=Rate(float(own["kw"]), str(own["source"])))
     notes = _Notes(known)
     utilisation = notes.chosen("utilisation", use.utilisation)
+    if daily is not None and use.utilisation is None:
+        utilisation = Rate(float(f"{daily:.5g}"), "the load's tokens a day")
     inputs = known.assumed["input_per_output"]
     if load is not None:
         inputs = Rate(load.inputs, "the load")
@@ -131,7 +136,7 @@ def of(
         many = plan["throughput"]["concurrency"]
         notes.add(
             "Use",
-            f"{utilisation.value:.0%} of all hours, then {many} requests at once",
+            f"{share(utilisation.value)} of all hours, then {many} requests at once",
             utilisation.source,
         )
         notes.add(

@@ -144,7 +144,8 @@ def _load(target: Target) -> str:
             f"All else with {few} requests running at once: the cache holds no more of that "
             "length; shorter ones make a token cheaper."
         )
-    cheaper = len(target["cost"]["concurrency_computed"]) > 1
+    best = [row["at_best"] for row in target["cost"]["break_even"] if row["at_best"]]
+    cheaper = any(row["concurrency"] > many for row in best)
     more = "more make a token cheaper" if cheaper else "more bring nothing"
     return f"All else with {requests(many)}; {more}."
 

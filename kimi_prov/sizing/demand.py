@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kimi_prov.sizing.load import Load
 
 NOTHING = "nothing serves it"
-_DAY_S = 86_400
+DAY_S = 86_400
 # The times of a machine that is as slow as its range allows are the longest ones.
 _TIMES_OF: dict[Case, Case] = {"low": "high", "expected": "expected", "high": "low"}
 
@@ -33,7 +33,7 @@ def size(curve: Sequence[Row], load: Load, *, serves: bool) -> dict[str, Any]:
     `machines` has the fewest at the fast end of the speeds (low) and the most at the slow end
     (high); null where no number of such machines meets a limit. `requests_a_machine` are those of
     one machine at peak, `most_requests` what one carries within the limits. Tokens a day are spread
-    evenly over the day; what peaks is said by the users.
+    evenly over the day; what peaks is said by the users, and never more than those are in flight.
     """
     needed = {case: _needed(curve, load, case) if serves else None for case in CASES}
     machines, share, most = needed["expected"] or (None, None, None)
@@ -42,7 +42,7 @@ def size(curve: Sequence[Row], load: Load, *, serves: bool) -> dict[str, Any]:
         bound = _bound(curve, load, machines, most)
     elif serves and curve:
         # What no number of machines mends is what one request alone gets.
-        bound = next(iter(_over(curve[0], load, "expected")), NOTHING)
+        bound = next(iter(_over(curve[0], load, "expected")), "tokens_per_day")
     row = curves.at(curve, share or 1) if serves else None
     return {
         "machines": {
@@ -62,14 +62,52 @@ def _needed(curve: Sequence[Row], load: Load, case: Case) -> tuple[int, int, int
     most = most_requests(curve, load, case)
     if most is None:
         return None
-    machines = math.ceil((load.users or 1) / most)
-    best = curves.best_rate(curve, load.inputs, case, most)
-    if load.tokens_per_day is not None:
+    if load.users is None:
+        best = curves.best_rate(curve, load.inputs, case, most)
         if best is None:
             return None
-        machines = max(machines, math.ceil(load.tokens_per_day / (best[1] * _DAY_S)))
-    share = best[0] if load.users is None and best else math.ceil((load.users or 1) / machines)
-    return machines, share, most
+        machines = max(1, math.ceil((load.tokens_per_day or 0) / (best[1] * DAY_S)))
+        return machines, best[0], most
+    fewest = math.ceil(load.users / most)
+    # Each machine more has fewer requests, which go faster: the first that is enough ends it.
+    enough = bisect_left(
+        range(fewest, load.users + 1), 1, key=lambda n: _gives(curve, load, case, n)
+    )
+    machines = fewest + enough
+    if machines > load.users:
+        return None
+    return machines, math.ceil(load.users / machines), most
+
+
+def _gives(curve: Sequence[Row], load: Load, case: Case, machines: int) -> bool:
+    """Whether the users' requests, shared out evenly, give the tokens of a day."""
+    return load.tokens_per_day is None or load.tokens_per_day <= a_day(curve, load, case, machines)
+
+
+def a_day(curve: Sequence[Row], load: Load, case: Case, machines: int) -> float:
+    """Give the output tokens of a day where the users' requests are shared out to the machines.
+
+    With as many machines as requests each has its own: the most that the users can take.
+    """
+    few, with_one_more = divmod(load.users or 0, machines)
+    found = 0.0
+    for requests, count in ((few + 1, with_one_more), (few, machines - with_one_more)):
+        best = curves.best_rate(curve, load.inputs, case, requests) if requests and count else None
+        found += best[1] * count if best else 0.0
+    return found * DAY_S
+
+
+def use(curve: Sequence[Row], load: Load, sizing: Mapping[str, Any]) -> float | None:
+    """Give the share of all hours that the load's tokens a day take of the machines it needs.
+
+    None where it names no tokens a day, or no number of machines carries it.
+    """
+    machines, share = sizing["machines"]["expected"], sizing["requests_a_machine"]
+    if load.tokens_per_day is None or machines is None:
+        return None
+    row = curves.at(curve, share)
+    rate = row and curves.output_rate(row, load.inputs, "expected")
+    return min(1.0, load.tokens_per_day / (machines * rate * DAY_S)) if rate else None
 
 
 def most_requests(curve: Sequence[Row], load: Load, case: Case) -> int | None:

@@ -36,8 +36,8 @@ class Load:
 
     def fits(self, context: int) -> bool:
         """Whether a context holds a request of the given lengths; assumed ones are cut to it."""
-        given = {"input_tokens", "output_tokens"} - self.assumed
-        return not given or self.input_tokens + self.output_tokens <= context
+        lengths = ("input_tokens", "output_tokens")
+        return sum(1 if key in self.assumed else getattr(self, key) for key in lengths) <= context
 
     def document(self) -> dict[str, Any]:
         """Give the check document's `load`."""

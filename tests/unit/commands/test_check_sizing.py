@@ -67,6 +67,34 @@ def test_tokens_a_day_bind_and_shorter_prompts_take_fewer_machines() -> None:
     assert short["machines"]["expected"] < found["machines"]["expected"]
 
 
+def test_tokens_a_day_make_the_use_and_so_the_cost_of_a_token() -> None:
+    daily = ("--tokens-per-day", 1e6)
+    found = checked(SPECS / "reference-004.yml", *daily)
+    (target,), (entry,) = found["targets"], found["answer"]["ranking"]
+    # $26 an hour, one machine, a million tokens a day: 24 hours of it for each million.
+    assert entry["usd_per_million_output_tokens"]["expected"] == pytest.approx(624, rel=1e-3)
+    cost = target["cost"]
+    assert cost["usd_per_million_output_tokens"]["expected"] == pytest.approx(624, rel=1e-3)
+    given = cost["utilisation"] * cost["output_tok_s_at_full_use"]["expected"] * 86_400
+    assert given == pytest.approx(1e6, rel=1e-3)
+    (use,) = (row for row in target["assumptions"] if row["what"] == "Use")
+    assert use["source"] == "the load's tokens a day"
+    own = checked(SPECS / "reference-004.yml", *daily, "--utilisation", 0.5)
+    assert own["targets"][0]["cost"]["utilisation"] == 0.5
+
+
+def test_more_tokens_a_day_than_the_requests_in_flight_give_is_said() -> None:
+    found = checked(H200, "--users", 4, "--tokens-per-day", 1e8)["answer"]
+    assert found["recommended"] is None
+    (entry,) = found["ranking"]
+    assert entry["lacks"][0].startswith("100,000,000 output tokens a day (4 requests in flight")
+    more = checked(H200, "--users", 8, "--tokens-per-day", 6e7)["targets"][0]
+    machines = more["sizing"]["machines"]["expected"]
+    rate = more["cost"]["output_tok_s_at_full_use"]["expected"]
+    assert machines * rate * 86_400 >= 6e7
+    assert more["plan"]["throughput"]["concurrency"] == -(-8 // machines)
+
+
 def test_the_machine_is_planned_for_its_share_of_the_load() -> None:
     (target,) = checked(H200, "--users", 100)["targets"]
     share = target["sizing"]["requests_a_machine"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kimi_prov.sizing import curve as curves
-from kimi_prov.sizing.demand import size
+from kimi_prov.sizing.demand import a_day, size, use
 from kimi_prov.sizing.load import Load, of
 
 SPREAD = {"low": 0.8, "expected": 1.0, "high": 1.25}
@@ -71,15 +72,42 @@ def test_a_limit_on_the_first_token_binds_likewise() -> None:
 
 
 def test_tokens_a_day_bind_where_the_users_need_fewer_machines() -> None:
-    load = Load(users=1, tokens_per_day=210e6, input_tokens=1000, output_tokens=1000)
+    load = Load(users=100, tokens_per_day=210e6, input_tokens=1000, output_tokens=1000)
     found = size(CURVE, load, serves=True)
-    # 40 requests at 20 tokens/s, their prompts read at 8000: 727 tokens/s, 62.8 million a day.
-    assert found["machines"]["expected"] == 4
-    assert found["machines"]["low"] < 4 < found["machines"]["high"]
+    # 3 machines with 33 or 34 requests give 182 million a day, 4 with 25 each (35 ms a step, their
+    # prompts read at 8000 tokens/s: 656 tokens/s) give 227 million.
+    assert found["machines"] == {"low": 3, "expected": 4, "high": 5}
+    assert found["requests_a_machine"] == 25
     assert found["bound_by"] == "tokens_per_day"
     alone = size(CURVE, Load(tokens_per_day=1e6), serves=True)
     assert (alone["machines"]["expected"], alone["bound_by"]) == (1, "tokens_per_day")
     assert alone["requests_a_machine"] == 40
+
+
+def test_no_number_of_machines_gives_more_tokens_a_day_than_the_users_take() -> None:
+    # One request alone: 90.9 tokens/s, its prompt read at 8000: 89.9 tokens/s, 7.8 million a day.
+    load = Load(users=4, tokens_per_day=38e6, input_tokens=1000, output_tokens=1000)
+    found = size(CURVE, load, serves=True)
+    assert found["machines"] == {"low": 4, "expected": None, "high": None}
+    assert found["bound_by"] == "tokens_per_day"
+    enough = size(CURVE, replace(load, tokens_per_day=31e6), serves=True)
+    assert (enough["machines"]["expected"], enough["requests_a_machine"]) == (4, 1)
+    assert a_day(CURVE, load, "expected", 4) == pytest.approx(31.1e6, rel=0.01)
+
+
+def test_tokens_a_day_tell_for_how_much_of_the_day_the_machines_work() -> None:
+    load = Load(tokens_per_day=20e6, input_tokens=1000, output_tokens=1000)
+    found = size(CURVE, load, serves=True)
+    # 40 requests at 20 tokens/s, their prompts read at 8000: 727 tokens/s, 62.8 million a day.
+    assert use(CURVE, load, found) == pytest.approx(20 / 62.8, rel=0.01)
+    assert use(CURVE, Load(users=4), size(CURVE, Load(users=4), serves=True)) is None
+
+
+def test_an_assumed_length_gives_way_to_a_short_context() -> None:
+    short = Load(users=1, output_tokens=500, assumed=frozenset({"input_tokens"}))
+    assert short.fits(4096)
+    assert not short.fits(500)
+    assert not Load(users=1, input_tokens=4000, output_tokens=500).fits(4096)
 
 
 def test_a_limit_that_one_request_alone_breaks_is_named_with_what_it_reaches() -> None:
