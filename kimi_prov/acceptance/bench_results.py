@@ -35,7 +35,7 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     return hosts
 
 
-def refusal(result: Mapping[str, Any]) -> str | None:
+def refusal(result: Mapping[str, Any]) -> str | None:  # noqa: PLR0911  (a reason each)
     """Say why a host's result is no measurement of a machine; None for one that is."""
     if "serve" not in result:
         return f"it was not measured: {result['detail']}"

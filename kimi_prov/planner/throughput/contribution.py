@@ -143,7 +143,7 @@ def _flags(serving: Mapping[str, Any]) -> str:
 
 
 def _quant(serving: Mapping[str, Any], catalogue: Catalogue) -> str:
-    """Name the weights as the catalogue's formats, or its processors' methods of kt-kernel, have them."""
+    """Name the weights by a format or a kt-kernel method that the catalogue has."""
     method, name = serving["method"], serving["weights_format"]
     if method:
         if method not in {kind for row in catalogue.cpus for kind in row.kt_methods}:
