@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents, schemas
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LARGEST_BYTES = 16 << 20
+# The worst of them is told; of a document that is wrong throughout, looking for more takes minutes.
+_MOST_FAULTS = 20
+_SPEEDS = ("decode_tok_s", "aggregate_tok_s", "prefill_tok_s")
 _FIX = "measure with:  kimi-prov bench INVENTORY --format json --output bench.json"
 
 
@@ -22,7 +26,8 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     found = documents.read(path, what="results of a bench", limit=_LARGEST_BYTES, fix=_FIX)
     document = found.json(_FIX)
     validator = jsonschema.Draft202012Validator(schemas.load("bench"))
-    error = jsonschema.exceptions.best_match(validator.iter_errors(document))
+    errors = itertools.islice(validator.iter_errors(document), _MOST_FAULTS)
+    error = jsonschema.exceptions.best_match(errors)
     if error is not None:
         key = error.json_path.removeprefix("$").lstrip(".") or "the document"
         raise UserError(f"{path}: {key[:200]}: {error.message[:200]}", fix=_FIX)
@@ -30,7 +35,7 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     return hosts
 
 
-def refusal(result: Mapping[str, Any]) -> str | None:
+def refusal(result: Mapping[str, Any]) -> str | None:  # noqa: PLR0911  (a reason each)
     """Say why a host's result is no measurement of a machine; None for one that is."""
     if "serve" not in result:
         return f"it was not measured: {result['detail']}"
@@ -40,4 +45,9 @@ def refusal(result: Mapping[str, Any]) -> str | None:
         return f"stand-ins are no measurement: {'; '.join(result['stand_ins'])}"
     if not result.get("machine") or not result.get("serving"):
         return "it does not say on what machine and how it was served: an older version wrote it"
+    serve = result["serve"]
+    if not (serve["input_tokens"] and serve["output_tokens"]):
+        return "its requests had no tokens to read or to write"
+    if any((level[name] or 0) < 0 for level in serve["levels"] for name in _SPEEDS):
+        return "a speed in it is below 0"
     return None

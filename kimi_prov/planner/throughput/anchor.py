@@ -38,6 +38,8 @@ _NINE_IN_TEN = 1.645
 # is a part of that.
 _REQUESTS = 0.05
 _LENGTHS = {"decode_tok_s": 0.03, "prefill_tok_s": 0.1}
+# A token in eleven days: less is no speed, and its logarithm leads out of what floats hold.
+_LEAST_TOK_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,17 @@ class _Offset:
 
 def of(facts: Mapping[str, Any]) -> tuple[Reading, ...]:
     """Read what a bench of this machine measured; none where there was none."""
-    names = [field.name for field in dataclasses.fields(Reading)]
-    return tuple(Reading(*(row[name] for name in names)) for row in facts.get("bench") or ())
+    return tuple(
+        Reading(
+            *(row[name] for name in ("concurrency", "input_tokens", "output_tokens")),
+            *(_speed(row[name]) for name in ("decode_tok_s", "prefill_tok_s")),
+        )
+        for row in facts.get("bench") or ()
+    )
+
+
+def _speed(value: float | None) -> float | None:
+    return value if value is not None and value >= _LEAST_TOK_S else None
 
 
 def anchored(speak: Speak, readings: Sequence[Reading], instances: int = 1) -> Speak:

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import UserError
-from kimi_prov.planner.engine import sglang
+from kimi_prov.planner.engine import expert_backend, sglang
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/catalog/speeds/v1"
 Row = dict[str, Any]
-_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,39}")
-_WORD = re.compile(r"[A-Za-z0-9_.-]{1,24}")
+# As engines are released: what stands behind a + is a build of one's own, and may name its builder.
+_VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,4}((a|b|rc|\.post|\.dev)\d{1,6})?")
 _MONTH = re.compile(r"\d{4}-\d{2}")
 # An engine by the words that the reader of rows knows it by.
 _ENGINES = {"vllm": "vllm", "ktransformers": "sglang-kt + kt-kernel"}
+_AGAIN = "measure again:  kimi-prov bench INVENTORY --format json --output bench.json"
 # Answered requests from which a median is sure.
 _SURE = 8
 
@@ -43,7 +44,7 @@ def rows(result: Mapping[str, Any], catalogue: Catalogue) -> list[Row]:
         )
     common = {
         "model": catalogue.model(result["model"]).name,
-        "quant": _word(serving["method"] or serving["weights_format"], "weights format"),
+        "quant": _quant(serving, catalogue),
         "engine": _engine(result["engine"]),
         **_hardware(machine, result["memory"], catalogue),
         "flags": _flags(serving),
@@ -134,13 +135,20 @@ def _flags(serving: Mapping[str, Any]) -> str:
     if serving["threads"]:
         words.append(f"cpuinfer {int(serving['threads'])}")
     if serving["experts_by"]:
-        words.append(f"KIMI_EXPERTS={_word(serving['experts_by'], 'backend of experts')}")
+        if serving["experts_by"] not in expert_backend.RESIDENT:
+            raise UserError("the bench names a backend of experts that is not known", fix=_AGAIN)
+        words.append(f"KIMI_EXPERTS={serving['experts_by']}")
     words += ["KV fp8"] if serving["kv_dtype"] == "fp8" else []
     return ", ".join(words)
 
 
-def _word(value: object, what: str) -> str:
-    text = str(value or "")
-    if not _WORD.fullmatch(text):
-        raise UserError(f"the bench names no {what}", fix="measure again:  kimi-prov bench")
-    return text
+def _quant(serving: Mapping[str, Any], catalogue: Catalogue) -> str:
+    """Name the weights by a format or a kt-kernel method that the catalogue has."""
+    method, name = serving["method"], serving["weights_format"]
+    if method:
+        if method not in {kind for row in catalogue.cpus for kind in row.kt_methods}:
+            raise UserError("the bench names a method of kt-kernel that is not known", fix=_AGAIN)
+        return str(method)
+    if not name:
+        raise UserError("the bench names no weights format", fix=_AGAIN)
+    return catalogue.format(str(name)).name

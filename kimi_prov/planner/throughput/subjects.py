@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.names import forms
 from kimi_prov.catalog.reading import HERE
 from kimi_prov.catalog.versions import number
 from kimi_prov.documents import Document
@@ -109,7 +110,7 @@ def unspecified_gpus(count: int) -> Gpus:
 
 def cpu(name: str, sockets: int) -> Cpu | None:
     """Find processors by name, with all channels populated; None where none is known."""
-    row = find(((row.name.rsplit(" ", 1)[-1], row) for row in load().cpus), name)
+    row = find(((form, row) for row in load().cpus for form in forms(row.name)), name)
     if row is not None:
         return processors(row, sockets)
     named = find(((row["name"], row) for row in _table("cpus")), name)

@@ -164,3 +164,13 @@ def test_a_bench_of_no_target_is_refused(tmp_path: Path, facts: Path) -> None:
     bench = given.written(tmp_path, node_a=one, node_b=one)
     with pytest.raises(UserError, match="hosts node-a, node-b; targets secret-node"):
         checked(facts, bench)
+
+
+def test_a_speed_that_is_none_holds_nothing(tmp_path: Path, facts: Path) -> None:
+    row = target(facts, given.written(tmp_path, secret_node=given.result(level(1, 5e-324, 0, 0))))
+    assert not row["plan"]["throughput"].get("anchors")
+
+
+def test_a_speed_below_zero_is_refused(tmp_path: Path, facts: Path) -> None:
+    with pytest.raises(UserError, match="below 0"):
+        checked(facts, given.written(tmp_path, secret_node=given.result(level(1, -1.0, 0, 0))))

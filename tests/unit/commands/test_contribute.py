@@ -116,6 +116,28 @@ def test_what_is_no_measurement_is_refused(
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ("serving", "weights_format", "secret-node"),
+        ("serving", "method", "secret-node"),
+        ("serving", "experts_by", "secret-node"),
+        ("engine", "version", "0.19.1+secret.node"),
+        ("serve", "input_tokens", 0),
+        ("serve", "output_tokens", 0),
+    ],
+)
+def test_a_word_that_nobody_knows_and_a_load_of_nothing_make_no_row(
+    tmp_path: Path, changed: tuple[str, str, Any]
+) -> None:
+    part, key, value = changed
+    result = given.result()
+    result[part][key] = value
+    done = CliRunner().invoke(cli, ["contribute", str(given.written(tmp_path, a=result))])
+    assert isinstance(done.exception, UserError)
+    assert done.stdout == ""
+
+
 def test_a_lab_host_is_refused(tmp_path: Path) -> None:
     lab = given.result(variables={"lab_kind": "nspawn"})
     with pytest.raises(UserError, match="no host"):

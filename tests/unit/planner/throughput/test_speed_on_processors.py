@@ -6,7 +6,7 @@ import math
 import pytest
 import yaml
 
-from kimi_prov.catalog import loader
+from kimi_prov.catalog import loader, names
 from kimi_prov.planner import throughput
 from kimi_prov.planner.throughput import calibrate, rows, stored, subjects
 from kimi_prov.planner.throughput import fit as fitting
@@ -232,3 +232,16 @@ def test_one_step_without_a_source_is_near_the_fit_without_it(cases):
             assert calibrate.spread(case, steps["AesSedai"]) == pytest.approx(
                 calibrate.spread(case, rest), rel=0.1
             )
+
+
+def test_every_processor_of_the_catalogue_is_found_by_its_own_name_and_stands_once():
+    """A row of a bench names it so; "v4" ends the names of a dozen."""
+    rows_ = loader.load().cpus
+    for row in rows_:
+        assert subjects.cpu(f"2x {row.name}", 1) == subjects.processors(row, 1), row.name
+    for named in subjects._table("cpus"):
+        assert not any(form in subjects._plain(named["name"]) for r in rows_ for form in r_forms(r))
+
+
+def r_forms(row):
+    return names.forms(row.name)
