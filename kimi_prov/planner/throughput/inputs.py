@@ -217,7 +217,7 @@ class Serving:
 
 @dataclass(frozen=True)
 class Range:
-    """A value with a range: of sources that no fit has seen, ranges held 87 rows in a hundred."""
+    """A value with the range that it is expected in; `make score` says how often that holds."""
 
     low: float
     expected: float

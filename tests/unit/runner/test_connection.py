@@ -33,6 +33,13 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def place():
+    """Temporary files' place for a process: a run's private folder wants a short path."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
 def vaulted(tmp_path):
     """An inventory whose group_vars hold a model's name that only the vault's password opens."""
     folder = tmp_path / "inv"
@@ -79,9 +86,9 @@ def test_a_labelled_vault_opens_too(vaulted, monkeypatch):
     assert inventory.load(folder, login).hosts["one"]["kimi_model"] == "kimi-k2-thinking"
 
 
-def test_a_password_is_asked_once_and_stays_in_a_file_of_ours(vaulted, tmp_path, monkeypatch):
+def test_a_password_is_asked_once_and_stays_in_a_file_of_ours(vaulted, place, monkeypatch):
     folder, _ = vaulted
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(place))
     asked = pexpect.spawn(
         sys.executable,
         ["-c", ASKING, str(folder)],
@@ -96,7 +103,7 @@ def test_a_password_is_asked_once_and_stays_in_a_file_of_ours(vaulted, tmp_path,
     asked.expect("arguments False environment False")
     asked.expect(pexpect.EOF)
     assert PASSWORD not in asked.before
-    assert not list(tmp_path.glob("kimi-*"))
+    assert not list(place.glob("kimi-*"))
 
 
 ASKING = """
@@ -279,12 +286,8 @@ inventory.load(Path(sys.argv[1]), login)
 """
 
 
-def test_what_a_killed_reading_of_an_inventory_left_goes_with_the_next(
-    vaulted, tmp_path, monkeypatch
-):
+def test_what_a_killed_reading_of_an_inventory_left_goes_with_the_next(vaulted, place, monkeypatch):
     folder, key = vaulted
-    place = tmp_path / "temporary"
-    place.mkdir()
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, str(folder)],
         check=False,
