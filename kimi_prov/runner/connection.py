@@ -9,8 +9,6 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-import tempfile
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +16,10 @@ from typing import TYPE_CHECKING
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner import redaction, site_config
+from kimi_prov.runner.site_config import SiteConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 _PROMPTS = {
     "connection": ("SSH password", "--connection-password-file"),
@@ -60,10 +59,19 @@ class Connection:
     config: str | None = None
 
     def secrets(self) -> set[str]:
-        """Return what no log may hold: the passwords, and what files of passwords hold."""
+        """Return what no log may hold: the passwords, and what files of passwords hold.
+
+        A file that Ansible would run for the password holds none.
+        """
         options = self.options
-        files = (options.connection_password_file, options.become_password_file)
-        named = (redaction.from_file(file) for file in files if file is not None)
+        files = [
+            options.connection_password_file,
+            options.become_password_file,
+            *options.vault_password_files,
+            *_labelled(options),
+        ]
+        kept = (file for file in files if file is not None and not os.access(file, os.X_OK))
+        named = (redaction.from_file(file) for file in kept)
         return set().union(self.passwords.values(), *named)
 
 
@@ -81,16 +89,26 @@ def prepare(options: ConnectionOptions) -> Connection:
 
     Raises UserError where a file is missing, and where nobody is there to be asked.
     """
-    _check(options)
     options = _from_here(options)
+    _check(options)
     site = site_config.find(os.environ, Path.cwd(), own=resources.ansible_config())
     found = site_config.read(site, resources.ansible_config()) if site else None
+    site_asks = found or SiteConfig("")
+    # A file that was named answers what the site would have asked.
+    vault = options.vault_password_files or options.vault_ids
     wanted = {
-        "connection": options.ask_pass or bool(found and found.ask_pass),
-        "become": options.ask_become_pass or bool(found and found.ask_become_pass),
-        "vault": options.ask_vault_pass or bool(found and found.ask_vault_pass),
+        "connection": options.ask_pass
+        or (site_asks.ask_pass and options.connection_password_file is None),
+        "become": options.ask_become_pass
+        or (site_asks.ask_become_pass and options.become_password_file is None),
+        "vault": options.ask_vault_pass or (site_asks.ask_vault_pass and not vault),
     }
-    passwords = {kind: _ask(kind) for kind, asked in wanted.items() if asked}
+    passwords: dict[str, str] = {}
+    for kind, asked in wanted.items():
+        if asked:
+            # As in Ansible: nothing typed for the second password means that it is the first.
+            same = passwords.get("connection") if kind == "become" else None
+            passwords[kind] = _ask(kind, same)
     return Connection(options, passwords, found.text if found else None)
 
 
@@ -128,13 +146,6 @@ def write(connection: Connection, folder: Path) -> Access:
     return Access(config, (*login, *vault), tuple(vault))
 
 
-@contextmanager
-def written(connection: Connection) -> Iterator[Access]:
-    """Write it into a folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="kimi-access-") as folder:
-        yield write(connection, Path(folder))
-
-
 def _check(options: ConnectionOptions) -> None:
     files = {
         "--private-key": options.private_key,
@@ -144,15 +155,10 @@ def _check(options: ConnectionOptions) -> None:
     for flag, file in [
         *files.items(),
         *(("--vault-password-file", file) for file in options.vault_password_files),
+        *(("--vault-id", file) for file in _labelled(options)),
     ]:
         if file is not None and not file.is_file():
             raise UserError(f"{flag}: there is no file {file}", fix=f"name one:  {flag} FILE")
-    for identity in options.vault_ids:
-        if identity.rpartition("@")[2] in {"prompt", "prompt_ask_vault_pass"}:
-            raise UserError(
-                f"--vault-id {identity}: nothing is asked in the middle of a run",
-                fix="name a file: --vault-id LABEL@FILE, or let it be asked: --ask-vault-pass",
-            )
     pairs = (
         ("--ask-pass", options.ask_pass, "--connection-password-file", files),
         ("--ask-become-pass", options.ask_become_pass, "--become-password-file", files),
@@ -162,14 +168,19 @@ def _check(options: ConnectionOptions) -> None:
             raise UserError(f"{asked} and {flag} exclude each other", fix=f"leave out {asked}")
 
 
-def _ask(kind: str) -> str:
+def _ask(kind: str, same: str | None) -> str:
+    """Ask for a password; `same` is what an empty answer stands for, where there is that."""
     what, flag = _PROMPTS[kind]
     if not sys.stdin.isatty():
         raise UserError(
             f"{what}: nobody can be asked, standard input is no terminal",
             fix=f"name a file that holds it:  {flag} FILE",
         )
-    return getpass.getpass(f"{what}: ")
+    hint = "" if same is None else " (empty: the SSH password)"
+    given = getpass.getpass(f"{what}{hint}: ") or same
+    if not given:
+        raise UserError(f"{what}: it is empty", fix="type it, or leave out the option that asks")
+    return given
 
 
 def _file(given: Path | None, asked: Mapping[str, str], kind: str) -> str | None:
@@ -177,20 +188,47 @@ def _file(given: Path | None, asked: Mapping[str, str], kind: str) -> str | None
 
 
 def _from_here(options: ConnectionOptions) -> ConnectionOptions:
-    """Make paths absolute: Ansible runs in another folder."""
+    """Make paths absolute, `~` included, so that they hold in whatever folder Ansible runs.
+
+    Ansible cuts a vault's id at its first @; without one it is a password file.
+    """
 
     def absolute(file: Path | None) -> Path | None:
-        return file and file.absolute()
+        return file and _absolute(file)
 
-    identities = [identity.rpartition("@") for identity in options.vault_ids]
+    files, identities = list(options.vault_password_files), []
+    for identity in options.vault_ids:
+        label, at, named = identity.partition("@")
+        file = named if at else label
+        if file in {"prompt", "prompt_ask_vault_pass"}:
+            raise UserError(
+                f"--vault-id {identity}: nothing is asked in the middle of a run",
+                fix="name a file: --vault-id LABEL@FILE, or let it be asked: --ask-vault-pass",
+            )
+        if at:
+            identities.append(f"{label}@{_absolute(Path(file))}")
+        else:
+            files.append(Path(file))
     return replace(
         options,
         private_key=absolute(options.private_key),
         connection_password_file=absolute(options.connection_password_file),
         become_password_file=absolute(options.become_password_file),
-        vault_password_files=tuple(file.absolute() for file in options.vault_password_files),
-        vault_ids=tuple(f"{label}{at}{Path(file).absolute()}" for label, at, file in identities),
+        vault_password_files=tuple(map(_absolute, files)),
+        vault_ids=tuple(identities),
     )
+
+
+def _absolute(file: Path) -> Path:
+    try:
+        return file.expanduser().absolute()
+    except RuntimeError:  # ~ of a user whom nobody knows
+        return file.absolute()
+
+
+def _labelled(options: ConnectionOptions) -> list[Path]:
+    """Give the files of the vaults that have labels."""
+    return [Path(identity.partition("@")[2]) for identity in options.vault_ids]
 
 
 def _private(file: Path, text: str) -> Path:

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import subprocess
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from kimi_prov.packaging import resources
 from kimi_prov.runner import connection
 from kimi_prov.runner.arguments import executable
 from kimi_prov.runner.connection import Connection
+from kimi_prov.runner.private_folder import private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -213,8 +215,8 @@ def vars_file(text: str) -> Path:
 
 def _listed(path: Path, sources: Sequence[Path], login: Connection) -> Mapping[str, Any]:
     """Ask Ansible itself what the inventory holds."""
-    with connection.written(login) as access:
-        return _ask(path, sources, access)
+    with private_folder(uuid.uuid4().hex) as private:
+        return _ask(path, sources, connection.write(login, private.folder))
 
 
 def _ask(path: Path, sources: Sequence[Path], access: Access) -> Mapping[str, Any]:

@@ -39,7 +39,8 @@ _LEFT_OUT = {
     "become_ask_pass",
     "ask_vault_pass",
 }
-_PATHS = {"path", "pathspec", "pathlist", "tmppath"}
+# Types of Ansible's settings that are paths, and what stands between several.
+_PATHS = {"path": None, "tmppath": None, "pathspec": ":", "pathlist": ","}
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,9 @@ def read(site: Path, own: Path) -> SiteConfig:
                     continue
                 if (section, key) in _THEIRS and merged.has_option(section, key):
                     continue
-                here = (section, key) in paths
-                merged.set(section, key, _absolute(value, file.parent) if here else value)
+                place = (section, key)
+                here = place in paths
+                merged.set(*place, _absolute(value, file.parent, paths[place]) if here else value)
     text = StringIO()
     merged.write(text)
     return SiteConfig(text.getvalue(), **asks)
@@ -133,25 +135,28 @@ def _yes(parser: ConfigParser, file: Path, key: str, section: str = "defaults") 
         ) from None
 
 
-def _path_keys(own: Path) -> set[tuple[str, str]]:
-    """Return the settings that are paths: Ansible counts them from the folder of their file."""
+def _path_keys(own: Path) -> dict[tuple[str, str], str | None]:
+    """Return the settings that are paths, with what stands between several.
+
+    Ansible counts paths from the folder of their file.
+    """
     from ansible.config.manager import ConfigManager  # noqa: PLC0415  (a fifth of a second)
 
     definitions = ConfigManager(str(own)).get_configuration_definitions()
     return {
-        (place["section"], place["key"])
+        (place["section"], place["key"]): _PATHS[found["type"]]
         for found in definitions.values()
         if found.get("type") in _PATHS
         for place in found.get("ini") or ()
     }
 
 
-def _absolute(value: str, folder: Path) -> str:
-    """Write a list of paths so that it holds from everywhere."""
-    parts = value.replace("{{CWD}}", str(Path.cwd())).replace(",", ":").split(":")
-    return ":".join(
+def _absolute(value: str, folder: Path, between: str | None) -> str:
+    """Write a path, or several, so that they hold from everywhere."""
+    value = value.replace("{{CWD}}", str(Path.cwd()))
+    return (between or "").join(
         part if part.startswith(("/", "~", "$", "{{")) else os.path.normpath(folder / part)
-        for part in (part.strip() for part in parts)
+        for part in (part.strip() for part in (value.split(between) if between else [value]))
         if part
     )
 

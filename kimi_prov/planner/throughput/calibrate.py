@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
     from kimi_prov.planner.throughput.cases import Case
 
-# Rows that a range is to hold, of those left out. Machines that compute on processors differ in
-# more that rows do not say (threads, pools, memory): to keep what is promised, more is asked there.
-# GPUs have many rows of few sources: of a source that nobody has seen, some points fewer are held.
-HELD = {"cpu": 0.88, "gpu": 0.88}
+# Rows that a range is to hold, of those left out: of a source that nobody has seen, some points
+# fewer are held, and 0.85 are promised.
+HELD = 0.88
 # A class borrows from all classes of its family, as though that were this many sources more. One
 # request alone on GPUs differs more than many together, and has the sources to say so.
 _BORROWED = {"cpu": 20, "gpu": 10}
@@ -128,12 +127,12 @@ def _widths(cases: Sequence[Case], priors: dict[str, Prior], fit: fitting.Fit) -
             sources[name] = sources.get(name, 0) + 1
     everything = [off for offs in misses.values() for off in offs]
     family = "gpu" if priors is GPU else "cpu"
-    held, borrowed = HELD[family], _BORROWED[family]
-    common = _quantile(everything, held)
+    borrowed = _BORROWED[family]
+    common = _quantile(everything, HELD)
     widths = {"all": common}
     for name, offs in sorted(misses.items()):
         weight = sources[name] / (sources[name] + borrowed)
-        own = math.log(_quantile(offs, held))
+        own = math.log(_quantile(offs, HELD))
         widths[name] = math.exp(weight * own + (1 - weight) * math.log(common))
     return widths
 

@@ -88,7 +88,7 @@ class Score:
         if f.held < HELD:
             found.append(f"ranges hold {f.held:.1%}, aim {HELD:.0%}")
         if f.high_over_low > HIGH_OVER_LOW:
-            found.append(f"high/low {f.high_over_low:.2f}, aim {HIGH_OVER_LOW:g}")
+            found.append(f"high/low {f.high_over_low:.3f}, aim {HIGH_OVER_LOW:g}")
         return found
 
     @property

@@ -3,7 +3,8 @@
 Maximum a posteriori in the logarithms: each parameter has a prior (parameters.Prior), each row a
 reading error, each group of rows (one source, one machine) an offset of its own, so that many rows
 of one bench weigh little more than one. Rows far off weigh less (Student's t). Gauss-Newton on a
-Jacobian by differences; plain lists, since there are a dozen parameters and some dozens of rows.
+Jacobian by differences; plain lists, since a family has at most two dozen parameters and a few
+hundred rows.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ class Serving:
 
 @dataclass(frozen=True)
 class Range:
-    """A value that lies between low and high nine times in ten, as far as is known."""
+    """A value with the range that it is expected in; `make score` says how often that holds."""
 
     low: float
     expected: float

@@ -9,7 +9,8 @@ equal) contains how far machines differ in these parts. Where one was measured t
 goes off the variance is, for each measured part, the squared slope of the predicted time against
 the part's speed, times the variance of that speed among like machines less that of a reading: a
 machine that waits for its memory half of the time gains a quarter of what one gains that always
-does. Rows cannot say it: of those in the catalogue, one names a streaming test of its own machine.
+does. Rows cannot say it: in the catalogue, those of one source alone name a streaming test of their
+machine.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ CPU: Final[dict[str, Prior]] = {
     "memory_share": Prior(0.65, 0.15, "share of theoretical DRAM bandwidth reached"),
     "second_socket": Prior(1.3, 0.3, "times longer to read over two sockets with a pool on each"),
     "blind": Prior(
-        1.0, 0.4, "times longer to read than from one socket, of all, by an engine blind of nodes"
+        1.0, 0.4, "times longer than one socket alone to read, than all to compute, blind of nodes"
     ),
     "layer_us": Prior(150, 0.4, "us a layer of operations, CPU alone, without MLA"),
     "thread_us": Prior(4, 0.4, "us a layer that each thread of a pool adds"),

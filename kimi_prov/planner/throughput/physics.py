@@ -383,7 +383,7 @@ def _prefill_gflops(cpu: Cpu, serving: Serving, values: Values) -> float:
 
 def _offloads(model: ModelShape, serving: Serving, tokens: float) -> bool:
     """Whether llama.cpp or its fork copies a pass's experts to the GPU and computes there."""
-    least = _OFFLOADED_FROM * 1.0
+    least: float = _OFFLOADED_FROM
     if serving.engine == "ik_llama.cpp":
         least *= model.experts / model.experts_per_token
     return serving.engine in _LLAMA and serving.offloads_prompts and tokens >= least

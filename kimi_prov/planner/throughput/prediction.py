@@ -255,6 +255,7 @@ def gpus(host: Host) -> Gpus | None:
 def processors(host: Host) -> tuple[Cpu | None, str | None]:
     """Give the processors: measured bandwidth before the DIMMs', that before the catalogue's."""
     from kimi_prov.planner.throughput import Cpu  # noqa: PLC0415
+    from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
 
     cores = host.cores
     row = host.processor
@@ -269,8 +270,7 @@ def processors(host: Host) -> tuple[Cpu | None, str | None]:
         bandwidth = row.bandwidth_gb_s * host.sockets
         assumed = f"every memory channel populated: {bandwidth:.0f} GB/s"
     if not bandwidth:
-        # A streaming test reads about three quarters of what the channels could give.
-        known = measured / _GB / 0.75 if measured else 0.0
+        known = measured / _GB / STREAM_OF_THEORY if measured else 0.0
         bandwidth = known or _UNKNOWN_SOCKET_GB_S * host.sockets
         if not known:
             assumed = f"memory bandwidth is not known: {bandwidth:.0f} GB/s were assumed"

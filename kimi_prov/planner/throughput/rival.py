@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -199,7 +200,9 @@ def _ask(
     """Return its name, its answers, why it has none, and what to say of rows that it left out."""
     text = json.dumps([asdict(question) for question in asked])
     limit = (len(asked) + 1) * _MOST_BYTES
-    said, ended = _run([str(python), "-I", str(_BRIDGE)], text, limit, limit_s)
+    # It is started in a folder of its own: what is named from here is found from here.
+    program = Path(shutil.which(python) or python).absolute()
+    said, ended = _run([str(program), "-I", str(_BRIDGE)], text, limit, limit_s)
     name, rows = "aiconfigurator", {question.row for question in asked}
     answers: dict[int, Answer] = {}
     reasons: dict[int, str] = {}

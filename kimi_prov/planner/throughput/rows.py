@@ -6,6 +6,7 @@ filled by the defaults named here; a row that cannot be a case says why.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,17 @@ _STREAMED = re.compile(r"layer-?wise|prefill-token-threshold", re.I)
 _SPECULATIVE = re.compile(r"eagle|\bmtp\b|spec(ulative)? dec", re.I)
 
 
+_NUMBERS = (
+    "concurrency",
+    "sockets",
+    "cpu_mem_theoretical_gb_s",
+    "cpu_mem_measured_gb_s",
+    "decode_tok_s_per_request",
+    "decode_tok_s_aggregate",
+    "prefill_tok_s",
+)
+
+
 @dataclass(frozen=True)
 class SetAside:
     """A row that is not scored, and the reason."""
@@ -84,11 +96,24 @@ def read_rows(rows: Sequence[Any], where: str) -> tuple[list[Case], list[SetAsid
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or "id" not in row:
             raise UserError(f"{where}: rows[{number}] has no id", fix="name the row")
+        _check(row, where)
         try:
             cases += _cases(row)
         except _NotACaseError as reason:
             aside.append(SetAside(str(row["id"]), str(reason)))
     return cases, aside
+
+
+def _check(row: dict[str, Any], where: str) -> None:
+    """Refuse a figure that is no number above zero: such a row says nothing."""
+    for key in _NUMBERS:
+        value = row.get(key)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if value is not None and not (number and 0 < value < math.inf):
+            raise UserError(
+                f"{where}: row {row['id']}: {key} is {value!r}, wanted a number above 0",
+                fix=f"correct {key}, or leave it out",
+            )
 
 
 class _NotACaseError(Exception):
@@ -136,7 +161,7 @@ def _refuse(row: dict[str, Any]) -> None:
 
 def _figures(row: dict[str, Any], base: Case) -> list[Case]:
     one, all_, prompt = (
-        row.get(f"{key}")
+        row.get(key)
         for key in ("decode_tok_s_per_request", "decode_tok_s_aggregate", "prefill_tok_s")
     )
     found = []

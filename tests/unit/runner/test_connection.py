@@ -1,6 +1,7 @@
 """Ansible's options of the connection, passwords and the site's ansible.cfg reach what we run."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner import connection, inventory, site_config
 from kimi_prov.runner.connection import ConnectionOptions
+from kimi_prov.runner.private_folder import private_folder
 
 KIMI_PROV = Path(sys.executable).with_name("kimi-prov")
 PASSWORD = "correct horse canary"
@@ -28,6 +30,13 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
     return home
+
+
+@pytest.fixture
+def place():
+    """Temporary files' place for a process: a run's private folder wants a short path."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -77,9 +86,9 @@ def test_a_labelled_vault_opens_too(vaulted, monkeypatch):
     assert inventory.load(folder, login).hosts["one"]["kimi_model"] == "kimi-k2-thinking"
 
 
-def test_a_password_is_asked_once_and_stays_in_a_file_of_ours(vaulted, tmp_path, monkeypatch):
+def test_a_password_is_asked_once_and_stays_in_a_file_of_ours(vaulted, place, monkeypatch):
     folder, _ = vaulted
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(place))
     asked = pexpect.spawn(
         sys.executable,
         ["-c", ASKING, str(folder)],
@@ -94,16 +103,18 @@ def test_a_password_is_asked_once_and_stays_in_a_file_of_ours(vaulted, tmp_path,
     asked.expect("arguments False environment False")
     asked.expect(pexpect.EOF)
     assert PASSWORD not in asked.before
-    assert not list(tmp_path.glob("kimi-access-*"))
+    assert not list(place.glob("kimi-*"))
 
 
 ASKING = """
 import os, stat, sys
 from pathlib import Path
 from kimi_prov.runner import connection, inventory
+from kimi_prov.runner.private_folder import private_folder
 login = connection.prepare(connection.ConnectionOptions(ask_vault_pass=True))
 print("inventory", inventory.load(Path(sys.argv[1]), login).hosts["one"]["kimi_model"])
-with connection.written(login) as access:
+with private_folder("x") as private:
+    access = connection.write(login, private.folder)
     file = Path(access.inventory_arguments[1])
     print("file", oct(stat.S_IMODE(file.stat().st_mode)), "canary" in file.read_text())
     words = " ".join([*access.playbook_arguments, *access.inventory_arguments])
@@ -208,6 +219,9 @@ def test_ansible_cfg_is_found_as_ansible_finds_it(elsewhere, tmp_path):
 def test_a_site_that_has_passwords_asked_is_refused_where_nobody_can_answer(elsewhere):
     (elsewhere / "ansible.cfg").write_text("[privilege_escalation]\nbecome_ask_pass = True\n")
     assert "--become-password-file FILE" in refused().fix
+    (elsewhere / "password").write_text("only canaries know\n")
+    login = connection.prepare(ConnectionOptions(become_password_file=Path("password")))
+    assert not login.passwords
 
 
 @pytest.mark.parametrize(
@@ -231,6 +245,7 @@ def test_a_broken_ansible_cfg_is_named(elsewhere, text, expected):
         ({"private_key": Path("none")}, "--private-key"),
         ({"vault_password_files": (Path("none"),)}, "--vault-password-file"),
         ({"vault_ids": ("site@prompt",)}, "--vault-id"),
+        ({"vault_ids": ("site@none",)}, "--vault-id: there is no file"),
         ({"ask_become_pass": True}, "standard input is no terminal"),
         ({"ask_pass": True}, "standard input is no terminal"),
     ],
@@ -254,7 +269,79 @@ def test_the_command_line_has_the_options_that_ansible_users_know(vaulted):
 def test_what_is_written_is_ours_alone_and_goes(tmp_path, monkeypatch, elsewhere):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (elsewhere / "ansible.cfg").write_text("[defaults]\nforks = 3\n")
-    with connection.written(connection.prepare(ConnectionOptions())) as access:
+    with private_folder("run") as private:
+        access = connection.write(connection.prepare(ConnectionOptions()), private.folder)
         assert stat.S_IMODE(access.config.stat().st_mode) == 0o600
         assert stat.S_IMODE(access.config.parent.stat().st_mode) == 0o700
     assert not access.config.exists()
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from kimi_prov.runner import connection, inventory
+inventory.subprocess.run = lambda *_, **__: os.kill(os.getpid(), 9)
+login = connection.Connection(passwords={"vault": "correct horse canary"})
+inventory.load(Path(sys.argv[1]), login)
+"""
+
+
+def test_what_a_killed_reading_of_an_inventory_left_goes_with_the_next(vaulted, place, monkeypatch):
+    folder, key = vaulted
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(folder)],
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(resources.root()), "TMPDIR": str(place)},
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert [file.read_text() for file in place.glob("*/vault-password")] == [f"{PASSWORD}\n"]
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    inventory.load(folder, connection.prepare(ConnectionOptions(vault_password_files=(key,))))
+    assert not list(place.iterdir())
+
+
+def test_vaults_are_named_as_ansible_cuts_their_names(tmp_path, monkeypatch, elsewhere):
+    folder = tmp_path / "ops@site"
+    folder.mkdir()
+    for file in (folder / "key@1", folder / "key", elsewhere / "key"):
+        file.write_text("only canaries know\n")
+    monkeypatch.chdir(folder)
+    login = connection.prepare(ConnectionOptions(vault_ids=("a@key@1", "b@~/key", "key")))
+    words = connection.write(login, tmp_path).inventory_arguments
+    assert words == (
+        *("--vault-password-file", str(folder / "key")),
+        *("--vault-id", f"a@{folder}/key@1"),
+        *("--vault-id", f"b@{elsewhere}/key"),
+    )
+    assert login.secrets() == {"only canaries know"}
+
+
+def test_a_file_that_ansible_runs_for_a_password_holds_none(elsewhere):
+    script = elsewhere / "script"
+    script.write_text("#!/bin/sh\nexec pass show ops\n")
+    script.chmod(0o700)
+    login = connection.prepare(ConnectionOptions(become_password_file=Path("~/script")))
+    assert login.options.become_password_file == script
+    assert login.secrets() == set()
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"), [(["one", ""], {"connection": "one", "become": "one"}), ([""], None)]
+)
+def test_an_empty_answer_means_the_ssh_password_or_nothing(typed, expected, monkeypatch):
+    answers = iter(typed)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("getpass.getpass", lambda _: next(answers))
+    options = {"ask_pass": True, "ask_become_pass": True}
+    if expected is None:
+        assert "SSH password: it is empty" in refused(**options).message
+    else:
+        assert connection.prepare(ConnectionOptions(**options)).passwords == expected
+
+
+def test_a_site_s_paths_stay_one_or_many_as_ansible_cuts_them(elsewhere):
+    site = elsewhere / "ansible.cfg"
+    site.write_text("[defaults]\nprivate_key_file = keys/a,b\nlibrary = one:two,three\n")
+    text = site_config.read(site, resources.ansible_config()).text
+    assert f"private_key_file = {elsewhere}/keys/a,b\n" in text
+    assert f"library = {elsewhere}/one:{elsewhere}/two,three\n" in text

@@ -205,6 +205,18 @@ def test_an_interpreter_that_is_none_is_refused_with_the_way_to_one(tmp_path, ca
     assert not said.out
 
 
+@pytest.mark.parametrize("by_path", [True, False])
+def test_an_interpreter_is_found_from_where_the_score_is_called(
+    tmp_path, rival, by_path, capsys, monkeypatch
+):
+    path = rows(tmp_path, GPU)
+    monkeypatch.chdir(tmp_path.parent if by_path else "/")
+    if not by_path:
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert run(path, f"{tmp_path.name}/{rival.name}" if by_path else rival.name) == 0
+    assert "answered 1 of 1 rows on GPUs" in capsys.readouterr().out
+
+
 def test_an_interpreter_without_the_rival_is_refused(tmp_path, capsys):
     bare = program(tmp_path, f'exec {shlex.quote(sys.executable)} -I -S "$2"')
     assert run(rows(tmp_path, GPU), bare) == 2

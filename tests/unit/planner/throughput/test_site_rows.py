@@ -88,3 +88,25 @@ def test_a_broken_file_of_a_site_ends_the_score_with_2(
     (site / "speeds.yaml").write_text("rows: 7")
     assert score.main([]) == 2
     assert "no list `rows`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("concurrency", "eight"),
+        ("concurrency", 0.0),
+        ("sockets", "two"),
+        ("decode_tok_s_per_request", "fast"),
+        ("decode_tok_s_per_request", -5),
+        ("prefill_tok_s", True),
+        ("cpu_mem_measured_gb_s", [400]),
+    ],
+)
+def test_a_figure_that_is_none_is_refused_with_its_row_and_key(
+    site: Path, key: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (site / "speeds.yaml").write_text(yaml.safe_dump({"rows": [{**ROW, key: value}]}))
+    assert score.main([]) == 2
+    told = capsys.readouterr().err
+    assert f"row {ROW['id']}: {key} is {value!r}, wanted a number above 0" in told
+    assert f"correct {key}" in told
