@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.runner.connection import Connection
+from kimi_prov.runner.connection import ASKS, Connection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,6 +124,7 @@ def environment(
         "ANSIBLE_FORCE_COLOR": "0",
         # A verdict of ours about one inventory file that cannot be read is better than half of it.
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
+        **dict.fromkeys(ASKS.values(), "False"),
         "MAX_EVENT_RES": _RESULT_CHARACTERS,
         # Messages are matched in English, and Ansible refuses a locale that is not UTF-8.
         "LC_ALL": "C.UTF-8",

@@ -26,6 +26,12 @@ _PROMPTS = {
     "become": ("Password to become root", "--become-password-file"),
     "vault": ("Vault password", "--vault-password-file"),
 }
+# What has Ansible ask, in the environment. A run has nobody to answer: we ask before it.
+ASKS = {
+    "connection": "ANSIBLE_ASK_PASS",
+    "become": "ANSIBLE_BECOME_ASK_PASS",
+    "vault": "ANSIBLE_ASK_VAULT_PASS",
+}
 
 
 @dataclass(frozen=True)
@@ -93,19 +99,30 @@ def prepare(options: ConnectionOptions) -> Connection:
     _check(options)
     site = site_config.find(os.environ, Path.cwd(), own=resources.ansible_config())
     found = site_config.read(site, resources.ansible_config()) if site else None
-    site_asks = found or SiteConfig("")
-    # A file that was named answers what the site would have asked.
-    vault = options.vault_password_files or options.vault_ids
+    asked = {
+        "connection": options.ask_pass,
+        "become": options.ask_become_pass,
+        "vault": options.ask_vault_pass,
+    }
+    by_site = found or SiteConfig("")
+    usual = {
+        "connection": by_site.ask_pass,
+        "become": by_site.ask_become_pass,
+        "vault": by_site.ask_vault_pass,
+    }
+    # A file that was named answers what the site, or the environment, would have asked.
+    given = {
+        "connection": options.connection_password_file,
+        "become": options.become_password_file,
+        "vault": options.vault_password_files or options.vault_ids,
+    }
     wanted = {
-        "connection": options.ask_pass
-        or (site_asks.ask_pass and options.connection_password_file is None),
-        "become": options.ask_become_pass
-        or (site_asks.ask_become_pass and options.become_password_file is None),
-        "vault": options.ask_vault_pass or (site_asks.ask_vault_pass and not vault),
+        kind: asked[kind] or (not given[kind] and (usual[kind] or _set(ASKS[kind])))
+        for kind in _PROMPTS
     }
     passwords: dict[str, str] = {}
-    for kind, asked in wanted.items():
-        if asked:
+    for kind, wants in wanted.items():
+        if wants:
             # As in Ansible: nothing typed for the second password means that it is the first.
             same = passwords.get("connection") if kind == "become" else None
             passwords[kind] = _ask(kind, same)
@@ -181,6 +198,10 @@ def _ask(kind: str, same: str | None) -> str:
     if not given:
         raise UserError(f"{what}: it is empty", fix="type it, or leave out the option that asks")
     return given
+
+
+def _set(name: str) -> bool:
+    return os.environ.get(name, "").lower() in {"1", "true", "yes", "on", "y", "t"}
 
 
 def _file(given: Path | None, asked: Mapping[str, str], kind: str) -> str | None:

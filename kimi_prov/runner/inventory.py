@@ -224,6 +224,7 @@ def _ask(path: Path, sources: Sequence[Path], access: Access) -> Mapping[str, An
         **os.environ,
         "ANSIBLE_CONFIG": str(access.config),
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
+        **dict.fromkeys(connection.ASKS.values(), "False"),
         "ANSIBLE_NOCOLOR": "1",
         "LC_ALL": "C.UTF-8",
     }

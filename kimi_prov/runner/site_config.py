@@ -31,6 +31,8 @@ _LEFT_OUT = {
     "strategy",
     "strategy_plugins",
     "stdout_callback",
+    "callbacks_enabled",
+    "callback_whitelist",
     "log_path",
     "local_tmp",
     "playbook_dir",

@@ -77,6 +77,10 @@ def test_the_environment_is_exactly_this():
         "ANSIBLE_FORCE_COLOR": "0",
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
         "ANSIBLE_HOST_KEY_CHECKING": "True",
+        # What is to be asked was asked before.
+        "ANSIBLE_ASK_PASS": "False",
+        "ANSIBLE_BECOME_ASK_PASS": "False",
+        "ANSIBLE_ASK_VAULT_PASS": "False",
         "MAX_EVENT_RES": "50000000",
         "LC_ALL": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",

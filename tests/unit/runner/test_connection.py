@@ -224,6 +224,12 @@ def test_a_site_that_has_passwords_asked_is_refused_where_nobody_can_answer(else
     assert not login.passwords
 
 
+@pytest.mark.parametrize("name", connection.ASKS.values())
+def test_the_environment_that_has_passwords_asked_is_refused_as_well(name, monkeypatch):
+    monkeypatch.setenv(name, "True")
+    assert "-password-file FILE" in refused().fix
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
