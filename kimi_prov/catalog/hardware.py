@@ -16,9 +16,10 @@ class Cpu(Row):
     """A processor, figures for one socket.
 
     `bandwidth_gb_s` is theoretical with every channel populated; `measured_bandwidth_gb_s` what a
-    streaming test read; `kernel_bandwidth_gb_s` what an expert kernel drew. `memory_mt_s_max` is
-    for MRDIMM or validated platforms. `nodes_per_socket`: NUMA nodes as delivered, `numa_choices`
-    what the firmware can be set to.
+    streaming test read; `kernel_bandwidth_gb_s` what an expert kernel drew; `links_gb_s` what the
+    links of few chiplets let through (51 GB/s each on Zen 2 and 3, 58 on Zen 4).
+    `memory_mt_s_max` is for MRDIMM or validated platforms. `nodes_per_socket`: NUMA nodes as
+    delivered, `numa_choices` what the firmware can be set to.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Cpu(Row):
     memory_type: str | None = None
     measured_bandwidth_gb_s: float | None = None
     kernel_bandwidth_gb_s: float | None = None
+    links_gb_s: float | None = None
     bandwidth_note: str | None = None
     tdp_w: int | None = None
     nodes_per_socket: int = 1
@@ -55,6 +57,7 @@ class Cpu(Row):
         "memory_mt_s_max",
         "measured_bandwidth_gb_s",
         "kernel_bandwidth_gb_s",
+        "links_gb_s",
         "nodes_per_socket",
     )
 

@@ -274,11 +274,13 @@ def processors(host: Host) -> tuple[Cpu | None, str | None]:
         bandwidth = known or _UNKNOWN_SOCKET_GB_S * host.sockets
         if not known:
             assumed = f"memory bandwidth is not known: {bandwidth:.0f} GB/s were assumed"
+    links = row.links_gb_s if row else None
     return Cpu(
         sockets=host.sockets,
         cores=cores,
         bandwidth_gb_s=bandwidth,
         measured_gb_s=measured / _GB if measured else None,
+        links_gb_s=links * host.sockets if links else None,
         vector=_vector(host),
     ), assumed
 

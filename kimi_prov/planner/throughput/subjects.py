@@ -136,6 +136,7 @@ def processors(row: CatalogueCpu, sockets: int) -> Cpu:
         cores=row.cores * sockets,
         bandwidth_gb_s=row.bandwidth_gb_s * sockets,
         measured_gb_s=measured * sockets if measured else None,
+        links_gb_s=row.links_gb_s * sockets if row.links_gb_s else None,
         vector=row.vector,
     )
 

@@ -167,7 +167,7 @@ def test_a_bench_of_no_target_is_refused(tmp_path: Path, facts: Path) -> None:
 
 
 def test_a_speed_that_is_none_holds_nothing(tmp_path: Path, facts: Path) -> None:
-    row = target(facts, given.written(tmp_path, secret_node=given.result(level(1, 5e-324, 0, 0))))
+    row = target(facts, given.written(tmp_path, secret_node=given.result(level(1, 1e-9, 0, 0))))
     assert not row["plan"]["throughput"].get("anchors")
 
 

@@ -214,9 +214,16 @@ def test_what_the_physics_has_no_words_for_is_set_aside(tmp_path, change, reason
     assert reason in aside.reason
 
 
-def test_processors_that_only_rows_name_are_known():
-    known = subjects.cpu("1x Threadripper PRO 7965WX (24c)", 1)
-    assert (known.cores, known.bandwidth_gb_s, known.links_gb_s) == (24, 332.8, 230)
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1x Threadripper PRO 7965WX (24c)", (24, 332.8, 230)),
+        ("Threadripper PRO 3945WX", (12, 204.8, 102)),  # rows alone name it
+    ],
+)
+def test_chiplets_links_are_known_of_processors_with_few(text, expected):
+    known = subjects.cpu(text, 1)
+    assert (known.cores, known.bandwidth_gb_s, known.links_gb_s) == expected
 
 
 def test_one_step_without_a_source_is_near_the_fit_without_it(cases):
