@@ -5,21 +5,11 @@ import json
 
 import pytest
 import yaml
+from speed_rows import GPU
 
 from kimi_prov.planner.throughput import classes, rows, score
 from kimi_prov.planner.throughput.calibrate import Prediction
 
-GPU = {
-    "model": "Kimi-K2.5",
-    "quant": "INT4",
-    "engine": "vllm",
-    "cpu": "-",
-    "gpus": "8x H200",
-    "concurrency": 1,
-    "context": "1000/500",
-    "decode_tok_s_per_request": 80.0,
-    "measured": True,
-}
 HYBRID = {
     **GPU,
     "quant": "RAWINT4",

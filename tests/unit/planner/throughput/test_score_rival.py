@@ -10,20 +10,10 @@ import sys
 
 import pytest
 import yaml
+from speed_rows import GPU
 
 from kimi_prov.planner.throughput import score
 
-GPU = {
-    "model": "Kimi-K2.5",
-    "quant": "INT4",
-    "engine": "vllm",
-    "cpu": "-",
-    "gpus": "8x H200",
-    "concurrency": 1,
-    "context": "1000/500",
-    "decode_tok_s_per_request": 80.0,
-    "measured": True,
-}
 CPU = {**GPU, "quant": "Q4_K_M", "engine": "llama.cpp", "cpu": "2x EPYC 9654", "gpus": "none"}
 # The double of the package: as fast as the batch is large, without figures for some, and talkative.
 API = """
