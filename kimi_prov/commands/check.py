@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov import documents, schemas
 from kimi_prov.catalog import loader
 from kimi_prov.commands import check_measured
+from kimi_prov.console.output import say
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner import measurements
 from kimi_prov.planner.plan import blockers, make_plan_with_curve
@@ -132,7 +133,9 @@ def run(
     or html.
     """
     if not (paths or inventories or options.suggest):
-        raise UserError("there is nothing to check", fix=f"{_FIX}, or --inventory PATH")
+        raise UserError(
+            "there is nothing to check", fix=f"{_FIX}, or --inventory PATH, or --suggest"
+        )
     output.check()
     facts = [_facts(path) for path in paths]
     names = [_name(path, found) for path, found in zip(paths, facts, strict=True)]
@@ -147,7 +150,13 @@ def run(
         codes.append(code)
         targets += found
     if options.suggest:
-        targets += _suggested(options)
+        try:
+            targets += _suggested(options)
+        except UserError as error:
+            # What was named is judged all the same.
+            if not targets:
+                raise
+            say(f"--suggest: {error.message}; {error.fix}")
     if targets:
         document = reports.document(targets, options.load)
         output.write(document, lambda: renderer(form)(document))

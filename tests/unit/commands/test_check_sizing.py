@@ -198,3 +198,9 @@ def test_what_no_machine_of_the_catalogue_does_is_said() -> None:
     assert "no machine that the catalogue's parts make" in refused(
         "--suggest", "--users", 4, "--tpot-ms", 0.5
     )
+
+
+def test_what_no_machine_does_keeps_the_quotes_report() -> None:
+    found = checked(H200, "--suggest", "--users", 4, "--tpot-ms", 0.5)
+    (quoted,) = found["targets"]
+    assert quoted["sizing"]["machines"]["expected"] is None
