@@ -25,12 +25,10 @@ PASSWORD = "battery staple canary"
 
 @pytest.fixture(scope="module")
 def clerk(virgin_host: Host) -> Iterator[Host]:
-    """A user with a key, who may use sudo with a password alone."""
+    """A user who logs in with the lab's key, and may use sudo with a password alone."""
     virgin_host.ssh(
         "useradd -m -s /bin/bash clerk"
         f" && echo 'clerk:{PASSWORD}' | chpasswd"
-        " && install -d -m 700 -o clerk /home/clerk/.ssh"
-        " && install -m 600 -o clerk /root/.ssh/authorized_keys /home/clerk/.ssh/"
         " && echo 'clerk ALL=(ALL) ALL' >/etc/sudoers.d/clerk"
     )
     yield virgin_host
@@ -42,20 +40,27 @@ def site(clerk: Host, tmp_path: Path) -> Site:
     return Site(clerk, tmp_path)
 
 
+def port(host: Host) -> int:
+    made = host.inventory / "host_vars" / host.name / "lab.yml"
+    return int(yaml.safe_load(made.read_text())["ansible_port"])
+
+
 class Site:
     """An inventory that says where the machine is, and nothing of how to get in."""
 
     def __init__(self, host: Host, folder: Path) -> None:
-        lab = yaml.safe_load((host.inventory / "lab.yml").read_text())["all"]["vars"]
+        lab = yaml.safe_load((host.inventory / "group_vars" / "all" / "lab.yml").read_text())
         self.key = str(lab["ansible_ssh_private_key_file"])
         self.trust = str(lab["ansible_ssh_common_args"])
         self.inventory = folder / "site"
         (self.inventory / "group_vars").mkdir(parents=True)
-        machine = {"ansible_host": host.address}
+        machine = {"ansible_host": host.address, "ansible_port": port(host)}
         hosts = yaml.safe_dump({"kimi": {"hosts": {"machine": machine}}})
         (self.inventory / "hosts.yml").write_text(hosts)
         self.variables = self.inventory / "group_vars" / "kimi.yml"
-        self.variables.write_text("kimi_model: kimi-k2-lab\nkimi_weights_source: local\n")
+        self.variables.write_text(
+            "kimi_model: kimi-k2-lab\nkimi_weights_source: file:///opt/models/kimi-k2-lab\n"
+        )
         self.password = folder / "password"
         self.password.write_text(f"{PASSWORD}\n")
 
@@ -96,7 +101,7 @@ def test_without_the_password_the_message_says_how_to_give_it(site: Site) -> Non
 
 def test_a_jump_host_leads_there(site: Site, lab_host: Host) -> None:
     reached = lab_host.ssh("journalctl -u ssh | grep -c 'Accepted publickey'")
-    through = f"ssh {site.trust} -i {site.key} -W %h:%p root@{lab_host.address}"
+    through = f"ssh {site.trust} -i {site.key} -W %h:%p -p {port(lab_host)} root@{lab_host.address}"
     jump = f"{site.trust} -o ProxyCommand='{through}'"
     login = ["-u", "clerk", "--private-key", site.key, "--ssh-common-args", jump]
     password = ["--become-password-file", str(site.password)]
