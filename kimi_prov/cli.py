@@ -6,22 +6,21 @@ import math
 import os
 import signal
 import sys
-from functools import partial, wraps
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from kimi_prov import __version__
+from kimi_prov.commands.connection_options import PATH, connected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
     from kimi_prov.console.output import Output
     from kimi_prov.errors import ExitCode
     from kimi_prov.runner.connection import ConnectionOptions
 
-PATH = click.Path(path_type=Path)
 INVENTORY = click.argument("inventory", type=PATH)
 LIMIT = click.option("--limit", metavar="PATTERN", help="Only these hosts or groups.")
 FORMAT = click.option(
@@ -52,78 +51,6 @@ MILLISECONDS = _FiniteRange(0.001, 3_600_000)
 EXTRA = click.option(
     "-e", "--extra-vars", "extra", multiple=True, metavar="@FILE", help="Variables from a file."
 )
-
-# What Ansible's users know by these names; each takes `connection` for all of them.
-_CONNECTION = {
-    "user": click.option("-u", "--user", metavar="NAME", help="Log in as this user."),
-    "ask_pass": click.option("-k", "--ask-pass", is_flag=True, help="Ask for the SSH password."),
-    "ask_become_pass": click.option(
-        "-K", "--ask-become-pass", is_flag=True, help="Ask for the password to become root."
-    ),
-    "private_key": click.option(
-        "--private-key", "--key-file", "private_key", type=PATH, metavar="FILE", help="SSH key."
-    ),
-    "ssh_common_args": click.option(
-        "--ssh-common-args", metavar="ARGS", help="For every ssh and sftp: a jump host, say."
-    ),
-    "forks": click.option(
-        "-f", "--forks", type=click.IntRange(1), metavar="N", help="Hosts at a time."
-    ),
-    "timeout": click.option(
-        "-T", "--timeout", type=click.IntRange(1), metavar="S", help="Seconds to wait for SSH."
-    ),
-    "ask_vault_pass": click.option(
-        "-J",
-        "--ask-vault-pass",
-        "--ask-vault-password",
-        "ask_vault_pass",
-        is_flag=True,
-        help="Ask for Ansible Vault's password.",
-    ),
-    "vault_password_files": click.option(
-        "--vault-password-file",
-        "--vault-pass-file",
-        "vault_password_files",
-        type=PATH,
-        multiple=True,
-        metavar="FILE",
-        help="File or program that gives it.",
-    ),
-    "vault_ids": click.option(
-        "--vault-id", "vault_ids", multiple=True, metavar="LABEL@FILE", help="The same, by label."
-    ),
-    "connection_password_file": click.option(
-        "--connection-password-file",
-        "--conn-pass-file",
-        "connection_password_file",
-        type=PATH,
-        metavar="FILE",
-        help="File that holds the SSH password.",
-    ),
-    "become_password_file": click.option(
-        "--become-password-file",
-        "--become-pass-file",
-        "become_password_file",
-        type=PATH,
-        metavar="FILE",
-        help="File that holds the password to become root.",
-    ),
-}
-
-
-def _connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command Ansible's options of the connection, as one argument `connection`."""
-
-    @wraps(command)
-    def packed(*arguments: Any, **given: Any) -> Any:  # noqa: ANN401
-        from kimi_prov.runner.connection import ConnectionOptions
-
-        options = ConnectionOptions(**{name: given.pop(name) for name in _CONNECTION})
-        return command(*arguments, connection=options, **given)
-
-    for option in reversed(_CONNECTION.values()):
-        packed = option(packed)
-    return packed
 
 
 def _overlay(_context: click.Context, _option: click.Parameter, value: Path | None) -> None:
@@ -188,7 +115,7 @@ def cli() -> None:
 @CATALOG
 @FORMAT
 @OUTPUT
-@_connected
+@connected
 def plan(inventory: Path, form: str, output: Path | None, **options: Any) -> ExitCode:  # noqa: ANN401
     """Print what would be done and why; changes nothing. Exits 3 where that is blocked."""
     from kimi_prov.commands import plan as command
@@ -269,7 +196,7 @@ def plan(inventory: Path, form: str, output: Path | None, **options: Any) -> Exi
     help="The report's form.  [default: by the suffix of --output, else text]",
 )
 @OUTPUT
-@_connected
+@connected
 def check(
     targets: tuple[Path, ...],
     inventories: tuple[Path, ...],
@@ -301,7 +228,7 @@ def check(
 @click.option("--diff", is_flag=True, help="Show what changes in files.")
 @EXTRA
 @CATALOG
-@_connected
+@connected
 def apply(inventory: Path, **options: Any) -> ExitCode:  # noqa: ANN401
     """Bring the machines to a served model; the same command again changes nothing."""
     from kimi_prov.commands import apply as command
@@ -315,7 +242,7 @@ def apply(inventory: Path, **options: Any) -> ExitCode:  # noqa: ANN401
 @LIMIT
 @FORMAT
 @OUTPUT
-@_connected
+@connected
 def verify(inventory: Path, form: str, output: Path | None, **options: Any) -> ExitCode:  # noqa: ANN401
     """Check that the served model answers rightly, and who can reach its port."""
     from kimi_prov.commands import verify as command
@@ -330,7 +257,7 @@ def verify(inventory: Path, form: str, output: Path | None, **options: Any) -> E
 @click.option("--sbom", is_flag=True, help="Write what the engines are made of: CycloneDX JSON.")
 @FORMAT
 @OUTPUT
-@_connected
+@connected
 @click.pass_context
 def status(
     context: click.Context,
@@ -362,7 +289,7 @@ def status(
 @LIMIT
 @FORMAT
 @OUTPUT
-@_connected
+@connected
 def bench(inventory: Path, form: str, output: Path | None, **options: Any) -> ExitCode:  # noqa: ANN401
     """Measure memory, the kernel and the served model, and say whether that is normal here."""
     from kimi_prov.commands import bench as command
@@ -390,7 +317,7 @@ def contribute(results: Path, output: Path | None) -> None:
 @INVENTORY
 @LIMIT
 @click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted.")
-@_connected
+@connected
 def key(inventory: Path, *, rotate: bool, **options: Any) -> ExitCode:  # noqa: ANN401
     """Print `HOST KEY` for the API key that nobody has seen yet. It is shown once."""
     from kimi_prov.commands import key as command
@@ -404,7 +331,7 @@ def key(inventory: Path, *, rotate: bool, **options: Any) -> ExitCode:  # noqa: 
 @LIMIT
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--purge-weights", is_flag=True, help="Remove the weights too.")
-@_connected
+@connected
 def destroy(inventory: Path, *, yes: bool, purge_weights: bool, **options: Any) -> ExitCode:  # noqa: ANN401
     """Put the machines back as they were; the weights stay unless `--purge-weights` is given."""
     from kimi_prov.commands import destroy as command

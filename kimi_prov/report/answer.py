@@ -9,16 +9,19 @@ counts with the rent that is usual for its GPUs, and says so; one without either
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.report.cost import HOURS_A_YEAR
+from kimi_prov.report.cost import HOURS_A_YEAR, rounded
+from kimi_prov.report.findings import of_severity
 from kimi_prov.report.formats import clean, figure, money
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing import demand
 from kimi_prov.sizing.curve import CASES, UNKNOWN
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.report.findings import Target
     from kimi_prov.sizing.load import Load
 
 _PACES = ("chat", "slow", "batch", None)
@@ -29,7 +32,6 @@ _PACE_WORDS = {
     None: "of unknown speed",
 }
 Entry = dict[str, Any]
-Target = Mapping[str, Any]
 
 
 def of(targets: Sequence[Target], load: Load | None) -> dict[str, Any]:
@@ -47,11 +49,6 @@ def of(targets: Sequence[Target], load: Load | None) -> dict[str, Any]:
     }
 
 
-def blockers(target: Target) -> list[Mapping[str, Any]]:
-    """Return the findings that forbid to go on, of a target or of a plan."""
-    return [row for row in target["findings"] if row["severity"] == "blocker"]
-
-
 def _carries(entry: Entry, load: Load | None) -> bool:
     return entry["serves"] and (load is None or entry["machines"] is not None)
 
@@ -66,13 +63,13 @@ def _entry(target: Target, load: Load | None) -> Entry:
     years = found["years"]["years"]
     return {
         "target": target["name"],
-        "serves": not blockers(target),
+        "serves": not of_severity(target, "blocker"),
         "pace": target["pace"],
         "machines": machines["expected"],
         "machines_low": machines["low"],
         "machines_high": machines["high"],
-        "usd_per_hour": _rounded(total),
-        "usd_total": _rounded(total and total * HOURS_A_YEAR * years),
+        "usd_per_hour": rounded(total),
+        "usd_total": rounded(total and total * HOURS_A_YEAR * years),
         "years": years,
         "usd_per_million_output_tokens": _per_million(target, hour),
         "priced_by": "quote" if quoted is not None else "usual rent" if rent is not None else None,
@@ -93,14 +90,14 @@ def _per_million(target: Target, hour: float | None) -> dict[str, float | None]:
     inputs, use = found["input_tokens_per_output_token"], found["utilisation"]
     rates = [curves.output_rate(row, inputs, case) for case in reversed(CASES)]
     return {
-        case: _rounded(hour * 1e6 / (rate * 3600 * use)) if rate else None
+        case: rounded(hour * 1e6 / (rate * 3600 * use)) if rate else None
         for case, rate in zip(CASES, rates, strict=True)
     }
 
 
 def _lacks(target: Target, load: Load | None) -> list[str]:
     """Name what stands between a target and the reader's wish, the gravest first."""
-    lacks = [clean(row["title"]) for row in blockers(target)]
+    lacks = [clean(row["title"]) for row in of_severity(target, "blocker")]
     curve, sizing = target["curve"], target["sizing"]
     if not curve:
         lacks.append("an estimate of its speed")
@@ -140,9 +137,7 @@ def _too_few(target: Target, load: Load) -> list[str]:
 
 
 def _slowest(target: Target) -> float | None:
-    sizing, curve = target["sizing"], target["curve"]
-    many = sizing["requests_a_machine"] if sizing else target["plan"]["throughput"]["concurrency"]
-    row = curves.at(curve, many or 1)
+    row = curves.at(target["curve"], demand.at_once(target["plan"], target["sizing"]))
     speed: float | None = row["decode_tok_s"]["expected"] if row else None
     return speed
 
@@ -256,7 +251,3 @@ def describe(load: Load) -> str:
     if load.tpot_ms is not None:
         limits.append(f"{load.tpot_ms:g} ms between tokens")
     return f"{text} with {' and '.join(limits)}" if limits else text
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")

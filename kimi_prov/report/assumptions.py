@@ -9,7 +9,7 @@ from kimi_prov.report.formats import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.report.check import Target
+    from kimi_prov.report.findings import Target
 
 
 def assumptions(targets: Sequence[Target]) -> list[tuple[str, Mapping[str, str]]]:

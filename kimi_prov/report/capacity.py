@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kimi_prov.report.check import Target
+    from kimi_prov.report.findings import Target
 
 
 _LEAST_CONTEXT = 4096

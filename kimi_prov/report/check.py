@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.report import answer, cost, measured
+from kimi_prov.report.findings import of_severity
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing import demand
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from kimi_prov.report.cost import MachinePrices, Use
     from kimi_prov.sizing.load import Load
 
-    Target = Mapping[str, Any]
 
 SCHEMA = "kimi-prov/check/v1"
 _KINDS = {
@@ -40,7 +40,7 @@ def document(targets: Sequence[Mapping[str, Any]], load: Load | None = None) -> 
             name, number = f"{target['name']} ({number})", number + 1
         taken.add(name)
         named.append({**target, "name": name})
-    blocked = any(answer.blockers(target) for target in named)
+    blocked = any(of_severity(target, "blocker") for target in named)
     return {
         "schema": SCHEMA,
         "ok": not blocked,
@@ -60,18 +60,17 @@ def target(
 ) -> dict[str, Any]:
     """Judge one target. The plan is the planner's own, its findings included."""
     curve = curves.of(plan["throughput"])
-    serves = not answer.blockers(plan)
-    sizing = load and demand.of_plan(plan, load, serves=serves)
+    serves = not of_severity(plan, "blocker")
+    sizing = demand.of_plan(plan, load, serves=serves) if load else None
     daily = demand.use(curve, load, sizing) if load and sizing else None
     costs, assumed = cost.of(facts, plan, use, known, load, daily)
-    share = (sizing or {}).get("requests_a_machine") or plan["throughput"]["concurrency"]
     return {
         "name": name,
         "facts": facts,
         "plan": plan,
         "findings": plan["findings"],
         "curve": curve,
-        "pace": curves.pace(curve, share) if serves else "blocked",
+        "pace": curves.pace(curve, demand.at_once(plan, sizing)) if serves else "blocked",
         "sizing": sizing,
         "cost": costs,
         "assumptions": [*_origin(facts), *_speed(plan), *assumed],

@@ -23,7 +23,7 @@ from kimi_prov.report.verdict import STATUS, engine, status
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kimi_prov.report.check import Target
+    from kimi_prov.report.findings import Target
 
 
 def table(targets: Sequence[Target]) -> list[tuple[str, list[Cell]]]:

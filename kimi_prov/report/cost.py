@@ -167,7 +167,7 @@ def of(
         ],
         "years": {
             "years": years,
-            "usd": hour and _rounded(hour.at(utilisation.value) * HOURS_A_YEAR * years),
+            "usd": hour and rounded(hour.at(utilisation.value) * HOURS_A_YEAR * years),
         },
         "unknown": notes.unknown,
     }
@@ -212,13 +212,13 @@ def _hour(
         "purchase_usd": purchase,
         "amortise_years": years and years.value,
         "power_price_usd_per_kwh": power_price and power_price.value,
-        "power_kw": _rounded(known.power_kw.value) if known.power_kw else None,
-        "usd_per_hour_parts": {name: _rounded(value) for name, value in parts.items()},
-        "usd_per_hour": _rounded(hour.at(utilisation)) if hour else None,
+        "power_kw": rounded(known.power_kw.value) if known.power_kw else None,
+        "usd_per_hour_parts": {name: rounded(value) for name, value in parts.items()},
+        "usd_per_hour": rounded(hour.at(utilisation)) if hour else None,
         "usd_per_hour_excludes": ["power"]
         if purchase is not None and hour is not None and rent is None and known.power_kw is None
         else [],
-        "usual_rent_usd_per_hour": rented and _rounded(rented.value),
+        "usual_rent_usd_per_hour": rented and rounded(rented.value),
         "usual_rent_source": rented and rented.source,
         "usual_cards_usd": sold and {"low": sold[0], "high": sold[1], "source": sold[2]},
     }
@@ -254,7 +254,7 @@ def _rate(speed: Mapping[str, Any], inputs: float, notes: _Notes) -> dict[str, f
     if not speed["prefill_tok_s"]["expected"]:
         notes.unknown.append("time to read the input: the plan has no estimate of it")
     found: dict[str, float | None] = {
-        key: _rounded(output_rate(speed, inputs, key)) for key in curves.CASES
+        key: rounded(output_rate(speed, inputs, key)) for key in curves.CASES
     }
     notes.add(
         "Output at full work",
@@ -288,9 +288,9 @@ def _with(
     return {
         "concurrency": many,
         "running": row and row["concurrency"],
-        "output_tok_s": _rounded(speeds["expected"]),
+        "output_tok_s": rounded(speeds["expected"]),
         "usd_per_million_output_tokens": _costs(hour, speeds, use),
-        "api_usd_per_million_output_tokens": _rounded(worth),
+        "api_usd_per_million_output_tokens": rounded(worth),
         "utilisation": None if worth is None else balance["utilisation"],
         "cheaper": None if worth is None else balance["cheaper"],
     }
@@ -304,7 +304,7 @@ def _costs(
         return dict(curves.UNKNOWN)
     speeds = zip(curves.CASES, (rate["high"], rate["expected"], rate["low"]), strict=True)
     return {
-        key: _rounded(_per_million(hour, speed, use)) if speed else None for key, speed in speeds
+        key: rounded(_per_million(hour, speed, use)) if speed else None for key, speed in speeds
     }
 
 
@@ -326,7 +326,7 @@ def _break_even(
     """
     return {
         "api": api.name,
-        "api_usd_per_million_output_tokens": _rounded(worth),
+        "api_usd_per_million_output_tokens": rounded(worth),
         **_balance(hour, rate["expected"], use, worth),
     }
 
@@ -357,14 +357,14 @@ def _balance(hour: _Hour | None, speed: float | None, use: float, worth: float) 
     if not speed:
         return document
     earned = speed * 3600 / _MILLION * worth
-    document["usd_per_hour_at_most"] = _rounded(earned * use)
+    document["usd_per_hour_at_most"] = rounded(earned * use)
     if hour is None:
         return document
-    document["cost_over_api_at_full_use"] = _rounded(hour.at(1) / earned)
+    document["cost_over_api_at_full_use"] = rounded(hour.at(1) / earned)
     document["cheaper"] = "self-hosting" if hour.at(use) < earned * use else "api"
     if hour.at(1) <= earned:
         share = hour.fixed / (earned - hour.work)
-        document["utilisation"] = _rounded(share)
+        document["utilisation"] = rounded(share)
         document["output_tokens_per_day"] = round(share * speed * 86400)
     return document
 
@@ -380,7 +380,7 @@ def _by_use(
     return [
         {
             "utilisation": use,
-            "usd_per_million_output_tokens": _rounded(cost),
+            "usd_per_million_output_tokens": rounded(cost),
             "cheaper": ("self-hosting" if cost < worths[0] else "api") if worths else None,
         }
         for use, cost in costs
@@ -392,6 +392,6 @@ def _comparable(model: str, apis: Sequence[Api]) -> list[Api]:
     return sorted(apis, key=lambda api: (api.model != model, api.output_usd + api.input_usd))
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
     """Keep what is shown at most: figures beyond that would claim a precision."""
     return None if value is None else float(f"{value:.5g}")

@@ -20,7 +20,7 @@ from kimi_prov.report.verdict import running, status
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.report.check import Target
+    from kimi_prov.report.findings import Target
 
 
 def hourly(target: Target) -> str:

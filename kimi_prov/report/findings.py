@@ -9,7 +9,7 @@ from kimi_prov.report.formats import clean, money
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kimi_prov.report.check import Target
+    Target = Mapping[str, Any]
 
 
 def of_severity(target: Target, *severities: str) -> list[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ from kimi_prov.report.formats import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.report.check import Target
+    from kimi_prov.report.findings import Target
 
 
 _KINDS = ("weights", "cache", "overhead", "ramdisk")

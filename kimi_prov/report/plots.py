@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.report.findings import of_severity
 from kimi_prov.report.formats import clean, figure, money, share
 from kimi_prov.report.ranking import numbers, ranked
+from kimi_prov.sizing.curve import CHAT_TOK_S, SLOW_TOK_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kimi_prov.report.check import Target
+    from kimi_prov.report.findings import Target
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,10 @@ class Table:
 
 
 # From where on people chat, and from where on they wait.
-PACES = (Level(10, "chat: 10 tokens/s"), Level(3, "slow: 3 tokens/s"))
+PACES = tuple(
+    Level(least, f"{word}: {least:g} tokens/s")
+    for word, least in (("chat", CHAT_TOK_S), ("slow", SLOW_TOK_S))
+)
 
 
 def shown(document: Mapping[str, Any]) -> list[Target]:

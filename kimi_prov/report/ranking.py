@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.report.formats import Cell, cells, clean, figure, money, sentence, years
 from kimi_prov.report.verdict import running
+from kimi_prov.sizing.curve import CHAT_TOK_S, SLOW_TOK_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from kimi_prov.report.check import Target
+    from kimi_prov.report.findings import Target
 
     Pick = Callable[[Iterable[float]], float]
 
@@ -31,9 +32,9 @@ SHORT_PACE = {
     "blocked": "blocked",
 }
 _PACE_MEANS = (
-    "decode of one request alone and of each of all at once: at 10 tokens a second or more people "
-    "chat, at 3 to 10 they wait for it, below 3 is too slow to chat, for batches that nobody waits "
-    "for"
+    f"decode of one request alone and of each of all at once: at {CHAT_TOK_S:g} tokens a second or "
+    f"more people chat, at {SLOW_TOK_S:g} to {CHAT_TOK_S:g} they wait for it, below {SLOW_TOK_S:g} "
+    "is too slow to chat, for batches that nobody waits for"
 )
 # Each word of the figures once, in plain words.
 WORDS = (

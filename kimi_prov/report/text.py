@@ -47,7 +47,7 @@ from kimi_prov.report.verdict import STATUS, engine, status, title, verdict
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.report.check import Target
+    from kimi_prov.report.findings import Target
     from kimi_prov.report.formats import Cell
     from kimi_prov.report.memory_bars import Bar
     from kimi_prov.report.plots import Table

@@ -10,7 +10,7 @@ from kimi_prov.report.formats import Span, clean, figure, sentence, span
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kimi_prov.report.check import Target
+    from kimi_prov.report.findings import Target
 
 
 STATUS = {"fits": "Fits", "warnings": "Fits, with warnings", "blocked": "Blocked"}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner import redaction, site_config
-from kimi_prov.runner.site_config import SiteConfig
+from kimi_prov.user_dirs import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,12 +104,7 @@ def prepare(options: ConnectionOptions) -> Connection:
         "become": options.ask_become_pass,
         "vault": options.ask_vault_pass,
     }
-    by_site = found or SiteConfig("")
-    usual = {
-        "connection": by_site.ask_pass,
-        "become": by_site.ask_become_pass,
-        "vault": by_site.ask_vault_pass,
-    }
+    usual = found.asks if found else frozenset()
     # A file that was named answers what the site, or the environment, would have asked.
     given = {
         "connection": options.connection_password_file,
@@ -117,7 +112,7 @@ def prepare(options: ConnectionOptions) -> Connection:
         "vault": options.vault_password_files or options.vault_ids,
     }
     wanted = {
-        kind: asked[kind] or (not given[kind] and (usual[kind] or _set(ASKS[kind])))
+        kind: asked[kind] or (not given[kind] and (kind in usual or _set(ASKS[kind])))
         for kind in _PROMPTS
     }
     passwords: dict[str, str] = {}
@@ -176,12 +171,11 @@ def _check(options: ConnectionOptions) -> None:
     ]:
         if file is not None and not file.is_file():
             raise UserError(f"{flag}: there is no file {file}", fix=f"name one:  {flag} FILE")
-    pairs = (
-        ("--ask-pass", options.ask_pass, "--connection-password-file", files),
-        ("--ask-become-pass", options.ask_become_pass, "--become-password-file", files),
-    )
-    for asked, wanted, flag, given in pairs:
-        if wanted and given[flag] is not None:
+    for asked, wanted, flag in (
+        ("--ask-pass", options.ask_pass, "--connection-password-file"),
+        ("--ask-become-pass", options.ask_become_pass, "--become-password-file"),
+    ):
+        if wanted and files[flag] is not None:
             raise UserError(f"{asked} and {flag} exclude each other", fix=f"leave out {asked}")
 
 
@@ -253,8 +247,5 @@ def _labelled(options: ConnectionOptions) -> list[Path]:
 
 
 def _private(file: Path, text: str) -> Path:
-    """Write a file that is ours alone from its first byte on."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
+    write_private(file, text)
     return file

@@ -26,6 +26,13 @@ _THEIRS = {
     ("ssh_connection", "pipelining"),
     ("ssh_connection", "ssh_args"),
 }
+# What has Ansible ask for a password, by the password's kind.
+_ASKING = (
+    ("connection", "defaults", "ask_pass"),
+    ("become", "defaults", "become_ask_pass"),
+    ("become", "privilege_escalation", "become_ask_pass"),
+    ("vault", "defaults", "ask_vault_pass"),
+)
 # What would change how a run goes or where it is written down: the run's log masks secrets.
 _LEFT_OUT = {
     "strategy",
@@ -37,9 +44,7 @@ _LEFT_OUT = {
     "local_tmp",
     "playbook_dir",
     "inventory",
-    "ask_pass",
-    "become_ask_pass",
-    "ask_vault_pass",
+    *(key for _, _, key in _ASKING),
 }
 # Types of Ansible's settings that are paths, and what stands between several.
 _PATHS = {"path": None, "tmppath": None, "pathspec": ":", "pathlist": ","}
@@ -47,12 +52,10 @@ _PATHS = {"path": None, "tmppath": None, "pathspec": ":", "pathlist": ","}
 
 @dataclass(frozen=True)
 class SiteConfig:
-    """Text of the configuration to run with, and the passwords that the site's wants asked."""
+    """Text of the configuration to run with; `asks`: connection, become, vault, if to be asked."""
 
     text: str
-    ask_pass: bool = False
-    ask_become_pass: bool = False
-    ask_vault_pass: bool = False
+    asks: frozenset[str] = frozenset()
 
 
 def find(environment: Mapping[str, str], folder: Path, *, own: Path) -> Path | None:
@@ -82,17 +85,11 @@ def find(environment: Mapping[str, str], folder: Path, *, own: Path) -> Path | N
 def read(site: Path, own: Path) -> SiteConfig:
     """Put a site's configuration under ours. Raises UserError where it cannot be read."""
     theirs, ours = _parsed(site), _parsed(own)
-    asks = {
-        name: theirs.has_option("defaults", key) and _yes(theirs, site, key)
-        for name, key in (
-            ("ask_pass", "ask_pass"),
-            ("ask_become_pass", "become_ask_pass"),
-            ("ask_vault_pass", "ask_vault_pass"),
-        )
-    }
-    # "[privilege_escalation]" is where Ansible's own file has it.
-    if theirs.has_option("privilege_escalation", "become_ask_pass"):
-        asks["ask_become_pass"] |= _yes(theirs, site, "become_ask_pass", "privilege_escalation")
+    asks = frozenset(
+        kind
+        for kind, section, key in _ASKING
+        if theirs.has_option(section, key) and _yes(theirs, site, section, key)
+    )
     paths = _path_keys(own)
     merged = ConfigParser(interpolation=None)
     for parser, file in ((theirs, site), (ours, own)):
@@ -109,7 +106,7 @@ def read(site: Path, own: Path) -> SiteConfig:
                 merged.set(*place, _absolute(value, file.parent, paths[place]) if here else value)
     text = StringIO()
     merged.write(text)
-    return SiteConfig(text.getvalue(), **asks)
+    return SiteConfig(text.getvalue(), asks)
 
 
 def _parsed(file: Path) -> ConfigParser:
@@ -127,7 +124,7 @@ def _parsed(file: Path) -> ConfigParser:
     return parser
 
 
-def _yes(parser: ConfigParser, file: Path, key: str, section: str = "defaults") -> bool:
+def _yes(parser: ConfigParser, file: Path, section: str, key: str) -> bool:
     try:
         return parser.getboolean(section, key)
     except ValueError:

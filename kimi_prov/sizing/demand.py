@@ -27,6 +27,12 @@ def of_plan(plan: Mapping[str, Any], load: Load, *, serves: bool) -> dict[str, A
     return size(curves.of(plan["throughput"]), load, serves=serves and holds)
 
 
+def at_once(plan: Mapping[str, Any], sizing: Mapping[str, Any] | None) -> int:
+    """Give the requests at once of one machine: its share of the load, else the planned number."""
+    share = (sizing or {}).get("requests_a_machine")
+    return int(share or plan["throughput"]["concurrency"])
+
+
 def size(curve: Sequence[Row], load: Load, *, serves: bool) -> dict[str, Any]:
     """Give a target's `sizing`. `serves`: it has no blocker, and its context holds a request.
 

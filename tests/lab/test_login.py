@@ -65,7 +65,7 @@ class Site:
         self.password.write_text(f"{PASSWORD}\n")
 
     def options(self, *more: str) -> list[str]:
-        """`probe`-like look at the machine: no role changes anything."""
+        """Words of a plan, which changes nothing on the machine."""
         login = ["-u", "clerk", "--private-key", self.key, "--ssh-common-args", self.trust]
         return ["plan", str(self.inventory), "--format", "json", *login, *more]
 
