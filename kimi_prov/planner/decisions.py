@@ -38,7 +38,7 @@ class Choice:
     `experts`: who computes 4-bit experts without a GPU; None where no plugin is needed for that.
     `preferred`: the engine that the planner would choose by itself, `because` of that.
     `on_gpus`: what the choice was made by; None without GPUs. `interpreter`: the build of Python
-    that is brought; None where the machine's own is taken.
+    that is brought; None where the machine's own is taken. `python_reason`: why that one.
     """
 
     engine: Engine
@@ -53,6 +53,7 @@ class Choice:
     experts: ExpertBackend | None = None
     on_gpus: AllOnGpus | None = None
     interpreter: Interpreter | None = None
+    python_reason: str = ""
 
     @property
     def locks(self) -> list[str]:

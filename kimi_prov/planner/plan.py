@@ -281,6 +281,7 @@ def _engine(choice: Choice) -> dict[str, Any]:
         "provisioned": choice.provisioned,
         "python": choice.python.path,
         "python_version": choice.python.version,
+        "python_reason": choice.python_reason,
         "lock": choice.lock,
         "locks": choice.locks,
     }

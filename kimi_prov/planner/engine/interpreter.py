@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kimi_prov.catalog.versions import number
 from kimi_prov.contract import paths
@@ -21,12 +21,18 @@ if TYPE_CHECKING:
 _USUAL_ARCH = "x86_64"
 
 
-def choose(
-    host: Host, engine: Engine, catalogue: Catalogue, findings: Findings
-) -> tuple[Python, Interpreter | None]:
-    """Find an interpreter that a lock was made for, and the build that has to be brought for it.
+class Chosen(NamedTuple):
+    """An interpreter, why it is that one, and the build that has to be brought, if any."""
 
-    The machine's own comes first: its distribution mends it. None of a build where it is that one.
+    python: Python
+    reason: str
+    build: Interpreter | None = None
+
+
+def choose(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings) -> Chosen:
+    """Find an interpreter that a lock was made for: the machine's own, else a build that fits.
+
+    The machine's own comes first: its distribution mends it.
     """
     locked = [v for v in engine.python if engine.lock_name(v) in catalogue.locks]
     own = next((python for python in host.pythons if python.version in locked), None)
@@ -38,12 +44,13 @@ def choose(
             required=_either(locked),
             source=f"kimi_prov/catalog/locks/{engine.lock_name(own.version)}",
         )
-        return own, None
+        return Chosen(own, "the machine's own, for which the packages are pinned")
     if not host.pythons:
         # A spec sheet names no interpreter: the system's own is what one would find.
-        return Python("/usr/bin/python3", locked[0] if locked else engine.python[0]), None
+        fallback = Python("/usr/bin/python3", locked[0] if locked else engine.python[0])
+        return Chosen(fallback, "supposed: nobody has described the machine's own")
     if not locked:
-        return _unpinned(host, engine, findings), None
+        return Chosen(_unpinned(host, engine, findings), "no packages are pinned for any")
     build = next((row for row in reversed(catalogue.pythons) if _fits(row, host, locked)), None)
     if build is None:
         # Nobody has installed a quoted machine yet: its system is still to be chosen.
@@ -57,18 +64,20 @@ def choose(
             "of a catalogue of your own",
             source=engine.source,
         )
-        return host.pythons[0], None
+        return Chosen(host.pythons[0], "the machine's own: none that the packages are pinned for")
+    source = f"CPython {build.version} (python-build-standalone {build.build})"
     findings.add(
         "python.lock",
         severity="pass",
         wording="brought",
         names={"version": build.version},
-        observed=f"{_present(host)}; CPython {build.version} (python-build-standalone "
-        f"{build.build}) is brought to {directory(build)}, the machine's own is left alone",
+        observed=f"{_present(host)}; {source} is brought to {directory(build)}, and the machine's "
+        "own is left alone",
         required=_either(locked),
         source=f"{build.source}; kimi_prov/catalog/locks/{engine.lock_name(build.minor)}",
     )
-    return Python(executable(build), build.minor), build
+    because = f"{source} is brought: the packages are not pinned for {_present(host)}"
+    return Chosen(Python(executable(build), build.minor), because, build)
 
 
 def directory(build: Interpreter) -> str:

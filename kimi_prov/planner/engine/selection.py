@@ -66,7 +66,7 @@ def choose(
         engine = replace(
             engine, methods={**engine.methods, weights_format: str(settings.kt_method)}
         )
-    python, build = interpreter.choose(host, engine, catalogue, findings)
+    python, python_reason, build = interpreter.choose(host, engine, catalogue, findings)
     work = Workload(engine, model, weights_format)
     backend = expert_backend.choose(host, settings, catalogue, work, python.version, findings)
     if backend is None:
@@ -90,6 +90,7 @@ def choose(
         experts=backend,
         on_gpus=on_gpus,
         interpreter=build,
+        python_reason=python_reason,
     )
     mark = env_mark(catalogue, choice.locks, build.sha256 if build else None)
     return replace(choice, env_name=f"{name}-{engine.variant}-{engine.version}-{mark}")

@@ -60,6 +60,7 @@ def test_every_system_has_an_interpreter_or_is_brought_one(system: str, machine:
     [row] = found(document, "python.lock")
     engine, brought = document["engine"], document["installation"]["python"]
     assert row["severity"] == "pass"
+    assert ("is brought" in engine["python_reason"]) is (brought is not None)
     assert engine["lock"] in load().locks
     assert engine["lock"].endswith(f"cp{engine['python_version'].replace('.', '')}.txt")
     own = SYSTEMS[system][1].rpartition(".")[0]
