@@ -18,6 +18,8 @@ RAM = f"{ROOT}/ram"
 LIB = f"{ROOT}/lib"
 ZIPAPP = f"{LIB}/kimi-target.pyz"
 TOOLS = f"{ROOT}/tools"
+# Interpreters that were brought, each in a directory named for its build.
+PYTHONS = f"{TOOLS}/python"
 CACHE = f"{ROOT}/cache"
 TUNED = f"{ROOT}/tuned"
 # CUDA kernels of KTransformers, assembled when it is installed.
@@ -86,7 +88,8 @@ SANDBOX_ENV = f"{RUN}/sandbox.env"
 APPLY_LOCK = "/run/kimi-apply.lock"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
 
-# Written last into an engine's environment: without it the environment is half made.
+# Written last into an engine's environment, and beside an interpreter that was brought: without it
+# either is half made.
 ENV_COMPLETE = ".complete"
 # Written last into a model's directory.
 MODEL_VERIFIED = ".kimi-verified"
@@ -183,6 +186,7 @@ def paths() -> dict[str, str]:
         "lib": LIB,
         "zipapp": ZIPAPP,
         "tools": TOOLS,
+        "pythons": PYTHONS,
         "cache": CACHE,
         "tuned": TUNED,
         "kt_cuda": KT_CUDA,

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
+from kimi_prov.planner.engine import interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,7 @@ def document(
         "wheels": f"{folder}/wheels",
         "cache": f"{folder}/cache",
         "uv_lock": UV_LOCK,
+        "python": _python(settings, choice, folder),
         "uv_dir": f"{paths.TOOLS}/uv-{_version(catalogue.lock(UV_LOCK), 'uv')}",
         "pip_environment": _pip(settings),
         "uv_environment": _uv(settings),
@@ -49,6 +51,47 @@ def document(
         "cuda_home": plan["instances"][0]["env"].get("CUDA_HOME"),
         "kt_kernels": paths.KT_CUDA if engine.name == "ktransformers" else None,
         "hub_client": _hub_client(catalogue, plan["weights"]),
+    }
+
+
+def _python(settings: Settings, choice: Choice, folder: str) -> dict[str, Any] | None:
+    """Return the interpreter that is brought, None where the machine's own is taken.
+
+    `downloads` is for uv, in the form of its own list: by it uv knows the archive's digest.
+    `archive`: where it is copied to from a directory of the control machine.
+    """
+    build = choice.interpreter
+    if build is None:
+        return None
+    mirror = settings.python_mirror
+    archive = f"{folder}/{build.archive}" if mirror and "://" not in mirror else None
+    url = f"file://{archive}" if archive else build.mirrored(mirror)
+    major, minor, patch = map(int, build.version.split("."))
+    row = {
+        "name": "cpython",
+        "arch": {"family": build.arch, "variant": None},
+        "os": "linux",
+        "libc": "gnu",
+        "major": major,
+        "minor": minor,
+        "patch": patch,
+        "prerelease": "",
+        "url": url,
+        "sha256": build.sha256,
+        "variant": None,
+        "build": build.build,
+    }
+    return {
+        "name": build.name,
+        "version": build.version,
+        "build": build.build,
+        "url": url,
+        "sha256": build.sha256,
+        "dir": interpreter.directory(build),
+        "archive": archive,
+        "request": build.key,
+        "list": f"{folder}/python.json",
+        "downloads": {build.key: row},
     }
 
 

@@ -124,15 +124,17 @@ def _not_ours(host: Host) -> str:
     return "it cannot be changed on this machine"
 
 
-def packages(host: Host, python: str, *, compiles: bool, drives: bool) -> list[str]:
+def packages(host: Host, python: str | None, *, compiles: bool, drives: bool) -> list[str]:
     """Debian packages that the roles need; `python` is the interpreter's path.
 
+    None of one that is brought: its headers come with it, and uv is installed with the system's.
     `drives`: a repository for the driver may have to be written down, and its key be read.
     """
-    name = python.rsplit("/", 1)[-1]
+    name = (python or "").rsplit("/", 1)[-1]
     versioned = name.startswith("python3.") and python != host.python_path
     own = (host.python_version or "").startswith(name.removeprefix("python") + ".")
     named = name if versioned and not own else "python3"
-    more = ["g++", f"{named}-dev"] if compiles else []
+    more = ["g++"] if compiles else []
+    more += [f"{named}-dev"] if compiles and python else []
     more += ["gpg", "python3-debian"] if drives else []
     return sorted({*_PACKAGES, f"{named}-venv", *more})

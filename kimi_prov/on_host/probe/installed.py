@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
@@ -47,12 +48,14 @@ def units(machine: Machine) -> Dict[str, Dict[str, str]]:
 
 def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
     """Engines, models, plan and program of ours; null where access is denied."""
+    pythons = _complete(machine, paths.PYTHONS)
+    environments = _environments(machine, pythons)
     return {
         "plan_sha256": _sha256(machine, paths.PLAN),
         "target_sha256": _sha256(machine, paths.ZIPAPP),
-        "engine_envs": [
-            path.split("/")[-2] for path in machine.glob(f"{paths.ENGINES}/*/{paths.ENV_COMPLETE}")
-        ],
+        "engine_envs": sorted(environments),
+        "pythons": pythons,
+        "engine_pythons": {env: of for env, of in sorted(environments.items()) if of},
         "engine_link": _link(machine, paths.ENGINE),
         "models": _models(machine),
         "models_verified": [
@@ -79,6 +82,25 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         },
         "serving": _serving(machine, states),
     }
+
+
+def _complete(machine: Machine, folder: str) -> List[str]:
+    """Names of the directories in `folder` that were made to the end."""
+    return [path.split("/")[-2] for path in machine.glob(f"{folder}/*/{paths.ENV_COMPLETE}")]
+
+
+def _environments(machine: Machine, pythons: List[str]) -> Dict[str, Optional[str]]:
+    """Map each whole environment to the interpreter that was brought for it, None for another.
+
+    One whose interpreter is not whole does not run: it counts as half made.
+    """
+    found: Dict[str, Optional[str]] = {}
+    for name in _complete(machine, paths.ENGINES):
+        text = machine.read(f"{paths.ENGINES}/{name}/pyvenv.cfg") or ""
+        brought = re.search(rf"^home = {re.escape(paths.PYTHONS)}/([^/\n]+)/", text, re.MULTILINE)
+        if brought is None or brought[1] in pythons:
+            found[name] = brought[1] if brought else None
+    return found
 
 
 def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:

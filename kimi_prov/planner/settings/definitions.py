@@ -389,6 +389,16 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _v(
         _SITE,
+        "python_mirror",
+        "links",
+        None,
+        "https://python.example.com/python-build-standalone",
+        "Where CPython comes from for a machine whose own Python has no lock: a URL in place of "
+        "python-build-standalone's releases, or a directory on the control machine from which the "
+        "archive is copied.",
+    ),
+    _v(
+        _SITE,
         "torch_index_url",
         "url",
         None,

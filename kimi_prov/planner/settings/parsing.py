@@ -103,6 +103,7 @@ class Settings:
     pip_index_url: str | None
     pip_extra_index_urls: list[str]
     pip_find_links: str | None
+    python_mirror: str | None
     torch_index_url: str | None
     apt_mirror: str | None
     manifest: dict[str, Any] | None = None

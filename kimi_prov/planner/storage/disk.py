@@ -26,6 +26,8 @@ def document(
 ) -> dict[str, Any]:
     """Give the plan's `disk`, and check the room that is left, counting what is there already."""
     engine_bytes = choice.engine.install_peak_bytes
+    if choice.interpreter is not None:
+        engine_bytes += choice.interpreter.bytes + choice.interpreter.installed_bytes
     required = weights.size_bytes + draft_bytes + engine_bytes + _RESERVE_BYTES
     parts = {weights.directory: weights.size_bytes}
     shares = ""

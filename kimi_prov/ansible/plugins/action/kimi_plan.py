@@ -18,6 +18,7 @@ from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import NoRightsError, run_sent
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
+from kimi_prov.packaging import python_archives
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.plan import make_plan_with_curve
 from kimi_prov.planner.settings import parsing
@@ -66,6 +67,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             catalogue = loader.load()
             plan = make_plan_with_curve(facts, settings, catalogue)
             plan["findings"] = _with_restarts(plan, facts)
+            _check_archive(plan, facts)
             self._check_role_options(variables, {"kimi_plan": plan, "kimi_facts": facts}, locate)
         except NoRightsError as error:
             return result | failure(error, code="bad_input")
@@ -145,6 +147,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
 def _lock_arguments(*, locking: bool) -> list[str]:
     return ["--lock", json.dumps(apply_lock.holder())] if locking else []
+
+
+def _check_archive(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Refuse a directory of the control machine without the interpreter that has to be brought."""
+    python = plan["installation"]["python"]
+    if python and python["archive"] and python["name"] not in facts["kimi"]["pythons"]:
+        python_archives.find(Path(plan["site"]["python_mirror"]), python)
 
 
 def _with_restarts(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Finding]:
