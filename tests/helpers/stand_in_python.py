@@ -14,9 +14,11 @@ import subprocess
 import tarfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import yaml
 
+from kimi_prov.catalog.pythons import BASE
 from kimi_prov.lab import images
 from kimi_prov.lab.settings import apt_settings
 
@@ -55,8 +57,7 @@ class StandIn:
 
     def files(self) -> dict[str, bytes]:
         """What a web server has to have, by path as a client may ask for it."""
-        name = f"{BUILD}/{self.archive.name}"
-        return dict.fromkeys((name, name.replace("+", "%2B")), self.archive.read_bytes())
+        return {f"{BUILD}/{quote(self.archive.name)}": self.archive.read_bytes()}
 
     def write_overlay(self, folder: Path) -> Path:
         """Write the folder for `--catalog` that knows this build beside the catalogue's own."""
@@ -65,7 +66,8 @@ class StandIn:
             "build": BUILD,
             "arch": "x86_64",
             "glibc": "2.36",
-            "url": f"https://stand-in.invalid/{BUILD}/{self.archive.name}",
+            # Where the builds have their usual place: the mirror stands in for that.
+            "url": f"{BASE}/{BUILD}/{quote(self.archive.name)}",
             "sha256": self.sha256,
             "bytes": self.bytes,
             "installed_bytes": self.installed_bytes,
