@@ -185,7 +185,8 @@ def test_destroy_leaves_the_packages_and_nothing_else(
 
 
 def foreign(paths: set[str]) -> set[str]:
-    return {path for path in paths if not path.startswith(BY_OTHERS)}
+    kept = {path for path in paths if not path.startswith(BY_OTHERS)}
+    return {path for path in kept if "__pycache__" not in path}
 
 
 def with_merged_usr(owned: set[str]) -> set[str]:
