@@ -76,7 +76,8 @@ def choose(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings)
         required=_either(locked),
         source=f"{build.source}; kimi_prov/catalog/locks/{engine.lock_name(build.minor)}",
     )
-    because = f"{source} is brought: the packages are not pinned for {_present(host)}"
+    have = ", ".join(dict.fromkeys(python.version for python in host.pythons))
+    because = f"{source} is brought: the packages are pinned for {_either(locked)}, not for {have}"
     return Chosen(Python(executable(build), build.minor), because, build)
 
 
@@ -129,7 +130,9 @@ def _unpinned(host: Host, engine: Engine, findings: Findings) -> Python:
 
 
 def _present(host: Host) -> str:
-    return ", ".join(f"{python.path} ({python.version})" for python in host.pythons)
+    """Name one path of each version: python3 is nearly always python3.N as well."""
+    paths_of = {python.version: python.path for python in reversed(host.pythons)}
+    return ", ".join(f"{path} ({version})" for version, path in reversed(paths_of.items()))
 
 
 def _either(versions: Sequence[str]) -> str:

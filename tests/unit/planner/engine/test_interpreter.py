@@ -76,6 +76,15 @@ def words(text: str) -> set[str]:
     return {word.strip("(),;") for word in text.split()}
 
 
+def test_the_machine_s_python_is_named_once_and_its_version_is_the_reason() -> None:
+    facts = on("debian-13", lab_facts())
+    facts["python"]["others"] = [{"path": "/usr/bin/python3.13", "version": "3.13"}]
+    document = plan(facts)
+    [row] = found(document, "python.lock")
+    assert row["observed"].startswith("/usr/bin/python3 (3.13); ")
+    assert document["engine"]["python_reason"].endswith(", not for 3.13")
+
+
 def test_the_distribution_s_own_is_taken_where_a_lock_fits_it() -> None:
     debian, ubuntu = (plan(on(name, gpu_facts()), **HUGE) for name in ("debian-12", "ubuntu-24.04"))
     assert debian["engine"]["lock"].endswith("-cp311.txt")
