@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Statements of haproxy.cfg with the version that brought them, of doc/configuration.txt in
 # HAProxy's repository: all are in that of v2.4.0 but those of a younger version, which stand
-# between `.if version_atleast` and `.else`.
+# between `.if version_atleast` and `.endif`.
 STATEMENTS = {
     **dict.fromkeys(
         (
@@ -153,9 +153,9 @@ def statements(text: str) -> Iterator[tuple[tuple[int, int], str]]:
     least = (2, 4)
     for line in (row.strip() for row in text.splitlines()):
         if line.startswith(".if "):
-            [found] = re.findall(r"^\.if version_atleast\((\d+)\.(\d+)\)$", line)
-            least = (int(found[0]), int(found[1]))
-        elif line in (".else", ".endif"):
+            [(when, *number)] = re.findall(r"^\.if version_(atleast|before)\((\d+)\.(\d+)\)$", line)
+            least = (int(number[0]), int(number[1])) if when == "atleast" else (2, 4)
+        elif line == ".endif":
             least = (2, 4)
         elif line and not line.startswith("#"):
             yield least, line
