@@ -219,6 +219,7 @@ VLLM = Combination("vllm", "cuda", "0.15.0", "kimi-k2.5", "int4", tensor_paralle
         (KT, {}, "kt-k2.6-rawint4-tp"),
         (KT, {"capability": "12.0"}, "kt-blackwell"),
         (KT, {"capability": "10.3"}, "kt-b300"),
+        (KT, {"capability": "12.0", "weights_format": "fp8"}, "kt-sm120-fp8"),
         (VLLM, {"flags": ("--enable-eplb",)}, "vllm-eplb-int4"),
         (
             VLLM,
