@@ -17,6 +17,14 @@ _SYSCTLS = (
     ("vm.zone_reclaim_mode", 0, False),  # a full node shall borrow, not reclaim
 )
 _NOFILE = 1048576
+# Systems whose packages are not apt's, by the ids of os-release.
+_WITHOUT_APT = frozenset(
+    {"almalinux", "amzn", "centos", "fedora", "ol", "opensuse-leap", "rhel", "rocky", "sles"}
+)
+_ELSEWHERE = (
+    "install Debian 12 or Ubuntu 24.04, on the machine or in a virtual machine that has its GPUs: "
+    "packages, their pins and the driver come by apt here, and nothing by dnf or zypper"
+)
 _PACKAGES = ("ca-certificates", "haproxy", "nftables", "numactl", "openssl")
 
 
@@ -40,7 +48,7 @@ def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
             severity="blocker",
             observed=shown,
             required=", ".join(f"{r.id} {r.version}" for r in catalogue.systems),
-            fix="install Debian 12 or 13",
+            fix=_ELSEWHERE if release.id in _WITHOUT_APT else "install Debian 12 or 13",
         )
     elif not row.proven:
         findings.add(
