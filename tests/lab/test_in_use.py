@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.lab
 NETWORK = "10.93.84"
 RECORDED = CHECKOUT / "tests" / "data" / "recordings" / "h200-x8"
+INSTALL = (
+    "(apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy "
+    "--no-install-recommends {}) >/dev/null 2>&1"
+)
 TMP = ("/tmp", "/var/tmp", "/dev/shm")
 
 
@@ -39,6 +43,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         kimi_allowed_networks=["{{ lab_gateway }}/32", "{{ lab_gateway6 }}/128"],
     )
     made.up()
+    made.hosts["busy"].ssh(INSTALL.format("iptables psmisc"), timeout=900)
     yield made.hosts["busy"]
     made.down()
 
@@ -66,7 +71,6 @@ dpkg-deb -b broken >/dev/null && ! dpkg -i broken.deb >/dev/null 2>&1
 """
 # What Docker 20.10 of Debian 12 wrote for `docker run -p 8000:80`, and its proxy's name.
 PUBLISHED = """
-apt-get install -qy --no-install-recommends iptables >/dev/null 2>&1
 iptables-restore --noflush <<'RULES'
 *nat
 :DOCKER - [0:0]
@@ -76,7 +80,7 @@ iptables-restore --noflush <<'RULES'
 COMMIT
 RULES
 """
-UNPUBLISHED = "iptables-restore <<< $'*nat\\nCOMMIT' && iptables -t nat -X DOCKER"
+UNPUBLISHED = "printf '*nat\\nCOMMIT\\n' | iptables-restore"
 ENFORCED = """
 mount -t tmpfs none /sys/fs/selinux && echo 1 > /sys/fs/selinux/enforce
 mount -t tmpfs none /sys/kernel/security && mkdir /sys/kernel/security/apparmor
@@ -136,7 +140,6 @@ APT = (
     "systemd-run -q --unit=upgrade apt-get -o DPkg::Pre-Invoke::='sleep {}' install -qy "
     "--reinstall hostname && until fuser -s /var/lib/dpkg/lock-frontend; do sleep 0.2; done"
 )
-FUSER = "command -v fuser >/dev/null || apt-get install -qy psmisc >/dev/null 2>&1"
 
 
 def test_who_keeps_apt_for_too_long_is_named_before_anything_changes(
@@ -144,7 +147,6 @@ def test_who_keeps_apt_for_too_long_is_named_before_anything_changes(
 ) -> None:
     patience = tmp_path / "patience.yml"
     patience.write_text("preflight_packages_timeout_s: 3\n")
-    busy.ssh(FUSER)
     with dressed(busy, (APT.format(600), "systemctl stop upgrade; dpkg --configure -a")):
         before = picture(busy)
         done = busy.apply("-e", f"@{patience}")
@@ -156,7 +158,6 @@ def test_who_keeps_apt_for_too_long_is_named_before_anything_changes(
 
 
 DOCKER = """
-apt-get install -qy --no-install-recommends docker.io iptables needrestart >/dev/null 2>&1
 until iptables-save | grep -q 'A FORWARD -j DOCKER'; do sleep 0.5; done
 iptables -P FORWARD DROP
 ip netns add container && ip link add vc0 type veth peer name vc1 netns container
@@ -179,7 +180,8 @@ def docker_rules(host: Host) -> str:
 @pytest.fixture(scope="module")
 def rules(busy: Host) -> str:
     """Docker and needrestart are there, and nothing runs from /tmp. Docker's rules as they are."""
-    busy.ssh(DOCKER, timeout=900)
+    busy.ssh(INSTALL.format("docker.io needrestart"), timeout=900)
+    busy.ssh(DOCKER)
     for place in TMP:
         busy.ssh(f"mount -t tmpfs -o noexec,nosuid,nodev,mode=1777,size=2g none {place}")
     return docker_rules(busy)
@@ -189,7 +191,6 @@ def rules(busy: Host) -> str:
 def test_beside_docker_without_programs_in_tmp_and_after_apts_locks_it_serves(
     busy: Host, rules: str
 ) -> None:
-    busy.ssh(FUSER)
     with dressed(busy, (APT.format(40), "systemctl stop upgrade")):
         done = busy.apply()
     assert done.returncode == 0, done.stdout + done.stderr
