@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from machines import CHECKOUT, kimi_prov, make_lab, picture
+from machines import CHECKOUT, KIMI_PROV, kimi_prov, make_lab, picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,11 +136,13 @@ def test_all_that_stands_in_the_way_is_told_at_once_and_nothing_changes(
     )
 
 
-# A real apt-get that holds its locks for so long.
+# A real apt-get that holds its locks until it is told to go on.
 APT = (
-    "systemd-run -q --unit=upgrade apt-get -o DPkg::Pre-Invoke::='sleep {}' install -qy "
-    "--reinstall hostname && until fuser -s /var/lib/dpkg/lock-frontend; do sleep 0.2; done"
+    "systemd-run -q --unit=upgrade apt-get -o "
+    "DPkg::Pre-Invoke::='until test -e /run/go; do sleep 0.2; done' install -qy --reinstall "
+    "hostname && until fuser -s /var/lib/dpkg/lock-frontend; do sleep 0.2; done"
 )
+WAITING = "waiting for apt and dpkg: apt-get (PID"
 
 
 def test_who_keeps_apt_for_too_long_is_named_before_anything_changes(
@@ -147,12 +150,12 @@ def test_who_keeps_apt_for_too_long_is_named_before_anything_changes(
 ) -> None:
     patience = tmp_path / "patience.yml"
     patience.write_text("preflight_packages_timeout_s: 3\n")
-    with dressed(busy, (APT.format(600), "systemctl stop upgrade; dpkg --configure -a")):
+    with dressed(busy, (APT, "systemctl stop upgrade; dpkg --configure -a")):
         before = picture(busy)
         done = busy.apply("-e", f"@{patience}")
         assert picture(busy) == before
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "waiting for apt and dpkg: apt-get (PID" in done.stdout + done.stderr
+    assert WAITING in done.stdout + done.stderr
     assert "packages.busy" in done.stderr
     assert "systemctl stop upgrade.service" in done.stderr
 
@@ -191,10 +194,23 @@ def rules(busy: Host) -> str:
 def test_beside_docker_without_programs_in_tmp_and_after_apts_locks_it_serves(
     busy: Host, rules: str
 ) -> None:
-    with dressed(busy, (APT.format(40), "systemctl stop upgrade")):
-        done = busy.apply()
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "waiting for apt and dpkg: apt-get (PID" in done.stdout + done.stderr
+    said = ""
+    with (
+        dressed(busy, (APT, "touch /run/go")),
+        subprocess.Popen(
+            [KIMI_PROV, "apply", str(busy.inventory)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as applying,
+    ):
+        assert applying.stdout is not None
+        for line in applying.stdout:
+            if WAITING in line and WAITING not in said:
+                busy.ssh("touch /run/go")
+            said += line
+    assert applying.returncode == 0, said
+    assert WAITING in said
     verified = kimi_prov("verify", busy.inventory)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert docker_rules(busy) == rules
