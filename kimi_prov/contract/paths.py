@@ -55,6 +55,8 @@ TUNING_TMPFILES = "/etc/tmpfiles.d/kimi-tuning.conf"
 SYSCTL = "/etc/sysctl.d/80-kimi.conf"
 NVIDIA_PIN = "/etc/apt/preferences.d/kimi-nvidia.pref"
 UNATTENDED_UPGRADES = "/etc/apt/apt.conf.d/52kimi-nvidia"
+# Keeps needrestart, which upgrades call, from restarting an engine that loads for an hour.
+NEEDRESTART = "/etc/needrestart/conf.d/kimi.conf"
 # Starts the fabric manager only where there is one to manage.
 FABRIC_DROP_IN = f"{UNITS}/{unit_names.FABRIC_MANAGER}.d/kimi.conf"
 # What an instance of the engine runs, beside its unit and an administrator's own drop-ins.
@@ -100,6 +102,7 @@ FIREWALL_TABLE = ("inet", "kimi")
 # Files of the roles whose content, owner and mode are facts: a role writes only what differs.
 MANAGED = (
     UNATTENDED_UPGRADES,
+    NEEDRESTART,
     SYSCTL,
     f"{UNITS}/{unit_names.FIREWALL}",
     f"{UNITS}/{unit_names.PROXY}",
@@ -122,6 +125,7 @@ AMONG_OTHERS = (
     TUNING_TMPFILES,
     SYSCTL,
     UNATTENDED_UPGRADES,
+    NEEDRESTART,
     "/etc/apt/sources.list.d/kimi-nvidia.sources",
     NVIDIA_PIN,
     "/etc/apt/keyrings/kimi-nvidia.asc",
@@ -214,6 +218,7 @@ def paths() -> dict[str, str]:
         "tuning_tmpfiles": TUNING_TMPFILES,
         "sysctl": SYSCTL,
         "unattended_upgrades": UNATTENDED_UPGRADES,
+        "needrestart": NEEDRESTART,
         "home": HOME,
         "state": STATE,
         "before": BEFORE,

@@ -35,6 +35,7 @@ COMMANDS = {
     "runtime": "kimi_prov.on_host.engine.runtime",
     "status": "kimi_prov.on_host.status",
     "driver": "kimi_prov.on_host.driver.steps",
+    "package-manager": "kimi_prov.on_host.probe.package_manager",
     "nccl-plugins": "kimi_prov.on_host.engine.nccl_plugins",
     "nccl-proof": "kimi_prov.on_host.engine.nccl_proof",
     "destroy": "kimi_prov.on_host.destroy",

@@ -39,6 +39,7 @@ SHARED = (
     "etc/modules-load.d/*kimi*",
     "etc/security/limits.d/*kimi*",
     "etc/apt/*.d/*kimi*",
+    "etc/needrestart/conf.d/*kimi*",
     "etc/apt/keyrings/*kimi*",
     "usr/local/share/ca-certificates/*kimi*",
 )

@@ -33,6 +33,7 @@ SUBJECTS = {
     "memory": "Memory",
     "numa": "NUMA nodes",
     "os": "The operating system",
+    "packages": "The distribution's packages",
     "parallel": "How the model is shared out over GPUs",
     "port": "Ports",
     "python": "The engine's interpreter",

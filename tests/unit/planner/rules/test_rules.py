@@ -103,6 +103,7 @@ def several(*changes: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, A
     return apply
 
 
+APT = {"lock": "/var/lib/dpkg/lock-frontend", "pid": 812, "process": "apt-get", "unit": None}
 ARGS = "engine_args"
 E8 = gpu_facts
 NVL = hybrid_facts
@@ -143,6 +144,19 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
         "warning",
     ),
     ("tuning.thp", NVL, change("tunables.thp.value", "never"), {}, "info"),
+    ("os.cgroups", E8, change("cgroup", {"hierarchy": "legacy"}), {}, "blocker"),
+    ("os.cgroups", E8, change("cgroup", {"hierarchy": "hybrid"}), {}, "warning"),
+    ("os.selinux", E8, change("security", {"selinux": "enforcing"}), {}, "blocker"),
+    (
+        "os.apparmor",
+        E8,
+        change("security", {"apparmor_enforced": ["/usr/sbin/haproxy"]}),
+        {},
+        "warning",
+    ),
+    ("packages.busy", E8, change("packages.busy", APT), {}, "info"),
+    ("packages.unfinished", E8, change("packages.unfinished", ["nginx"]), {}, "blocker"),
+    ("disk.noexec", E8, change("filesystems.0.noexec", True), {}, "blocker"),
     ("disk.network", NVL, root_on_fuse, {}, "warning"),
     ("disk.capacity", NVL, no_files, {}, "blocker"),
     ("disk.speed", NVL, change("disks", [{"read_bytes_per_s": 150_000_000}]), {}, "warning"),
@@ -380,6 +394,39 @@ def test_a_manifest_allows_http_for_code(tmp_path: Path) -> None:
     pinned = plan(gpu_facts(), **(HUGE | wishes), weights_manifest=str(file))
     assert blocked == {"weights.code_in_clear"}
     assert not found(pinned, "weights.code_in_clear")
+
+
+def converged(facts: dict[str, Any]) -> dict[str, Any]:
+    """The machine after its packages were installed."""
+    names = plan(facts, **HUGE)["packages"]
+    facts["packages"]["installed"] = dict.fromkeys(names, "1")
+    return facts
+
+
+@pytest.mark.parametrize("state", [{"busy": APT}, {"unfinished": ["nginx"]}])
+def test_what_dpkg_is_at_matters_only_where_it_has_work_of_ours(state: dict[str, Any]) -> None:
+    facts = converged(gpu_facts())
+    facts["packages"] |= state
+    rows = {row["id"] for row in plan(facts, **HUGE)["findings"]}
+    assert not rows & {"packages.busy", "packages.unfinished"}
+    facts["packages"]["installed"] = None
+    assert not found(plan(facts, **HUGE), "packages.unfinished"), "another package manager"
+
+
+def test_packages_that_are_being_installed_now_are_not_unfinished() -> None:
+    facts = gpu_facts()
+    facts["packages"] |= {"busy": APT, "unfinished": ["nginx"]}
+    document = plan(facts, **HUGE)
+    assert not found(document, "packages.unfinished")
+    assert "apt-get (PID 812) holds" in found(document, "packages.busy")[0]["observed"]
+
+
+def test_many_unfinished_packages_are_counted() -> None:
+    facts = gpu_facts()
+    facts["packages"]["unfinished"] = [f"p{n}" for n in range(20)]
+    row = found(plan(facts, **HUGE), "packages.unfinished")[0]
+    assert row["observed"].endswith("p7 and 12 more")
+    assert "dpkg --configure -a" in row["fix"]
 
 
 def test_our_own_engine_may_hold_the_gpus() -> None:
