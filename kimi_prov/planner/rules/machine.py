@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import unit_names
+from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
@@ -250,5 +250,7 @@ def _shown(found: object) -> str:
 
 
 def _root(context: PlanContext) -> Mapping[str, Any] | None:
+    """Return the file system that the weights will lie on."""
     rows = context.facts["filesystems"]
-    return next((row for row in rows if "/srv/kimi" in (row.get("holds") or [])), None)
+    held = {place: row for row in rows for place in row.get("holds") or []}
+    return held.get(paths.MODELS) or held.get(paths.ROOT)
