@@ -31,6 +31,7 @@ from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.memory import budgets, checks, hybrid, placement
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.planner.rules.context import PlanContext
+from kimi_prov.planner.settings import forward_proxy
 from kimi_prov.planner.storage import conversion, disk, ram_disk, weights
 from kimi_prov.planner.throughput import prediction
 
@@ -224,6 +225,7 @@ def _plan(
             "pip_find_links": settings.pip_find_links,
             "torch_index_url": settings.torch_index_url,
             "ca_bundle": settings.ca_bundle,
+            "proxy": forward_proxy.document(settings),
         },
         "control": {
             "api_keys_file": settings.api_keys_file,

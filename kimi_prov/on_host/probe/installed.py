@@ -66,6 +66,7 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "proxy_user": _has_user(machine, paths.PROXY_USER),
         "accounts": accounts.accounts(machine),
         "groups": accounts.groups(machine),
+        "forward_proxy": machine.exists(paths.FORWARD_PROXY),
         "before": _kept(machine, paths.BEFORE),
         "driver": _kept(machine, paths.DRIVER_STATE),
         "nccl": _kept(machine, paths.NCCL_STATE),
