@@ -28,7 +28,9 @@ class SiteProxy:
         self.asked: list[str] = []
         self.refused = 0
         self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-        self._server = ThreadingHTTPServer((address, 0), self._handler())
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        kind = type("Server", (ThreadingHTTPServer,), {"address_family": family})
+        self._server = kind((address, 0), self._handler())
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
 
