@@ -10,6 +10,7 @@ from kimi_prov.facts import gpu_names
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner import (
     driver,
+    forward_proxy,
     gateway,
     installation,
     remediation,
@@ -31,7 +32,6 @@ from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.memory import budgets, checks, hybrid, placement
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.planner.rules.context import PlanContext
-from kimi_prov.planner.settings import forward_proxy
 from kimi_prov.planner.storage import conversion, disk, ram_disk, weights
 from kimi_prov.planner.throughput import prediction
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from kimi_prov import documents
-from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets
+from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets, without_login
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
-from kimi_prov.planner.settings import forward_proxy
 from kimi_prov.planner.settings.definitions import (
     BY_NAME,
     INTERNAL,
@@ -295,7 +294,7 @@ def _url(value: object, place: _Place, _base: Path | None) -> str:
 
 def _proxy(value: object, place: _Place, base: Path | None) -> str:
     """Check a proxy's URL; it is never shown, for it may carry a password."""
-    bare, login = forward_proxy.split(value) if isinstance(value, str) else ("", "")
+    bare, login = without_login(value) if isinstance(value, str) else ("", "")
     try:
         _url(bare, place, base)
     except UserError:
