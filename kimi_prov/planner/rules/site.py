@@ -82,9 +82,8 @@ def _account(context: PlanContext) -> Iterator[RuleResult]:
                 observed=f"{shown}; {'; '.join(reasons)}",
                 required=f"no account {name}, or one of the system without a login, for the "
                 "service alone",
-                fix=f"give that account another name: usermod --login NEW {name}; groupmod "
-                f"--new-name NEW {name}; and stop what runs as it (`loginctl terminate-user "
-                f"{row['uid']}`)",
+                fix=f"stop what runs as it (pkill -u {name}), then give it another name: usermod "
+                f"--login NEW {name}; groupmod --new-name NEW {name}",
             )
         elif existed.get(name):
             yield RuleResult(
