@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from locales import LATIN, latin
 from machines import Host, kimi_prov, make_lab, picture, run
 from site_proxy import SiteProxy
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
-LOCALE = "en_US.ISO-8859-1"
 USER, PASSWORD = "site", "canary-battery-staple"
 # An account of a person who is logged in, and a disk that is too small and mounted with care.
 DRESSED = """
@@ -36,9 +35,9 @@ echo '/data/srv /srv none bind,nofail 0 0' >>/etc/fstab
 systemctl daemon-reload
 mount /srv
 groupadd --gid 4711 kimi
-printf '%s\\n' http_proxy=http://127.0.0.1:9 https_proxy=http://127.0.0.1:9 LANG={LOCALE} \
+printf '%s\\n' http_proxy=http://127.0.0.1:9 https_proxy=http://127.0.0.1:9 LANG={LATIN} \
   >>/etc/environment
-systemctl set-environment LANG={LOCALE}
+systemctl set-environment LANG={LATIN}
 """
 # Who writes a secret on a command line shows it for as long as the command runs.
 WATCHER = f"""
@@ -64,13 +63,12 @@ systemd-run --quiet --unit=watcher /usr/bin/python3 /root/watch.py
 def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A host of its own network; it has a locale that is not UTF-8, and uses it when told to."""
     folder = tmp_path_factory.mktemp("used")
-    locale = folder / LOCALE
-    subprocess.run(["localedef", "-i", "en_US", "-f", "ISO-8859-1", str(locale)], check=True)
+    latin(folder)
     lab = make_lab(
         folder / "inv",
         "10.93.85",
         ["used1"],
-        files=[{"src": str(locale), "dest": f"/usr/lib/locale/{LOCALE}"}],
+        files=[{"src": str(folder / LATIN), "dest": f"/usr/lib/locale/{LATIN}"}],
     )
     lab.up()
     yield lab.hosts["used1"]
