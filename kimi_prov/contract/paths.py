@@ -31,6 +31,9 @@ WEIGHTS = f"{ETC}/weights.json"
 STAGE = f"{ETC}/stage.json"
 CONVERT = f"{ETC}/convert.json"
 CA_BUNDLE = f"{ETC}/ca-bundle.pem"
+# The site's proxy with its password, for systemd and for apt.
+FORWARD_PROXY = f"{ETC}/forward-proxy.env"
+APT_PROXY = f"{ETC}/apt-proxy.conf"
 HUB_TOKEN = f"{ETC}/keys/hub-token"
 STOOD_IN_FOR = f"{ETC}/stood-in-for.json"
 ENV = f"{ETC}/env"
@@ -200,6 +203,8 @@ def paths() -> dict[str, str]:
         "stage": STAGE,
         "convert": CONVERT,
         "ca_bundle": CA_BUNDLE,
+        "forward_proxy": FORWARD_PROXY,
+        "apt_proxy": APT_PROXY,
         "hub_token": HUB_TOKEN,
         "env": ENV,
         "machine_key": MACHINE_KEY,

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import List, Optional
 
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import utf8
 from kimi_prov.on_host.system.envelope import fail
 
 # Each module has `main(argv) -> exit status` and is imported only when it is called.
@@ -64,5 +65,11 @@ def main(argv: Optional[List[str]] = None) -> int:
     return status
 
 
+def run(argv: Optional[List[str]] = None) -> int:
+    """Run the subcommand as a process of its own."""
+    utf8.adopt()
+    return main(argv)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -38,7 +38,7 @@ def wanted(lock: Path, directory: str | None) -> list[str]:
     """
     if not directory or "://" in directory or not Path(directory).is_dir():
         return []
-    by_name = {(pin.name, pin.version): pin for pin in pins(lock.read_text())}
+    by_name = {(pin.name, pin.version): pin for pin in pins(lock.read_text(encoding="utf-8"))}
     found = []
     for path in sorted(Path(directory).glob("*.whl")):
         parts = path.name.split("-")

@@ -39,6 +39,7 @@ def document(
         "uv_dir": f"{paths.TOOLS}/uv-{_version(catalogue.lock(UV_LOCK), 'uv')}",
         "pip_environment": _pip(settings),
         "uv_environment": _uv(settings),
+        "run": _run(plan["site"]["proxy"]),
         "indexes": [
             *settings.pip_extra_index_urls,
             *([settings.torch_index_url] if settings.torch_index_url else []),
@@ -93,6 +94,18 @@ def _python(settings: Settings, choice: Choice, folder: str) -> dict[str, Any] |
         "list": f"{folder}/python.json",
         "downloads": {build.key: row},
     }
+
+
+def _run(proxy: Mapping[str, Any] | None) -> list[str]:
+    """Return the words before a command that downloads: a unit, with the site's proxy.
+
+    The proxy comes by a file, and what else the command's environment has by name alone: values are
+    in no argument list, and not among the unit's properties, which everybody may read.
+    """
+    return [
+        *("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--property=UMask=0022"),
+        *([f"--property=EnvironmentFile={proxy['environment']}"] if proxy else []),
+    ]
 
 
 def _version(lock: str, package: str) -> str:

@@ -10,6 +10,7 @@ from kimi_prov.facts import gpu_names
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner import (
     driver,
+    forward_proxy,
     gateway,
     installation,
     remediation,
@@ -225,6 +226,7 @@ def _plan(
             "torch_index_url": settings.torch_index_url,
             "python_mirror": settings.python_mirror,
             "ca_bundle": settings.ca_bundle,
+            "proxy": forward_proxy.document(settings),
         },
         "control": {
             "api_keys_file": settings.api_keys_file,

@@ -101,7 +101,7 @@ REFUSED = {
     "port.taken": "8000 by a rule of iptables that sends it to 172.17.0.2:80",
     "packages.unfinished": "broken",
     "os.selinux": "enforcing",
-    "disk.noexec": "/srv/kimi: noexec",
+    "disk.mount": "/srv/kimi is mounted with noexec",
     "driver.boot": "64.0 MiB free on /boot",
 }
 

@@ -14,6 +14,7 @@ from typing import Any, Dict, List
 
 from kimi_prov.on_host.probe import (
     amd_smi,
+    clock,
     cpu,
     devices,
     installed,
@@ -46,6 +47,7 @@ def collect(machine: Machine) -> Dict[str, Any]:
         "collected_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "origin": {"kind": "probe", "name": host["hostname"], "detail": None},
         "origins": {},
+        "clock": clock.clock(machine),
         "host": host,
         "python": system.python(machine),
         "cpu": cpu.cpu(machine),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.unit_form import form
+from kimi_prov.on_host.probe import accounts
 from kimi_prov.on_host.system import started
 from kimi_prov.on_host.system import units as systemd
 
@@ -66,6 +67,9 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "files": {path: _file(machine, path) for path in paths.MANAGED},
         "user": _has_user(machine, paths.USER),
         "proxy_user": _has_user(machine, paths.PROXY_USER),
+        "accounts": accounts.accounts(machine),
+        "groups": accounts.groups(machine),
+        "forward_proxy": machine.exists(paths.FORWARD_PROXY),
         "before": _kept(machine, paths.BEFORE),
         "driver": _kept(machine, paths.DRIVER_STATE),
         "nccl": _kept(machine, paths.NCCL_STATE),

@@ -25,14 +25,6 @@ DEFINITIONS = (
         remedy="hardware",
     ),
     Definition(
-        "disk.noexec",
-        title="The file system of /srv/kimi is mounted noexec: no engine starts from there",
-        severities=("blocker",),
-        source="mount(8): no program runs, and no library is loaded, from such a mount",
-        remedy="software",
-        concerns="deployment",
-    ),
-    Definition(
         "disk.room",
         title="The disk has too little room for weights and engine",
         severities=("blocker", "pass"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import clean_text, unit_names
+from kimi_prov.contract import clean_text, paths, unit_names
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner import packages
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
@@ -249,18 +249,6 @@ def _packages_unfinished(context: PlanContext) -> Iterator[RuleResult]:
         yield RuleResult(**packages.unfinished(names))
 
 
-@rule("disk.noexec")
-def _noexec(context: PlanContext) -> Iterator[RuleResult]:
-    row = _root(context)
-    if row and row.get("noexec"):
-        yield RuleResult(
-            observed=f"{row['mount']}: noexec",
-            required="a file system that programs run from",
-            fix=f"mount -o remount,exec {clean_text.word(row['mount'])}, and the same in "
-            "/etc/fstab; or mount another at /srv/kimi",
-        )
-
-
 @rule("disk.network")
 def _network_fs(context: PlanContext) -> Iterator[RuleResult]:
     row = _root(context)
@@ -323,5 +311,7 @@ def _shown(found: object) -> str:
 
 
 def _root(context: PlanContext) -> Mapping[str, Any] | None:
+    """Return the file system that the weights will lie on."""
     rows = context.facts["filesystems"]
-    return next((row for row in rows if "/srv/kimi" in (row.get("holds") or [])), None)
+    held = {place: row for row in rows for place in row.get("holds") or []}
+    return held.get(paths.MODELS) or held.get(paths.ROOT)

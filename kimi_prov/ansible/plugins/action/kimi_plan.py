@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import NoRightsError, run_sent
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
+from kimi_prov.facts import clock
 from kimi_prov.packaging import python_archives
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.plan import make_plan_with_curve
@@ -88,7 +90,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _facts(self, variables: Mapping[str, Any], *, locking: bool) -> dict[str, Any]:
         """Describe the machine, after taking its lock; raises LockedError where another has it."""
-        facts = run_sent(self, "probe", *_lock_arguments(locking=locking))
+        facts = self._probe(*_lock_arguments(locking=locking))
         answer = facts.pop("lock", None)
         if answer is None or answer["held"]:
             return facts
@@ -96,7 +98,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if not answer["held"]:
             host = str(variables.get("inventory_hostname", "the machine"))
             raise LockedError(apply_lock.refusal(host, answer))
-        return run_sent(self, "probe")
+        return self._probe()
+
+    def _probe(self, *arguments: str) -> dict[str, Any]:
+        """Describe the machine, and tell how far its clock is from this one's."""
+        asked = time.time()
+        facts = run_sent(self, "probe", *arguments)
+        return clock.compared(facts, asked, time.time())
 
     def _settings(
         self, variables: Mapping[str, Any], locate: Callable[[str], str | None]

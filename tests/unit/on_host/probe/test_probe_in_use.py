@@ -195,10 +195,10 @@ def test_what_a_file_system_forbids_is_told_and_boot_is_one_of_them(tmp_path: Pa
     for name in ("boot", "srv", "etc", "var"):
         Path(machine.path(f"/{name}")).mkdir()
     rows = {row["mount"]: row for row in system.filesystems(machine)}
-    assert {name: row["noexec"] for name, row in rows.items()} == {
-        "/": False,
-        "/boot": False,
-        "/srv": True,
+    assert {name: row["options"] for name, row in rows.items()} == {
+        "/": [],
+        "/boot": [],
+        "/srv": ["noexec", "nosuid"],
     }
     assert rows["/boot"]["holds"] == ["/boot"]
     assert rows["/srv"]["holds"] == ["/srv", "/srv/kimi"]

@@ -55,6 +55,24 @@ def root_on_fuse(facts: dict[str, Any]) -> None:
     ]
 
 
+def of_srv(**row: object) -> Callable[[dict[str, Any]], None]:
+    """/srv as a file system of its own, with these facts of it."""
+
+    def apply(facts: dict[str, Any]) -> None:
+        facts["filesystems"].append(
+            {"mount": "/srv", "device": "/dev/sdb1", "fstype": "ext4", "free_bytes": 7 << 40}
+            | {"holds": ["/srv", "/srv/kimi", "/srv/kimi/engines", "/srv/kimi/models"]}
+            | row
+        )
+
+    return apply
+
+
+def account(row: dict[str, object]) -> Callable[[dict[str, Any]], None]:
+    person = {"uid": 1001, "gid": 1001, "home": "/home/kimi", "shell": "/bin/bash", "processes": []}
+    return change("kimi.accounts", {"kimi": person | row, "kimi-proxy": None})
+
+
 def announced_cards(facts: dict[str, Any]) -> None:
     for card in facts["gpus"]:
         card |= {"model": "Rubin (per GPU)", "compute_capability": "10.7"}
@@ -156,10 +174,27 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
     ),
     ("packages.busy", E8, change("packages.busy", APT), {}, "info"),
     ("packages.unfinished", E8, change("packages.unfinished", ["nginx"]), {}, "blocker"),
-    ("disk.noexec", E8, change("filesystems.0.noexec", True), {}, "blocker"),
     ("disk.network", NVL, root_on_fuse, {}, "warning"),
     ("disk.capacity", NVL, no_files, {}, "blocker"),
     ("disk.speed", NVL, change("disks", [{"read_bytes_per_s": 150_000_000}]), {}, "warning"),
+    ("disk.mount", NVL, of_srv(options=["nodev", "noexec"]), {}, "blocker"),
+    ("disk.mount", NVL, of_srv(options=["ro"]), {}, "blocker"),
+    ("disk.mount", NVL, of_srv(fstype="nfs4", writable=False), {}, "blocker"),
+    ("disk.mount", NVL, of_srv(linked={"/srv/kimi": "/data/kimi"}), {}, "blocker"),
+    ("host.account", NVL, account({}), {}, "blocker"),
+    ("host.account", NVL, account({"uid": 0}), {}, "blocker"),
+    ("host.account", NVL, account({"uid": 997, "processes": ["postgres"]}), {}, "blocker"),
+    ("host.account", NVL, account({"uid": 997, "shell": "/usr/sbin/nologin"}), {}, "info"),
+    ("host.account", NVL, account({"uid": 70001, "shell": "/usr/sbin/nologin"}), {}, "info"),
+    ("host.clock", NVL, change("clock", {"offset_s": -3600}), {}, "blocker"),
+    ("host.clock", NVL, change("clock", {"offset_s": 3600}), {}, "warning"),
+    (
+        "host.clock",
+        NVL,
+        change("clock", {"offset_s": -3600, "synchronized": True}),
+        {},
+        "warning",
+    ),
     ("host.gib", E8, change("gib", {"present": True, "cached": ["libnccl-net.so"]}), {}, "blocker"),
     ("gpu.mixed", E8, change("gpus.3.model", "NVIDIA H100 80GB HBM3"), {}, "warning"),
     ("gpu.mig", E8, change("gpus.0.mig", True), {}, "blocker"),
