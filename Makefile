@@ -27,6 +27,15 @@ venv: $(STAMP) ## prepare .venv with the pinned tools
 lock: $(STAMP) ## pin the tools again (tests/requirements.txt)
 	$(PIN) --upgrade pyproject.toml tests/requirements.in -o tests/requirements.txt
 
+.PHONY: dist
+dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)
+dist: $(STAMP) ## wheel and sdist into dist/, looked through and built again to the same bytes
+	rm -rf dist
+	python -m build -q --no-isolation --outdir dist .
+	twine check --strict dist/*
+	KIMI_PROV_DIST=dist pytest -q tests/unit/commands/test_wheel.py
+	cd dist && sha256sum *
+
 .PHONY: deps deps-slow
 deps: # what the lab and the real parts under test come from
 	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg chromium fonts-dejavu-core
