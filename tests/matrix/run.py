@@ -37,7 +37,7 @@ UNITS = (
     "tests/unit/runner/test_runs.py",
     "tests/unit/runner/test_untrusted_facts.py",
 )
-TOOLS = ("pytest", "pytest-timeout")
+TOOLS = ("hypothesis", "pytest", "pytest-timeout")
 # Lowest minor version of Python 3, as each series' own metadata says (Requires-Python).
 LOWEST_PYTHON = {"2.19": 11, "2.20": 12, "2.21": 12}
 
