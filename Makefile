@@ -27,6 +27,15 @@ venv: $(STAMP) ## prepare .venv with the pinned tools
 lock: $(STAMP) ## pin the tools again (tests/requirements.txt)
 	$(PIN) --upgrade pyproject.toml tests/requirements.in -o tests/requirements.txt
 
+.PHONY: dist
+dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)
+dist: $(STAMP) ## wheel and sdist into dist/, looked through and built again to the same bytes
+	rm -rf dist
+	python -m build -q --no-isolation --outdir dist .
+	twine check --strict dist/*
+	KIMI_PROV_DIST=dist pytest -q tests/unit/commands/test_wheel.py
+	cd dist && sha256sum *
+
 .PHONY: deps deps-slow
 deps: # what the lab and the real parts under test come from
 	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg chromium fonts-dejavu-core
@@ -41,7 +50,7 @@ demo: $(STAMP) deps ## a lab host, a served model, a real chat
 demo-down: $(STAMP) ## take the demo's lab host away
 	kimi-prov lab down inventories/lab
 
-.PHONY: lint test-fast test test-slow audit bench docs score
+.PHONY: lint test-fast test test-slow matrix audit bench docs score
 lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	ruff check .
 	ruff format --check .
@@ -53,6 +62,9 @@ test: lint deps ## lint, types, units and the lab, without what is slow
 	pytest tests/unit tests/lab -m "not slow"
 test-slow: $(STAMP) deps-slow ## emulated machines and large installs
 	pytest tests -m slow
+matrix: $(STAMP) deps ## the package under each Python and ansible-core that it takes (ARGS=: options of tests/matrix/run.py)
+	python tests/matrix/run.py $(ARGS)
+	pytest tests/lab/test_control_machine.py
 audit: $(STAMP) ## look the pins up among known advisories; needs the network
 	python tests/audit/run.py
 bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging, what the unit costs

@@ -245,7 +245,7 @@ def _ask(path: Path, sources: Sequence[Path], access: Access) -> Mapping[str, An
     except FileNotFoundError:
         raise UserError(
             "ansible-inventory is not installed beside kimi-prov",
-            fix="pip install 'ansible-core>=2.19,<2.20'",
+            fix="pip install --force-reinstall kimi-prov",
         ) from None
     except subprocess.TimeoutExpired:
         raise UserError(
