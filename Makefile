@@ -50,7 +50,7 @@ demo: $(STAMP) deps ## a lab host, a served model, a real chat
 demo-down: $(STAMP) ## take the demo's lab host away
 	kimi-prov lab down inventories/lab
 
-.PHONY: lint test-fast test test-slow matrix audit bench docs score
+.PHONY: lint test-fast test test-slow matrix audit locks-check bench docs score
 lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	ruff check .
 	ruff format --check .
@@ -67,6 +67,8 @@ matrix: $(STAMP) deps ## the package under each Python and ansible-core that it 
 	pytest tests/lab/test_control_machine.py
 audit: $(STAMP) ## look the pins up among known advisories; needs the network
 	python tests/audit/run.py
+locks-check: $(STAMP) ## which of the engines' lock files are missing or stale; needs the network (LOCKS=NAME...: these alone)
+	python tests/locks/check.py $(LOCKS)
 bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging, what the unit costs
 	python tests/bench/run.py
 docs: $(STAMP) ## make the reference pages, the manual page and the picture from the definitions
