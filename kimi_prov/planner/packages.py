@@ -41,7 +41,7 @@ def too_long(row: Mapping[str, Any], waited_s: float) -> Observation:
         severity="blocker",
         observed=f"{holder(row)}, after {waited_s:.0f} s",
         required="the locks of apt and dpkg",
-        fix=f"wait until it ends, or  {end} ; then run this again",
+        fix=f"wait until it ends, or  {end}  and run this again",
     )
 
 
