@@ -29,7 +29,7 @@ def _account(machine: Machine, name: str) -> Optional[Dict[str, Any]]:
     if machine.live:
         # Also an account that only the site's directory knows.
         try:
-            row = list(pwd.getpwnam(name))
+            row = [str(part) for part in pwd.getpwnam(name)]
         except KeyError:
             return None
     else:
