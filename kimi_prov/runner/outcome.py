@@ -89,7 +89,7 @@ class Outcome:
         if self.stats:
             bad = {**self.stats.failures, **self.stats.unreachable}
             self.failures = [failure for failure in self.failures if bad.get(failure.host)]
-        if not self.failures and not interrupted and return_code:
+        if not self.failures and not interrupted and (return_code or self.stats is None):
             self.failures.append(self._unexplained(return_code))
 
     def mask(self, mask: Callable[[str], str]) -> None:
@@ -159,7 +159,7 @@ class Outcome:
     def _address(self, host: str) -> str:
         return self.addresses.get(host, host)
 
-    def _unexplained(self, return_code: int) -> Failure:
+    def _unexplained(self, return_code: int | None) -> Failure:
         text = next((error for error in self.errors if error), "")
         if _NO_HOSTS.search(text):
             return Failure(
@@ -171,6 +171,8 @@ class Outcome:
                 ExitCode.BAD_INPUT,
             )
         cause = text or f"ansible-playbook ended with {return_code} and gave no reason"
+        if not return_code:
+            cause = "Ansible's last reports were lost: what the run did on the hosts is not known"
         return Failure("", "", "", cause, failure_reasons.LOG, ExitCode.FAILED)
 
 

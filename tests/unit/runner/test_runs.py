@@ -128,6 +128,22 @@ def test_where_several_codes_apply_the_documented_order_decides(codes, expected)
     assert Outcome({}).exit_code(*codes) is expected
 
 
+# As the system does to a run whose processes it ends; Ansible then says nothing of itself.
+END_ANSIBLE = r"""
+for p in $(pgrep -f ansible-playbook); do
+  tr "\0" "\n" < /proc/$p/environ | grep -qx "KIMI_PROV_RUN=$KIMI_PROV_RUN" && kill -TERM $p
+done
+"""
+
+
+def test_a_run_that_ends_without_its_summary_is_no_success(play):
+    finished, _ = play(f"- shell: {json.dumps(END_ANSIBLE)}\n- debug: {{msg: unheard}}")
+    assert finished.outcome.exit_code() is ExitCode.FAILED
+    assert [failure.cause for failure in finished.outcome.failures] == [
+        "Ansible's last reports were lost: what the run did on the hosts is not known"
+    ]
+
+
 def test_hosts_that_cannot_be_used_have_their_own_code_and_say_why(play, tmp_path):
     path = tmp_path / "far.yml"
     path.write_text(
