@@ -231,12 +231,13 @@ def _version(root: Path) -> str:
 def _program(root: Path) -> str:
     """Return nvidia-smi's own path, links followed."""
     seen = which("nvidia-smi") if root == Path("/") else _SMI
-    if seen is None or not (root / seen.lstrip("/")).exists():
+    real = _real(root, seen or _SMI)
+    if not (root / real.lstrip("/")).exists():
         raise UserError(
             "nvidia-smi is not there, by which a host tells its GPUs",
             fix="install the driver's utilities of the version that runs",
         )
-    return _real(root, seen)
+    return real
 
 
 def _real(root: Path, path: str) -> str:
