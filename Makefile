@@ -41,7 +41,7 @@ demo: $(STAMP) deps ## a lab host, a served model, a real chat
 demo-down: $(STAMP) ## take the demo's lab host away
 	kimi-prov lab down inventories/lab
 
-.PHONY: lint test-fast test test-slow audit bench docs score
+.PHONY: lint test-fast test test-slow gpu audit bench docs score
 lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	ruff check .
 	ruff format --check .
@@ -53,6 +53,8 @@ test: lint deps ## lint, types, units and the lab, without what is slow
 	pytest tests/unit tests/lab -m "not slow"
 test-slow: $(STAMP) deps-slow ## emulated machines and large installs
 	pytest tests -m slow
+gpu: $(STAMP) deps ## on a machine with GPUs: apply, verify, bench, kill, destroy for real (report: gpu-report/)
+	pytest tests/gpu -m gpu -p no:cacheprovider
 audit: $(STAMP) ## look the pins up among known advisories; needs the network
 	python tests/audit/run.py
 bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging, what the unit costs
