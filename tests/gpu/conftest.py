@@ -94,6 +94,9 @@ def host(
     os.environ["KIMI_PROV_CATALOG"] = str(catalogue)
     lab = _lab(tmp_path_factory.mktemp("gpu") / "inv")
     lab.up()
+    prepare = os.environ.get("KIMI_PROV_GPU_PREPARE")
+    if prepare:
+        lab.hosts["gpu1"].ssh(prepare)
     yield lab.hosts["gpu1"]
     if not os.environ.get("KIMI_PROV_GPU_KEEP"):
         lab.down()

@@ -78,7 +78,11 @@ def packages(machine: Machine, found: Packages) -> Dict[str, Any]:
     if not found.known:
         return {"installed": None, "held": None, "unattended_upgrades": None}
     return {
-        "installed": {name: v for name, v in found.installed.items() if name in PACKAGES},
+        "installed": {
+            name: version
+            for name, version in found.installed.items()
+            if name in PACKAGES or _PYTHON.fullmatch(name)
+        },
         "held": sorted(found.on_hold),
         "unattended_upgrades": _unattended(machine, found),
     }
