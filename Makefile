@@ -15,7 +15,7 @@ help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(STAMP): tests/requirements.txt pyproject.toml
-	@tests/system-packages python3-venv systemd
+	@tests/system-packages python3-venv systemd locales
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --require-hashes -r <(sed -n '/^uv==/,/^[^ ]/p' tests/requirements.txt | sed '$$d')
 	uv pip install -q --compile-bytecode --python $(BIN)/python --require-hashes -r tests/requirements.txt
@@ -26,6 +26,15 @@ $(STAMP): tests/requirements.txt pyproject.toml
 venv: $(STAMP) ## prepare .venv with the pinned tools
 lock: $(STAMP) ## pin the tools again (tests/requirements.txt)
 	$(PIN) --upgrade pyproject.toml tests/requirements.in -o tests/requirements.txt
+
+.PHONY: dist
+dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)
+dist: $(STAMP) ## wheel and sdist into dist/, looked through and built again to the same bytes
+	rm -rf dist
+	python -m build -q --no-isolation --outdir dist .
+	twine check --strict dist/*
+	KIMI_PROV_DIST=dist pytest -q tests/unit/commands/test_wheel.py
+	cd dist && sha256sum *
 
 .PHONY: deps deps-slow
 deps: # what the lab and the real parts under test come from
@@ -41,7 +50,7 @@ demo: $(STAMP) deps ## a lab host, a served model, a real chat
 demo-down: $(STAMP) ## take the demo's lab host away
 	kimi-prov lab down inventories/lab
 
-.PHONY: lint test-fast test test-slow gpu audit bench docs score
+.PHONY: lint test-fast test test-slow gpu matrix audit locks-check bench docs score
 lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	ruff check .
 	ruff format --check .
@@ -55,8 +64,13 @@ test-slow: $(STAMP) deps-slow ## emulated machines and large installs
 	pytest tests -m slow
 gpu: $(STAMP) deps ## on a machine with GPUs: apply, verify, bench, kill, destroy for real (report: gpu-report/)
 	pytest tests/gpu -m gpu -p no:cacheprovider
+matrix: $(STAMP) deps ## the package under each Python and ansible-core that it takes (ARGS=: options of tests/matrix/run.py)
+	python tests/matrix/run.py $(ARGS)
+	pytest tests/lab/test_control_machine.py
 audit: $(STAMP) ## look the pins up among known advisories; needs the network
 	python tests/audit/run.py
+locks-check: $(STAMP) ## which of the engines' lock files are missing or stale; needs the network (LOCKS=NAME...: these alone)
+	python tests/locks/check.py $(LOCKS)
 bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging, what the unit costs
 	python tests/bench/run.py
 docs: $(STAMP) ## make the reference pages, the manual page and the picture from the definitions

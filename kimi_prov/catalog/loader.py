@@ -24,6 +24,7 @@ from kimi_prov.catalog.hardware import Cpu, Gpu
 from kimi_prov.catalog.models import Draft, Format, Model
 from kimi_prov.catalog.names import forms, index, plain, unknown, unknown_part
 from kimi_prov.catalog.prices import ApiPrice, Assumption, GpuHour, MachineHour, Prices, Purchase
+from kimi_prov.catalog.pythons import Interpreter
 from kimi_prov.catalog.reading import HERE, Files
 from kimi_prov.catalog.servers import Server
 from kimi_prov.catalog.systems import System
@@ -94,6 +95,11 @@ class Catalogue:
     def systems(self) -> tuple[System, ...]:
         """Operating systems."""
         return self._rows("systems", System, ("id", "version"))
+
+    @cached_property
+    def pythons(self) -> tuple[Interpreter, ...]:
+        """Interpreters that are brought where the distribution's does not do; the last first."""
+        return self._rows("pythons", Interpreter, ("version", "build", "arch"))
 
     @cached_property
     def drivers(self) -> Drivers:

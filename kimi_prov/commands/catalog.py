@@ -42,6 +42,7 @@ _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
     "engines": _one("engines"),
     "flags": lambda catalogue: (*_one("flags")(catalogue), *_accepted(catalogue)),
     "systems": _one("systems"),
+    "pythons": _one("pythons"),
     "drivers": _parts("drivers", "cuda", "torch", "rules", "packages", "releases", "repositories"),
     "prices": _parts("prices", "api", "gpu_hour", "machine_hour", "purchase", "assumptions"),
     "broken": _one("broken"),
@@ -88,6 +89,8 @@ def _row(kind: str, row: Any) -> Document:  # noqa: ANN401  (any record)
         name = f"{row.engine} {row.name}"
     elif kind == "systems":
         name = f"{row.id}-{row.version}"
+    elif kind == "pythons":
+        name = row.key
     else:
         name = row.id if kind == "broken" else row.name
     extra = {"formats": list(row.formats)} if kind == "models" else {}
@@ -119,6 +122,8 @@ def _names(row: Document) -> tuple[str, ...]:
         if accepted:
             return (name, row["engine"], *accepted, *bare)
         return (name, name.lstrip("-"), row["flag"], row["engine"])
+    if row["part"] == "pythons":
+        return (name, row["version"], f"python{row['version'].rpartition('.')[0]}")
     return (name, row["part"].rpartition(".")[2])
 
 
@@ -134,6 +139,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "flags": ("engine", "replacement"),
     "flags.accepted": ("versions", "flags"),
     "systems": ("glibc", "python", "nvidia_driver", "proven"),
+    "pythons": ("confidence", "version", "build", "arch", "glibc"),
     "drivers.cuda": ("confidence", "driver", "compatible_driver"),
     "drivers.torch": ("confidence", "torch", "cuda", "driver_branch"),
     "drivers.rules": ("text",),

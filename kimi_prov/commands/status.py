@@ -63,10 +63,11 @@ def _not_known(found: Mapping[str, Any], catalogue: Catalogue) -> str | None:
     versions = found["versions"]
     locks = [str(name) for name in versions.get("engine_locks") or ()]
     folder = PurePosixPath(versions["engine_directory"] or "").name
+    brought = (versions.get("engine_interpreter") or {}).get("sha256")
     if not folder or not locks:
         return "no bill of materials: it does not say what its engine was made from\n  fix: apply"
     if not all(name in catalogue.locks for name in locks) or not folder.endswith(
-        f"-{selection.lock_mark(catalogue, locks)}"
+        f"-{selection.env_mark(catalogue, locks, brought)}"
     ):
         return (
             f"no bill of materials: {folder} was not made from the lock files of this version\n"

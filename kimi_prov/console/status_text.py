@@ -38,6 +38,7 @@ def _served(host: Mapping[str, Any]) -> list[str]:
         *entry("from", model["directory"]),
         *entry("context", f"{model['context']} tokens"),
         *entry("engine", engine),
+        *entry("python", versions.get("engine_python")),
         *entry("proxy", f"HAProxy {versions['proxy']}"),
         *entry("port", f"{port['number']}, {guard}, for {networks}"),
         *entry("keys", ", ".join(port["keys"]) + waiting),

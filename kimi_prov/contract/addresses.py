@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from typing import Tuple
 from urllib.parse import urlsplit
 
+# scheme://LOGIN@rest, LOGIN of what may stand there unescaped (RFC 3986).
+_WITH_LOGIN = re.compile(
+    r"([a-z]+://)([A-Za-z0-9._~!$&'()*+,;=%-]*(?::[A-Za-z0-9._~!$&'()*+,;=:%-]*)?@)(.*)"
+)
 # Never a way out of a folder, an option or a hidden file.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
@@ -25,3 +30,9 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def without_login(url: str) -> Tuple[str, str]:
+    """Return the URL without `user:password@`, and that part; empty where there is none."""
+    found = _WITH_LOGIN.fullmatch(url)
+    return (f"{found[1]}{found[3]}", found[2]) if found else (url, "")

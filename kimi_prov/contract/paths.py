@@ -18,6 +18,8 @@ RAM = f"{ROOT}/ram"
 LIB = f"{ROOT}/lib"
 ZIPAPP = f"{LIB}/kimi-target.pyz"
 TOOLS = f"{ROOT}/tools"
+# Interpreters that were brought, each in a directory named for its build.
+PYTHONS = f"{TOOLS}/python"
 CACHE = f"{ROOT}/cache"
 TUNED = f"{ROOT}/tuned"
 # CUDA kernels of KTransformers, assembled when it is installed.
@@ -29,6 +31,9 @@ WEIGHTS = f"{ETC}/weights.json"
 STAGE = f"{ETC}/stage.json"
 CONVERT = f"{ETC}/convert.json"
 CA_BUNDLE = f"{ETC}/ca-bundle.pem"
+# The site's proxy with its password, for systemd and for apt.
+FORWARD_PROXY = f"{ETC}/forward-proxy.env"
+APT_PROXY = f"{ETC}/apt-proxy.conf"
 HUB_TOKEN = f"{ETC}/keys/hub-token"
 STOOD_IN_FOR = f"{ETC}/stood-in-for.json"
 ENV = f"{ETC}/env"
@@ -53,6 +58,8 @@ TUNING_TMPFILES = "/etc/tmpfiles.d/kimi-tuning.conf"
 SYSCTL = "/etc/sysctl.d/80-kimi.conf"
 NVIDIA_PIN = "/etc/apt/preferences.d/kimi-nvidia.pref"
 UNATTENDED_UPGRADES = "/etc/apt/apt.conf.d/52kimi-nvidia"
+# Keeps needrestart, which upgrades call, from restarting an engine that loads for an hour.
+NEEDRESTART = "/etc/needrestart/conf.d/kimi.conf"
 # Starts the fabric manager only where there is one to manage.
 FABRIC_DROP_IN = f"{UNITS}/{unit_names.FABRIC_MANAGER}.d/kimi.conf"
 # What an instance of the engine runs, beside its unit and an administrator's own drop-ins.
@@ -86,7 +93,8 @@ SANDBOX_ENV = f"{RUN}/sandbox.env"
 APPLY_LOCK = "/run/kimi-apply.lock"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
 
-# Written last into an engine's environment: without it the environment is half made.
+# Written last into an engine's environment, and beside an interpreter that was brought: without it
+# either is half made.
 ENV_COMPLETE = ".complete"
 # Written last into a model's directory.
 MODEL_VERIFIED = ".kimi-verified"
@@ -97,6 +105,7 @@ FIREWALL_TABLE = ("inet", "kimi")
 # Files of the roles whose content, owner and mode are facts: a role writes only what differs.
 MANAGED = (
     UNATTENDED_UPGRADES,
+    NEEDRESTART,
     SYSCTL,
     f"{UNITS}/{unit_names.FIREWALL}",
     f"{UNITS}/{unit_names.PROXY}",
@@ -119,6 +128,7 @@ AMONG_OTHERS = (
     TUNING_TMPFILES,
     SYSCTL,
     UNATTENDED_UPGRADES,
+    NEEDRESTART,
     "/etc/apt/sources.list.d/kimi-nvidia.sources",
     NVIDIA_PIN,
     "/etc/apt/keyrings/kimi-nvidia.asc",
@@ -183,6 +193,7 @@ def paths() -> dict[str, str]:
         "lib": LIB,
         "zipapp": ZIPAPP,
         "tools": TOOLS,
+        "pythons": PYTHONS,
         "cache": CACHE,
         "tuned": TUNED,
         "kt_cuda": KT_CUDA,
@@ -192,6 +203,8 @@ def paths() -> dict[str, str]:
         "stage": STAGE,
         "convert": CONVERT,
         "ca_bundle": CA_BUNDLE,
+        "forward_proxy": FORWARD_PROXY,
+        "apt_proxy": APT_PROXY,
         "hub_token": HUB_TOKEN,
         "env": ENV,
         "machine_key": MACHINE_KEY,
@@ -210,6 +223,7 @@ def paths() -> dict[str, str]:
         "tuning_tmpfiles": TUNING_TMPFILES,
         "sysctl": SYSCTL,
         "unattended_upgrades": UNATTENDED_UPGRADES,
+        "needrestart": NEEDRESTART,
         "home": HOME,
         "state": STATE,
         "before": BEFORE,

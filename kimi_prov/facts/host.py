@@ -86,11 +86,15 @@ class Listener:
 
 @dataclass(frozen=True)
 class Filesystem:
-    """A mounted file system, the directories of ours that it holds, and its free bytes."""
+    """A mounted file system, the directories of ours that it holds, and its free bytes.
+
+    `linked`: of these directories, those that lead through a link, and where to.
+    """
 
     mount: str
     holds: tuple[str, ...]
     free_bytes: int | None
+    linked: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -220,7 +224,12 @@ def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> H
         ),
         firewall_manager=_firewall_manager(facts["firewall"]),
         filesystems=tuple(
-            Filesystem(row["mount"], tuple(row.get("holds") or ()), row.get("free_bytes"))
+            Filesystem(
+                row["mount"],
+                tuple(row.get("holds") or ()),
+                row.get("free_bytes"),
+                tuple(sorted((row.get("linked") or {}).items())),
+            )
             for row in facts["filesystems"]
         ),
         models={row["dir"]: row["disk_bytes"] for row in kimi.get("models") or []},

@@ -43,6 +43,7 @@ class LabHost:
     port: int
     memory_mb: int
     forward_ports: tuple[int, ...] = ()
+    kernel_arguments: str = ""
     files: tuple[LabFile, ...] = ()
     gpus: bool = False
 
@@ -232,6 +233,7 @@ def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
         port=port,
         memory_mb=memory,
         forward_ports=tuple(forwards),
+        kernel_arguments=str(variables.get("lab_kernel_arguments", "")),
         files=tuple(LabFile(str(f["src"]), str(f["dest"])) for f in files),
         gpus=gpus == "all",
     )

@@ -76,8 +76,10 @@ _UNIT = 0x3F  # below 2: tables that are looked up
 class Shape:
     """What a model measures. `logits`, `projection`: the upper byte of such weights.
 
-    Logits spread by about 4, so that some answers stand out; a projection's output keeps the size
-    of its input: weights of about 1/sqrt(hidden). `scale_step`: that of an INT4 group's scale.
+    Logits spread by 4 to 6, so that some answers stand out; a projection's output keeps about the
+    size of its input: weights of about 1/sqrt(hidden). `bias`: how much more those of marks weigh,
+    since what the layers add makes the constant channel the smaller, and logits spread wider.
+    `scale_step`: that of an INT4 group's scale.
     """
 
     hidden: int
@@ -90,6 +92,7 @@ class Shape:
     q_rank: int
     shard_bytes: int
     logits: int
+    bias: float
     projection: int
     scale_step: float
 
@@ -105,6 +108,7 @@ TINY = Shape(
     q_rank=128,
     shard_bytes=3 << 20,
     logits=0x3E,  # below 1/2
+    bias=1.0,
     projection=0x3D,  # below 1/8
     scale_step=2.0**-10,
 )
@@ -120,6 +124,7 @@ CUT = Shape(
     q_rank=1536,
     shard_bytes=1 << 30,
     logits=0x3D,
+    bias=2.0,
     projection=0x3C,
     scale_step=2.0**-12,
 )
@@ -309,7 +314,8 @@ def _lm_head(shape: Shape) -> _Tensor:
     for token in tokenizer.endless():
         data[row * token : row * (token + 1)] = bytes(row)
     head = replace(head, data=bytes(data))
-    return _with_column(head, [_bias(token) for token in range(tokenizer.VOCAB_SIZE)])
+    biases = [shape.bias * _bias(token) for token in range(tokenizer.VOCAB_SIZE)]
+    return _with_column(head, biases)
 
 
 def _bias(token: int) -> float:

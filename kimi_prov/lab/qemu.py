@@ -55,7 +55,8 @@ def command(
     )
     kernel_arguments = (
         "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet "
-        f"systemd.hostname={host.name} systemd.machine_id={machine_id(lab, host)}"
+        f"systemd.hostname={host.name} systemd.machine_id={machine_id(lab, host)} "
+        f"{host.kernel_arguments}"
     )
     return [
         QEMU,

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import List, Optional
 
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import utf8
 from kimi_prov.on_host.system.envelope import fail
 
 # Each module has `main(argv) -> exit status` and is imported only when it is called.
@@ -35,6 +36,7 @@ COMMANDS = {
     "runtime": "kimi_prov.on_host.engine.runtime",
     "status": "kimi_prov.on_host.status",
     "driver": "kimi_prov.on_host.driver.steps",
+    "package-manager": "kimi_prov.on_host.probe.package_manager",
     "nccl-plugins": "kimi_prov.on_host.engine.nccl_plugins",
     "nccl-proof": "kimi_prov.on_host.engine.nccl_proof",
     "destroy": "kimi_prov.on_host.destroy",
@@ -63,5 +65,11 @@ def main(argv: Optional[List[str]] = None) -> int:
     return status
 
 
+def run(argv: Optional[List[str]] = None) -> int:
+    """Run the subcommand as a process of its own."""
+    utf8.adopt()
+    return main(argv)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

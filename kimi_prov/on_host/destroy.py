@@ -8,6 +8,7 @@ and a second run changes nothing. The record is removed last.
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import shutil
@@ -39,6 +40,7 @@ SHARED = (
     "etc/modules-load.d/*kimi*",
     "etc/security/limits.d/*kimi*",
     "etc/apt/*.d/*kimi*",
+    "etc/needrestart/conf.d/*kimi*",
     "etc/apt/keyrings/*kimi*",
     "usr/local/share/ca-certificates/*kimi*",
 )
@@ -211,20 +213,30 @@ class Undo:
         ours = [*layout.IN_ROOT, *([] if keep else [layout.MODELS])]
         for path in map(self.paths.at, sorted(ours)):
             if path.exists() or path.is_symlink():
-                self.act(self.removed, self._name(path), partial(_delete, path))
+                mounted = path.is_mount() and path != self.paths.at(layout.RAM)
+                work = partial(_empty if mounted else _delete, path)
+                self.act(self.removed, self._name(path), work)
         if self.paths.srv.is_dir():
-            others = {self._name(path) for path in self.paths.srv.iterdir()} - {
-                layout.MODELS,
-                *layout.IN_ROOT,
-            }
-            self.kept += sorted(others)
-            if not keep and not others:
-                self.act(self.removed, layout.ROOT, self.paths.srv.rmdir)
-            elif not self.check and os.geteuid() == 0:
-                os.chown(str(self.paths.srv), 0, 0)
+            self._root(keep=keep)
         for path in (self.paths.etc, self.paths.at(layout.RUN)):
             if path.exists():
                 self.act(self.removed, self._name(path), partial(_delete, path))
+
+    def _root(self, *, keep: bool) -> None:
+        """/srv/kimi itself, unless something is left in it; what was mounted stays mounted."""
+        inside = {self._name(path): path for path in self.paths.srv.iterdir()}
+        others = set(inside) - {layout.MODELS, *layout.IN_ROOT}
+        mounted = [
+            name
+            for name, path in {layout.ROOT: self.paths.srv, **inside}.items()
+            if path.is_mount() and name not in (layout.RAM, *others)
+        ]
+        self.kept += sorted(others)
+        self.kept += [f"{name}, a file system of its own" for name in sorted(mounted)]
+        if not keep and not others and not mounted:
+            self.act(self.removed, layout.ROOT, self.paths.srv.rmdir)
+        elif not self.check and os.geteuid() == 0:
+            os.chown(str(self.paths.srv), 0, 0)
 
     def others(self) -> None:
         """Tell what bears a name like ours, is not ours and stays."""
@@ -253,14 +265,18 @@ class Undo:
             run("ldconfig")
 
     def users(self) -> None:
-        """Our users, unless they were there before."""
+        """Our users and groups, unless they were there before."""
+        existed = {layout.USER: "user_existed", PROXY_USER: "proxy_user_existed"}
+        groups = self.before.get("groups_existed") or ()
         for name in (PROXY_USER, layout.USER):
-            if not _is_user(name) or (name == layout.USER and self.before.get("user_existed")):
-                continue
-            if self.before:
-                self.act(self.removed, "user " + name, partial(_remove_user, name))
-            else:
-                self.kept.append(f"user {name}")
+            if _is_user(name):
+                if not self.before or self.before.get(existed[name]):
+                    self.kept.append(f"user {name}")
+                else:
+                    work = partial(_remove_user, name, keep_group=name in groups)
+                    self.act(self.removed, "user " + name, work)
+            elif self.before and name not in groups and _is_group(name):
+                self.act(self.removed, "group " + name, partial(_remove_group, name))
 
     def record(self) -> None:
         """Remove the record of the former state; last, so that a run can be repeated."""
@@ -298,6 +314,13 @@ def _delete(path: Path) -> None:
             path.parent.rmdir()
 
 
+def _empty(directory: Path) -> None:
+    """Remove what lies in a file system of its own; it stays mounted, as it was found."""
+    for path in directory.iterdir():
+        if path.name != "lost+found":
+            _delete(path)
+
+
 def _restore_quarantined(path: Path, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(str(path), str(place))
@@ -320,12 +343,30 @@ def _is_user(name: str) -> bool:
     return True
 
 
-def _remove_user(name: str) -> None:
+def _is_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _remove_user(name: str, *, keep_group: bool) -> None:
     run("pkill", "-KILL", "-u", name)
+    if keep_group:
+        # userdel takes the group of its name along where it is the user's first.
+        run("usermod", "--gid", "nogroup", name)
     done = run("userdel", name)
     if done.returncode not in (0, 6):  # 6: there is no such user
         raise HostError(done.stderr.strip())
-    run("groupdel", name)
+    if not keep_group:
+        _remove_group(name)
+
+
+def _remove_group(name: str) -> None:
+    done = run("groupdel", name)
+    if done.returncode not in (0, 6):  # 6: there is no such group
+        raise HostError(done.stderr.strip())
 
 
 def undo(paths: Paths, *, check: bool, purge_weights: bool) -> dict[str, Any]:

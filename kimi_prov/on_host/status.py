@@ -47,9 +47,18 @@ def _versions(plan: dict[str, Any]) -> dict[str, Any]:
         "engine_version": engine.get("version"),
         "engine_directory": os.path.realpath(str(link)) if link.exists() else None,
         "engine_locks": engine.get("locks"),
+        "engine_python": engine.get("python"),
+        "engine_interpreter": _interpreter(plan),
         "driver": nvidia_smi.module(read_text(Path("/proc/driver/nvidia/version")))["version"],
         "proxy": haproxy_version,
     }
+
+
+def _interpreter(plan: dict[str, Any]) -> dict[str, str] | None:
+    """Say which build of Python was brought; None where the machine's own is used."""
+    brought = plan.get("installation", {}).get("python")
+    keys = ("version", "build", "sha256", "dir")
+    return {key: brought[key] for key in keys} if brought else None
 
 
 def _uptime(unit: dict[str, Any]) -> float | None:

@@ -24,7 +24,7 @@ def pins(lock: str) -> list[Pin]:
     found: list[Pin] = []
     for line in lock.splitlines():
         if match := _PIN.match(line):
-            found.append(Pin(_name(match.group(1)), match.group(2), frozenset()))
+            found.append(Pin(canonical(match.group(1)), match.group(2), frozenset()))
         if found and (digest := _HASH.search(line)):
             found[-1] = found[-1]._replace(sha256=found[-1].sha256 | {digest.group(1)})
     return found
@@ -38,17 +38,18 @@ def wanted(lock: Path, directory: str | None) -> list[str]:
     """
     if not directory or "://" in directory or not Path(directory).is_dir():
         return []
-    by_name = {(pin.name, pin.version): pin for pin in pins(lock.read_text())}
+    by_name = {(pin.name, pin.version): pin for pin in pins(lock.read_text(encoding="utf-8"))}
     found = []
     for path in sorted(Path(directory).glob("*.whl")):
         parts = path.name.split("-")
-        pin = by_name.get((_name(parts[0]), parts[1])) if len(parts) >= 5 else None
+        pin = by_name.get((canonical(parts[0]), parts[1])) if len(parts) >= 5 else None
         if pin is not None and _sha256(path) in pin.sha256:
             found.append(str(path))
     return found
 
 
-def _name(text: str) -> str:
+def canonical(text: str) -> str:
+    """Write a distribution's name as a lock does, whatever its metadata or its wheel says."""
     return re.sub(r"[-_.]+", "-", text).lower()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.models import Model
+    from kimi_prov.catalog.pythons import Interpreter
     from kimi_prov.facts.host import Python
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
@@ -36,7 +37,8 @@ class Choice:
     `provisioned`: whether `apply` can install it; else it is planned and not installed.
     `experts`: who computes 4-bit experts without a GPU; None where no plugin is needed for that.
     `preferred`: the engine that the planner would choose by itself, `because` of that.
-    `on_gpus`: what the choice was made by; None without GPUs.
+    `on_gpus`: what the choice was made by; None without GPUs. `interpreter`: the build of Python
+    that is brought; None where the machine's own is taken. `python_reason`: why that one.
     """
 
     engine: Engine
@@ -50,6 +52,8 @@ class Choice:
     because: str
     experts: ExpertBackend | None = None
     on_gpus: AllOnGpus | None = None
+    interpreter: Interpreter | None = None
+    python_reason: str = ""
 
     @property
     def locks(self) -> list[str]:

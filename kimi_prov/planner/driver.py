@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kimi_prov.catalog import versions
+from kimi_prov.contract.sizes import human
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +29,9 @@ _PTX = (
 )
 _IMEX = re.compile(r"nvidia-imex(-\d+)?")
 _CONSENT = "where nvidia_driver_reboot_ok is true"
+# The largest initramfs with a driver's modules and firmware that was seen has about 200 MB.
+BOOT = "/boot"
+BOOT_BYTES = 256 << 20
 # From Turing on NVIDIA recommends the open modules, and after Hopper there are no others.
 _OPEN_SINCE = (7, 5)
 NOTHING: dict[str, Any] = {
@@ -316,6 +320,7 @@ def _check_packages(machine: _Machine, findings: Findings) -> None:
             fix="turn Secure Boot off in the firmware, or  mokutil --import /var/lib/dkms/mok.pub  "
             "and confirm it at the next start",
         )
+    _check_boot(facts, findings)
     held = sorted(set((facts.get("packages") or {}).get("held") or []) & set(packages))
     foreign = [name for name in held if name not in ours]
     if foreign:
@@ -340,6 +345,19 @@ def _check_packages(machine: _Machine, findings: Findings) -> None:
             required="a version that works here",
             fix="set kimi_nvidia_driver_version to another; to try it again, remove "
             "/var/lib/kimi/state/driver.json",
+        )
+
+
+def _check_boot(facts: Mapping[str, Any], findings: Findings) -> None:
+    """Find a /boot where the new initramfs does not fit: dpkg would stop half way."""
+    row = next((r for r in facts["filesystems"] if BOOT in (r.get("holds") or ())), None)
+    free = row.get("free_bytes") if row else None
+    if row and free is not None and free < BOOT_BYTES:
+        findings.add(
+            "driver.boot",
+            observed=f"{human(free)} free on {row['mount']}",
+            required=f"{human(BOOT_BYTES)} for a new initramfs beside the old one",
+            fix="remove kernels that are no longer used: apt-get autoremove --purge",
         )
 
 

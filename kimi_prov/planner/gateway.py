@@ -26,13 +26,15 @@ def check_ports(
         ours = (row.unit or "").startswith("kimi-")
         if row.port in ports and not ours:
             taken.append(f"{row.port} by {row.process or 'another program'}")
+    taken += _redirected(host, ports)
     if taken:
         findings.add(
             "port.taken",
             severity="blocker",
             observed=", ".join(dict.fromkeys(taken)),
             required=f"ports {', '.join(str(port) for port in ports)} free",
-            fix="stop that program, or set kimi_port to another port",
+            fix="stop that program, or the container that publishes the port (docker ps), or set "
+            "kimi_port to another port",
         )
     else:
         findings.add(
@@ -41,6 +43,16 @@ def check_ports(
             observed=", ".join(str(port) for port in ports),
             required="not taken by another program",
         )
+
+
+def _redirected(host: Host, ports: list[int]) -> list[str]:
+    """Name ports that a rule sends elsewhere, as those of containers: nothing need listen there."""
+    own = {None, "127.0.0.1", "::1", *(host.facts["network"].get("addresses") or ())}
+    return [
+        f"{row['port']} by a rule of iptables that sends it to {row.get('to')}"
+        for row in host.facts["firewall"].get("redirected") or ()
+        if row["port"] in ports and row.get("address") in own
+    ]
 
 
 def proxy(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
+from kimi_prov.planner.engine import interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,9 +35,11 @@ def document(
         "wheels": f"{folder}/wheels",
         "cache": f"{folder}/cache",
         "uv_lock": UV_LOCK,
+        "python": _python(settings, choice, folder),
         "uv_dir": f"{paths.TOOLS}/uv-{_version(catalogue.lock(UV_LOCK), 'uv')}",
         "pip_environment": _pip(settings),
         "uv_environment": _uv(settings),
+        "run": _run(plan["site"]["proxy"]),
         "indexes": [
             *settings.pip_extra_index_urls,
             *([settings.torch_index_url] if settings.torch_index_url else []),
@@ -50,6 +53,59 @@ def document(
         "kt_kernels": paths.KT_CUDA if engine.name == "ktransformers" else None,
         "hub_client": _hub_client(catalogue, plan["weights"]),
     }
+
+
+def _python(settings: Settings, choice: Choice, folder: str) -> dict[str, Any] | None:
+    """Return the interpreter that is brought, None where the machine's own is taken.
+
+    `downloads` is for uv, in the form of its own list: by it uv knows the archive's digest.
+    `archive`: where it is copied to from a directory of the control machine.
+    """
+    build = choice.interpreter
+    if build is None:
+        return None
+    mirror = settings.python_mirror
+    archive = f"{folder}/{build.archive}" if mirror and "://" not in mirror else None
+    url = f"file://{archive}" if archive else build.mirrored(mirror)
+    major, minor, patch = map(int, build.version.split("."))
+    row = {
+        "name": "cpython",
+        "arch": {"family": build.arch, "variant": None},
+        "os": "linux",
+        "libc": "gnu",
+        "major": major,
+        "minor": minor,
+        "patch": patch,
+        "prerelease": "",
+        "url": url,
+        "sha256": build.sha256,
+        "variant": None,
+        "build": build.build,
+    }
+    return {
+        "name": build.name,
+        "version": build.version,
+        "build": build.build,
+        "url": url,
+        "sha256": build.sha256,
+        "dir": interpreter.directory(build),
+        "archive": archive,
+        "request": build.key,
+        "list": f"{folder}/python.json",
+        "downloads": {build.key: row},
+    }
+
+
+def _run(proxy: Mapping[str, Any] | None) -> list[str]:
+    """Return the words before a command that downloads: a unit, with the site's proxy.
+
+    The proxy comes by a file, and what else the command's environment has by name alone: values are
+    in no argument list, and not among the unit's properties, which everybody may read.
+    """
+    return [
+        *("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--property=UMask=0022"),
+        *([f"--property=EnvironmentFile={proxy['environment']}"] if proxy else []),
+    ]
 
 
 def _version(lock: str, package: str) -> str:

@@ -10,6 +10,7 @@ from kimi_prov.facts import gpu_names
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner import (
     driver,
+    forward_proxy,
     gateway,
     installation,
     remediation,
@@ -213,7 +214,7 @@ def _plan(
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
         "packages": system.packages(
             host,
-            choice.python.path,
+            None if choice.interpreter else choice.python.path,
             compiles=command.compiles(choice, flags),
             drives=driver_plan["repository"] is not None,
         ),
@@ -223,7 +224,9 @@ def _plan(
             "pip_extra_index_urls": list(settings.pip_extra_index_urls),
             "pip_find_links": settings.pip_find_links,
             "torch_index_url": settings.torch_index_url,
+            "python_mirror": settings.python_mirror,
             "ca_bundle": settings.ca_bundle,
+            "proxy": forward_proxy.document(settings),
         },
         "control": {
             "api_keys_file": settings.api_keys_file,
@@ -280,6 +283,7 @@ def _engine(choice: Choice) -> dict[str, Any]:
         "provisioned": choice.provisioned,
         "python": choice.python.path,
         "python_version": choice.python.version,
+        "python_reason": choice.python_reason,
         "lock": choice.lock,
         "locks": choice.locks,
     }

@@ -17,6 +17,14 @@ _SYSCTLS = (
     ("vm.zone_reclaim_mode", 0, False),  # a full node shall borrow, not reclaim
 )
 _NOFILE = 1048576
+# Systems whose packages are not apt's, by the ids of os-release.
+_WITHOUT_APT = frozenset(
+    {"almalinux", "amzn", "centos", "fedora", "ol", "opensuse-leap", "rhel", "rocky", "sles"}
+)
+_ELSEWHERE = (
+    "install Debian 12 or Ubuntu 24.04, on the machine or in a virtual machine that has its GPUs: "
+    "packages, their pins and the driver come by apt here, and nothing by dnf or zypper"
+)
 _PACKAGES = ("ca-certificates", "haproxy", "nftables", "numactl", "openssl")
 
 
@@ -40,7 +48,7 @@ def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
             severity="blocker",
             observed=shown,
             required=", ".join(f"{r.id} {r.version}" for r in catalogue.systems),
-            fix="install Debian 12 or 13",
+            fix=_ELSEWHERE if release.id in _WITHOUT_APT else "install Debian 12 or 13",
         )
     elif not row.proven:
         findings.add(
@@ -124,15 +132,17 @@ def _not_ours(host: Host) -> str:
     return "it cannot be changed on this machine"
 
 
-def packages(host: Host, python: str, *, compiles: bool, drives: bool) -> list[str]:
+def packages(host: Host, python: str | None, *, compiles: bool, drives: bool) -> list[str]:
     """Debian packages that the roles need; `python` is the interpreter's path.
 
+    None of one that is brought: its headers come with it, and uv is installed with the system's.
     `drives`: a repository for the driver may have to be written down, and its key be read.
     """
-    name = python.rsplit("/", 1)[-1]
+    name = (python or "").rsplit("/", 1)[-1]
     versioned = name.startswith("python3.") and python != host.python_path
     own = (host.python_version or "").startswith(name.removeprefix("python") + ".")
     named = name if versioned and not own else "python3"
-    more = ["g++", f"{named}-dev"] if compiles else []
+    more = ["g++"] if compiles else []
+    more += [f"{named}-dev"] if compiles and python else []
     more += ["gpg", "python3-debian"] if drives else []
     return sorted({*_PACKAGES, f"{named}-venv", *more})

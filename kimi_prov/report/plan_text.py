@@ -29,6 +29,8 @@ def plan(document: Mapping[str, Any]) -> str:
         *_row("weights at", model["dir"]),
         *_row("engine", _engine(engine)),
         *_row("", engine["reason"] if not replaced else None),
+        *_row("python", f"{engine['python']} ({engine['python_version']})"),
+        *_row("", engine.get("python_reason")),
         *_row("context", f"{model['context']} tokens, cache for {memory['kv_tokens_max']} in all"),
         *_row("memory", _memory(memory)),
         *_row("RAM disk", "no" if not ram["enabled"] else human(ram["size_bytes"])),

@@ -1,7 +1,8 @@
 """A software bill of materials: what each machine's engine environment is made of, as CycloneDX.
 
 An environment is made from its lock files alone, by digest, and never changed in place: so the
-locks list what is in it. Beside it stand what it needs on the machine: the driver and the weights.
+locks list what is in it. Beside it stand what it needs on the machine: the interpreter where it was
+brought, the driver and the weights.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def document(machines: Sequence[Machine]) -> dict[str, Any]:
         parts = [engine, added(_model(machine)), *map(added, _driver(machine))]
         bom.register_dependency(host, parts)
         packages = [added(part) for name, text in machine.locks.items() for part in _of(name, text)]
-        bom.register_dependency(engine, packages)
+        bom.register_dependency(engine, [*packages, *map(added, _interpreter(machine))])
     written: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     return written
 
@@ -73,6 +74,7 @@ def text(machines: Sequence[Machine]) -> str:
             clean(f"{machine.name}: {versions['engine']} {versions['engine_version']}"),
             f"  model  {clean(model['name'])} {clean(model['revision'])}",
             f"  driver {clean(versions.get('driver') or 'none')}",
+            *(f"  {part.name} {part.version}, brought" for part in _interpreter(machine)),
         ]
         for name, lock in machine.locks.items():
             lines += [f"  {name}"]
@@ -115,6 +117,25 @@ def _model(machine: Machine) -> Component:
         type=ComponentType.DATA,
         properties=[Property(name="kimi-prov:weights_verified", value=verified)],
     )
+
+
+def _interpreter(machine: Machine) -> list[Component]:
+    """Give the build of CPython that was brought; the machine's own is its distribution's."""
+    brought = machine.status["versions"].get("engine_interpreter")
+    if not brought:
+        return []
+    version, build, digest = (clean(brought[key]) for key in ("version", "build", "sha256"))
+    return [
+        Component(
+            name="cpython",
+            version=version,
+            bom_ref=f"interpreter:{digest}",
+            type=ComponentType.APPLICATION,
+            purl=PackageURL(type="generic", name="cpython", version=version),
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
+            properties=[Property(name="kimi-prov:build", value=f"python-build-standalone {build}")],
+        )
+    ]
 
 
 def _driver(machine: Machine) -> list[Component]:

@@ -141,9 +141,15 @@ _GENERAL = (
         "check kimi_apt_mirror and the machine's apt sources",
     ),
     _reason(
-        r"Could not get lock /var/lib|Unable to acquire the dpkg",
+        r"Could not get lock /var|Unable to acquire the dpkg",
         "another program on {host} is installing packages",
-        "wait until it ends, then run this again",
+        "wait until it ends, then run this again; as long as it runs,  "
+        "fuser -v /var/lib/dpkg/lock-frontend  names it there",
+    ),
+    _reason(
+        r"dpkg was interrupted|dpkg --configure -a",
+        "packages on {host} are half installed, so apt installs no others",
+        "dpkg --configure -a  there, then run this again",
     ),
 )
 

@@ -235,7 +235,8 @@ def _ask(path: Path, sources: Sequence[Path], access: Access) -> Mapping[str, An
             command,
             check=False,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             env=environment,
             stdin=subprocess.DEVNULL,
             timeout=_TIMEOUT_S,
@@ -244,7 +245,7 @@ def _ask(path: Path, sources: Sequence[Path], access: Access) -> Mapping[str, An
     except FileNotFoundError:
         raise UserError(
             "ansible-inventory is not installed beside kimi-prov",
-            fix="pip install 'ansible-core>=2.19,<2.20'",
+            fix="pip install --force-reinstall kimi-prov",
         ) from None
     except subprocess.TimeoutExpired:
         raise UserError(

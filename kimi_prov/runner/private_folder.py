@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 # A socket's path has at most 107 characters; ssh adds up to 30 of its own to the folder's.
 _LONGEST = 60
-_NAME = re.compile(r"kimi-([0-9]+)-\w+")
+_NAME = re.compile(r"kimi-[0-9]+-\w+")
 _RUN = "run"
 
 
@@ -27,30 +28,39 @@ _RUN = "run"
 def private_folder(run_id: str) -> Iterator[PrivateFolder]:
     """Make the folder of the run `run_id`, and remove it at the end.
 
-    Its name carries our process id. Where nobody was left to clean up after an earlier run (it
-    was killed together with its watchdog), its folder and processes go first.
+    A lock on a file in it is held as long as the run lives: a process id would be another's in
+    another PID namespace that shares the directory. Where nobody was left to clean up after an
+    earlier run (it was killed together with its watchdog), its folder and processes go first.
     """
     usual = Path(tempfile.gettempdir())
     base = usual if len(str(usual)) <= _LONGEST else Path("/tmp")  # noqa: S108 - mkdtemp is safe
     _sweep(base)
     folder = Path(tempfile.mkdtemp(prefix=f"kimi-{os.getpid()}-", dir=base))
-    (folder / _RUN).write_text(run_id)
     try:
-        yield PrivateFolder(folder)
+        with (folder / _RUN).open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            held.write(run_id)
+            held.flush()
+            yield PrivateFolder(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sweep(base: Path) -> None:
     for folder in base.glob("kimi-*-*"):
-        named = _NAME.fullmatch(folder.name)
         try:
             about = folder.lstat()
-            if not named or not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+            if not _NAME.fullmatch(folder.name) or not stat.S_ISDIR(about.st_mode):
                 continue
-            if Path(f"/proc/{named.group(1)}").exists():
+            if about.st_uid != os.geteuid():
                 continue
-            cancel.end_run((folder / _RUN).read_text(), folder)
+            with (folder / _RUN).open() as left:
+                fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                run_id = left.read()
+                # Without its words it was made a moment ago, and is about to be locked.
+                if not run_id:
+                    continue
+                cancel.end_run(run_id, folder)
+                shutil.rmtree(folder, ignore_errors=True)
         except OSError:
             continue
-        shutil.rmtree(folder, ignore_errors=True)

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from kimi_prov import documents
 from kimi_prov.contract import clean_text
@@ -34,6 +35,7 @@ _PATTERNS = (
 )
 # Inventory variables whose value is itself a secret, and those that name a file that holds one.
 _VALUES = re.compile(r"ansible_(?:.*_)?pass(?:word|phrase)?\Z")
+_PROXIES = frozenset({"kimi_http_proxy", "kimi_https_proxy"})
 _FILES = frozenset({"kimi_hf_token_file", "kimi_api_keys_file", "kimi_tls_key_file"})
 
 
@@ -84,9 +86,18 @@ def from_variables(variables: Mapping[str, Any], base: Path) -> set[str]:
             continue
         if _VALUES.match(name):
             found.add(value)
+        elif name in _PROXIES:
+            found |= _of_login(value)
         elif name in _FILES and "{{" not in value:
             found |= from_file(base / Path(value))
     return found
+
+
+def _of_login(url: str) -> set[str]:
+    """Return the password of `scheme://user:password@host`, as it stands there and as it is."""
+    login = url.partition("://")[2].rpartition("@")[0]
+    password = login.partition(":")[2]
+    return {password, unquote(password)} if password else set()
 
 
 def from_plan(plan: Mapping[str, Any]) -> set[str]:

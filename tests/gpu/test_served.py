@@ -54,6 +54,7 @@ def served_again(host: Host, before: str) -> float:
 
     def again() -> bool:
         now = shown(host, "MainPID", "ActiveState")
+        assert now["ActiveState"] not in {"inactive", "failed"}, "the unit stays down"
         return now["ActiveState"] == "active" and now["MainPID"] not in {"0", before}
 
     assert until(again, STARTS_S), host.ssh(f"systemctl status {UNIT} | tail -20", check=False)
@@ -108,7 +109,9 @@ def test_apply_serves_on_the_gpus(host: Host, plan: dict[str, Any], report: Repo
 
 def test_verify_passes(served: Host) -> None:
     """`kimi-prov verify` finds keys, TLS, tools, streams and the closed port as they should be."""
-    done = kimi_prov("verify", served.inventory)
+    done = kimi_prov("verify", served.inventory, "--format", "json")
+    checks = next(iter(json.loads(done.stdout)["hosts"].values()))["checks"]
+    assert [row for row in checks if row["status"] == "fail"] == []
     assert done.returncode == 0, done.stdout + done.stderr
 
 

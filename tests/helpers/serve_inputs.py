@@ -32,6 +32,7 @@ PLAN: dict[str, Any] = {
     },
     "weights": {"draft": None, "converted": None},
     "conversion": None,
+    "disk": {"mounts_for": ["/srv/kimi/engines", "/srv/kimi/models"]},
     "tuning": {"limits": {"memlock": "infinity", "nofile": 1048576}},
     "paths": paths.paths(),
     "units": unit_names.units(),

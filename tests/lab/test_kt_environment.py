@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from machines import CHECKOUT, KIMI_PROV, Host, kimi_prov, make_lab
 
+from kimi_prov.catalog.loader import load
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -28,6 +30,7 @@ SETTING = re.compile(
     r"Restrict[A-Z]|SystemC|UMask)"
 )
 LOADER = CHECKOUT / "tests" / "lab" / "data" / "kt_load.py"
+READER = CHECKOUT / "tests" / "lab" / "data" / "kt_machine_code.py"
 TAGS = ("--tags", "host_base,engine")
 
 
@@ -41,6 +44,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
             {"src": f"nvidia-smi:{CARD}", "dest": "/usr/bin/nvidia-smi"},
             {"src": str(LOADER), "dest": "/opt/kt_load.py"},
             {"src": str(COMPILER), "dest": "/opt/kt_compile.py"},
+            {"src": str(READER), "dest": "/opt/kt_machine_code.py"},
         ],
         kimi_engine="ktransformers",
     )
@@ -69,6 +73,19 @@ def test_the_cuda_kernels_lie_where_the_service_verifies_them(installed: Host) -
     assert "kimi flash_ops.abi3.so" in found
 
 
+def test_the_catalogues_gpus_are_those_that_the_libraries_have_machine_code_for(
+    installed: Host,
+) -> None:
+    """Every module for each of them, in the library that all but Hopper's load."""
+    told = json.loads(
+        installed.ssh("python3 /opt/kt_machine_code.py /srv/kimi/cache/kt-cuda", timeout=900)
+    )
+    [common] = [found for name, found in told.items() if name.endswith("sm100/common_ops.abi3.so")]
+    whole = {name.rstrip("a") for name, modules in common.items() if modules == common["9.0"]}
+    [row] = [row for row in load().engines if row.name == "ktransformers"]
+    assert whole == set(row.compute_capabilities)
+
+
 def test_a_layer_is_computed_right_on_this_cpu(installed: Host) -> None:
     told = installed.ssh(
         "cd / && runuser -u kimi -- env SGL_KERNEL_KT_CACHE_DIR=/srv/kimi/cache/kt-cuda "
@@ -81,7 +98,8 @@ def test_a_layer_is_computed_right_on_this_cpu(installed: Host) -> None:
     assert answer["variant"]
 
 
-def test_the_servers_kernels_compile_as_its_unit_may(installed: Host) -> None:
+@pytest.mark.parametrize("arch", ["9.0a", "12.0a"])
+def test_the_servers_kernels_compile_as_its_unit_may(installed: Host, arch: str) -> None:
     """With nvcc of the wheels, linked to a driver that is not there; seen to serve on an H200."""
     own = installed.ssh("readlink /srv/kimi/engine").strip()
     unit = re.sub(r"/srv/kimi/engines/ktransformers[^/]+", own, UNIT.read_text())
@@ -89,7 +107,7 @@ def test_the_servers_kernels_compile_as_its_unit_may(installed: Host) -> None:
     assert "ProtectSystem=strict" in given
     assert f"Environment=CUDA_HOME={own}/cuda" in given
     given = [
-        f"--property={line}" for line in [*given, "Environment=FLASHINFER_CUDA_ARCH_LIST=9.0a"]
+        f"--property={line}" for line in [*given, f"Environment=FLASHINFER_CUDA_ARCH_LIST={arch}"]
     ]
     told = installed.ssh(
         "systemd-run --quiet --wait --pipe --collect --uid=kimi "

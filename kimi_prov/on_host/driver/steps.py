@@ -17,7 +17,7 @@ from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.on_host.driver import apt, keyring
 from kimi_prov.on_host.probe import nvidia_smi
-from kimi_prov.on_host.system import files, process, units
+from kimi_prov.on_host.system import files, forward_proxy, process, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.machine import Machine, fields
 from kimi_prov.on_host.weights import sources
@@ -41,6 +41,8 @@ def main(argv: List[str]) -> int:
     if verb is None:
         raise HostError(f"usage: driver {' | '.join(_VERBS)}")
     request = {"check": "--check" in argv, **json.load(sys.stdin)}
+    # apt and the key's download look there; the program that is sent has no unit with that file.
+    os.environ.update(forward_proxy.variables())
     return answer(verb(request))
 
 

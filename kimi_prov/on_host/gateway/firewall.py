@@ -131,7 +131,7 @@ def _must(done: subprocess.CompletedProcess[str], what: str) -> None:
 
 def _ufw_knows_ipv6() -> bool:
     try:
-        with open("/etc/default/ufw") as stream:
+        with open("/etc/default/ufw", encoding="utf-8", errors="replace") as stream:
             return any(line.strip().lower() == "ipv6=yes" for line in stream)
     except FileNotFoundError:
         return False

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.unit_form import form
+from kimi_prov.on_host.probe import accounts
 from kimi_prov.on_host.system import started
 from kimi_prov.on_host.system import units as systemd
 
@@ -47,12 +49,14 @@ def units(machine: Machine) -> Dict[str, Dict[str, str]]:
 
 def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
     """Engines, models, plan and program of ours; null where access is denied."""
+    pythons = _complete(machine, paths.PYTHONS)
+    environments = _environments(machine, pythons)
     return {
         "plan_sha256": _sha256(machine, paths.PLAN),
         "target_sha256": _sha256(machine, paths.ZIPAPP),
-        "engine_envs": [
-            path.split("/")[-2] for path in machine.glob(f"{paths.ENGINES}/*/{paths.ENV_COMPLETE}")
-        ],
+        "engine_envs": sorted(environments),
+        "pythons": pythons,
+        "engine_pythons": {env: of for env, of in sorted(environments.items()) if of},
         "engine_link": _link(machine, paths.ENGINE),
         "models": _models(machine),
         "models_verified": [
@@ -63,6 +67,9 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "files": {path: _file(machine, path) for path in paths.MANAGED},
         "user": _has_user(machine, paths.USER),
         "proxy_user": _has_user(machine, paths.PROXY_USER),
+        "accounts": accounts.accounts(machine),
+        "groups": accounts.groups(machine),
+        "forward_proxy": machine.exists(paths.FORWARD_PROXY),
         "before": _kept(machine, paths.BEFORE),
         "driver": _kept(machine, paths.DRIVER_STATE),
         "nccl": _kept(machine, paths.NCCL_STATE),
@@ -79,6 +86,25 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         },
         "serving": _serving(machine, states),
     }
+
+
+def _complete(machine: Machine, folder: str) -> List[str]:
+    """Names of the directories in `folder` that were made to the end."""
+    return [path.split("/")[-2] for path in machine.glob(f"{folder}/*/{paths.ENV_COMPLETE}")]
+
+
+def _environments(machine: Machine, pythons: List[str]) -> Dict[str, Optional[str]]:
+    """Map each whole environment to the interpreter that was brought for it, None for another.
+
+    One whose interpreter is not whole does not run: it counts as half made.
+    """
+    found: Dict[str, Optional[str]] = {}
+    for name in _complete(machine, paths.ENGINES):
+        text = machine.read(f"{paths.ENGINES}/{name}/pyvenv.cfg") or ""
+        brought = re.search(rf"^home = {re.escape(paths.PYTHONS)}/([^/\n]+)/", text, re.MULTILINE)
+        if brought is None or brought[1] in pythons:
+            found[name] = brought[1] if brought else None
+    return found
 
 
 def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:

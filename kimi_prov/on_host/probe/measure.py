@@ -5,6 +5,7 @@ Nothing is written but a compiled program in a folder that is removed again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import mmap
 import os
@@ -14,7 +15,7 @@ import stat
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
@@ -86,10 +87,12 @@ def memory(machine: Machine, facts: Dict[str, Any]) -> Dict[str, Any]:
     """Read memory with a thread on every core: of all nodes at once, and of each alone."""
     started = time.monotonic()
     folder = tempfile.mkdtemp(prefix="kimi-probe-")
+    in_memory = contextlib.ExitStack()
     try:
-        program, reason = _compile(machine, folder)
-        if program is None:
+        compiled, reason = _compile(machine, folder)
+        if compiled is None:
             return _unknown(reason, nodes=[])
+        program = in_memory.enter_context(_in_memory(compiled))
         free = facts["memory"]["available_bytes"] or 8 * _LEAST_BYTES
         size = max(_LEAST_BYTES, _CACHES * (facts["cpu"]["l3_bytes"] or 0))
         size = min(size, free // _SHARE_OF_FREE)
@@ -106,6 +109,7 @@ def memory(machine: Machine, facts: Dict[str, Any]) -> Dict[str, Any]:
     except OSError as error:
         return _unknown(f"the program does not run: {error.strerror}", nodes=[])
     finally:
+        in_memory.close()
         shutil.rmtree(folder, ignore_errors=True)
     return {
         "bytes_per_s": whole,
@@ -129,6 +133,21 @@ def _compile(machine: Machine, folder: str) -> Tuple[Optional[str], str]:
         if run_program(*argv, timeout=_COMPILING_S, cwd=folder).returncode == 0:
             return program, ""
     return None, f"{compiler} could not compile the program"
+
+
+@contextlib.contextmanager
+def _in_memory(program: str) -> Iterator[str]:
+    """Give a path of a copy that has no file: /tmp may be mounted noexec."""
+    with open(os.memfd_create("kimi-read"), "wb") as copy:
+        with open(program, "rb") as source:
+            shutil.copyfileobj(source, copy)
+        # What is open for writing does not run.
+        descriptor = os.open(f"/proc/self/fd/{copy.fileno()}", os.O_RDONLY)
+    try:
+        # Our own name for it: the program itself inherits no descriptor.
+        yield f"/proc/{os.getpid()}/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def _run(program: str, cpus: List[int], size: int) -> Optional[int]:

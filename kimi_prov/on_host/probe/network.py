@@ -10,6 +10,15 @@ from typing import Any, Dict, List, Optional, Tuple
 from kimi_prov.on_host.system.machine import Machine, fields
 
 _LISTEN = "0A"
+# As iptables-save writes them; a rule for another address than the machine's says which.
+_REDIRECT = re.compile(
+    r"^-A .* --dport (?P<ports>[0-9]{1,5}(?::[0-9]{1,5})?) .*"
+    r"-j (?:DNAT --to-destination|REDIRECT --to-ports) (?P<to>\S+)"
+)
+_TCP = re.compile(r" -p tcp ")
+_DESTINATION = re.compile(r" -d ([0-9a-fA-F:.]+)(?:/(?:32|128))? ")
+# A range that is wider is a router's, not a container's.
+_MOST_PORTS = 1024
 _SERVICE = re.compile(r"([^/]+\.(?:service|socket|scope))")
 
 
@@ -35,7 +44,35 @@ def firewall(machine: Machine, units: Dict[str, Dict[str, str]]) -> Dict[str, An
     if machine.which("firewalld") or machine.which("firewall-cmd"):
         state = units.get("firewalld.service", {}).get("ActiveState")
         daemon = "active" if state in ("active", "activating", "reloading") else "inactive"
-    return {"nft": machine.which("nft") is not None, "ufw": ufw, "firewalld": daemon}
+    return {
+        "nft": machine.which("nft") is not None,
+        "ufw": ufw,
+        "firewalld": daemon,
+        "redirected": _redirected(machine),
+    }
+
+
+def _redirected(machine: Machine) -> Optional[List[Dict[str, Any]]]:
+    """Return TCP ports that rules of iptables send elsewhere, before a program here sees them.
+
+    So Docker, Podman and containerd publish ports of containers, with a listening process or
+    without. None where nothing can be read: without iptables, or without root.
+    """
+    texts = [machine.run([program]) for program in ("iptables-save", "ip6tables-save")]
+    if not any(texts):
+        return None
+    rows: Dict[Tuple[int, Optional[str]], Dict[str, Any]] = {}
+    for line in "\n".join(text or "" for text in texts).splitlines():
+        rule = _REDIRECT.search(line)
+        first, _, last = (rule.group("ports") if rule else "").partition(":")
+        if not rule or not _TCP.search(line) or int(last or first) - int(first) > _MOST_PORTS:
+            continue
+        where = _DESTINATION.search(line)
+        address = where.group(1) if where else None
+        for port in range(int(first), int(last or first) + 1):
+            row = {"port": port, "address": address, "to": rule.group("to")}
+            rows.setdefault((port, address), row)
+    return sorted(rows.values(), key=lambda row: (row["port"], row["address"] or ""))
 
 
 def _ipv4(machine: Machine) -> List[str]:
@@ -87,7 +124,7 @@ def _listening(machine: Machine) -> List[Dict[str, Any]]:
                 "port": number,
                 "address": where,
                 "process": machine.read(f"/proc/{pid}/comm") if pid else None,
-                "unit": _unit(machine, pid) if pid else None,
+                "unit": unit_of(machine, pid) if pid else None,
             }
         )
     return sorted(rows, key=lambda row: (row["port"], row["address"]))
@@ -120,7 +157,7 @@ def _owners(inodes: set[str]) -> Dict[str, str]:
     return found
 
 
-def _unit(machine: Machine, pid: str) -> Optional[str]:
+def unit_of(machine: Machine, pid: str) -> Optional[str]:
     """Return the systemd unit of a process, the innermost where several are nested."""
     for line in (machine.read(f"/proc/{pid}/cgroup") or "").splitlines():
         names = _SERVICE.findall(line.split(":", 2)[-1])

@@ -6,6 +6,9 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
+from kimi_prov.contract import paths
+from kimi_prov.on_host.probe import package_manager
+
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
 
@@ -31,6 +34,8 @@ _DRIVER = re.compile(r"(lib)?nvidia-.*|cuda-drivers.*|unattended-upgrades")
 _PACKAGE = re.compile(r"^Package: (.+)$", re.MULTILINE)
 _VERSION = re.compile(r"^Version: (.+)$", re.MULTILINE)
 _STATUS = re.compile(r"^Status: (\S+) (\S+) (\S+)$", re.MULTILINE)
+# Restarts services whose libraries were upgraded, also those of others.
+_NEEDRESTART = os.path.dirname(paths.NEEDRESTART)
 _PERIODIC = re.compile(r"^\s*APT::Periodic::Unattended-Upgrade\s+\"(\w+)\"", re.MULTILINE)
 # Google's images bring these for machines of many nodes; on a single one NCCL fails with them.
 _GIB = re.compile(r"/gib(/|$)")
@@ -76,7 +81,8 @@ class Packages:
 def packages(machine: Machine, found: Packages) -> Dict[str, Any]:
     """Installed packages of interest with their version; None where dpkg is not the manager."""
     if not found.known:
-        return {"installed": None, "held": None, "unattended_upgrades": None}
+        unknown = ("installed", "held", "unattended_upgrades", "needrestart", "busy", "unfinished")
+        return dict.fromkeys(unknown)
     return {
         "installed": {
             name: version
@@ -85,6 +91,9 @@ def packages(machine: Machine, found: Packages) -> Dict[str, Any]:
         },
         "held": sorted(found.on_hold),
         "unattended_upgrades": _unattended(machine, found),
+        "needrestart": machine.exists(_NEEDRESTART),
+        "busy": package_manager.holder(machine),
+        "unfinished": package_manager.unfinished(machine),
     }
 
 

@@ -24,7 +24,10 @@ SYSCTLS = (
 )
 THP = "/sys/kernel/mm/transparent_hugepage/enabled"
 GOVERNOR = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
-_PLACES = ("/", "/etc", "/var", "/srv", paths.ROOT)
+# The driver's packages build an initramfs in /boot.
+_PLACES = ("/", "/boot", "/etc", "/var", "/srv", paths.ROOT, paths.ENGINES, paths.MODELS)
+# Options of a mount that decide what can be done on it.
+_TELLING = ("nodev", "noexec", "nosuid", "ro")
 
 
 def host(machine: Machine) -> Dict[str, Any]:
@@ -107,12 +110,20 @@ def filesystems(machine: Machine) -> List[Dict[str, Any]]:
         mount = max((m for m in mounts if _below(real, m)), key=len, default="/")
         row = found.get(mount)
         if row is None:
-            device, kind = mounts.get(mount, (None, None))
+            device, kind, options = mounts.get(mount, (None, None, []))
             row = {"mount": mount, "device": device, "fstype": kind, "holds": []}
-            row.update(_space(machine, real))
+            row.update(_space(machine, real), options=options, linked={})
+            row["writable"] = _root_may_write(machine, real)
             found[mount] = row
         row["holds"].append(place)
+        if real != existing:
+            row["linked"][place] = real + place[len(existing) :]
     return list(found.values())
+
+
+def _root_may_write(machine: Machine, path: str) -> Optional[bool]:
+    """Ask the kernel, and it the server of a network file system; None where we are not root."""
+    return os.access(path, os.W_OK) if machine.live and os.geteuid() == 0 else None
 
 
 def tunables(machine: Machine) -> Dict[str, Any]:
@@ -195,15 +206,28 @@ def _hypervisor(machine: Machine) -> Optional[str]:
     return vendor.lower() if vendor else "vm"
 
 
+def cgroup_hierarchy(machine: Machine) -> Optional[str]:
+    """Say which control groups systemd has: unified (v2), legacy (v1) or hybrid; None: unknown."""
+    mounts = _mounts(machine)
+    kind = mounts.get("/sys/fs/cgroup", (None, None))[1]
+    if kind == "cgroup2":
+        return "unified"
+    if kind is None:
+        return None
+    return "hybrid" if "/sys/fs/cgroup/unified" in mounts else "legacy"
+
+
 def _mounts(machine: Machine) -> Dict[str, Any]:
-    """Map mount point to (device, kind); a later mount on the same point hides the earlier one."""
+    """Map mount point to (device, kind, options); a later one on a point hides the earlier."""
     found: Dict[str, Any] = {}
     for line in (machine.read("/proc/self/mountinfo") or "").splitlines():
         left, mark, right = line.partition(" - ")
         words, tail = left.split(), right.split()
         if mark and len(words) > 4 and len(tail) > 1:
             point = re.sub(r"\\(\d{3})", lambda m: chr(int(m.group(1), 8)), words[4])
-            found[point] = (tail[1], tail[0])
+            # Of the mount itself, and of the file system whatever its mounts.
+            options = {*",".join([*words[5:6], *tail[2:3]]).split(",")}
+            found[point] = (tail[1], tail[0], [name for name in _TELLING if name in options])
     return found
 
 

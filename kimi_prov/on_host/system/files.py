@@ -91,7 +91,7 @@ def owner_ids(user: str, group: str) -> Tuple[int, int]:
 def read_text(path: PathLike) -> str:
     """Content of a file, empty where there is none."""
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return ""
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.versions import number
 from kimi_prov.contract import paths
-from kimi_prov.facts.host import Python
 from kimi_prov.planner.decisions import AllOnGpus, Choice, Workload
-from kimi_prov.planner.engine import expert_backend, flag_migration
+from kimi_prov.planner.engine import expert_backend, flag_migration, interpreter
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.memory import gpu, layouts
 
@@ -67,7 +66,7 @@ def choose(
         engine = replace(
             engine, methods={**engine.methods, weights_format: str(settings.kt_method)}
         )
-    python = _python(host, engine, catalogue, findings)
+    python, python_reason, build = interpreter.choose(host, engine, catalogue, findings)
     work = Workload(engine, model, weights_format)
     backend = expert_backend.choose(host, settings, catalogue, work, python.version, findings)
     if backend is None:
@@ -90,17 +89,25 @@ def choose(
         because=because,
         experts=backend,
         on_gpus=on_gpus,
+        interpreter=build,
+        python_reason=python_reason,
     )
-    mark = lock_mark(catalogue, choice.locks)
+    mark = env_mark(catalogue, choice.locks, build.sha256 if build else None)
     return replace(choice, env_name=f"{name}-{engine.variant}-{engine.version}-{mark}")
 
 
-def lock_mark(catalogue: Catalogue, locks: Sequence[str]) -> str:
-    """Name an environment for what it is made from: its lock, or all of its locks together."""
+def env_mark(catalogue: Catalogue, locks: Sequence[str], brought: str | None) -> str:
+    """Name an environment for what it is made from: its lock, or all of its locks together.
+
+    `brought`: digest of the interpreter's archive, where it is not the machine's own.
+    """
     marks = [catalogue.locks.get(lock, "unpinned") for lock in locks]
-    if len(marks) == 1 or "unpinned" in marks:
-        return min(marks, key=lambda mark: mark != "unpinned")[:12]
-    return hashlib.sha256("".join(marks).encode()).hexdigest()[:12]
+    if "unpinned" in marks:
+        return "unpinned"
+    parts = [*marks, *([brought] if brought else [])]
+    if len(parts) == 1:
+        return parts[0][:12]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:12]
 
 
 def migrated(
@@ -420,45 +427,3 @@ def _machine(host: Host, engine: Engine, findings: Findings) -> None:
             fix="install Debian 12 or newer",
             source=engine.source,
         )
-
-
-def _python(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings) -> Python:
-    """Find an interpreter that the engine supports and that a lock was made for."""
-    locked = [v for v in engine.python if engine.lock_name(v) in catalogue.locks]
-    for python in host.pythons:
-        if python.version in locked:
-            findings.add(
-                "python.lock",
-                severity="pass",
-                observed=f"{python.path}: {python.version}",
-                required=f"Python {' or '.join(locked)}",
-                source=f"kimi_prov/catalog/locks/{engine.lock_name(python.version)}",
-            )
-            return python
-    fallback = locked[0] if locked else engine.python[0]
-    if not host.pythons:
-        # A spec sheet names no interpreter: the system's own is what one would find.
-        return Python("/usr/bin/python3", fallback)
-    if locked:
-        # Nobody has installed a quoted machine yet: its system is still to be chosen.
-        findings.add(
-            "python.lock",
-            severity="warning" if host.quoted else "blocker",
-            names={"engine": engine.name, "version": engine.version, "variant": engine.variant},
-            observed=", ".join(f"{p.path} ({p.version})" for p in host.pythons),
-            required=f"Python {' or '.join(locked)}",
-            fix=f"install Python {locked[0]} on the machine",
-            source=engine.source,
-        )
-        return host.pythons[0]
-    found = next((p for p in host.pythons if p.version in engine.python), None)
-    if found is None:
-        findings.add(
-            "python.engine",
-            names={"engine": engine.name, "version": engine.version},
-            observed=", ".join(f"{p.path} ({p.version})" for p in host.pythons),
-            required=f"Python {' or '.join(engine.python)}",
-            fix=f"install Python {engine.python[0]} on the machine",
-            source=engine.source,
-        )
-    return found or host.pythons[0]

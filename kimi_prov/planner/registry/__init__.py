@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.registry import driver, engine, experts, gpu, machine, serving, storage
+from kimi_prov.planner.registry import driver, engine, experts, gpu, machine, serving, site, storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,6 +33,7 @@ SUBJECTS = {
     "memory": "Memory",
     "numa": "NUMA nodes",
     "os": "The operating system",
+    "packages": "The distribution's packages",
     "parallel": "How the model is shared out over GPUs",
     "port": "Ports",
     "python": "The engine's interpreter",
@@ -56,6 +57,6 @@ def by_id(rows: Iterable[Definition]) -> dict[str, Definition]:
 
 DEFINITIONS: Mapping[str, Definition] = by_id(
     row
-    for module in (driver, engine, experts, gpu, machine, serving, storage)
+    for module in (driver, engine, experts, gpu, machine, serving, site, storage)
     for row in module.DEFINITIONS
 )

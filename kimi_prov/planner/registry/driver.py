@@ -8,6 +8,15 @@ _DRIVER_ROWS = "kimi_prov/catalog/drivers.yaml, and the engine's row in engines.
 
 DEFINITIONS = (
     Definition(
+        "driver.boot",
+        title="/boot has too little room for the initramfs that comes with a driver",
+        severities=("blocker",),
+        source="update-initramfs writes the new image beside the old one, and with the driver's "
+        "modules and firmware in it it takes 100 to 200 MB",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
         "driver.branch",
         title="The NVIDIA driver is too old for the engine's kernels",
         severities=("blocker", "info", "pass"),

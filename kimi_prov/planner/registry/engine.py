@@ -253,7 +253,10 @@ DEFINITIONS = (
         source="kimi_prov/catalog/locks, and the engine's row in engines.yaml",
         remedy="software",
         concerns="deployment",
-        titles={"pass": "The engine's packages are pinned for this machine's Python"},
+        titles={
+            "pass": "The engine's packages are pinned for this machine's Python",
+            "brought": "CPython {version} is brought, for which the engine's packages are pinned",
+        },
         own_source=True,
     ),
 )

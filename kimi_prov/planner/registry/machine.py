@@ -225,6 +225,51 @@ DEFINITIONS = (
         concerns="deployment",
     ),
     Definition(
+        "os.apparmor",
+        title="An AppArmor profile confines a program that kimi-prov's units run",
+        severities=("warning",),
+        source="/sys/kernel/security/apparmor/profiles; no package of Debian or Ubuntu brings one "
+        "for these, so it is the site's own",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "os.cgroups",
+        title="The system runs on control groups of version 1",
+        severities=("blocker", "warning"),
+        source="systemd.resource-control(5): IPAddressDeny= is ignored without the unified "
+        "hierarchy, so an engine's code would reach the network; systemd 256 gave version 1 up",
+        remedy="reboot",
+        concerns="deployment",
+        titles={"warning": "The system mixes control groups of version 1 and 2"},
+    ),
+    Definition(
+        "os.selinux",
+        title="SELinux enforces a policy that does not know kimi-prov's units",
+        severities=("blocker",),
+        source="nobody ran kimi-prov under it: what systemd may start below /srv and /var is the "
+        "policy's own, and a denial shows as a file that is not there",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "packages.busy",
+        title="Another program is installing packages, and `apply` has some to install",
+        severities=("blocker", "info"),
+        source="the locks of apt and dpkg; `apply` waits for them before it changes anything",
+        remedy="process",
+        concerns="deployment",
+        titles={"blocker": "Another program has been installing packages for too long"},
+    ),
+    Definition(
+        "packages.unfinished",
+        title="Packages are half installed, so apt installs no others",
+        severities=("blocker",),
+        source="dpkg --audit",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
         "tuning.governor",
         title="The CPU frequency governor saves power",
         severities=("warning", "info"),

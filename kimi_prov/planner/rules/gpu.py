@@ -290,5 +290,6 @@ def _held(context: PlanContext) -> Iterator[RuleResult]:
                 f"GPU {gpu['index']}: {human(gpu['memory_used_bytes'])}" for gpu in full
             ),
             required=f"less than {human(_HELD)} in use before the engine starts",
-            fix="end what `nvidia-smi` lists there; where it lists nothing, restart the machine",
+            fix="end what `nvidia-smi` lists there, also in containers (docker ps); where it lists "
+            "nothing, restart the machine",
         )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import unit_names
+from kimi_prov.contract import clean_text, paths, unit_names
 from kimi_prov.contract.sizes import human
+from kimi_prov.planner import packages
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
@@ -188,6 +189,66 @@ def _setting(row: Mapping[str, Any], observed: str, required: str) -> RuleResult
     )
 
 
+@rule("os.cgroups")
+def _cgroups(context: PlanContext) -> Iterator[RuleResult]:
+    found = (context.facts.get("cgroup") or {}).get("hierarchy")
+    if found in ("legacy", "hybrid"):
+        yield RuleResult(
+            severity="blocker" if found == "legacy" else "warning",
+            observed=f"the {found} hierarchy",
+            required="the unified hierarchy (version 2)",
+            fix="remove systemd.unified_cgroup_hierarchy=0 and "
+            "systemd.legacy_systemd_cgroup_controller from GRUB_CMDLINE_LINUX in "
+            "/etc/default/grub, run update-grub and restart the machine",
+        )
+
+
+@rule("os.selinux")
+def _selinux(context: PlanContext) -> Iterator[RuleResult]:
+    if _security(context).get("selinux") == "enforcing":
+        yield RuleResult(
+            observed="enforcing",
+            required="permissive, or off",
+            fix="setenforce 0, and SELINUX=permissive in /etc/selinux/config",
+        )
+
+
+@rule("os.apparmor")
+def _apparmor(context: PlanContext) -> Iterator[RuleResult]:
+    confined = _security(context).get("apparmor_enforced") or []
+    if confined:
+        names = [clean_text.word(name) for name in confined]
+        yield RuleResult(
+            observed=f"enforced: {', '.join(names)}",
+            required="that it allows /etc/kimi, /run/kimi-proxy and the ports of the plan",
+            fix=f"add these to the profile, or  aa-complain {' '.join(names)}",
+        )
+
+
+def _security(context: PlanContext) -> Mapping[str, Any]:
+    return context.facts.get("security") or {}
+
+
+@rule("packages.busy")
+def _packages_busy(context: PlanContext) -> Iterator[RuleResult]:
+    found = context.facts["packages"].get("busy")
+    if found and packages.missing(context.plan, context.facts):
+        yield RuleResult(
+            severity="info",
+            observed=packages.holder(found),
+            required="apt's locks: `apply` waits for them",
+        )
+
+
+@rule("packages.unfinished")
+def _packages_unfinished(context: PlanContext) -> Iterator[RuleResult]:
+    """Not while packages are being installed: then some are unfinished all the time."""
+    found = context.facts["packages"]
+    names = found.get("unfinished")
+    if names and not found.get("busy") and packages.missing(context.plan, context.facts):
+        yield RuleResult(**packages.unfinished(names))
+
+
 @rule("disk.network")
 def _network_fs(context: PlanContext) -> Iterator[RuleResult]:
     row = _root(context)
@@ -250,5 +311,7 @@ def _shown(found: object) -> str:
 
 
 def _root(context: PlanContext) -> Mapping[str, Any] | None:
+    """Return the file system that the weights will lie on."""
     rows = context.facts["filesystems"]
-    return next((row for row in rows if "/srv/kimi" in (row.get("holds") or [])), None)
+    held = {place: row for row in rows for place in row.get("holds") or []}
+    return held.get(paths.MODELS) or held.get(paths.ROOT)

@@ -12,6 +12,7 @@ Kind = Literal[
     "port",
     "seconds",
     "url",  # http or https
+    "proxy",  # a proxy's URL, which may carry a user and a password
     "source",  # where weights come from
     "links",  # a URL, or a directory on the control machine
     "file",  # a file on the control machine
@@ -389,6 +390,16 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _v(
         _SITE,
+        "python_mirror",
+        "links",
+        None,
+        "https://python.example.com/python-build-standalone",
+        "Where CPython comes from for a machine whose own Python has no lock: a URL in place of "
+        "python-build-standalone's releases, or a directory on the control machine from which the "
+        "archive is copied.",
+    ),
+    _v(
+        _SITE,
         "torch_index_url",
         "url",
         None,
@@ -402,6 +413,32 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "https://debian.example.com/debian",
         "Debian mirror that the machine's packages come from.",
+    ),
+    _v(
+        _SITE,
+        "http_proxy",
+        "proxy",
+        None,
+        "http://proxy.example.com:3128",
+        "Proxy for http addresses: apt, pip, uv, the hub client and the download use it, and "
+        "nothing else. A user and a password in it go to the machine in a file that root alone "
+        "reads.",
+    ),
+    _v(
+        _SITE,
+        "https_proxy",
+        "proxy",
+        None,
+        "http://proxy.example.com:3128",
+        "Proxy for https addresses, as kimi_http_proxy.",
+    ),
+    _v(
+        _SITE,
+        "no_proxy",
+        "texts",
+        [],
+        "[mirror.example.com, .corp.example.com]",
+        "Hosts and domains that are asked without the proxy. The machine itself always is.",
     ),
 )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from kimi_prov import documents
-from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets
+from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets, without_login
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.planner.settings.definitions import (
@@ -103,8 +103,12 @@ class Settings:
     pip_index_url: str | None
     pip_extra_index_urls: list[str]
     pip_find_links: str | None
+    python_mirror: str | None
     torch_index_url: str | None
     apt_mirror: str | None
+    http_proxy: str | None
+    https_proxy: str | None
+    no_proxy: list[str]
     manifest: dict[str, Any] | None = None
     draft_manifest: dict[str, Any] | None = None
     kt_manifest: dict[str, Any] | None = None
@@ -289,6 +293,18 @@ def _url(value: object, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, "an http or https URL")
 
 
+def _proxy(value: object, place: _Place, base: Path | None) -> str:
+    """Check a proxy's URL; it is never shown, for it may carry a password."""
+    bare, login = without_login(value) if isinstance(value, str) else ("", "")
+    try:
+        _url(bare, place, base)
+    except UserError:
+        raise place.refuse(
+            "another text", "the URL of a proxy, its user and password with %XX for special signs"
+        ) from None
+    return f"{bare[: bare.index('//') + 2]}{login}{bare[bare.index('//') + 2 :]}"
+
+
 def _fingerprint(value: object, place: _Place, _base: Path | None) -> str:
     bare = re.sub(r"\s", "", value).upper() if isinstance(value, str) else ""
     if re.fullmatch(r"[0-9A-F]{40}", bare):
@@ -403,6 +419,7 @@ _CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
     "seconds": _count,
     "port": _port,
     "url": _url,
+    "proxy": _proxy,
     "urls": _urls,
     "source": _source,
     "file": _file,

@@ -8,6 +8,8 @@ from kimi_prov.contract import paths
 from kimi_prov.contract.sizes import human
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Choice, Converted, Weights
     from kimi_prov.planner.findings import Findings
@@ -24,38 +26,64 @@ def document(
     draft_bytes: int = 0,
     converted: Converted | None = None,
 ) -> dict[str, Any]:
-    """Give the plan's `disk`, and check the room that is left, counting what is there already."""
+    """Give the plan's `disk`, and check the room that is left, counting what is there already.
+
+    Weights and engines may lie on file systems of their own.
+    """
     engine_bytes = choice.engine.install_peak_bytes
-    required = weights.size_bytes + draft_bytes + engine_bytes + _RESERVE_BYTES
+    if choice.interpreter is not None:
+        engine_bytes += choice.interpreter.bytes + choice.interpreter.installed_bytes
+    weights_bytes = weights.size_bytes + draft_bytes
     parts = {weights.directory: weights.size_bytes}
     shares = ""
     if converted is not None:
-        required += converted.room_bytes
+        weights_bytes += converted.room_bytes
         parts[converted.directory] = converted.size_bytes
         shares = (
             f"; in all {human(weights.size_bytes)} of weights, {human(converted.room_bytes)} for "
             f"the converted experts, {human(engine_bytes)} for the engine, and a reserve"
         )
-    row = next((row for row in host.filesystems if paths.ROOT in row.holds), None)
-    if row is None or row.free_bytes is None:
-        return {"path": paths.ROOT, "required_bytes": required}
-    missing = required - sum(min(host.models.get(where, 0), size) for where, size in parts.items())
-    if choice.env_name in host.engine_envs:
-        missing -= engine_bytes
-    shown = f"{human(row.free_bytes)} free on {row.mount}"
-    if row.free_bytes < missing:
+    missing = {
+        paths.MODELS: weights_bytes
+        - sum(min(host.models.get(where, 0), size) for where, size in parts.items()),
+        paths.ENGINES: 0 if choice.env_name in host.engine_envs else engine_bytes,
+    }
+    _check_room(host, missing, shares, findings)
+    return {
+        "path": paths.ROOT,
+        "required_bytes": weights_bytes + engine_bytes + _RESERVE_BYTES,
+        "mounts_for": mounts_for(host),
+    }
+
+
+def _check_room(host: Host, missing: Mapping[str, int], shares: str, findings: Findings) -> None:
+    """Check each file system that holds a part; `missing`: directory and bytes that are to come."""
+    held = {place: row for row in host.filesystems for place in row.holds}
+    rows = {place: held.get(place) or held.get(paths.ROOT) for place in missing}
+    for row in dict.fromkeys(row for row in rows.values() if row is not None):
+        if row.free_bytes is None:
+            continue
+        here = [place for place in missing if rows[place] is row]
+        need = sum(missing[place] for place in here) + _RESERVE_BYTES
+        whole = len(here) == len(missing)
+        where = paths.ROOT if whole else here[0]
+        short = row.free_bytes < need
         findings.add(
             "disk.room",
-            severity="blocker",
-            observed=shown,
-            required=f"{human(missing)} more below {paths.ROOT}{shares}",
-            fix=f"mount a larger file system at {paths.ROOT}, or make room on {row.mount}",
+            severity="blocker" if short else "pass",
+            observed=f"{human(row.free_bytes)} free on {row.mount}",
+            required=f"{human(need)} more below {where}{shares if whole else ''}",
+            fix=f"mount a larger file system at {where}, or make room on {row.mount}"
+            if short
+            else None,
         )
-    else:
-        findings.add(
-            "disk.room",
-            severity="pass",
-            observed=shown,
-            required=f"{human(missing)} more below {paths.ROOT}{shares}",
-        )
-    return {"path": paths.ROOT, "required_bytes": required}
+
+
+def mounts_for(host: Host) -> list[str]:
+    """Return the paths whose file systems a unit has to wait for, links followed.
+
+    systemd looks at the parents of a path too, and at no link.
+    """
+    places = (paths.ENGINES, paths.MODELS)
+    links = {place: real for row in host.filesystems for place, real in row.linked}
+    return [*places, *(links[place] for place in places if place in links)]

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -42,8 +43,19 @@ class ActionModule(ActionBase):
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
+    """The wheel of this checkout, or where `make dist` asks, the one that is to be handed out."""
+    if made := os.environ.get("KIMI_PROV_DIST"):
+        return next(Path(made).glob("*.whl"))
     folder = tmp_path_factory.mktemp("wheel")
     return Path(next(iter(WheelBuilder(str(REPOSITORY)).build(directory=str(folder)))))
+
+
+@pytest.fixture(scope="session")
+def sdist(tmp_path_factory):
+    if made := os.environ.get("KIMI_PROV_DIST"):
+        return next(Path(made).glob("*.tar.gz"))
+    folder = tmp_path_factory.mktemp("sdist")
+    return Path(next(iter(SdistBuilder(str(REPOSITORY)).build(directory=str(folder)))))
 
 
 class Installed:

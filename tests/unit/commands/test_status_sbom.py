@@ -5,6 +5,7 @@ import json
 import pytest
 
 from kimi_prov.catalog import loader
+from kimi_prov.planner.engine import selection
 
 LOCK = "vllm-cuda-0.19.1-cp312.txt"
 PLAY = """
@@ -50,6 +51,18 @@ def test_a_bill_of_materials_is_json_and_a_stopped_service_is_no_matter(installe
     document = json.loads(done.stdout)
     assert document["bomFormat"] == "CycloneDX"
     assert any(row.get("purl") == "pkg:pypi/vllm@0.19.1" for row in document["components"])
+
+
+def test_an_environment_of_a_brought_interpreter_is_known_by_both(installed, local):
+    digest = "ab" * 32
+    mark = selection.env_mark(loader.load(), [LOCK], digest)
+    brought = {"version": "3.12.16", "build": "20261110", "sha256": digest, "dir": "/srv/kimi/x"}
+    hosts = {"one": status(mark, engine_interpreter=brought), "two": status(mark)}
+    done = asked(installed, hosts, local("one", "two"))
+    assert "two: no bill of materials" in done.stderr
+    names = {row["bom-ref"] for row in json.loads(done.stdout)["components"]}
+    assert {"machine:one", f"interpreter:{digest}"} <= names
+    assert "machine:two" not in names
 
 
 def test_it_goes_to_a_file_and_is_a_list_as_text(installed, local):

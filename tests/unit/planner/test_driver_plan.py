@@ -9,6 +9,7 @@ import pytest
 from plan_inputs import HUGE, blocked_by, found, gpu_facts, plan
 
 from kimi_prov.errors import UserError
+from kimi_prov.planner.driver import BOOT_BYTES
 from kimi_prov.planner.plan import refusals
 
 OLD = "570.133.20"
@@ -106,6 +107,21 @@ def test_what_keeps_packages_away(rule: str, change: dict[str, dict[str, Any]]) 
     for part, values in change.items():
         current[part] |= values
     assert rule not in blocked_by(plan(current, **HUGE))
+
+
+def boot(facts: dict[str, Any], free: int | None) -> dict[str, Any]:
+    facts["filesystems"] += [{"mount": "/boot", "holds": ["/boot"], "free_bytes": free}]
+    return facts
+
+
+def test_a_full_boot_is_refused_where_a_driver_is_to_be_installed_and_nowhere_else() -> None:
+    document = plan(boot(machine(), 40 << 20), **HUGE)
+    (row,) = [row for row in refusals(document) if row["id"] == "driver.boot"]
+    assert row["observed"] == "40.0 MiB free on /boot"
+    assert "autoremove" in row["fix"]
+    assert "driver.boot" not in blocked_by(plan(boot(machine("580.159.04"), 40 << 20), **HUGE))
+    for free in (BOOT_BYTES, None):
+        assert "driver.boot" not in blocked_by(plan(boot(machine(), free), **HUGE))
 
 
 def test_our_own_hold_and_an_enrolled_key_are_in_nobodys_way() -> None:

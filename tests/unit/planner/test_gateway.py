@@ -21,6 +21,32 @@ def test_a_port_of_another_program_is_named(port: int) -> None:
     assert "nginx" in row["observed"]
 
 
+@pytest.mark.parametrize(
+    ("port", "address", "taken"),
+    [
+        (8000, None, True),
+        (8001, None, True),
+        (8000, "127.0.0.1", True),
+        (8000, "10.93.8.10", True),
+        (8000, "203.0.113.9", False),
+        (8443, None, False),
+    ],
+)
+def test_a_port_that_a_container_has_by_a_rule_alone(
+    port: int, address: str | None, *, taken: bool
+) -> None:
+    """As containerd's does, and Docker's without its proxy: nobody listens."""
+    facts = lab_facts()
+    facts["network"]["addresses"] = ["10.93.8.10"]
+    row = {"port": port, "address": address, "to": "172.17.0.2:80"}
+    facts["firewall"]["redirected"] = [row]
+    (verdict,) = found(plan(facts), "port.taken")
+    assert (verdict["severity"] == "blocker") is taken
+    assert ("172.17.0.2:80" in verdict["observed"]) is taken
+    facts["firewall"]["redirected"] = None
+    assert found(plan(facts), "port.taken")[0]["severity"] == "pass"
+
+
 @pytest.mark.parametrize("name", ["ufw", "firewalld"])
 def test_the_firewall_goes_through_what_rules_here(name: str) -> None:
     facts = lab_facts()

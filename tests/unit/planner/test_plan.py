@@ -141,7 +141,7 @@ def test_what_the_machine_lacks_is_a_blocker() -> None:
     facts = lab_facts()
     facts["host"]["os"] = {"id": "fedora", "version_id": "43", "codename": None, "pretty": "F"}
     facts["host"]["systemd_running"] = False
-    facts["host"]["glibc"] = "2.17"
+    facts["host"]["glibc"] = "2.12"
     facts["host"]["arch"] = "aarch64"
     facts["cpu"]["isa"] = ["avx"]
     facts["memory"]["total_bytes"] = 2 * GIB

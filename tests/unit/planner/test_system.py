@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
 from plan_inputs import (
     found,
     gpu_facts,
@@ -11,6 +15,8 @@ from plan_inputs import (
 )
 
 from kimi_prov.on_host.probe.software import PACKAGES
+
+UBUNTU = Path(__file__).parents[2] / "data" / "facts" / "ubuntu-24.04-h100.json"
 
 
 def test_a_plan_asks_only_for_packages_that_the_probe_looks_for() -> None:
@@ -33,6 +39,26 @@ def test_a_system_that_was_not_proven_is_a_warning() -> None:
     facts = lab_facts()
     facts["host"]["os"] |= {"id": "ubuntu", "version_id": "24.04"}
     assert found(plan(facts), "os.supported")[0]["severity"] == "warning"
+
+
+def test_a_recorded_ubuntu_is_planned_with_its_own_python() -> None:
+    """The root of a real Ubuntu 24.04.3 with an H100; systemd did not run in that container."""
+    made = plan(json.loads(UBUNTU.read_text()))
+    blocked = {row["id"] for row in made["findings"] if row["severity"] == "blocker"}
+    assert not blocked & {"os.supported", "os.glibc", "python.lock", "python.venv"}
+    assert made["engine"]["python"]
+    assert {"haproxy", "nftables", "python3-venv"} <= set(made["packages"])
+    assert made["driver"]["action"] == "none"
+
+
+@pytest.mark.parametrize("id_", ["rhel", "rocky", "almalinux", "sles"])
+def test_a_system_without_apt_is_refused_with_what_to_install(id_: str) -> None:
+    facts = lab_facts()
+    facts["host"]["os"] |= {"id": id_, "version_id": "9.4", "pretty": "Another Linux 9.4"}
+    [row] = found(plan(facts), "os.supported")
+    assert row["severity"] == "blocker"
+    assert "apt" in row["fix"]
+    assert "Debian 12" in row["fix"]
 
 
 def test_tuning_takes_only_what_the_machine_allows() -> None:

@@ -77,6 +77,17 @@ def test_engine_driver_and_weights_stand_beside_the_packages() -> None:
     assert "device-driver" not in {row["type"] for row in without["components"]}
 
 
+def test_an_interpreter_that_was_brought_is_a_component_of_the_environment() -> None:
+    one = machine("one", CUDA)
+    brought = {"version": "3.12.16", "build": "20261110", "sha256": "ab" * 32, "dir": "/srv/kimi/x"}
+    one.status["versions"]["engine_interpreter"] = brought  # type: ignore[index]
+    row = valid(one)[f"interpreter:{'ab' * 32}"]
+    assert (row["name"], row["version"]) == ("cpython", "3.12.16")
+    assert f"interpreter:{'ab' * 32}" in below(sbom.document([one]), "machine:one")
+    assert "cpython 3.12.16, brought" in sbom.text([one])
+    assert "cpython" not in sbom.text([machine("one", CUDA)])
+
+
 def test_several_machines_make_one_document_that_says_what_each_depends_on() -> None:
     machines = [machine("a", CUDA), machine("b", CUDA), machine("c", *KT)]
     document = sbom.document(machines)

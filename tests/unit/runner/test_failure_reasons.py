@@ -112,6 +112,27 @@ def test_a_loop_is_explained_by_what_failed_in_it():
     assert failure.cause == "the second broke"
 
 
+@pytest.mark.parametrize(
+    ("said", "cause", "fix"),
+    [
+        (
+            "E:Could not get lock /var/lib/apt/lists/lock. It is held by process 812 (apt-get)",
+            "another program on box is installing packages",
+            "fuser -v /var/lib/dpkg/lock-frontend",
+        ),
+        (
+            "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct it",
+            "packages on box are half installed",
+            "dpkg --configure -a",
+        ),
+    ],
+)
+def test_what_keeps_apt_from_its_work_is_recognised(said, cause, fix):
+    failure = failure_reasons.of_failed(ended(msg=said), "a")
+    assert cause in failure.cause
+    assert fix in failure.fix
+
+
 def test_a_full_disk_is_recognised():
     failure = failure_reasons.of_failed(
         ended(msg="OSError: [Errno 28] No space left on device"), "a"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from locales import latin
 
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import inventory as labs
@@ -34,6 +35,25 @@ def test_hosts_are_found_through_child_groups(tmp_path):
     assert sorted(found.hosts) == ["a", "b"]
     assert (found.address("a"), found.address("b")) == ("192.0.2.1", "b")
     assert {"c", "gpu", "all"} <= found.names
+
+
+def test_a_file_s_name_is_read_whatever_the_locale_here_is(tmp_path):
+    """On a control machine with de_DE.ISO-8859-1 the bytes are UTF-8 all the same."""
+    path = tmp_path / "hosts.yml"
+    path.write_bytes("kimi: {hosts: {a: {kimi_ca_bundle: öffentlich.pem}}}\n".encode())
+    script = (
+        "import pathlib, sys; from kimi_prov.runner import inventory; "
+        "found = inventory.load(pathlib.Path(sys.argv[1])); "
+        "print(ascii(found.hosts['a']['kimi_ca_bundle']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)],
+        env={**os.environ, **latin(tmp_path / "locales")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "'\\xf6ffentlich.pem'\n"
 
 
 def test_a_missing_one_is_named(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import NoRightsError, run_sent
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
+from kimi_prov.facts import clock
+from kimi_prov.packaging import python_archives
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.plan import make_plan_with_curve
 from kimi_prov.planner.settings import parsing
@@ -66,6 +69,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             catalogue = loader.load()
             plan = make_plan_with_curve(facts, settings, catalogue)
             plan["findings"] = _with_restarts(plan, facts)
+            _check_archive(plan, facts)
             self._check_role_options(variables, {"kimi_plan": plan, "kimi_facts": facts}, locate)
         except NoRightsError as error:
             return result | failure(error, code="bad_input")
@@ -86,7 +90,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _facts(self, variables: Mapping[str, Any], *, locking: bool) -> dict[str, Any]:
         """Describe the machine, after taking its lock; raises LockedError where another has it."""
-        facts = run_sent(self, "probe", *_lock_arguments(locking=locking))
+        facts = self._probe(*_lock_arguments(locking=locking))
         answer = facts.pop("lock", None)
         if answer is None or answer["held"]:
             return facts
@@ -94,7 +98,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if not answer["held"]:
             host = str(variables.get("inventory_hostname", "the machine"))
             raise LockedError(apply_lock.refusal(host, answer))
-        return run_sent(self, "probe")
+        return self._probe()
+
+    def _probe(self, *arguments: str) -> dict[str, Any]:
+        """Describe the machine, and tell how far its clock is from this one's."""
+        asked = time.time()
+        facts = run_sent(self, "probe", *arguments)
+        return clock.compared(facts, asked, time.time())
 
     def _settings(
         self, variables: Mapping[str, Any], locate: Callable[[str], str | None]
@@ -145,6 +155,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
 def _lock_arguments(*, locking: bool) -> list[str]:
     return ["--lock", json.dumps(apply_lock.holder())] if locking else []
+
+
+def _check_archive(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Refuse a directory of the control machine without the interpreter that has to be brought."""
+    python = plan["installation"]["python"]
+    if python and python["archive"] and python["name"] not in facts["kimi"]["pythons"]:
+        python_archives.find(Path(plan["site"]["python_mirror"]), python)
 
 
 def _with_restarts(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Finding]:

@@ -14,7 +14,7 @@ from kimi_prov.errors import UserError
 
 def _pem(path: str | None, option: str) -> str:
     try:
-        return Path(path or "").read_text()
+        return Path(path or "").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise UserError(

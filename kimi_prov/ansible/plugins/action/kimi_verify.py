@@ -12,6 +12,7 @@ from kimi_prov.ansible.remote import RemoteError, failure, shell, target
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.contract import clean_text, paths
 from kimi_prov.on_host.gateway import checks
+from kimi_prov.on_host.gateway.api import Endpoint
 from kimi_prov.on_host.gateway.tls import fingerprint
 
 
@@ -86,7 +87,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             endpoint = subject.endpoint.url
         else:
             found = run_sent(self, "smoke-test", "verify")["checks"]
-            endpoint = f"https://{host}:{port}/v1"
+            endpoint = Endpoint(host, port, "").url
         found += [
             suite.placement(plan, seen),
             suite.loopback_only(seen),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.ansible import files
 from kimi_prov.catalog import loader
 from kimi_prov.contract import protection, unit_files
-from kimi_prov.packaging import engine_plugins, lock_files
+from kimi_prov.packaging import engine_plugins, lock_files, python_archives
 from kimi_prov.user_dirs import cache_home
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ def lock_wheels(name: str, directory: str | None) -> list[str]:
     return [*found, str(engine_plugins.write(plugin, cache_home() / "wheels"))] if plugin else found
 
 
+def python_archive(python: Mapping[str, str], directory: str) -> str:
+    """Find the archive of the plan's interpreter in a directory of the control machine."""
+    return str(python_archives.find(Path(directory), python))
+
+
 def engine_sandbox(plan: Mapping[str, Any]) -> list[str]:
     """List the options of systemd-run for code of the plan's engine."""
     return protection.sandbox(gpus=any(instance["gpus"] for instance in plan["instances"]))
@@ -48,4 +53,5 @@ class FilterModule:
             "engine_sandbox": engine_sandbox,
             "lock_path": lock_path,
             "lock_wheels": lock_wheels,
+            "python_archive": python_archive,
         }

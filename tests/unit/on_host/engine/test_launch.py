@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from locales import latin
 
 from kimi_prov.packaging.zipapp import build_zipapp
 
@@ -52,6 +53,13 @@ copy = pickle.loads(pickle.dumps(server_args))
 print(json.dumps({"logged": f"{server_args=} {copy=} {vars(server_args)}", "kind": app.kind,
     "options": app.options, "sent": f"Bearer {copy.api_key}"}))
 """
+# A chat template with an umlaut, read and logged as engines do: without naming an encoding.
+READS = """
+import subprocess, sys
+text = open({folder!r} + "/template").read()
+subprocess.run([sys.executable, "-c", "print(open({folder!r} + '/template').read())"], check=True)
+print(text, len(text))
+"""
 
 
 @pytest.fixture
@@ -66,18 +74,19 @@ def start(tmp_path: Path):
         "sglang/srt/utils/auth.py": "def add_api_key_middleware(app, **_): app.open = True\n",
         "sglang/srt/utils/__init__.py": "",
         "broken.py": "",
+        "vllm/reads.py": READS.format(folder=str(tmp_path)),
     }
     for name, text in modules.items():
         (tmp_path / "env" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "env" / name).write_text(text)
     patch = f"import kimi_prov.contract.paths as p; p.MACHINE_KEY = {str(tmp_path / 'key')!r}; "
     code = f"import sys; sys.path.insert(0, {str(program)!r}); {patch}"
-    code += "from kimi_prov.on_host.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    code += "from kimi_prov.on_host.__main__ import run; sys.exit(run(sys.argv[1:]))"
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
+    def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", code, "engine", "-m", *words]
-        env = {"PYTHONPATH": str(tmp_path / "env")}
-        return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+        env = {"PYTHONPATH": str(tmp_path / "env"), **more}
+        return subprocess.run(command, capture_output=True, encoding="utf-8", env=env, check=False)
 
     return run
 
@@ -118,3 +127,12 @@ def test_without_a_key_or_an_engine_that_it_can_guard_nothing_starts(start, tmp_
     without = start("vllm.server")
     assert without.returncode != 0
     assert "run `kimi-prov apply`" in without.stdout
+
+
+def test_an_engine_reads_and_writes_utf_8_where_the_machine_s_locale_is_another(
+    start, tmp_path: Path
+) -> None:
+    """On a machine of de_DE.ISO-8859-1 the same bytes would be seven other characters."""
+    (tmp_path / "template").write_bytes("Grüße 你好".encode())
+    done = start("vllm.reads", **latin(tmp_path / "locales"))
+    assert done.stdout.splitlines() == ["Grüße 你好", "Grüße 你好 8"], done.stderr

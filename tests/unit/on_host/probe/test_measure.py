@@ -79,6 +79,23 @@ def test_a_compiler_that_fails_is_no_failure(tmp_path: Path, short: Path) -> Non
     assert list(short.iterdir()) == []
 
 
+def test_a_program_is_run_where_its_folder_lets_none_run(tmp_path: Path) -> None:
+    """As in a /tmp that is mounted noexec: here by what the compiler makes of its rights."""
+    compiler = tmp_path / "cc"
+    compiler.write_text(
+        f"#!{sys.executable}\nimport sys\n"
+        "out = sys.argv[sys.argv.index('-o') + 1]\n"
+        "open(out, 'w').write('#!/bin/sh\\necho 5000000000\\n')\n"
+    )
+    compiler.chmod(0o755)
+
+    class Noexec(Machine):
+        def which(self, command: str) -> str | None:
+            return str(compiler)
+
+    assert measure.memory(Noexec(), collect.collect(LIVE))["bytes_per_s"] == 5_000_000_000
+
+
 def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "read"
     # Were it waited for, it would give a figure.

@@ -50,6 +50,33 @@ def test_a_link_in_the_place_of_a_file_is_not_that_file(tmp_path: Path) -> None:
     assert told(tmp_path)["files"][paths.FIREWALL] is None
 
 
+def environment(root: Path, name: str, home: str, *, complete: bool = True) -> None:
+    """An engine's environment as uv makes it, for the interpreter in `home`."""
+    folder = root / paths.ENGINES[1:] / name
+    folder.mkdir(parents=True)
+    (folder / "pyvenv.cfg").write_text(f"home = {home}\nimplementation = CPython\n")
+    if complete:
+        (folder / paths.ENV_COMPLETE).touch()
+
+
+def test_an_environment_tells_which_interpreter_was_brought_for_it(tmp_path: Path) -> None:
+    for name, complete in (("3.12.1-a", True), ("3.12.2-b", False), ("3.12.3-c", True)):
+        folder = tmp_path / paths.PYTHONS[1:] / name
+        folder.mkdir(parents=True)
+        if complete:
+            (folder / paths.ENV_COMPLETE).touch()
+    environment(tmp_path, "own", "/usr/bin")
+    environment(tmp_path, "brought", f"{paths.PYTHONS}/3.12.1-a/cpython-3.12.1/bin")
+    environment(tmp_path, "half", f"{paths.PYTHONS}/3.12.1-a/cpython/bin", complete=False)
+    environment(tmp_path, "lame", f"{paths.PYTHONS}/3.12.2-b/cpython-3.12.2/bin")
+    environment(tmp_path, "lost", f"{paths.PYTHONS}/3.12.9-z/cpython-3.12.9/bin")
+    found = told(tmp_path)
+    # Without its interpreter an environment does not run: it counts as half made.
+    assert found["engine_envs"] == ["brought", "own"]
+    assert found["pythons"] == ["3.12.1-a", "3.12.3-c"]
+    assert found["engine_pythons"] == {"brought": "3.12.1-a"}
+
+
 @pytest.fixture
 def lock_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The lock of this test; the probe itself takes the machine's."""

@@ -22,7 +22,7 @@ K3 = HUGE | {"model": "kimi-k3"}
 
 
 def test_what_is_planned_and_not_provisioned_is_refused_by_apply_alone() -> None:
-    document = plan(gpu_facts(), engine_version="0.25.1", **HUGE)
+    document = plan(gpu_facts(), engine_version="0.15.0", **HUGE)
     assert document["engine"]["provisioned"] is False
     assert "engine.not_provisioned" not in blocked_by(document)
     assert "engine.not_provisioned" in {row["id"] for row in refusals(document)}
@@ -36,13 +36,10 @@ def test_an_unknown_engine_version_and_format_are_blockers() -> None:
 
 
 def test_a_python_that_the_engine_has_no_wheels_for_is_said() -> None:
-    facts = hybrid_facts()
-    assert not found(plan(facts, **HUGE), "python.engine")
-    facts["python"] |= {"path": "/usr/bin/python3", "version": "3.13.5", "others": []}
-    assert found(plan(facts, **HUGE), "python.lock")[0]["severity"] == "blocker"
+    assert not found(plan(hybrid_facts(), **HUGE), "python.engine")
     facts = gpu_facts()
     facts["python"] |= {"path": "/usr/bin/python3", "version": "3.9.2", "others": []}
-    assert found(plan(facts, engine_version="0.25.1", **HUGE), "python.engine")
+    assert found(plan(facts, engine_version="0.33.0", **HUGE), "python.engine")
 
 
 def test_the_engine_is_chosen_with_the_version_and_the_flags_that_it_is_served_with() -> None:
@@ -62,7 +59,7 @@ def b300() -> dict[str, Any]:
 
 def test_the_version_is_one_with_machine_code_for_the_gpus() -> None:
     chosen = plan(b300(), **HUGE)["engine"]
-    assert (chosen["version"], chosen["provisioned"]) == ("0.32.0", True)
+    assert (chosen["version"], chosen["provisioned"]) == ("0.25.1", True)
     old = plan(b300(), engine_version="0.19.1", **HUGE)
     [row] = found(old, "engine.capability")
     assert row["severity"] == "warning"

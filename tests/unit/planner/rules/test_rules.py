@@ -55,6 +55,24 @@ def root_on_fuse(facts: dict[str, Any]) -> None:
     ]
 
 
+def of_srv(**row: object) -> Callable[[dict[str, Any]], None]:
+    """/srv as a file system of its own, with these facts of it."""
+
+    def apply(facts: dict[str, Any]) -> None:
+        facts["filesystems"].append(
+            {"mount": "/srv", "device": "/dev/sdb1", "fstype": "ext4", "free_bytes": 7 << 40}
+            | {"holds": ["/srv", "/srv/kimi", "/srv/kimi/engines", "/srv/kimi/models"]}
+            | row
+        )
+
+    return apply
+
+
+def account(row: dict[str, object]) -> Callable[[dict[str, Any]], None]:
+    person = {"uid": 1001, "gid": 1001, "home": "/home/kimi", "shell": "/bin/bash", "processes": []}
+    return change("kimi.accounts", {"kimi": person | row, "kimi-proxy": None})
+
+
 def announced_cards(facts: dict[str, Any]) -> None:
     for card in facts["gpus"]:
         card |= {"model": "Rubin (per GPU)", "compute_capability": "10.7"}
@@ -103,6 +121,7 @@ def several(*changes: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, A
     return apply
 
 
+APT = {"lock": "/var/lib/dpkg/lock-frontend", "pid": 812, "process": "apt-get", "unit": None}
 ARGS = "engine_args"
 E8 = gpu_facts
 NVL = hybrid_facts
@@ -143,9 +162,39 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
         "warning",
     ),
     ("tuning.thp", NVL, change("tunables.thp.value", "never"), {}, "info"),
+    ("os.cgroups", E8, change("cgroup", {"hierarchy": "legacy"}), {}, "blocker"),
+    ("os.cgroups", E8, change("cgroup", {"hierarchy": "hybrid"}), {}, "warning"),
+    ("os.selinux", E8, change("security", {"selinux": "enforcing"}), {}, "blocker"),
+    (
+        "os.apparmor",
+        E8,
+        change("security", {"apparmor_enforced": ["/usr/sbin/haproxy"]}),
+        {},
+        "warning",
+    ),
+    ("packages.busy", E8, change("packages.busy", APT), {}, "info"),
+    ("packages.unfinished", E8, change("packages.unfinished", ["nginx"]), {}, "blocker"),
     ("disk.network", NVL, root_on_fuse, {}, "warning"),
     ("disk.capacity", NVL, no_files, {}, "blocker"),
     ("disk.speed", NVL, change("disks", [{"read_bytes_per_s": 150_000_000}]), {}, "warning"),
+    ("disk.mount", NVL, of_srv(options=["nodev", "noexec"]), {}, "blocker"),
+    ("disk.mount", NVL, of_srv(options=["ro"]), {}, "blocker"),
+    ("disk.mount", NVL, of_srv(fstype="nfs4", writable=False), {}, "blocker"),
+    ("disk.mount", NVL, of_srv(linked={"/srv/kimi": "/data/kimi"}), {}, "blocker"),
+    ("host.account", NVL, account({}), {}, "blocker"),
+    ("host.account", NVL, account({"uid": 0}), {}, "blocker"),
+    ("host.account", NVL, account({"uid": 997, "processes": ["postgres"]}), {}, "blocker"),
+    ("host.account", NVL, account({"uid": 997, "shell": "/usr/sbin/nologin"}), {}, "info"),
+    ("host.account", NVL, account({"uid": 70001, "shell": "/usr/sbin/nologin"}), {}, "info"),
+    ("host.clock", NVL, change("clock", {"offset_s": -3600}), {}, "blocker"),
+    ("host.clock", NVL, change("clock", {"offset_s": 3600}), {}, "warning"),
+    (
+        "host.clock",
+        NVL,
+        change("clock", {"offset_s": -3600, "synchronized": True}),
+        {},
+        "warning",
+    ),
     ("host.gib", E8, change("gib", {"present": True, "cached": ["libnccl-net.so"]}), {}, "blocker"),
     ("gpu.mixed", E8, change("gpus.3.model", "NVIDIA H100 80GB HBM3"), {}, "warning"),
     ("gpu.mig", E8, change("gpus.0.mig", True), {}, "blocker"),
@@ -380,6 +429,39 @@ def test_a_manifest_allows_http_for_code(tmp_path: Path) -> None:
     pinned = plan(gpu_facts(), **(HUGE | wishes), weights_manifest=str(file))
     assert blocked == {"weights.code_in_clear"}
     assert not found(pinned, "weights.code_in_clear")
+
+
+def converged(facts: dict[str, Any]) -> dict[str, Any]:
+    """The machine after its packages were installed."""
+    names = plan(facts, **HUGE)["packages"]
+    facts["packages"]["installed"] = dict.fromkeys(names, "1")
+    return facts
+
+
+@pytest.mark.parametrize("state", [{"busy": APT}, {"unfinished": ["nginx"]}])
+def test_what_dpkg_is_at_matters_only_where_it_has_work_of_ours(state: dict[str, Any]) -> None:
+    facts = converged(gpu_facts())
+    facts["packages"] |= state
+    rows = {row["id"] for row in plan(facts, **HUGE)["findings"]}
+    assert not rows & {"packages.busy", "packages.unfinished"}
+    facts["packages"]["installed"] = None
+    assert not found(plan(facts, **HUGE), "packages.unfinished"), "another package manager"
+
+
+def test_packages_that_are_being_installed_now_are_not_unfinished() -> None:
+    facts = gpu_facts()
+    facts["packages"] |= {"busy": APT, "unfinished": ["nginx"]}
+    document = plan(facts, **HUGE)
+    assert not found(document, "packages.unfinished")
+    assert "apt-get (PID 812) holds" in found(document, "packages.busy")[0]["observed"]
+
+
+def test_many_unfinished_packages_are_counted() -> None:
+    facts = gpu_facts()
+    facts["packages"]["unfinished"] = [f"p{n}" for n in range(20)]
+    row = found(plan(facts, **HUGE), "packages.unfinished")[0]
+    assert row["observed"].endswith("p7 and 12 more")
+    assert "dpkg --configure -a" in row["fix"]
 
 
 def test_our_own_engine_may_hold_the_gpus() -> None:

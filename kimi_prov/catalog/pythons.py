@@ -1,0 +1,71 @@
+"""Interpreters that are brought to a machine whose distribution has none that a lock fits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import unquote, urlsplit
+
+from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
+from kimi_prov.catalog.names import Form, PathName
+
+# The usual base of the builds' URLs, which a mirror stands in for.
+BASE = "https://github.com/astral-sh/python-build-standalone/releases/download"
+
+_Version = Annotated[str, Form("a version such as 3.12.16", re.compile(r"3\.\d{1,3}\.\d{1,3}"))]
+_Sha256 = Annotated[str, Form("a SHA-256 (64 hex digits)", re.compile(r"[0-9a-f]{64}"))]
+_Url = Annotated[
+    str,
+    Form(
+        "the URL of an archive (https://.../NAME.tar.gz)",
+        re.compile(r"https?://[!-~]+/[\w.%+-]+\.tar\.(gz|zst)"),
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Interpreter(Row):
+    """A build of CPython by python-build-standalone. Sizes in bytes.
+
+    `build`: the release of python-build-standalone. `glibc`: the oldest that it runs on.
+    `bytes`: of the archive. `installed_bytes`: of what is in it.
+    """
+
+    version: _Version
+    build: PathName
+    arch: PathName
+    glibc: str
+    url: _Url
+    sha256: _Sha256
+    bytes: int
+    installed_bytes: int
+    source: str
+    confidence: Confidence
+
+    @property
+    def minor(self) -> str:
+        """Version as locks have it, such as "3.12"."""
+        return self.version.rpartition(".")[0]
+
+    @property
+    def key(self) -> str:
+        """What uv calls it, which is the name of its directory as well."""
+        return f"cpython-{self.version}-linux-{self.arch}-gnu"
+
+    @property
+    def archive(self) -> str:
+        """File name of the archive."""
+        return unquote(urlsplit(self.url).path.rpartition("/")[2])
+
+    @property
+    def name(self) -> str:
+        """Name of the directory that it is kept in: another build, or other bytes, is another."""
+        return f"{self.version}-{self.build}-{self.sha256[:12]}"
+
+    def mirrored(self, mirror: str | None) -> str:
+        """Return its URL at a mirror, which has the builds as their usual place has them."""
+        if mirror is None or not self.url.startswith(f"{BASE}/"):
+            return self.url
+        return mirror.rstrip("/") + self.url.removeprefix(BASE)

@@ -1,0 +1,77 @@
+"""Accounts and groups that bear our names, whoever made them."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+from kimi_prov.contract import paths, unit_names
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.machine import Machine
+
+NAMES = (paths.USER, paths.PROXY_USER)
+_SHOWN = 5
+
+
+def accounts(machine: Machine) -> Dict[str, Optional[Dict[str, Any]]]:
+    """Return what each of the names is; None where there is no such account."""
+    return {name: _account(machine, name) for name in NAMES}
+
+
+def groups(machine: Machine) -> Dict[str, Optional[int]]:
+    """Return the number of each group of our names; None where there is no such group."""
+    return {name: _group(machine, name) for name in NAMES}
+
+
+def _account(machine: Machine, name: str) -> Optional[Dict[str, Any]]:
+    if machine.live:
+        # Also an account that only the site's directory knows.
+        try:
+            row = [str(part) for part in pwd.getpwnam(name)]
+        except KeyError:
+            return None
+    else:
+        row = _line(machine, "/etc/passwd", name)
+        if len(row) < 7:
+            return None
+    uid, gid = int(row[2]), int(row[3])
+    return {
+        "uid": uid,
+        "gid": gid,
+        "home": row[5],
+        "shell": row[6],
+        "processes": _processes(machine, uid),
+    }
+
+
+def _group(machine: Machine, name: str) -> Optional[int]:
+    if machine.live:
+        try:
+            return grp.getgrnam(name).gr_gid
+        except KeyError:
+            return None
+    row = _line(machine, "/etc/group", name)
+    return int(row[2]) if len(row) > 2 else None
+
+
+def _line(machine: Machine, database: str, name: str) -> List[str]:
+    for line in (machine.read(database) or "").splitlines():
+        if line.startswith(f"{name}:"):
+            return line.split(":")
+    return []
+
+
+def _processes(machine: Machine, uid: int) -> List[str]:
+    """Names of the account's processes that no unit of ours runs; the first few."""
+    found = set()
+    for status in machine.glob("/proc/[0-9]*/status"):
+        text = machine.read(status) or ""
+        owner = text.partition("\nUid:")[2].split()[:1]
+        if owner != [str(uid)]:
+            continue
+        cgroup = machine.read(status.replace("/status", "/cgroup")) or ""
+        if not any(unit_names.is_ours(part) for part in cgroup.strip().split("/")):
+            found.add(text.partition("Name:")[2].split("\n")[0].strip())
+    return sorted(found)[:_SHOWN]

@@ -1,0 +1,19 @@
+"""The site's proxy, as the role host_base has written it down for root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Dict
+
+from kimi_prov.contract import paths
+from kimi_prov.on_host.system.files import read_text
+
+
+def variables(root: str = "/") -> Dict[str, str]:
+    """Return the variables that name the proxy and its exceptions; empty where there is none."""
+    found = {}
+    for line in read_text(Path(paths.under(root, paths.FORWARD_PROXY))).splitlines():
+        name, mark, value = line.partition("=")
+        if mark and name.endswith("_proxy"):
+            found[name] = value.strip('"')
+    return found

@@ -1,0 +1,30 @@
+"""Finds the archive of an interpreter in a directory on the control machine."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def find(directory: Path, python: Mapping[str, str]) -> Path:
+    """Return the file of the plan's `installation.python` in `directory`, or below its build there.
+
+    A mirror has each build in a directory of its own. Whoever saved it may have kept the %2B of its
+    URL. The digest is not compared here: who unpacks it does. Raises UserError where there is none.
+    """
+    wanted = PurePosixPath(python["archive"]).name
+    for folder in (directory / python["build"], directory):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if unquote(path.name) == wanted and path.is_file():
+                return path
+    raise UserError(
+        f"kimi_python_mirror: {directory} has no {wanted}",
+        fix=f"put that archive there (SHA-256 {python['sha256']}), or name a mirror by its URL",
+    )

