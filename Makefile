@@ -50,7 +50,7 @@ demo: $(STAMP) deps ## a lab host, a served model, a real chat
 demo-down: $(STAMP) ## take the demo's lab host away
 	kimi-prov lab down inventories/lab
 
-.PHONY: lint test-fast test test-slow matrix audit locks-check bench docs score
+.PHONY: lint test-fast test test-slow gpu matrix audit locks-check bench docs score
 lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	ruff check .
 	ruff format --check .
@@ -62,6 +62,8 @@ test: lint deps ## lint, types, units and the lab, without what is slow
 	pytest tests/unit tests/lab -m "not slow"
 test-slow: $(STAMP) deps-slow ## emulated machines and large installs
 	pytest tests -m slow
+gpu: $(STAMP) deps ## on a machine with GPUs: apply, verify, bench, kill, destroy for real (report: gpu-report/)
+	pytest tests/gpu -m gpu -p no:cacheprovider
 matrix: $(STAMP) deps ## the package under each Python and ansible-core that it takes (ARGS=: options of tests/matrix/run.py)
 	python tests/matrix/run.py $(ARGS)
 	pytest tests/lab/test_control_machine.py

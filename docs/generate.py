@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import gpu_reports
 import yaml
 from manual import commands as all_commands
 from manual import page as manual
@@ -43,9 +44,26 @@ def pages() -> dict[Path, str]:
         REFERENCE / "findings.md": findings(),
         REFERENCE / "commands.md": commands(),
         REFERENCE / "json-documents.md": json_documents(),
+        DOCS / "real-gpus.md": real_gpus(),
         DOCS / "man" / "kimi-prov.1": manual(cli, "kimi-prov"),
         DOCS / "images" / "packages.svg": packages(ROOT / "kimi_prov"),
     }
+
+
+def real_gpus() -> str:
+    """Return the page of what was proven on real GPUs, from the reports that were kept."""
+    lines = [
+        *_head("On real GPUs"),
+        "What `make gpu` proved, on which cards, driver and engine: the product itself, from a",
+        "booted host to a chat, its failures, and back to nothing. It needs root on a machine with",
+        "GPUs, see [the lab's page](guides/lab.md#on-your-own-gpu-server); a report that you send",
+        "in is put into `tests/data/recordings/gpu-reports` and stands here with the next",
+        "`make docs`. What no report names was not run on a GPU by `apply`: other versions of the",
+        "engines, other layouts, KTransformers, kt-experts on AMX. What was run by hand stands in",
+        "[evidence](evidence.md).",
+        *gpu_reports.lines(ROOT / "tests" / "data" / "recordings" / "gpu-reports"),
+    ]
+    return _text(lines)
 
 
 def variables() -> str:

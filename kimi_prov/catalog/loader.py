@@ -43,6 +43,7 @@ class Catalogue:
     """Everything known beforehand, with a site's rows laid over ours."""
 
     def __init__(self, overlay: Path | None = None) -> None:
+        self.overlay = overlay
         self._files = Files(overlay)
 
     @cached_property
@@ -132,13 +133,22 @@ class Catalogue:
     def locks(self) -> dict[str, str]:
         """Map a lock's file name to its SHA-256."""
         return {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(LOCKS.glob("*.txt"))
+            name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for name, path in sorted(self._lock_files.items())
         }
 
     def lock(self, name: str) -> str:
         """Return the text of a lock file."""
-        return (LOCKS / name).read_text(encoding="utf-8")
+        return self.lock_path(name).read_text(encoding="utf-8")
+
+    def lock_path(self, name: str) -> Path:
+        """Return where a lock file lies: a site's own stands for ours of that name."""
+        return self._lock_files.get(name, LOCKS / name)
+
+    @cached_property
+    def _lock_files(self) -> dict[str, Path]:
+        folders = [LOCKS, *([self.overlay / "locks"] if self.overlay else [])]
+        return {path.name: path for folder in folders for path in folder.glob("*.txt")}
 
     def model(self, name: str) -> Model:
         """Find a model by name, alias or repository; refuses others with the nearest names."""

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, NoReturn
 
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.lab import files, generated, images, inventory, keys, network, nspawn, orphans, qemu
+from kimi_prov.lab import (
+    files,
+    generated,
+    gpus,
+    images,
+    inventory,
+    keys,
+    network,
+    nspawn,
+    orphans,
+    qemu,
+)
 from kimi_prov.lab import settings as control
 from kimi_prov.lab.inventory import Kind, Lab
 from kimi_prov.lab.machine import Machine, recorded_kind
@@ -184,6 +195,13 @@ def _choose_kinds(lab: Lab, state: LabState, report: Say) -> dict[str, Kind]:
     kinds: dict[str, Kind] = {host.name: host.kind for host in lab.hosts}
     if "nspawn" in kinds.values():
         reason = nspawn.why_not()
+        if any(host.gpus for host in lab.hosts):
+            gpus.find()
+            if reason is not None:
+                raise UserError(
+                    f"lab_gpus wants an nspawn host, and nspawn cannot run here: {reason}",
+                    fix="kimi-prov lab up as root, on the machine that has the GPUs",
+                )
         if reason is not None:
             report(f"nspawn cannot run here ({reason}): taking qemu, software emulation, instead")
             kinds = dict.fromkeys(kinds, "qemu")

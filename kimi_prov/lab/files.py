@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from kimi_prov.lab.state import HostState
 
 _MODEL = "model:"
-# The tiny models that the lab makes, by how their experts are written.
-_TINY: dict[str, Experts] = {"kimi-k2-lab": "bf16", "kimi-k2-lab-int4": "int4"}
+# The models that the lab makes: how their experts are written, and what is told of their shape.
+_MADE: dict[str, tuple[Experts, str]] = {
+    "kimi-k2-lab": ("bf16", "TINY"),
+    "kimi-k2-lab-int4": ("int4", "TINY"),
+    "kimi-k2-cut": ("int4", "CUT"),
+}
 
 
 def resolve_all(lab: Lab) -> dict[str, Path]:
@@ -41,14 +45,14 @@ def resolve_all(lab: Lab) -> dict[str, Path]:
 
 
 def _resolve(lab: Lab, host: LabHost, file: LabFile) -> Path:
-    for name, experts in _TINY.items():
+    for name, (experts, shape) in _MADE.items():
         if file.src == _MODEL + name:
-            return _tiny_model(name, experts)
+            return _made_model(name, experts, shape)
     if file.src.startswith(nvidia_smi.SCHEME):
         return _nvidia_smi(lab.inventory / file.src.removeprefix(nvidia_smi.SCHEME))
     source = lab.inventory / file.src
     if not source.exists():
-        models = " or ".join(_MODEL + name for name in _TINY)
+        models = " or ".join(_MODEL + name for name in _MADE)
         raise UserError(
             f"{lab.inventory}: host {host.name}: lab_files: {source} does not exist",
             fix=f"correct src: a path relative to the inventory, {models}, or "
@@ -57,8 +61,8 @@ def _resolve(lab: Lab, host: LabHost, file: LabFile) -> Path:
     return source
 
 
-def _tiny_model(name: str, experts: Experts) -> Path:
-    """Folder of the tiny model, made anew when the code that makes it has changed."""
+def _made_model(name: str, experts: Experts, shape: str) -> Path:
+    """Folder of a model of the lab's, made anew when the code that makes it has changed."""
     from kimi_prov.lab import model, tokenizer  # noqa: PLC0415 - seldom needed
 
     code = b"".join(Path(str(module.__file__)).read_bytes() for module in (model, tokenizer))
@@ -67,7 +71,7 @@ def _tiny_model(name: str, experts: Experts) -> Path:
     if not made.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache, prefix=".new-") as fresh:
-            model.make(Path(fresh) / name, experts)
+            model.make(Path(fresh) / name, experts, getattr(model, shape))
             if not made.is_dir():
                 (Path(fresh) / name).rename(made)
     return made

@@ -45,6 +45,7 @@ class LabHost:
     forward_ports: tuple[int, ...] = ()
     kernel_arguments: str = ""
     files: tuple[LabFile, ...] = ()
+    gpus: bool = False
 
 
 @dataclass(frozen=True)
@@ -207,14 +208,23 @@ def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
     if not isinstance(port, int) or not 0 < port < 65536:
         raise wrong("lab_ssh_port", "a port number")
     forwards = variables.get("lab_forward_ports", [])
-    if not isinstance(forwards, list) or not all(isinstance(p, int) for p in forwards):
-        raise wrong("lab_forward_ports", "a list of port numbers")
     files = variables.get("lab_files", [])
-    if not isinstance(files, list) or not all(
-        isinstance(f, dict) and set(f) == {"src", "dest"} and str(f["dest"]).startswith("/")
-        for f in files
+    gpus = variables.get("lab_gpus")
+    for key, fits, expected in (
+        ("lab_forward_ports", _are_ports(forwards), "a list of port numbers"),
+        (
+            "lab_files",
+            _are_files(files),
+            "a list of {src: PATH or model:NAME, dest: /ABSOLUTE/PATH}",
+        ),
+        (
+            "lab_gpus",
+            gpus is None or (gpus == "all" and kind == "nspawn"),
+            "all, on a host of lab_kind: nspawn",
+        ),
     ):
-        raise wrong("lab_files", "a list of {src: PATH or model:NAME, dest: /ABSOLUTE/PATH}")
+        if not fits:
+            raise wrong(key, expected)
     return LabHost(
         name=name,
         kind=kind,
@@ -225,6 +235,18 @@ def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
         forward_ports=tuple(forwards),
         kernel_arguments=str(variables.get("lab_kernel_arguments", "")),
         files=tuple(LabFile(str(f["src"]), str(f["dest"])) for f in files),
+        gpus=gpus == "all",
+    )
+
+
+def _are_ports(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(port, int) for port in value)
+
+
+def _are_files(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(f, dict) and set(f) == {"src", "dest"} and str(f["dest"]).startswith("/")
+        for f in value
     )
 
 

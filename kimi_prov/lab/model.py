@@ -1,12 +1,14 @@
-"""A tiny model of the Kimi K2 architecture with random weights, for the lab.
+"""Models of the Kimi K2 architecture with random weights, for the lab.
 
-The real thing in small: MLA attention, one dense layer and two of routed and shared experts,
-safetensors in shards. Standard library only, and the same bytes every time, so that its manifest
-can be pinned and a flipped byte be found. It talks nonsense; it loads, serves and pages like Kimi.
+The tiny one is the real thing in small: MLA attention, one dense layer and two of routed and shared
+experts, safetensors in shards. The cut one has Kimi K2's own layers, but few of them, and fills a
+GPU. Standard library only, and the same bytes every time, so that a manifest can be pinned and a
+flipped byte be found. They talk nonsense; they load, serve and page like Kimi.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -20,23 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_HIDDEN = 256
-_LAYERS = 3
-_DENSE_LAYERS = 1
-_DENSE_WIDTH = 512
-_EXPERTS = 8
-_EXPERT_WIDTH = 128
-_HEADS = 4
-_Q_RANK = 128
 # vLLM's CPU kernel for MLA is compiled for these two alone.
 _KV_RANK = 512
 _ROPE = 64
 _NOPE = 128
 _VALUE = 128
-_SHARD_BYTES = 3 << 20
+_DENSE_LAYERS = 1
 # Kimi's native INT4: 32 weights share a scale; weights of about 1/16, like those of bfloat16.
 _GROUP = 32
-_SCALE_STEP = 2.0**-10
 
 Experts = Literal["bf16", "int4", "dequantised"]
 
@@ -77,10 +70,67 @@ _QUANTISED: dict[str, Any] = {
 
 # The upper byte of a bfloat16 (sign and seven bits of exponent) sets its size in steps of four.
 _UNIT = 0x3F  # below 2: tables that are looked up
-_LOGITS = 0x3E  # below 1/2: logits with a spread of about 4, so that some answers stand out
-_PROJECTION = (
-    0x3D  # below 1/8: about 1/sqrt(256), keeps a projection's output the size of its input
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model measures. `logits`, `projection`: the upper byte of such weights.
+
+    Logits spread by 4 to 6, so that some answers stand out; a projection's output keeps about the
+    size of its input: weights of about 1/sqrt(hidden). `bias`: how much more those of marks weigh,
+    since what the layers add makes the constant channel the smaller, and logits spread wider.
+    `scale_step`: that of an INT4 group's scale.
+    """
+
+    hidden: int
+    layers: int
+    dense_width: int
+    experts: int
+    experts_per_token: int
+    expert_width: int
+    heads: int
+    q_rank: int
+    shard_bytes: int
+    logits: int
+    bias: float
+    projection: int
+    scale_step: float
+
+
+TINY = Shape(
+    hidden=256,
+    layers=3,
+    dense_width=512,
+    experts=8,
+    experts_per_token=2,
+    expert_width=128,
+    heads=4,
+    q_rank=128,
+    shard_bytes=3 << 20,
+    logits=0x3E,  # below 1/2
+    bias=1.0,
+    projection=0x3D,  # below 1/8
+    scale_step=2.0**-10,
 )
+# Kimi K2's layers, one dense and one of experts, with the lab's own tokenizer.
+CUT = Shape(
+    hidden=7168,
+    layers=2,
+    dense_width=18432,
+    experts=384,
+    experts_per_token=8,
+    expert_width=2048,
+    heads=64,
+    q_rank=1536,
+    shard_bytes=1 << 30,
+    logits=0x3D,
+    bias=2.0,
+    projection=0x3C,
+    scale_step=2.0**-12,
+)
+# Larger tensors are cut out of one pool of drawn bytes, each from a place of its own.
+_DRAWN_BYTES = 4 << 20
+_POOL_BYTES = 64 << 20
 
 # The first channel of the hidden state is a constant, and what the last layer makes of it a bias.
 _CONSTANT = 4.0
@@ -94,34 +144,38 @@ class _Tensor:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    data: bytes
+    data: bytes | memoryview
 
 
-def make(dest: Path, experts: Experts = "bf16") -> Path:
+def make(dest: Path, experts: Experts = "bf16", shape: Shape = TINY) -> Path:
     """Write the model and its `kimi-manifest.json` into `dest` (made where missing); 0644 each.
 
     `experts`: how the routed experts are written. `int4` is Kimi's native format
     (compressed-tensors, groups of 32), `dequantised` the very same values as bfloat16.
     """
     dest.mkdir(parents=True, exist_ok=True)
-    files = _files(experts)
-    rows = [
-        {"path": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        for name, data in sorted(files.items())
-    ]
-    files["kimi-manifest.json"] = _json({"schema": "kimi-prov/manifest/v1", "files": rows})
-    for name, data in files.items():
-        path = dest / name
-        path.write_bytes(data)
-        path.chmod(0o644)
+    rows = []
+    for name, data in _files(experts, shape):
+        _write(dest / name, data)
+        digest = hashlib.sha256(data).hexdigest()
+        rows.append({"path": name, "size": len(data), "sha256": digest})
+    rows.sort(key=lambda row: str(row["path"]))
+    manifest = _json({"schema": "kimi-prov/manifest/v1", "files": rows})
+    _write(dest / "kimi-manifest.json", manifest)
     return dest
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    path.chmod(0o644)
 
 
 def _json(document: object) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
-def _files(experts: Experts) -> dict[str, bytes]:
+def _files(experts: Experts, shape: Shape) -> Iterator[tuple[str, bytes]]:
+    """Give each file's name and content, one shard of the weights at a time."""
     special = tokenizer.special_tokens()
     ends = [special["<|im_end|>"], special["[EOS]"]]
     generation = {
@@ -132,37 +186,35 @@ def _files(experts: Experts) -> dict[str, bytes]:
         "temperature": 0.6,
     }
     quantised = _QUANTISED if experts == "int4" else {}
-    return {
-        "config.json": _json(_config(special) | quantised),
-        "generation_config.json": _json(generation),
-        **tokenizer.files(),
-        **_weights(experts),
-    }
+    yield "config.json", _json(_config(special, shape) | quantised)
+    yield "generation_config.json", _json(generation)
+    yield from tokenizer.files().items()
+    yield from _weights(experts, shape)
 
 
-def _config(special: dict[str, int]) -> dict[str, Any]:
+def _config(special: dict[str, int], shape: Shape) -> dict[str, Any]:
     return {
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "kimi_k2",
         "torch_dtype": "bfloat16",
         "vocab_size": tokenizer.VOCAB_SIZE,
-        "hidden_size": _HIDDEN,
-        "intermediate_size": _DENSE_WIDTH,
-        "moe_intermediate_size": _EXPERT_WIDTH,
-        "num_hidden_layers": _LAYERS,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.dense_width,
+        "moe_intermediate_size": shape.expert_width,
+        "num_hidden_layers": shape.layers,
         "first_k_dense_replace": _DENSE_LAYERS,
         "moe_layer_freq": 1,
         "num_nextn_predict_layers": 0,
-        "num_attention_heads": _HEADS,
-        "num_key_value_heads": _HEADS,
-        "q_lora_rank": _Q_RANK,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "q_lora_rank": shape.q_rank,
         "kv_lora_rank": _KV_RANK,
         "qk_rope_head_dim": _ROPE,
         "qk_nope_head_dim": _NOPE,
         "v_head_dim": _VALUE,
-        "n_routed_experts": _EXPERTS,
+        "n_routed_experts": shape.experts,
         "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
+        "num_experts_per_tok": shape.experts_per_token,
         "n_group": 1,
         "topk_group": 1,
         "topk_method": "noaux_tc",
@@ -183,12 +235,19 @@ def _config(special: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _random(name: str, shape: tuple[int, ...], upper: int = _PROJECTION) -> _Tensor:
+def _random(name: str, shape: tuple[int, ...], upper: int) -> _Tensor:
     """Bfloat16 values spread evenly around zero, drawn from the tensor's own name.
 
     Three of four have the exponent `upper` asks for, the others a step of four less.
     """
     count = math.prod(shape)
+    if 2 * count > _DRAWN_BYTES:
+        pool = _pool(upper)
+        return _Tensor(name, shape, "BF16", _cut(pool, name, 2 * count))
+    return _Tensor(name, shape, "BF16", _values(name, count, upper))
+
+
+def _values(name: str, count: int, upper: int) -> bytes:
     drawn = hashlib.shake_256(name.encode()).digest(2 * count)
     sizes = bytes(
         (upper if byte & 3 else upper - 1) | (byte & 0x80)  # the sign from the top bit
@@ -197,7 +256,26 @@ def _random(name: str, shape: tuple[int, ...], upper: int = _PROJECTION) -> _Ten
     data = bytearray(2 * count)
     data[0::2] = drawn[:count]
     data[1::2] = drawn[count:].translate(sizes)
-    return _Tensor(name, shape, "BF16", bytes(data))
+    return bytes(data)
+
+
+@functools.cache
+def _pool(upper: int | None) -> bytes:
+    """Bytes to cut large tensors out of: bfloat16 values by `upper`, or plain ones."""
+    if upper is None:
+        return hashlib.shake_256(b"pool").digest(_POOL_BYTES)
+    return _values("pool", _POOL_BYTES // 2, upper)
+
+
+def _cut(pool: bytes, name: str, size: int) -> bytes | memoryview:
+    """Cut `size` bytes out of the pool, at an even place that the name tells."""
+    place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") & ~1
+    if size > len(pool) // 2:
+        place %= len(pool)
+        whole = pool[place:] + pool * (size // len(pool)) + pool[:place]
+        return memoryview(whole)[:size]
+    place %= len(pool) - size
+    return memoryview(pool)[place & ~1 : (place & ~1) + size]
 
 
 def _ones(name: str, size: int) -> _Tensor:
@@ -216,27 +294,28 @@ def _with_column(tensor: _Tensor, values: list[float]) -> _Tensor:
 
 def _without_first_row(tensor: _Tensor) -> _Tensor:
     row = 2 * tensor.shape[1]
-    return replace(tensor, data=bytes(row) + tensor.data[row:])
+    return replace(tensor, data=b"".join((bytes(row), memoryview(tensor.data)[row:])))
 
 
-def _embedding() -> _Tensor:
+def _embedding(shape: Shape) -> _Tensor:
     """Put a constant into the first channel; no layer writes there, so it reaches the end."""
-    table = _random("model.embed_tokens.weight", (tokenizer.VOCAB_SIZE, _HIDDEN), _UNIT)
+    table = _random("model.embed_tokens.weight", (tokenizer.VOCAB_SIZE, shape.hidden), _UNIT)
     return _with_column(table, [_CONSTANT] * tokenizer.VOCAB_SIZE)
 
 
-def _lm_head() -> _Tensor:
+def _lm_head(shape: Shape) -> _Tensor:
     """Random rows; the constant channel gives each token a bias, so that an answer has a shape.
 
     The thought ends after some tens of tokens; no other special token comes by itself. Where a
     grammar allows digits or blanks to go on for ever, the mark that ends them is the likelier.
     """
-    head = _random("lm_head.weight", (tokenizer.VOCAB_SIZE, _HIDDEN), _LOGITS)
-    data, row = bytearray(head.data), 2 * _HIDDEN
+    head = _random("lm_head.weight", (tokenizer.VOCAB_SIZE, shape.hidden), shape.logits)
+    data, row = bytearray(head.data), 2 * shape.hidden
     for token in tokenizer.endless():
         data[row * token : row * (token + 1)] = bytes(row)
     head = replace(head, data=bytes(data))
-    return _with_column(head, [_bias(token) for token in range(tokenizer.VOCAB_SIZE)])
+    biases = [shape.bias * _bias(token) for token in range(tokenizer.VOCAB_SIZE)]
+    return _with_column(head, biases)
 
 
 def _bias(token: int) -> float:
@@ -247,91 +326,110 @@ def _bias(token: int) -> float:
     return _NEVER if token in tokenizer.endless() else 0.0
 
 
-def _tensors(experts: Experts) -> Iterator[_Tensor]:
-    yield _embedding()
-    for layer in range(_LAYERS):
+def _tensors(experts: Experts, shape: Shape) -> Iterator[_Tensor]:
+    yield _embedding(shape)
+    for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
-        yield _ones(f"{prefix}.input_layernorm.weight", _HIDDEN)
-        yield from _attention(f"{prefix}.self_attn")
-        yield _ones(f"{prefix}.post_attention_layernorm.weight", _HIDDEN)
+        yield _ones(f"{prefix}.input_layernorm.weight", shape.hidden)
+        yield from _attention(f"{prefix}.self_attn", shape)
+        yield _ones(f"{prefix}.post_attention_layernorm.weight", shape.hidden)
         if layer < _DENSE_LAYERS:
-            yield from _mlp(f"{prefix}.mlp", _DENSE_WIDTH)
+            yield from _mlp(f"{prefix}.mlp", shape.dense_width, shape)
         else:
-            yield from _experts(f"{prefix}.mlp", experts)
-    yield _ones("model.norm.weight", _HIDDEN)
-    yield _lm_head()
+            yield from _experts(f"{prefix}.mlp", experts, shape)
+    yield _ones("model.norm.weight", shape.hidden)
+    yield _lm_head(shape)
 
 
-def _attention(prefix: str) -> Iterator[_Tensor]:
-    yield _random(f"{prefix}.q_a_proj.weight", (_Q_RANK, _HIDDEN))
-    yield _ones(f"{prefix}.q_a_layernorm.weight", _Q_RANK)
-    yield _random(f"{prefix}.q_b_proj.weight", (_HEADS * (_NOPE + _ROPE), _Q_RANK))
-    yield _random(f"{prefix}.kv_a_proj_with_mqa.weight", (_KV_RANK + _ROPE, _HIDDEN))
+def _attention(prefix: str, shape: Shape) -> Iterator[_Tensor]:
+    def drawn(name: str, *size: int) -> _Tensor:
+        return _random(f"{prefix}.{name}.weight", size, shape.projection)
+
+    hidden, heads, rank = shape.hidden, shape.heads, shape.q_rank
+    yield drawn("q_a_proj", rank, hidden)
+    yield _ones(f"{prefix}.q_a_layernorm.weight", rank)
+    yield drawn("q_b_proj", heads * (_NOPE + _ROPE), rank)
+    yield drawn("kv_a_proj_with_mqa", _KV_RANK + _ROPE, hidden)
     yield _ones(f"{prefix}.kv_a_layernorm.weight", _KV_RANK)
-    yield _random(f"{prefix}.kv_b_proj.weight", (_HEADS * (_NOPE + _VALUE), _KV_RANK))
-    yield _without_first_row(_random(f"{prefix}.o_proj.weight", (_HIDDEN, _HEADS * _VALUE)))
+    yield drawn("kv_b_proj", heads * (_NOPE + _VALUE), _KV_RANK)
+    yield _without_first_row(drawn("o_proj", hidden, heads * _VALUE))
 
 
-def _mlp(prefix: str, width: int) -> Iterator[_Tensor]:
-    yield _random(f"{prefix}.gate_proj.weight", (width, _HIDDEN))
-    yield _random(f"{prefix}.up_proj.weight", (width, _HIDDEN))
-    yield _without_first_row(_random(f"{prefix}.down_proj.weight", (_HIDDEN, width)))
+def _mlp(prefix: str, width: int, shape: Shape) -> Iterator[_Tensor]:
+    hidden, upper = shape.hidden, shape.projection
+    yield _random(f"{prefix}.gate_proj.weight", (width, hidden), upper)
+    yield _random(f"{prefix}.up_proj.weight", (width, hidden), upper)
+    yield _without_first_row(_random(f"{prefix}.down_proj.weight", (hidden, width), upper))
 
 
-def _experts(prefix: str, written: Experts) -> Iterator[_Tensor]:
-    yield _random(f"{prefix}.gate.weight", (_EXPERTS, _HIDDEN))
-    yield _Tensor(f"{prefix}.gate.e_score_correction_bias", (_EXPERTS,), "F32", bytes(4 * _EXPERTS))
-    for expert in range(_EXPERTS):
+def _experts(prefix: str, written: Experts, shape: Shape) -> Iterator[_Tensor]:
+    count = shape.experts
+    yield _random(f"{prefix}.gate.weight", (count, shape.hidden), shape.projection)
+    yield _Tensor(f"{prefix}.gate.e_score_correction_bias", (count,), "F32", bytes(4 * count))
+    for expert in range(count):
         name = f"{prefix}.experts.{expert}"
         if written == "bf16":
-            yield from _mlp(name, _EXPERT_WIDTH)
+            yield from _mlp(name, shape.expert_width, shape)
         else:
-            yield from _int4_expert(name, written)
-    yield from _mlp(f"{prefix}.shared_experts", _EXPERT_WIDTH)
+            yield from _int4_expert(name, written, shape)
+    yield from _mlp(f"{prefix}.shared_experts", shape.expert_width, shape)
 
 
-def _int4_expert(prefix: str, written: Experts) -> Iterator[_Tensor]:
-    yield from _int4(f"{prefix}.gate_proj", (_EXPERT_WIDTH, _HIDDEN), written)
-    yield from _int4(f"{prefix}.up_proj", (_EXPERT_WIDTH, _HIDDEN), written)
-    yield from _int4(f"{prefix}.down_proj", (_HIDDEN, _EXPERT_WIDTH), written)
+def _int4_expert(prefix: str, written: Experts, shape: Shape) -> Iterator[_Tensor]:
+    across, down = (shape.expert_width, shape.hidden), (shape.hidden, shape.expert_width)
+    yield from _int4(f"{prefix}.gate_proj", across, written, shape.scale_step)
+    yield from _int4(f"{prefix}.up_proj", across, written, shape.scale_step)
+    yield from _int4(f"{prefix}.down_proj", down, written, shape.scale_step)
 
 
-def _int4(prefix: str, shape: tuple[int, int], written: Experts) -> Iterator[_Tensor]:
+def _plain(name: str, size: int) -> bytes | memoryview:
+    if size > _DRAWN_BYTES:
+        return _cut(_pool(None), name, size)
+    return hashlib.shake_256(name.encode()).digest(size)
+
+
+def _int4(prefix: str, shape: tuple[int, int], written: Experts, step: float) -> Iterator[_Tensor]:
     """Give a matrix of 4-bit weights in groups of 32, or its values as bfloat16.
 
     A scale has three bits after the point, so that its product with a weight is a bfloat16 to the
     last bit: both forms of a matrix hold the same numbers.
     """
     rows, columns = shape
-    drawn = hashlib.shake_256(prefix.encode()).digest(rows * columns // 2)
+    drawn = _plain(prefix, rows * columns // 2)
     if prefix.endswith("down_proj"):
         # The channel that holds the constant: weight 8 of 0 to 15 stands for zero.
-        drawn = b"\x88" * (columns // 2) + drawn[columns // 2 :]
+        drawn = b"".join((b"\x88" * (columns // 2), memoryview(drawn)[columns // 2 :]))
     groups = rows * columns // _GROUP
     sizes = hashlib.shake_256(f"{prefix}.scale".encode()).digest(groups)
-    scales = [(8 + (size & 7)) * _SCALE_STEP for size in sizes]
+    tops = [struct.pack("<f", (8 + top) * step)[2:] for top in range(8)]
     if written == "int4":
-        halves = b"".join(struct.pack("<f", scale)[2:] for scale in scales)
+        halves = bytearray(2 * groups)
+        halves[0::2] = sizes.translate(bytes(tops[size & 7][0] for size in range(256)))
+        halves[1::2] = sizes.translate(bytes(tops[size & 7][1] for size in range(256)))
         packed = (rows, columns // 8)
         yield _Tensor(f"{prefix}.weight_packed", packed, "I32", drawn)
-        yield _Tensor(f"{prefix}.weight_scale", (rows, columns // _GROUP), "BF16", halves)
+        yield _Tensor(f"{prefix}.weight_scale", (rows, columns // _GROUP), "BF16", bytes(halves))
         yield _Tensor(f"{prefix}.weight_shape", (2,), "I32", struct.pack("<2i", rows, columns))
         return
     values = bytearray()
-    for group, scale in enumerate(scales):
+    for group, size in enumerate(sizes):
+        scale = (8 + (size & 7)) * step
         table = [struct.pack("<f", (weight - 8) * scale)[2:] for weight in range(16)]
         for byte in drawn[group * _GROUP // 2 : (group + 1) * _GROUP // 2]:
             values += table[byte & 15] + table[byte >> 4]
     yield _Tensor(f"{prefix}.weight", shape, "BF16", bytes(values))
 
 
-def _weights(experts: Experts) -> dict[str, bytes]:
-    """Make the shards and their index."""
+def _weights(experts: Experts, shape: Shape) -> Iterator[tuple[str, bytes]]:
+    """Give the shards and their index."""
     shards: list[list[_Tensor]] = [[]]
-    for tensor in _tensors(experts):
-        if shards[-1] and _size([*shards[-1], tensor]) > _SHARD_BYTES:
+    size = 0
+    for tensor in _tensors(experts, shape):
+        if shards[-1] and size + len(tensor.data) > shape.shard_bytes:
             shards.append([])
+            size = 0
         shards[-1].append(tensor)
+        size += len(tensor.data)
     names = [f"model-{n:05d}-of-{len(shards):05d}.safetensors" for n in range(1, len(shards) + 1)]
     index = {
         "metadata": {"total_size": sum(_size(shard) for shard in shards)},
@@ -339,8 +437,9 @@ def _weights(experts: Experts) -> dict[str, bytes]:
             tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard
         },
     }
-    files = {name: _safetensors(shard) for name, shard in zip(names, shards, strict=True)}
-    return {**files, "model.safetensors.index.json": _json(index)}
+    for name, shard in zip(names, shards, strict=True):
+        yield name, _safetensors(shard)
+    yield "model.safetensors.index.json", _json(index)
 
 
 def _size(tensors: list[_Tensor]) -> int:

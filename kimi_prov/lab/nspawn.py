@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.lab import network
+from kimi_prov.lab import gpus, network
 from kimi_prov.lab.shell import run, which
 from kimi_prov.lab.state import HostState, kill_process, launch, remove_tree
 
@@ -35,6 +35,7 @@ exec unshare --cgroup --mount sh -c "$0" sh "$@"
 """
 
 # Second stage: the overlay, the network, then the machine; exit status 133 requests a reboot.
+# From $5 on: what systemd-nspawn binds beside.
 _STAGE_TWO = r"""
 set -e
 umount /sys/fs/cgroup
@@ -42,13 +43,15 @@ mount -t cgroup2 none /sys/fs/cgroup
 mkdir -p "$3/upper" "$3/work" "$3/root"
 mount -t overlay overlay -o "lowerdir=$2,upperdir=$3/upper,workdir=$3/work" "$3/root"
 until [ -e /sys/class/net/eth0 ]; do sleep 0.02; done
+root=$3/root machine=$4
+shift 4
 while :; do
   status=0
   SYSTEMD_NSPAWN_API_VFS_WRITABLE=network SYSTEMD_NSPAWN_TMPFS_TMP=0 \
     systemd-nspawn --quiet --boot --register=no --keep-unit \
-    --directory="$3/root" --machine="$4" --network-namespace-path=/proc/self/ns/net \
+    --directory="$root" --machine="$machine" --network-namespace-path=/proc/self/ns/net \
     --capability=CAP_NET_ADMIN,CAP_NET_RAW --resolv-conf=off --timezone=off --link-journal=no \
-    || status=$?
+    "$@" || status=$?
   [ "$status" = 133 ] || exit "$status"
 done
 """
@@ -59,8 +62,10 @@ def cgroup(lab: Lab, host_name: str | None = None) -> str:
     return f"kimi-lab-{lab.ident}" + (f"/{host_name}" if host_name else "")
 
 
-def command(lab: Lab, host: LabHost, image: Path, state: HostState) -> list[str]:
-    """Build the command line that becomes the host."""
+def command(
+    lab: Lab, host: LabHost, image: Path, state: HostState, given: gpus.Given | None = None
+) -> list[str]:
+    """Build the command line that becomes the host; `given`: GPUs of this machine."""
     return [
         *("unshare", "--mount", "--net", "--pid", "--ipc", "--uts"),
         *("--fork", "--kill-child=SIGKILL", "--mount-proc"),
@@ -72,6 +77,7 @@ def command(lab: Lab, host: LabHost, image: Path, state: HostState) -> list[str]
         str(image / "root"),
         str(state.folder),
         host.name,
+        *(given.options if given else []),
     ]
 
 
@@ -113,7 +119,10 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
         with tarfile.open(state.seed) as tar:
             tar.extractall(fresh, filter="fully_trusted")  # noqa: S202 - written by this program
         fresh.rename(upper)
-    launch(command(lab, host, image, state), state, lab.ident)
+    given = gpus.find() if host.gpus else None
+    if given:
+        gpus.dress(upper, given)
+    launch(command(lab, host, image, state, given), state, lab.ident)
     own = _namespace("self")
     deadline = time.monotonic() + 20
     while True:

@@ -84,7 +84,11 @@ def packages(machine: Machine, found: Packages) -> Dict[str, Any]:
         unknown = ("installed", "held", "unattended_upgrades", "needrestart", "busy", "unfinished")
         return dict.fromkeys(unknown)
     return {
-        "installed": {name: v for name, v in found.installed.items() if name in PACKAGES},
+        "installed": {
+            name: version
+            for name, version in found.installed.items()
+            if name in PACKAGES or _PYTHON.fullmatch(name)
+        },
         "held": sorted(found.on_hold),
         "unattended_upgrades": _unattended(machine, found),
         "needrestart": machine.exists(_NEEDRESTART),

@@ -305,3 +305,15 @@ def test_no_overlay_ends_in_a_traceback(tmp_path_factory, key: str, value: objec
     except UserError as error:
         refusal = error.message
     assert refusal is None or f"{folder}/gpus.yaml" in refusal
+
+
+def test_a_sites_lock_stands_for_ours_of_that_name_and_others_are_added(tmp_path: Path) -> None:
+    folder = write(tmp_path, models=MODEL) / "locks"
+    folder.mkdir()
+    (folder / "vllm-cuda-0.25.1-cp312.txt").write_text("vllm==0.25.1\n")
+    (folder / "uv.txt").write_text("uv==0.0.1\n")
+    ours, theirs = load(), load(tmp_path)
+    assert theirs.lock("vllm-cuda-0.25.1-cp312.txt") == "vllm==0.25.1\n"
+    assert theirs.lock_path("uv.txt") == folder / "uv.txt"
+    assert theirs.locks["uv.txt"] != ours.locks["uv.txt"]
+    assert theirs.locks["ray.txt"] == ours.locks["ray.txt"]

@@ -19,7 +19,7 @@ from kimi_prov.facts import recording, synthetic
 from kimi_prov.facts.host import read_host
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "recordings"
-ALL = sorted(RECORDINGS.iterdir())
+ALL = sorted(path.parent for path in RECORDINGS.glob("*/gpus.csv"))
 
 
 @pytest.fixture

@@ -36,6 +36,8 @@ def test_qemu_hosts_answer_ssh_at_a_port_that_needs_no_root():
         ("lab_memory_mb", 64, "at least 512"),
         ("lab_ssh_port", 70000, "port number"),
         ("lab_forward_ports", 8000, "list of port numbers"),
+        ("lab_gpus", "0,1", "all, on a host of lab_kind: nspawn"),
+        ("lab_gpus", True, "all, on a host of lab_kind: nspawn"),
         ("lab_files", [{"src": "x"}], "{src: PATH"),
         ("lab_files", [{"src": "x", "dest": "relative"}], "/ABSOLUTE/PATH"),
     ],
@@ -46,6 +48,11 @@ def test_a_wrong_value_is_refused_with_its_host_and_key(key, value, expected):
     assert refused.value.exit_code == ExitCode.BAD_INPUT
     assert f"host node1: {key} is {value!r}" in refused.value.message
     assert expected in refused.value.message
+
+
+def test_gpus_are_given_to_nspawn_hosts_alone():
+    with pytest.raises(UserError, match=r"host q: lab_gpus is 'all', expected .* lab_kind: nspawn"):
+        inventory.parse(FOLDER, document(q={**NODE, "lab_kind": "qemu", "lab_gpus": "all"}))
 
 
 @pytest.mark.parametrize("address", ["10.93.7.1", "10.93.7.0", "10.93.7.255", "10.93.8.2"])

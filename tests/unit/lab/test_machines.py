@@ -201,7 +201,7 @@ def test_a_machine_is_on_record_by_pid_and_start_time(tmp_path):
 
 def test_a_missing_lab_file_is_named_with_its_host(tmp_path):
     host = LabHost(
-        "node1", "nspawn", "debian-12", "10.93.7.11", 22, 4096, (), (LabFile("nothing", "/x"),)
+        "node1", "nspawn", "debian-12", "10.93.7.11", 22, 4096, files=(LabFile("nothing", "/x"),)
     )
     lab = Lab(tmp_path, LAB.name, LAB.ident, LAB.network, (host,))
     with pytest.raises(UserError, match=r"host node1: lab_files: .*nothing does not exist"):

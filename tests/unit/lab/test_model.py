@@ -1,5 +1,6 @@
 """The lab's model, read by the libraries that every engine reads models with."""
 
+import dataclasses
 import hashlib
 import json
 import stat
@@ -65,3 +66,38 @@ def test_tokenizer_keeps_marks_whole_and_text_intact(made: Path) -> None:
     assert encoded.ids[0] == special["<|im_user|>"]
     assert encoded.ids[-2:] == [special["<|im_end|>"], special["<think>"]]
     assert read.get_vocab_size() == json.loads((made / "config.json").read_text())["vocab_size"]
+
+
+def test_the_cut_model_has_kimis_layers_in_int4_and_its_large_tensors_differ(
+    tmp_path: Path,
+) -> None:
+    # Every tensor of more than 4 MiB is cut out of a pool; here those of width 4096 are.
+    shape = dataclasses.replace(
+        model.CUT, hidden=1024, dense_width=4096, experts=2, experts_per_token=1, heads=2
+    )
+    made = model.make(tmp_path / "cut", "int4", shape)
+    config = json.loads((made / "config.json").read_text())
+    assert (config["num_hidden_layers"], config["hidden_size"]) == (2, 1024)
+    assert config["quantization_config"]["format"] == "pack-quantized"
+    (shard,) = made.glob("*.safetensors")
+    with safe_open(shard, framework="numpy") as opened:
+        names = set(opened.keys())
+        gate = opened.get_slice("model.layers.0.mlp.gate_proj.weight")
+        assert gate.get_shape() == [4096, 1024]
+        packed = opened.get_slice("model.layers.1.mlp.experts.1.gate_proj.weight_packed")
+        assert packed.get_shape() == [2048, 1024 // 8]
+    assert "model.layers.1.mlp.gate.e_score_correction_bias" in names
+    raw = shard.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    head = json.loads(raw[8 : 8 + length])
+    data = {
+        part: raw[8 + length + begin : 8 + length + end]
+        for part in ("gate", "up", "down")
+        for begin, end in [head[f"model.layers.0.mlp.{part}_proj.weight"]["data_offsets"]]
+    }
+    assert len({len(values) for values in data.values()}) == 1
+    assert data["gate"] != data["up"]
+    # Weights below 1/32 in size, and the channel that holds the constant written by no layer.
+    assert {byte & 0x7F for byte in data["gate"][1::2]} == {0x3B, 0x3C}
+    assert not any(data["down"][: 2 * 4096])
+    assert any(data["down"][2 * 4096 : 4 * 4096])

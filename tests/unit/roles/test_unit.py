@@ -31,6 +31,11 @@ def test_failures_are_counted_longer_than_they_take() -> None:
     assert value["StartLimitIntervalSec"] > value["StartLimitBurst"] * each
 
 
+def test_an_end_in_order_is_no_stop() -> None:
+    """An engine whose worker was killed shuts down and ends with 0 (seen with vLLM 0.25.1)."""
+    assert setting(render(), "Restart") == ["always"]
+
+
 def test_the_driver_is_loaded_before_a_unit_s_devices_are_settled() -> None:
     assert "nvidia" not in render()
     unit = render(gpus=GPUS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov import catalog
 from kimi_prov.ansible import files
+from kimi_prov.catalog import loader
 from kimi_prov.contract import protection, unit_files
 from kimi_prov.packaging import engine_plugins, lock_files, python_archives
 from kimi_prov.user_dirs import cache_home
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def lock_path(name: str) -> str:
     """Give the path of a lock on the control machine."""
-    return str(Path(catalog.__file__).parent / "locks" / name)
+    return str(loader.load().lock_path(name))
 
 
 def lock_wheels(name: str, directory: str | None) -> list[str]:

@@ -226,11 +226,13 @@ def test_only_installed_packages_count(tmp_path: Path) -> None:
     status = (
         "Package: haproxy\nStatus: install ok installed\nVersion: 2.6\n\n"
         "Package: nftables\nStatus: deinstall ok config-files\nVersion: 1.0\n\n"
-        "Package: bash\nStatus: install ok installed\nVersion: 5\n"
+        "Package: bash\nStatus: install ok installed\nVersion: 5\n\n"
+        # Wanted by an engine for another Python than the system's.
+        "Package: python3.12-venv\nStatus: install ok installed\nVersion: 3.12.3\n"
     )
     machine = tree(tmp_path, {"/var/lib/dpkg/status": status})
     found = software.packages(machine, software.Packages(machine))
-    assert found["installed"] == {"haproxy": "2.6"}
+    assert found["installed"] == {"haproxy": "2.6", "python3.12-venv": "3.12.3"}
 
 
 def test_a_card_without_a_driver_is_seen(tmp_path: Path) -> None:

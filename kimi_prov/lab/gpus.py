@@ -1,0 +1,265 @@
+"""The GPUs of this machine, given to its nspawn hosts: devices, driver libraries and nvidia-smi.
+
+What is given is read-only but the devices. It comes from the container toolkit's description of
+this machine where there is one, else from what the dynamic linker and the driver's folder have.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov import documents
+from kimi_prov.errors import UserError
+from kimi_prov.lab.shell import run, which
+from kimi_prov.on_host.probe import nvidia_smi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# What NVIDIA's driver and its node programs make; cards, control, unified memory, MIG, fabric.
+_DEVICES = (
+    *("nvidia[0-9]*", "nvidiactl", "nvidia-modeset", "nvidia-uvm*", "nvidia-nvswitch*"),
+    *("nvidia-nvlink*", "nvidia-caps/*", "nvidia-caps-imex-channels/*"),
+)
+# Of the Container Device Interface; the first that is there counts, as for the runtimes.
+DESCRIPTIONS = tuple(
+    f"{folder}/nvidia.{ending}"
+    for folder in ("/etc/cdi", "/var/run/cdi")
+    for ending in ("yaml", "yml", "json")
+)
+_DESCRIBE = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+_LARGEST_BYTES = 4 << 20
+_SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/lib", "/lib64", "/usr/local/lib")
+# Where libraries come to lie in the host that lie among others on this machine.
+_LIBRARIES = "/opt/lab-gpus/lib"
+_SMI = "/usr/bin/nvidia-smi"
+# A host mounts its own there, over whatever was laid.
+_MOUNTED_OVER = ("/run/", "/var/run/", "/tmp/", "/proc/", "/sys/", "/dev/")  # noqa: S108
+
+_UNIT = """\
+[Unit]
+Description=Libraries of the GPUs that this lab host was given
+DefaultDependencies=no
+After=local-fs.target
+Before=sysinit.target
+[Service]
+Type=oneshot
+ExecStart=/sbin/ldconfig
+[Install]
+WantedBy=sysinit.target
+"""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a host gets: device nodes; (path here, path there) to be read; where libraries lie.
+
+    `program`: nvidia-smi's path there, where that is none on the usual PATH.
+    """
+
+    devices: tuple[str, ...]
+    binds: tuple[tuple[str, str], ...]
+    folders: tuple[str, ...]
+    program: str | None = None
+
+    @property
+    def options(self) -> list[str]:
+        """The words of systemd-nspawn's command line that give it."""
+        return [
+            # By it systemd in the host holds its units to their devices and addresses.
+            "--system-call-filter=bpf",
+            *(f"--bind={device}" for device in self.devices),
+            *(f"--bind-ro={_word(here)}:{_word(there)}" for here, there in self.binds),
+        ]
+
+
+def find(root: Path = Path("/"), *, libraries: str | None = None) -> Given:
+    """Look for the GPUs of this machine.
+
+    `root`: a tree that stands for this machine's; `libraries`: what `ldconfig -p` prints, which
+    is asked for where it is None. Raises UserError (exit 2) where something is not there.
+    """
+    devices = _devices(root)
+    cards = [device for device in devices if re.fullmatch(r"/dev/nvidia\d+", device)]
+    if not cards or "/dev/nvidiactl" not in devices:
+        raise UserError(
+            "lab_gpus: all, and this machine has no GPU of NVIDIA that could be given: there is no "
+            + ("/dev/nvidiactl" if cards else "/dev/nvidia0"),
+            fix="look what `nvidia-smi` says on this machine (it makes the device files where the "
+            "driver runs), or remove lab_gpus from the inventory",
+        )
+    described = _described(root)
+    if described is not None:
+        return Given(devices, *_from_description(root, *described))
+    if libraries is None:
+        libraries = run(["ldconfig", "-p"], what="listing the libraries").stdout
+    return _from_linker(root, devices, libraries)
+
+
+def dress(upper: Path, given: Given) -> None:
+    """Lay into a host's own files what has it find the libraries; it does not run meanwhile."""
+    conf = upper / "etc/ld.so.conf.d/000-lab-gpus.conf"
+    unit = upper / "etc/systemd/system/lab-gpus.service"
+    wanted = upper / "etc/systemd/system/sysinit.target.wants/lab-gpus.service"
+    for folder in (conf.parent, unit.parent, wanted.parent, upper / "usr/bin"):
+        folder.mkdir(parents=True, exist_ok=True)
+    conf.write_text("".join(f"{folder}\n" for folder in given.folders))
+    unit.write_text(_UNIT)
+    _link(wanted, "../lab-gpus.service")
+    if given.program is not None:
+        _link(upper / _SMI.lstrip("/"), given.program)
+
+
+def _link(path: Path, target: str) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def _word(path: str) -> str:
+    """Write a path as an option that divides by colons wants it."""
+    return path.replace("\\", "\\\\").replace(":", "\\:")
+
+
+def _devices(root: Path) -> tuple[str, ...]:
+    found = {
+        f"/{path.relative_to(root)}"
+        for pattern in _DEVICES
+        for path in (root / "dev").glob(pattern)
+        if not path.is_dir()
+    }
+    return tuple(sorted(found))
+
+
+def _described(root: Path) -> tuple[str, dict[str, Any]] | None:
+    """Return the toolkit's description of this machine, with its path; None where there is none."""
+    for name in DESCRIPTIONS:
+        path = root / name.lstrip("/")
+        if path.is_file():
+            document = documents.read(
+                path, what="a description of GPUs", limit=_LARGEST_BYTES, fix=_DESCRIBE
+            ).yaml(_DESCRIBE)
+            return name, document if isinstance(document, dict) else {}
+    return None
+
+
+def _from_description(
+    root: Path, name: str, document: dict[str, Any]
+) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Return the files that a description names, and the folders of the libraries among them."""
+    binds = {
+        there: here
+        for here, there in _mounts(document)
+        if not there.startswith(_MOUNTED_OVER) and (root / here.lstrip("/")).exists()
+    }
+    folders = {there.rpartition("/")[0] for there in binds if re.search(r"\.so(\.|$)", there)}
+    missing = [
+        what
+        for what, there in (
+            ("libcuda.so", any("/libcuda.so" in path for path in binds)),
+            ("nvidia-smi", any(path.endswith("/nvidia-smi") for path in binds)),
+        )
+        if not there
+    ]
+    if missing:
+        raise UserError(
+            f"{name} names no {' and no '.join(missing)} that is there",
+            fix=f"write it again: {_DESCRIBE}",
+        )
+    return tuple((here, there) for there, here in sorted(binds.items())), tuple(sorted(folders))
+
+
+def _mounts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Give each mount of the description, of all devices and of each."""
+    parts = [document, *(row for row in _rows(document, "devices"))]
+    for part in parts:
+        edits = part.get("containerEdits")
+        for mount in _rows(edits, "mounts") if isinstance(edits, dict) else ():
+            here, there = mount.get("hostPath"), mount.get("containerPath")
+            if all(isinstance(p, str) and p.startswith("/") for p in (here, there)):
+                yield str(here), str(there)
+
+
+def _rows(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    rows = document.get(key)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _from_linker(root: Path, devices: tuple[str, ...], libraries: str) -> Given:
+    """Give what bears the version of the driver that runs: in its own folder as a whole."""
+    version = _version(root)
+    named = [
+        line.rpartition(" => ")[2].strip() for line in libraries.splitlines() if " => " in line
+    ]
+    files = {real for path in named if (real := _real(root, path)).endswith(f".so.{version}")}
+    # The linker lists what has a name of its own; the driver opens more that lies beside it.
+    folders = sorted({file.rpartition("/")[0] for file in files})
+    for folder in folders:
+        beside = (root / folder.lstrip("/")).glob(f"*.so.{version}")
+        files |= {f"{folder}/{path.name}" for path in beside}
+    if not any("/libcuda.so." in file for file in files):
+        raise UserError(
+            f"the linker knows no libcuda.so of the driver that runs, {version}",
+            fix=f"run ldconfig, or have the container toolkit describe the machine: {_DESCRIBE}",
+        )
+    own = sorted({prefix for folder in folders if (prefix := _own(folder)) is not None})
+    binds = [(prefix, prefix) for prefix in own]
+    kept = [folder for folder in folders if _below(folder, own)]
+    loose = sorted(file for file in files if not _below(file, own))
+    if loose:
+        binds += [(file, f"{_LIBRARIES}/{file.rpartition('/')[2]}") for file in loose]
+        kept.append(_LIBRARIES)
+    program = _program(root)
+    if _below(program, own):
+        return Given(devices, tuple(binds), tuple(kept), program)
+    return Given(devices, (*binds, (program, _SMI)), tuple(kept))
+
+
+def _version(root: Path) -> str:
+    told = root / "proc/driver/nvidia/version"
+    version = nvidia_smi.module(told.read_text() if told.exists() else None)["version"]
+    if version is None:
+        raise UserError(
+            "/proc/driver/nvidia/version does not say which driver runs",
+            fix=f"have the container toolkit describe the machine: {_DESCRIBE}",
+        )
+    return str(version)
+
+
+def _program(root: Path) -> str:
+    """Return nvidia-smi's own path, links followed."""
+    seen = which("nvidia-smi") if root == Path("/") else _SMI
+    real = _real(root, seen or _SMI)
+    if not (root / real.lstrip("/")).exists():
+        raise UserError(
+            "nvidia-smi is not there, by which a host tells its GPUs",
+            fix="install the driver's utilities of the version that runs",
+        )
+    return real
+
+
+def _real(root: Path, path: str) -> str:
+    """Follow the links of a path inside of `root`."""
+    here = root / path.lstrip("/")
+    for _ in range(16):
+        if not here.is_symlink():
+            break
+        target = here.readlink()
+        here = root / str(target).lstrip("/") if target.is_absolute() else here.parent / target
+    resolved = here.parent.resolve() / here.name
+    base = root.resolve()
+    return f"/{resolved.relative_to(base)}" if resolved.is_relative_to(base) else path
+
+
+def _own(folder: str) -> str | None:
+    """Return the folder that is the driver's alone, None for one of the system's."""
+    if any(folder == place or folder.startswith(f"{place}/") for place in _SYSTEM):
+        return None
+    prefix, _, last = folder.rpartition("/")
+    return prefix if last in {"lib", "lib64"} and prefix.count("/") > 1 else folder
+
+
+def _below(path: str, prefixes: Sequence[str]) -> bool:
+    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in prefixes)

@@ -1,0 +1,168 @@
+"""GPUs of this machine for a lab host, looked for in made trees of files."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.lab import gpus, nspawn
+from kimi_prov.lab.inventory import Lab, LabHost, dump, parse, restore
+from kimi_prov.lab.state import HostState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VERSION = "580.159.04"
+LOADED = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build\n"
+SYSTEM = "usr/lib/x86_64-linux-gnu"
+OWN = "usr/local/nvidia"
+
+
+def tree(root: Path, folder: str, *, cards: int = 2) -> Path:
+    """A machine with cards whose driver's libraries lie in `folder`."""
+    devices = [*(f"nvidia{n}" for n in range(cards)), "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
+    for name in [*devices, "nvidia-caps/nvidia-cap1", "null", "nvram"]:
+        put(root / "dev" / name)
+    put(root / "proc/driver/nvidia/version", LOADED)
+    for name in ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"):
+        put(root / folder / f"{name}.so.{VERSION}")
+        (root / folder / f"{name}.so.1").symlink_to(f"{name}.so.{VERSION}")
+    put(root / folder / "libcuda.so.535.1")
+    return root
+
+
+def put(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def linker(*folders: str) -> str:
+    lines = [
+        f"\t{name}.so.1 (libc6,x86-64) => /{folder}/{name}.so.1"
+        for folder in folders
+        for name in ("libcuda", "libnvidia-ml")
+    ]
+    return "\n".join(["2 libs found in cache", *lines, "\tlibc.so.6 (libc6) => /usr/lib/libc.so.6"])
+
+
+def described(root: Path, *mounts: tuple[str, str], where: str = "etc/cdi/nvidia.yaml") -> None:
+    rows = [{"hostPath": here, "containerPath": there} for here, there in mounts]
+    document = {"cdiVersion": "0.5.0", "containerEdits": {"mounts": rows}, "devices": []}
+    put(root / where, yaml.safe_dump(document))
+
+
+def test_libraries_among_the_systems_are_given_one_by_one_in_the_drivers_version(tmp_path: Path):
+    root = tree(tmp_path, SYSTEM)
+    put(root / "usr/bin/nvidia-smi")
+    given = gpus.find(root, libraries=linker(SYSTEM))
+    assert given.devices == (
+        *("/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),
+        *("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"),
+    )
+    names = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler")
+    files = [f"{name}.so.{VERSION}" for name in names]
+    assert given.binds == (
+        *((f"/{SYSTEM}/{file}", f"/opt/lab-gpus/lib/{file}") for file in files),
+        ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi"),
+    )
+    assert (given.folders, given.program) == (("/opt/lab-gpus/lib",), None)
+
+
+def test_a_driver_in_a_folder_of_its_own_is_given_with_it_and_its_program_is_linked(tmp_path: Path):
+    root = tree(tmp_path, f"{OWN}/lib64")
+    put(root / OWN / "bin/nvidia-smi")
+    (root / "usr/bin").mkdir(parents=True)
+    (root / "usr/bin/nvidia-smi").symlink_to("/usr/local/nvidia/bin/nvidia-smi")
+    given = gpus.find(root, libraries=linker(f"{OWN}/lib64"))
+    assert given.binds == ((f"/{OWN}", f"/{OWN}"),)
+    assert given.folders == (f"/{OWN}/lib64",)
+    assert given.program == f"/{OWN}/bin/nvidia-smi"
+    upper = tmp_path / "upper"
+    gpus.dress(upper, given)
+    gpus.dress(upper, given)
+    assert (upper / "etc/ld.so.conf.d/000-lab-gpus.conf").read_text() == f"/{OWN}/lib64\n"
+    assert str((upper / "usr/bin/nvidia-smi").readlink()) == given.program
+    wanted = upper / "etc/systemd/system/sysinit.target.wants/lab-gpus.service"
+    assert "ExecStart=/sbin/ldconfig" in wanted.read_text()
+
+
+@pytest.mark.parametrize("where", ["etc/cdi/nvidia.yaml", "var/run/cdi/nvidia.json"])
+def test_the_toolkits_description_counts_before_the_linker(tmp_path: Path, where: str):
+    root = tree(tmp_path, "usr/lib64")
+    put(root / "usr/bin/nvidia-smi")
+    cuda = f"/usr/lib64/libcuda.so.{VERSION}"
+    there = f"/{SYSTEM}/libcuda.so.{VERSION}"
+    smi = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi")
+    socket = "/run/nvidia-persistenced/socket"
+    put(root / socket.lstrip("/"))
+    described(root, (cuda, there), smi, (socket, socket), ("/gone", "/gone"), where=where)
+    given = gpus.find(root, libraries="")
+    assert given.binds == (smi, (cuda, there))
+    assert given.folders == (f"/{SYSTEM}",)
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "fix"),
+    [
+        ("cards", "no GPU of NVIDIA that could be given: there is no /dev/nvidia0", "nvidia-smi"),
+        ("libraries", f"the linker knows no libcuda.so of the driver that runs, {VERSION}", "ctk"),
+        ("version", "/proc/driver/nvidia/version does not say which driver runs", "nvidia-ctk"),
+        ("program", "nvidia-smi is not there", "utilities"),
+        ("description", "/etc/cdi/nvidia.yaml names no libcuda.so and no nvidia-smi", "nvidia-ctk"),
+    ],
+)
+def test_what_is_missing_is_said_with_its_remedy(tmp_path: Path, change: str, said: str, fix: str):
+    root = tree(tmp_path, SYSTEM, cards=0 if change == "cards" else 2)
+    if change != "program":
+        put(root / "usr/bin/nvidia-smi")
+    if change == "version":
+        put(root / "proc/driver/nvidia/version", "none")
+    if change == "description":
+        described(root)
+    with pytest.raises(UserError) as refused:
+        gpus.find(root, libraries="" if change == "libraries" else linker(SYSTEM))
+    assert refused.value.exit_code == ExitCode.BAD_INPUT
+    assert said in refused.value.message
+    assert fix in (refused.value.fix or "")
+
+
+def test_a_description_that_is_no_yaml_is_refused_with_its_name(tmp_path: Path):
+    root = tree(tmp_path, SYSTEM)
+    put(root / "etc/cdi/nvidia.yaml", "a: [")
+    with pytest.raises(UserError, match=r"nvidia\.yaml"):
+        gpus.find(root, libraries=linker(SYSTEM))
+
+
+def test_a_host_with_gpus_gets_them_on_its_command_line(tmp_path: Path):
+    root = tree(tmp_path / "root", SYSTEM)
+    put(root / "usr/bin/nvidia-smi")
+    given = gpus.find(root, libraries=linker(SYSTEM))
+    node = {"lab_kind": "nspawn", "lab_address": "10.93.7.11"}
+    hostvars = {"gpu1": {**node, "lab_gpus": "all"}, "plain": {**node, "lab_address": "10.93.7.12"}}
+    lab = parse(tmp_path / "inv", {"_meta": {"hostvars": hostvars}})
+    gpu, plain = lab.hosts
+    assert (gpu.gpus, plain.gpus) == (True, False)
+    state = HostState(tmp_path)
+    assert nspawn.command(lab, plain, tmp_path, state)[-1] == "plain"
+    words = nspawn.command(lab, gpu, tmp_path, state, given)
+    assert words[words.index("gpu1") + 1 :] == given.options
+    assert "--bind=/dev/nvidia0" in words
+    assert "--bind-ro=/usr/bin/nvidia-smi:/usr/bin/nvidia-smi" in words
+    assert not [word for word in given.options if word.startswith("--bind=/usr")]
+    assert restore(dump(lab)) == lab
+
+
+def test_the_record_of_a_lab_from_before_has_no_gpus(tmp_path: Path):
+    lab = parse(
+        tmp_path,
+        {"_meta": {"hostvars": {"a": {"lab_kind": "nspawn", "lab_address": "10.93.7.11"}}}},
+    )
+    document = json.loads(dump(lab))
+    del document["hosts"][0]["gpus"]
+    restored = restore(json.dumps(document))
+    assert isinstance(restored, Lab)
+    assert restored.hosts == (LabHost("a", "nspawn", "debian-12", "10.93.7.11", 22, 4096),)
