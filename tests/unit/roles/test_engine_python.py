@@ -43,7 +43,7 @@ def commands() -> dict[str, str]:
 
 def prover() -> list[str]:
     (argv,) = [argv for argv in commands().values() if "kt-prove" in argv]
-    return evaluated(argv, __engine_run=["systemd-run", "--property=UMask=0022"])
+    return evaluated(argv, __engine_offline=["systemd-run", "--property=UMask=0022"])
 
 
 @pytest.mark.parametrize("made", [tuner, prover])

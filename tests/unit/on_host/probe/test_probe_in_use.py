@@ -201,4 +201,9 @@ def test_what_a_file_system_forbids_is_told_and_boot_is_one_of_them(tmp_path: Pa
         "/srv": ["noexec", "nosuid"],
     }
     assert rows["/boot"]["holds"] == ["/boot"]
-    assert rows["/srv"]["holds"] == ["/srv", "/srv/kimi"]
+    assert rows["/srv"]["holds"] == [
+        "/srv",
+        "/srv/kimi",
+        "/srv/kimi/engines",
+        "/srv/kimi/models",
+    ]
