@@ -35,6 +35,12 @@ def test_a_system_that_was_not_proven_is_a_warning() -> None:
     assert found(plan(facts), "os.supported")[0]["severity"] == "warning"
 
 
+def test_debian_13_is_proven_as_well() -> None:
+    facts = lab_facts()
+    facts["host"]["os"] |= {"id": "debian", "version_id": "13"}
+    assert found(plan(facts), "os.supported")[0]["severity"] == "pass"
+
+
 def test_tuning_takes_only_what_the_machine_allows() -> None:
     metal = plan(metal_facts())["tuning"]
     assert metal["sysctl"]["kernel.numa_balancing"] == "0"
