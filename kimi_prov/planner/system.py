@@ -56,7 +56,7 @@ def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
             severity="warning",
             observed=shown,
             required=proven,
-            fix="try it in a machine that may fail, or install Debian 12",
+            fix="try it in a machine that may fail, or install Debian 12 or 13",
         )
     else:
         findings.add(

@@ -61,6 +61,12 @@ def test_a_system_without_apt_is_refused_with_what_to_install(id_: str) -> None:
     assert "Debian 12" in row["fix"]
 
 
+def test_debian_13_is_proven_as_well() -> None:
+    facts = lab_facts()
+    facts["host"]["os"] |= {"id": "debian", "version_id": "13"}
+    assert found(plan(facts), "os.supported")[0]["severity"] == "pass"
+
+
 def test_tuning_takes_only_what_the_machine_allows() -> None:
     metal = plan(metal_facts())["tuning"]
     assert metal["sysctl"]["kernel.numa_balancing"] == "0"
