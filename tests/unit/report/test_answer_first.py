@@ -27,7 +27,11 @@ price: {{hourly_usd: {dollars}}}
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return reports(tmp_path_factory.mktemp("shipped"), *SHEETS)
+    """And one that is too small: what is shipped serves."""
+    folder = tmp_path_factory.mktemp("shipped")
+    small = SHEET.format(name="small", gpu="L40S", dollars=1).replace("dimms: 24", "dimms: 2")
+    (folder / "small.yml").write_text(small)
+    return reports(folder, *SHEETS, folder / "small.yml")
 
 
 @pytest.fixture(scope="module")
