@@ -15,8 +15,8 @@ class Broken(Row):
     """A combination that is known not to work. What a row leaves out does not matter to it.
 
     Versions from `since` on and before `before`; `tensor_parallel_above` ranks or fewer are well;
-    `flags` are all present (a name, or `name=value`). `leaves_out`: flags that a plan takes out
-    of the inventory's, because the engine serves as well without them.
+    `flags` are all present (a name, or `name=value`), none of `avoided_by` is. `leaves_out`: flags
+    that a plan takes out of the inventory's, because the engine serves as well without them.
     """
 
     id: str
@@ -32,6 +32,7 @@ class Broken(Row):
     models: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    avoided_by: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     tensor_parallel_above: int | None = None
     leaves_out: tuple[str, ...] = ()
@@ -66,4 +67,5 @@ def matches(row: Broken, given: Combination) -> bool:
         and (not row.capabilities or given.capability in row.capabilities)
         and (row.tensor_parallel_above or 0) < given.tensor_parallel
         and flags.issuperset(row.flags)
+        and flags.isdisjoint(row.avoided_by)
     )

@@ -123,7 +123,8 @@ def _names(row: Document) -> tuple[str, ...]:
             return (name, row["engine"], *accepted, *bare)
         return (name, name.lstrip("-"), row["flag"], row["engine"])
     if row["part"] == "pythons":
-        return (name, row["version"], f"python{row['version'].rpartition('.')[0]}")
+        minor = row["version"].rpartition(".")[0]
+        return (name, row["version"], minor, f"python{minor}")
     return (name, row["part"].rpartition(".")[2])
 
 
@@ -139,7 +140,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "flags": ("engine", "replacement"),
     "flags.accepted": ("versions", "flags"),
     "systems": ("glibc", "python", "nvidia_driver", "proven"),
-    "pythons": ("confidence", "version", "build", "arch", "glibc"),
+    "pythons": ("confidence", "build", "glibc"),
     "drivers.cuda": ("confidence", "driver", "compatible_driver"),
     "drivers.torch": ("confidence", "torch", "cuda", "driver_branch"),
     "drivers.rules": ("text",),

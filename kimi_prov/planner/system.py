@@ -17,13 +17,13 @@ _SYSCTLS = (
     ("vm.zone_reclaim_mode", 0, False),  # a full node shall borrow, not reclaim
 )
 _NOFILE = 1048576
-# Systems whose packages are not apt's, by the ids of os-release.
+# Systems whose packages are not apt's, by the ids of os-release up to a hyphen.
 _WITHOUT_APT = frozenset(
-    {"almalinux", "amzn", "centos", "fedora", "ol", "opensuse-leap", "rhel", "rocky", "sles"}
+    {"almalinux", "amzn", "centos", "fedora", "ol", "opensuse", "rhel", "rocky", "sles"}
 )
 _ELSEWHERE = (
-    "install Debian 12 or Ubuntu 24.04, on the machine or in a virtual machine that has its GPUs: "
-    "packages, their pins and the driver come by apt here, and nothing by dnf or zypper"
+    "install Debian 12 or 13 on the machine, or in a virtual machine that has its GPUs: packages, "
+    "their pins and the driver come by apt here, and nothing by dnf or zypper"
 )
 _PACKAGES = ("ca-certificates", "haproxy", "nftables", "numactl", "openssl")
 
@@ -35,6 +35,7 @@ def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
     named = (release.id, release.version)
     row = next((row for row in catalogue.systems if (row.id, row.version) == named), None)
     proven = " or ".join(f"{r.id} {r.version}" for r in catalogue.systems if r.proven)
+    others = ", ".join(f"{r.id} {r.version}" for r in catalogue.systems if not r.proven).title()
     if release.id is None:
         findings.add(
             "os.supported",
@@ -48,7 +49,9 @@ def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
             severity="blocker",
             observed=shown,
             required=", ".join(f"{r.id} {r.version}" for r in catalogue.systems),
-            fix=_ELSEWHERE if release.id in _WITHOUT_APT else "install Debian 12 or 13",
+            fix=_ELSEWHERE
+            if release.id.partition("-")[0] in _WITHOUT_APT
+            else f"install {proven.title()}, or one that nobody proved: {others}",
         )
     elif not row.proven:
         findings.add(

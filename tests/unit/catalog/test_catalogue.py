@@ -247,6 +247,15 @@ def test_known_broken_combinations_are_found(given: Combination, changed: dict, 
         (KT, {"model": "kimi-k2.5"}, "kt-k2.6-rawint4-tp"),
         (KT, {"capability": "9.0"}, "kt-blackwell"),
         (KT, {"capability": "12.0"}, "kt-b300"),
+        (
+            KT,
+            {
+                "capability": "12.0",
+                "weights_format": "fp8",
+                "flags": ("--fp8-gemm-backend=triton",),
+            },
+            "kt-sm120-fp8",
+        ),
         (VLLM, {"flags": ("--enable-eplb",), "weights_format": "nvfp4"}, "vllm-eplb-int4"),
         (
             VLLM,

@@ -14,6 +14,7 @@ from plan_inputs import (
     plan,
 )
 
+from kimi_prov.catalog.loader import load
 from kimi_prov.on_host.probe.software import PACKAGES
 
 UBUNTU = Path(__file__).parents[2] / "data" / "facts" / "ubuntu-24.04-h100.json"
@@ -51,7 +52,7 @@ def test_a_recorded_ubuntu_is_planned_with_its_own_python() -> None:
     assert made["driver"]["action"] == "none"
 
 
-@pytest.mark.parametrize("id_", ["rhel", "rocky", "almalinux", "sles"])
+@pytest.mark.parametrize("id_", ["rhel", "rocky", "almalinux", "sles", "opensuse-tumbleweed"])
 def test_a_system_without_apt_is_refused_with_what_to_install(id_: str) -> None:
     facts = lab_facts()
     facts["host"]["os"] |= {"id": id_, "version_id": "9.4", "pretty": "Another Linux 9.4"}
@@ -65,6 +66,16 @@ def test_debian_13_is_proven_as_well() -> None:
     facts = lab_facts()
     facts["host"]["os"] |= {"id": "debian", "version_id": "13"}
     assert found(plan(facts), "os.supported")[0]["severity"] == "pass"
+
+
+@pytest.mark.parametrize(("id_", "version"), [("ubuntu", "20.04"), ("debian", "11"), ("arch", "1")])
+def test_another_version_is_refused_with_every_one_that_is_taken(id_: str, version: str) -> None:
+    facts = lab_facts()
+    facts["host"]["os"] |= {"id": id_, "version_id": version, "pretty": f"{id_} {version}"}
+    [row] = found(plan(facts), "os.supported")
+    assert row["severity"] == "blocker"
+    taken = {f"{row.id} {row.version}" for row in load().systems}
+    assert {name for name in taken if name in row["fix"].lower()} == taken
 
 
 def test_tuning_takes_only_what_the_machine_allows() -> None:

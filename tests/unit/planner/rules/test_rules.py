@@ -520,6 +520,21 @@ def test_an_engine_too_old_for_the_model_is_a_blocker() -> None:
     assert newer["engine"]["version"] == "0.25.1"
 
 
+def test_what_a_broken_row_says_to_set_ends_its_warning() -> None:
+    given = {"model": "kimi-k2", "weights_format": "fp8", "engine": "ktransformers"}
+
+    def told(**more: Any) -> list[str]:
+        facts = hybrid_facts(4)
+        for card in facts["gpus"]:
+            card["compute_capability"] = "12.0"
+        rows = found(plan(facts, **HUGE | given | more), "engine.known_broken")
+        return [row["fix"] for row in rows if "FP8" in row["title"]]
+
+    assert told() == ["set kimi_engine_args: {fp8-gemm-backend: triton}"]
+    assert told(engine_args={"fp8-gemm-backend": "triton"}) == []
+    assert len(told(engine_args={"fp8-gemm-backend": "deep_gemm"})) == 1
+
+
 def test_a_model_that_no_recipe_knows_is_a_warning() -> None:
     document = plan(gpu_facts(), **(HUGE | {"model": "glm-5.2"}))
     assert found(document, "engine.model_unknown")[0]["severity"] == "warning"
