@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # A socket's path has at most 107 characters; ssh adds up to 30 of its own to the folder's.
 _LONGEST = 60
-_NAME = re.compile(r"kimi-[0-9]+-\w+")
+_NAME = re.compile(r"kimi-([0-9]+)-\w+")
 _RUN = "run"
 
 
@@ -48,11 +48,13 @@ def private_folder(run_id: str) -> Iterator[PrivateFolder]:
 
 def _sweep(base: Path) -> None:
     for folder in base.glob("kimi-*-*"):
+        named = _NAME.fullmatch(folder.name)
         try:
             about = folder.lstat()
-            if not _NAME.fullmatch(folder.name) or not stat.S_ISDIR(about.st_mode):
+            if not named or not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
                 continue
-            if about.st_uid != os.geteuid():
+            # An older version of ours held no lock.
+            if Path(f"/proc/{named.group(1)}").exists():
                 continue
             with (folder / _RUN).open() as left:
                 fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -55,3 +55,18 @@ def test_the_folder_of_a_killed_run_is_removed_by_the_next(other):
         assert not folder.exists()
         assert mine.folder.is_dir()
     assert not mine.folder.exists()
+
+
+def test_the_folder_of_an_older_version_that_holds_no_lock_stays_while_it_lives(temporary):
+    process = subprocess.Popen(["sleep", "60"])
+    folder = Path(temporary) / f"kimi-{process.pid}-abcdefgh"
+    folder.mkdir()
+    (folder / "run").write_text("three")
+    try:
+        with private_folder("two"):
+            assert folder.exists()
+    finally:
+        process.kill()
+        process.wait()
+    with private_folder("two"):
+        assert not folder.exists()
