@@ -21,9 +21,11 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway import firewall
+from kimi_prov.on_host.probe.system import mounts
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text, write_atomic
+from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
@@ -213,7 +215,7 @@ class Undo:
         ours = [*layout.IN_ROOT, *([] if keep else [layout.MODELS])]
         for path in map(self.paths.at, sorted(ours)):
             if path.exists() or path.is_symlink():
-                mounted = path.is_mount() and path != self.paths.at(layout.RAM)
+                mounted = self._is_mounted(path) and path != self.paths.at(layout.RAM)
                 work = partial(_empty if mounted else _delete, path)
                 self.act(self.removed, self._name(path), work)
         if self.paths.srv.is_dir():
@@ -229,7 +231,7 @@ class Undo:
         mounted = [
             name
             for name, path in {layout.ROOT: self.paths.srv, **inside}.items()
-            if path.is_mount() and name not in (layout.RAM, *others)
+            if self._is_mounted(path) and name not in (layout.RAM, *others)
         ]
         self.kept += sorted(others)
         self.kept += [f"{name}, a file system of its own" for name in sorted(mounted)]
@@ -237,6 +239,12 @@ class Undo:
             self.act(self.removed, layout.ROOT, self.paths.srv.rmdir)
         elif not self.check and os.geteuid() == 0:
             os.chown(str(self.paths.srv), 0, 0)
+
+    def _is_mounted(self, path: Path) -> bool:
+        """Ask the kernel's list: a bind mount of the same file system shows in nothing else."""
+        machine = Machine(str(self.paths.root))
+        real = os.path.realpath(path.parent) + "/" + path.name
+        return real[len(machine.root) :] in mounts(machine)
 
     def others(self) -> None:
         """Tell what bears a name like ours, is not ours and stays."""
@@ -267,15 +275,16 @@ class Undo:
     def users(self) -> None:
         """Our users and groups, unless they were there before."""
         existed = {layout.USER: "user_existed", PROXY_USER: "proxy_user_existed"}
-        groups = self.before.get("groups_existed") or ()
+        groups = self.before.get("groups_existed")
         for name in (PROXY_USER, layout.USER):
+            if _is_user(name) and self.before and not self.before.get(existed[name]):
+                work = partial(_remove_user, name, keep_group=name in (groups or ()))
+                self.act(self.removed, "user " + name, work)
+                continue
             if _is_user(name):
-                if not self.before or self.before.get(existed[name]):
-                    self.kept.append(f"user {name}")
-                else:
-                    work = partial(_remove_user, name, keep_group=name in groups)
-                    self.act(self.removed, "user " + name, work)
-            elif self.before and name not in groups and _is_group(name):
+                self.kept.append(f"user {name}")
+            # A record of an earlier version names no groups: then they came with their users.
+            if groups is not None and name not in groups and _is_group(name):
                 self.act(self.removed, "group " + name, partial(_remove_group, name))
 
     def record(self) -> None:

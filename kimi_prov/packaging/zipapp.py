@@ -24,9 +24,9 @@ if sys.version_info < (3, 9):
     sys.stderr.write("Python 3.9 or newer is needed; this is %d.%d\\n" % sys.version_info[:2])
     sys.exit(2)
 
-from kimi_prov.on_host.__main__ import main
+from kimi_prov.on_host.__main__ import run
 
-sys.exit(main())
+sys.exit(run())
 """
 _SHEBANG = b"#!/usr/bin/env python3\n"
 

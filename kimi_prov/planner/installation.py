@@ -99,8 +99,8 @@ def _python(settings: Settings, choice: Choice, folder: str) -> dict[str, Any] |
 def _run(proxy: Mapping[str, Any] | None) -> list[str]:
     """Return the words before a command that downloads: a unit, with the site's proxy.
 
-    The proxy comes by a file, and what else the command's environment has by name alone: values are
-    in no argument list, and not among the unit's properties, which everybody may read.
+    The proxy, which may have a password, comes by a file. What the command's environment has beside
+    is given by name: no argument list shows a value, but the unit's properties do, to everybody.
     """
     return [
         *("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--property=UMask=0022"),

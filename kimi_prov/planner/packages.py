@@ -26,22 +26,26 @@ def holder(row: Mapping[str, Any]) -> str:
     parts = [f"PID {row['pid']}"] if row.get("pid") else []
     parts += [clean_text.line(str(row["unit"]))] if row.get("unit") else []
     name = clean_text.line(str(row.get("process") or "another program"))
-    return f"{name} ({', '.join(parts)}) holds {row['lock']}" if parts else f"{name}: {row['lock']}"
+    shown = f"{name} ({', '.join(parts)})" if parts else name
+    return f"{shown} holds {row['lock']}"
 
 
 def too_long(row: Mapping[str, Any], waited_s: float) -> Observation:
     """Say that the locks did not come free, and what ends who holds them."""
     unit, pid = row.get("unit"), row.get("pid")
-    end = "apt and dpkg are left in order only by their own end"
+    fix = "wait until it ends, then run this again"
     if unit and str(unit).endswith(".service"):
-        end = f"systemctl stop {clean_text.word(str(unit))}"
+        fix = (
+            "wait until it ends, or  systemctl stop "
+            f"{clean_text.word(str(unit))}  and run this again"
+        )
     elif pid:
-        end = f"see what it is at: ps -fp {pid}"
+        fix = f"wait until it ends (ps -fp {pid}  shows what it is at), then run this again"
     return Observation(
         severity="blocker",
         observed=f"{holder(row)}, after {waited_s:.0f} s",
         required="the locks of apt and dpkg",
-        fix=f"wait until it ends, or  {end}  and run this again",
+        fix=fix,
     )
 
 

@@ -36,18 +36,21 @@ def holder(machine: Machine) -> Optional[Dict[str, Any]]:
     """Return who holds a lock of apt or dpkg; None where nobody does, or only root could see it."""
     for path in LOCKS:
         pid = _locked_by(machine.path(path))
-        if pid:
-            return {
-                "lock": path,
-                "pid": pid,
-                "process": machine.read(f"/proc/{pid}/comm"),
-                "unit": unit_of(machine, str(pid)),
-            }
+        if pid is None:
+            continue
+        if pid <= 0:
+            return {"lock": path, "pid": 0, "process": None, "unit": None}
+        return {
+            "lock": path,
+            "pid": pid,
+            "process": machine.read(f"/proc/{pid}/comm"),
+            "unit": unit_of(machine, str(pid)),
+        }
     return None
 
 
 def _locked_by(path: str) -> Optional[int]:
-    """Return the process that keeps others from a lock; 0 where it is none that we see."""
+    """Return the process that keeps others from a lock; 0 or less where it is none we see."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

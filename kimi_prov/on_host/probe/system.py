@@ -98,8 +98,8 @@ def shm_bytes(machine: Machine) -> Optional[int]:
 
 def filesystems(machine: Machine) -> List[Dict[str, Any]]:
     """Return the file systems that kimi-prov writes to, each once, with the paths on it."""
-    mounts = _mounts(machine)
-    if not mounts:
+    mounted = mounts(machine)
+    if not mounted:
         return []
     found: Dict[str, Dict[str, Any]] = {}
     for place in _PLACES:
@@ -107,10 +107,10 @@ def filesystems(machine: Machine) -> List[Dict[str, Any]]:
         while existing != "/" and not machine.exists(existing):
             existing = os.path.dirname(existing)
         real = os.path.realpath(machine.path(existing))[len(machine.root) :] or "/"
-        mount = max((m for m in mounts if _below(real, m)), key=len, default="/")
+        mount = max((m for m in mounted if _below(real, m)), key=len, default="/")
         row = found.get(mount)
         if row is None:
-            device, kind, options = mounts.get(mount, (None, None, []))
+            device, kind, options = mounted.get(mount, (None, None, []))
             row = {"mount": mount, "device": device, "fstype": kind, "holds": []}
             row.update(_space(machine, real), options=options, linked={})
             row["writable"] = _root_may_write(machine, real)
@@ -208,16 +208,16 @@ def _hypervisor(machine: Machine) -> Optional[str]:
 
 def cgroup_hierarchy(machine: Machine) -> Optional[str]:
     """Say which control groups systemd has: unified (v2), legacy (v1) or hybrid; None: unknown."""
-    mounts = _mounts(machine)
-    kind = mounts.get("/sys/fs/cgroup", (None, None))[1]
+    mounted = mounts(machine)
+    kind = mounted.get("/sys/fs/cgroup", (None, None))[1]
     if kind == "cgroup2":
         return "unified"
     if kind is None:
         return None
-    return "hybrid" if "/sys/fs/cgroup/unified" in mounts else "legacy"
+    return "hybrid" if "/sys/fs/cgroup/unified" in mounted else "legacy"
 
 
-def _mounts(machine: Machine) -> Dict[str, Any]:
+def mounts(machine: Machine) -> Dict[str, Any]:
     """Map mount point to (device, kind, options); a later one on a point hides the earlier."""
     found: Dict[str, Any] = {}
     for line in (machine.read("/proc/self/mountinfo") or "").splitlines():

@@ -10,10 +10,15 @@ from kimi_prov.on_host.system.files import read_text
 
 
 def variables(root: str = "/") -> Dict[str, str]:
-    """Return the variables that name the proxy and its exceptions; empty where there is none."""
+    """Return the variables that name the proxy and its exceptions; empty where there is none.
+
+    apt has a file of its own: by the variables it would ask https addresses by the proxy for http.
+    """
     found = {}
     for line in read_text(Path(paths.under(root, paths.FORWARD_PROXY))).splitlines():
         name, mark, value = line.partition("=")
         if mark and name.endswith("_proxy"):
             found[name] = value.strip('"')
+    if found:
+        found["APT_CONFIG"] = paths.APT_PROXY
     return found

@@ -71,7 +71,8 @@ def _account(context: PlanContext) -> Iterator[RuleResult]:
         paths.PROXY_USER: before is None or bool(before.get("proxy_user_existed")),
     }
     for name, row in sorted((kimi.get("accounts") or {}).items()):
-        if row is None:
+        if row is None or not existed[name]:
+            # Of the one that an apply made a container may use the number by chance.
             continue
         shown = f"{name}: number {row['uid']}, home {row['home']}, shell {row['shell'] or 'none'}"
         reasons = _others(row)
@@ -85,7 +86,7 @@ def _account(context: PlanContext) -> Iterator[RuleResult]:
                 fix=f"stop what runs as it (pkill -u {name}), then give it another name: usermod "
                 f"--login NEW {name}; groupmod --new-name NEW {name}",
             )
-        elif existed.get(name):
+        else:
             yield RuleResult(
                 severity="info",
                 names={"name": name},

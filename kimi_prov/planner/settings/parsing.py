@@ -33,6 +33,7 @@ _FLAG = re.compile(r"[a-z][a-z0-9.-]*")
 _SOURCES = "file:///DIRECTORY, http(s)://HOST/PATH or hf://OWNER/NAME@REVISION"
 # What a URL is made of (RFC 3986): none of it ends a line, a quoted word or a comment.
 _URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+_PROXY = re.compile(r"https?://[^/?#]+/?")
 _LARGEST_COUNT = 100_000_000
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
 _LARGEST_MANIFEST = 16 << 20
@@ -294,14 +295,19 @@ def _url(value: object, place: _Place, _base: Path | None) -> str:
 
 
 def _proxy(value: object, place: _Place, base: Path | None) -> str:
-    """Check a proxy's URL; it is never shown, for it may carry a password."""
+    """Check a proxy's URL; it is never shown, for it may carry a password.
+
+    Nor does anything follow its port, where a sign that was not escaped puts a password's rest.
+    """
     bare, login = without_login(value) if isinstance(value, str) else ("", "")
     try:
-        _url(bare, place, base)
-    except UserError:
+        known = urlsplit(_url(bare, place, base)).port != 0 and _PROXY.fullmatch(bare)
+    except (UserError, ValueError):
+        known = None
+    if not known:
         raise place.refuse(
             "another text", "the URL of a proxy, its user and password with %XX for special signs"
-        ) from None
+        )
     return f"{bare[: bare.index('//') + 2]}{login}{bare[bare.index('//') + 2 :]}"
 
 

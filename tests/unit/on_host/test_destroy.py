@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import grp
 import json
+import pwd
 import re
 
 import pytest
@@ -191,3 +193,56 @@ def test_a_step_that_fails_is_told_and_the_record_stays_for_another_run(machine)
     work.record()
     assert work.errors == ["mount /srv/kimi/ram: busy"]
     assert machine.before.exists()
+
+
+@pytest.mark.parametrize("purge_weights", [False, True])
+def test_a_bind_mount_of_the_same_file_system_is_emptied_and_stays(machine, purge_weights):
+    """As `disk.mount` advises in place of a link: no device number tells it from a directory."""
+    root = machine.root
+    line = "3 1 8:1 /data/{0} /srv/kimi/{0} rw - ext4 /dev/sda1 rw\n"
+    put(root, "proc/self/mountinfo", text=line.format("models") + line.format("engines"))
+    work = steps(machine, purge_weights=purge_weights)
+    assert work.errors == []
+    assert list((root / "srv/kimi/engines").iterdir()) == []
+    assert (root / "srv/kimi/models/m").exists() != purge_weights
+    assert (root / "srv/kimi/models").is_dir()
+    assert "/srv/kimi/engines, a file system of its own" in work.kept
+
+
+SITE_USER = {"user_existed": True, "proxy_user_existed": False}
+
+
+@pytest.mark.parametrize(
+    ("before", "users", "groups", "removed"),
+    [
+        # The role gave the site's account a group of its name.
+        ({**SITE_USER, "groups_existed": []}, ["kimi"], ["kimi"], ["group kimi"]),
+        ({**SITE_USER, "groups_existed": ["kimi"]}, ["kimi"], ["kimi"], []),
+        (
+            {"user_existed": False, "groups_existed": ["kimi"]},
+            ["kimi", "kimi-proxy"],
+            ["kimi", "kimi-proxy"],
+            ["user kimi-proxy", "user kimi"],
+        ),
+        # An apply that ended between groups and users.
+        ({**SITE_USER, "groups_existed": []}, [], ["kimi-proxy"], ["group kimi-proxy"]),
+        # A record of an earlier version.
+        ({"user_existed": True}, ["kimi"], ["kimi"], []),
+        (None, ["kimi"], ["kimi"], []),
+    ],
+)
+def test_a_user_and_a_group_go_each_where_an_apply_made_it(
+    monkeypatch, tmp_path, before, users, groups, removed
+):
+    def known(names):
+        return lambda name: dict.fromkeys(names, True)[name]
+
+    monkeypatch.setattr(pwd, "getpwnam", known(users))
+    monkeypatch.setattr(grp, "getgrnam", known(groups))
+    places = Paths(tmp_path)
+    if before is not None:
+        put(tmp_path, str(places.before.relative_to(tmp_path)), text=json.dumps(before))
+    work = destroy.Undo(places, check=True, purge_weights=False)
+    work.users()
+    assert work.removed == [*removed]
+    assert work.kept == [f"user {name}" for name in users if f"user {name}" not in removed]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from locales import latin
 
 from kimi_prov import schemas
 from kimi_prov.errors import UserError
@@ -47,6 +48,26 @@ def test_it_describes_the_machine_and_leaves_nothing(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator(schemas.load("facts")).validate(document)
     assert document["cpu"]["model"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["probe.pyz"]
+
+
+def test_it_reads_and_writes_utf_8_where_the_machine_s_locale_is_another(tmp_path: Path) -> None:
+    program = zipapp.build_zipapp(tmp_path / "kimi-target.pyz")
+    script = (
+        "import os, runpy, sys\n"
+        "sys.argv[1:] = ['no-such-command']\n"
+        "try:\n"
+        f"    runpy.run_path({str(program)!r}, run_name='__main__')\n"
+        "except SystemExit:\n"
+        "    print(sys.stdout.encoding, os.environ['LC_ALL'], file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=latin(tmp_path / "locales"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.splitlines()[-1] == "utf-8 C.UTF-8"
 
 
 def test_py_cpuinfo_reads_the_cpu_from_within_the_one_file(tmp_path: Path) -> None:

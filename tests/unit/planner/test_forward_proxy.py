@@ -60,6 +60,11 @@ def test_hosts_without_the_proxy_stand_before_the_machine_itself() -> None:
         f'http://user:{PASSWORD}"@proxy.example.com:3128',
         f"http://user:{PASSWORD}\n@proxy.example.com:3128",
         f"user:{PASSWORD}@proxy.example.com:3128",
+        "http://user:s3cr3t/word@proxy.example.com:3128",
+        "http://user:s3cr3t#word@proxy.example.com:3128",
+        "http://user:s3cr3t?word@proxy.example.com:3128",
+        "http://proxy.example.com:3128/s3cr3t",
+        "http://s3cr3t.example.com:99999",
         ["s3cr3t"],
     ],
 )
@@ -84,6 +89,7 @@ def test_the_machine_reads_what_the_role_writes(tmp_path: Path) -> None:
     assert forward_proxy.variables(str(tmp_path)) == {
         "http_proxy": URL,
         "no_proxy": "localhost,::1",
+        "APT_CONFIG": paths.APT_PROXY,
     }
     assert forward_proxy.variables(str(tmp_path / "none")) == {}
 

@@ -28,3 +28,13 @@ def test_a_role_reads_names_from_the_plan(file: Path) -> None:
     lines = [line for line in file.read_text().splitlines() if not re.match(r"\s*(#|//)", line)]
     spelt = [line for line in lines for wanted in (NAME, USER, INSTANCE) if wanted.search(line)]
     assert spelt == []
+
+
+def test_what_downloads_in_a_unit_does_so_under_its_name() -> None:
+    """By the name the next apply finds what a killed one has left running, and ends it."""
+    seen = 0
+    for file in files():
+        for use in re.findall(r"installation\.run\b(.*)", file.read_text()):
+            assert "'--unit=' ~ kimi_plan.units.install" in use, file
+            seen += 1
+    assert seen == 3

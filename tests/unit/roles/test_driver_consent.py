@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
+from ansible.template import Templar, trust_as_template
 
 from kimi_prov.ansible.plugins.action.kimi_driver import ActionModule
 
@@ -70,3 +72,24 @@ def test_the_control_machine_is_never_restarted() -> None:
     assert "never restarted" in asked(reboot_ok=True, facts=here)["msg"]
     # Machines made from one image share the id.
     assert asked(reboot_ok=True, facts=here | {"hostname": "another"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("action", "missing", "waits"),
+    [
+        ("install", [], True),
+        ("hold", [], False),
+        # Before a change of the driver the host is prepared, with what it lacks.
+        ("hold", ["haproxy"], True),
+    ],
+)
+def test_the_locks_of_apt_are_waited_for_where_packages_change(
+    action: str, missing: list[str], waits: bool
+) -> None:
+    tasks = Path(__file__).resolve().parents[3] / "roles/nvidia_driver/tasks/consent.yml"
+    (task,) = [row for row in yaml.safe_load(tasks.read_text()) if "Wait" in row["name"]]
+    plan = {"driver": {"action": action}, "packages": ["openssl", *missing]}
+    facts = {"packages": {"installed": {"openssl": "3"}}}
+    given = {"kimi_plan": plan, "kimi_facts": facts}
+    condition = trust_as_template(f"{{{{ {task['when']} }}}}")
+    assert Templar(variables=given).template(condition) is waits

@@ -72,6 +72,17 @@ def test_an_account_that_the_first_apply_made_is_no_finding(existed: bool | None
     assert severities == ([] if existed is False else ["info"])
 
 
+def test_a_process_that_has_the_number_of_our_own_account_by_chance_is_no_finding() -> None:
+    """As of a container: its users are not the machine's."""
+    facts = lab_facts()
+    facts["kimi"]["accounts"] = {
+        name: {**OURS, "processes": ["postgres"]} for name in ("kimi", "kimi-proxy")
+    }
+    facts["kimi"]["before"] = {"user_existed": False, "proxy_user_existed": True}
+    (row,) = found(plan(facts), "host.account")
+    assert (row["severity"], row["title"].split()[2]) == ("blocker", "kimi-proxy")
+
+
 @pytest.mark.parametrize(
     ("offset", "observed"),
     [
