@@ -62,7 +62,7 @@ def given() -> gpus.Given:
     return found
 
 
-def wishes() -> dict[str, Any]:
+def requested() -> dict[str, Any]:
     """What is asked for: the cut model, and what the file KIMI_PROV_GPU_SETTINGS adds."""
     named = os.environ.get("KIMI_PROV_GPU_SETTINGS")
     return {
@@ -113,7 +113,7 @@ def served(host: Host, report: gpu_report.Report) -> Host:
 
 def _lab(inventory: Path) -> Lab:
     files = [{"src": f"model:{MODEL}", "dest": f"/opt/models/{MODEL}"}]
-    asked = wishes()
+    asked = requested()
     lab_settings = {"lab_gpus": "all", "lab_image": asked.pop("lab_image", "debian-13")}
     settings = {**lab_settings, "lab_files": files}
     return make_lab(inventory, "10.93.87", nodes=["gpu1"], settings=settings, **asked)
