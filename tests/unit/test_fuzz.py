@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SEEDS_QUICK, SEEDS = 40, 650
 FORMS = ("text", "json", "markdown", "html")
 SHEETS = sorted((fuzzing.ROOT / "inventories" / "specs").glob("*.yml"))
-RECORDED = sorted(fuzzing.RECORDINGS.iterdir())
+RECORDED = sorted(path.parent for path in fuzzing.RECORDINGS.glob("*/gpus.csv"))
 KINDS = ("models", "cpus", "gpus", "engines", "flags", "systems", "drivers", "prices", "broken")
 KINDS += ("servers", "pythons")
 OPTIONS = ("--model", "--engine", "--context", "--concurrency", "--weights-format", "--kv-dtype")
