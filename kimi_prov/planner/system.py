@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.systems import System
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
 
@@ -22,8 +23,8 @@ _WITHOUT_APT = frozenset(
     {"almalinux", "amzn", "centos", "fedora", "ol", "opensuse", "rhel", "rocky", "sles"}
 )
 _ELSEWHERE = (
-    "install Debian 12 or 13 on the machine, or in a virtual machine that has its GPUs: packages, "
-    "their pins and the driver come by apt here, and nothing by dnf or zypper"
+    "install {proven} on the machine, or in a virtual machine that has its GPUs: packages, their "
+    "pins and the driver come by apt here, and nothing by dnf or zypper"
 )
 _PACKAGES = ("ca-certificates", "haproxy", "nftables", "numactl", "openssl")
 
@@ -35,7 +36,8 @@ def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
     named = (release.id, release.version)
     row = next((row for row in catalogue.systems if (row.id, row.version) == named), None)
     proven = " or ".join(f"{r.id} {r.version}" for r in catalogue.systems if r.proven)
-    others = ", ".join(f"{r.id} {r.version}" for r in catalogue.systems if not r.proven).title()
+    to_install = " or ".join(_title(r) for r in catalogue.systems if r.proven)
+    others = ", ".join(_title(r) for r in catalogue.systems if not r.proven)
     if release.id is None:
         findings.add(
             "os.supported",
@@ -49,9 +51,9 @@ def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
             severity="blocker",
             observed=shown,
             required=", ".join(f"{r.id} {r.version}" for r in catalogue.systems),
-            fix=_ELSEWHERE
+            fix=_ELSEWHERE.format(proven=to_install)
             if release.id.partition("-")[0] in _WITHOUT_APT
-            else f"install {proven.title()}, or one that nobody proved: {others}",
+            else f"install {to_install}, or one that nobody proved: {others}",
         )
     elif not row.proven:
         findings.add(
@@ -59,7 +61,7 @@ def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
             severity="warning",
             observed=shown,
             required=proven,
-            fix="try it in a machine that may fail, or install Debian 12 or 13",
+            fix=f"try it in a machine that may fail, or install {to_install}",
         )
     else:
         findings.add(
@@ -75,6 +77,10 @@ def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
             required="systemd as the first process",
             fix="boot the machine, or the container, with systemd",
         )
+
+
+def _title(system: System) -> str:
+    return f"{system.id.title()} {system.version}"
 
 
 def tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:

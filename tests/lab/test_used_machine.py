@@ -133,12 +133,12 @@ def test_behind_a_proxy_by_ipv6_on_another_disk_in_another_locale_it_is_served(
     used.ssh(IN_USE + WATCHER)
     used.ssh("(sleep 1; ip -4 address flush dev eth0) >/dev/null 2>&1 &")
     file = used.inventory / "group_vars" / "kimi.yml"
-    wishes = yaml.safe_load(file.read_text())
+    settings = yaml.safe_load(file.read_text())
     with SiteProxy(six.gateway, USER, PASSWORD) as proxy:
         url = f"http://{USER}:{PASSWORD}@[{six.gateway}]:{proxy.port}"
-        wishes |= {"kimi_http_proxy": url, "kimi_https_proxy": url}
-        wishes |= {"kimi_allowed_networks": [f"{six.gateway}/128"]}
-        file.write_text(yaml.safe_dump(wishes))
+        settings |= {"kimi_http_proxy": url, "kimi_https_proxy": url}
+        settings |= {"kimi_allowed_networks": [f"{six.gateway}/128"]}
+        file.write_text(yaml.safe_dump(settings))
         assert "127.0.0.1:9" in six.ssh("env")
         said = six.kimi_prov("apply")
         assert f"https://[{six.address}]:8000/v1" in said

@@ -76,6 +76,7 @@ def test_another_version_is_refused_with_every_one_that_is_taken(id_: str, versi
     assert row["severity"] == "blocker"
     taken = {f"{row.id} {row.version}" for row in load().systems}
     assert {name for name in taken if name in row["fix"].lower()} == taken
+    assert "Debian 12 or Debian 13" in row["fix"]
 
 
 def test_tuning_takes_only_what_the_machine_allows() -> None:
