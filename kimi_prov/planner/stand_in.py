@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner.findings import make
+from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +61,8 @@ def merged(real: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
     kept = [row for row in real["findings"] if row["id"].startswith(_KEPT)]
     ids = {row["id"] for row in kept}
     rest = [row for row in served["findings"] if row["id"] not in ids]
-    blockers = {row["id"] for row in real["findings"] if row["severity"] == "blocker"} - ids
+    lacking = [row["id"] for row in real["findings"] if row["severity"] == "blocker"]
+    blockers = {name for name in lacking if not DEFINITIONS[name].moves} - ids
     return {
         **served,
         "engine": engine,

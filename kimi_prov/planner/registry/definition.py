@@ -70,6 +70,8 @@ class Definition:
     `own_title`, `own_source`: the maker may name them, from a row of the catalogue.
     `blocks_apply`: `apply` refuses the host whatever the severity; the plan alone is a true answer.
     `fixed_by_apply`: when `apply` fixes it itself, and so does not refuse the host for it.
+    `moves`: it comes and goes by itself (free memory, free disk, other programs): no other part of
+    the plan may depend on it.
     """
 
     id: str
@@ -83,6 +85,7 @@ class Definition:
     own_source: bool = False
     blocks_apply: bool = False
     fixed_by_apply: FixedBy | None = None
+    moves: bool = False
 
     def severity(self, named: Severity | None) -> Severity:
         """Return the severity; a maker names it where there are several to choose from.

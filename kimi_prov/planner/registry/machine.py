@@ -169,6 +169,7 @@ DEFINITIONS = (
         "killed",
         remedy="process",
         concerns="deployment",
+        moves=True,
     ),
     Definition(
         "numa.node_size",
@@ -260,6 +261,7 @@ DEFINITIONS = (
         remedy="process",
         concerns="deployment",
         titles={"blocker": "Another program has been installing packages for too long"},
+        moves=True,
     ),
     Definition(
         "packages.unfinished",
@@ -268,6 +270,7 @@ DEFINITIONS = (
         source="dpkg --audit",
         remedy="software",
         concerns="deployment",
+        moves=True,
     ),
     Definition(
         "tuning.governor",

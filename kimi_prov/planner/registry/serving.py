@@ -53,6 +53,7 @@ DEFINITIONS = (
         remedy="process",
         concerns="deployment",
         titles={"pass": "The ports are free, or held by our own units"},
+        moves=True,
     ),
     Definition(
         "serve.restart",

@@ -32,5 +32,6 @@ DEFINITIONS = (
         remedy="software",
         concerns="deployment",
         titles={"warning": "The machine's clock and this machine's are apart"},
+        moves=True,
     ),
 )

@@ -31,6 +31,7 @@ DEFINITIONS = (
         source=_ROOM,
         remedy="disk",
         titles={"pass": "The disk has room for weights and engine"},
+        moves=True,
     ),
     Definition(
         "disk.speed",

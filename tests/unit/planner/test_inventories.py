@@ -6,6 +6,7 @@ made from them. KIMI_PROV_GOLDEN=write writes the golden files anew, for the eye
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 
@@ -13,6 +14,7 @@ import jsonschema
 import pytest
 import yaml
 from golden import CASES, GOLDEN, ROOT, essence, h100, planned, units
+from plan_inputs import GIB, metal_facts, plan
 
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
@@ -74,3 +76,21 @@ def test_a_stand_in_keeps_the_real_command_line_and_says_what_it_is(name: str) -
     assert (first["id"], first["severity"]) == ("engine.stand_in", "warning")
     assert "vllm 0.19.1 (cuda)" in first["observed"]
     assert real["stand_in"] is None
+
+
+def test_what_moves_on_a_machine_is_in_its_plan_as_findings_alone() -> None:
+    """Else a second `apply` of a stand-in wrote its plan anew, whenever memory had come or gone."""
+    quiet = metal_facts(gib=512)
+    busy = copy.deepcopy(quiet)
+    for row in busy["numa"]["nodes"]:
+        row["memory_available_bytes"] = GIB
+    for row in busy["filesystems"]:
+        row["free_bytes"] = GIB
+    busy["packages"]["unfinished"] = ["nginx"]
+    busy["clock"] = {"offset_s": -3600}
+    source = "file:///opt/models/kimi-k2-lab"
+    given = {"model": "kimi-k2.5", "engine_stand_in": source, "weights_source": None}
+    before, after = plan(quiet, **given), plan(busy, **given)
+    assert before["findings"] != after["findings"]
+    assert {**before, "findings": []} == {**after, "findings": []}
+    assert "memory.host" in after["stand_in"]["blockers"]
