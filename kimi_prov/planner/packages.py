@@ -13,12 +13,16 @@ if TYPE_CHECKING:
 _SHOWN = 8
 
 
-def missing(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+def missing(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+    """List the plan's packages that are not installed; all of them where dpkg did not tell."""
+    return sorted(set(plan["packages"]) - set(facts["packages"].get("installed") or ()))
+
+
+def installs(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     """Whether apt has something to install; not where another manager than dpkg is at work."""
-    have = facts["packages"].get("installed")
-    if have is None:
+    if facts["packages"].get("installed") is None:
         return False
-    return bool(set(plan["packages"]) - set(have)) or plan["driver"]["action"] == "install"
+    return bool(missing(plan, facts)) or plan["driver"]["action"] == "install"
 
 
 def holder(row: Mapping[str, Any]) -> str:

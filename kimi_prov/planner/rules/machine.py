@@ -232,7 +232,7 @@ def _security(context: PlanContext) -> Mapping[str, Any]:
 @rule("packages.busy")
 def _packages_busy(context: PlanContext) -> Iterator[RuleResult]:
     found = context.facts["packages"].get("busy")
-    if found and packages.missing(context.plan, context.facts):
+    if found and packages.installs(context.plan, context.facts):
         yield RuleResult(
             severity="info",
             observed=packages.holder(found),
@@ -245,7 +245,7 @@ def _packages_unfinished(context: PlanContext) -> Iterator[RuleResult]:
     """Not while packages are being installed: then some are unfinished all the time."""
     found = context.facts["packages"]
     names = found.get("unfinished")
-    if names and not found.get("busy") and packages.missing(context.plan, context.facts):
+    if names and not found.get("busy") and packages.installs(context.plan, context.facts):
         yield RuleResult(**packages.unfinished(names))
 
 

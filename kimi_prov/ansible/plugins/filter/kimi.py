@@ -9,6 +9,7 @@ from kimi_prov.ansible import files
 from kimi_prov.catalog import loader
 from kimi_prov.contract import protection, unit_files
 from kimi_prov.packaging import engine_plugins, lock_files, python_archives
+from kimi_prov.planner import packages
 from kimi_prov.user_dirs import cache_home
 
 if TYPE_CHECKING:
@@ -54,4 +55,6 @@ class FilterModule:
             "lock_path": lock_path,
             "lock_wheels": lock_wheels,
             "python_archive": python_archive,
+            "missing_packages": packages.missing,
+            "installs_packages": packages.installs,
         }
