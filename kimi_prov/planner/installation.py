@@ -40,6 +40,8 @@ def document(
         "pip_environment": _pip(settings),
         "uv_environment": _uv(settings),
         "run": _run(plan["site"]["proxy"]),
+        # What downloads nothing has nothing of the site's proxy.
+        "run_offline": _run(None),
         "indexes": [
             *settings.pip_extra_index_urls,
             *([settings.torch_index_url] if settings.torch_index_url else []),
@@ -97,7 +99,7 @@ def _python(settings: Settings, choice: Choice, folder: str) -> dict[str, Any] |
 
 
 def _run(proxy: Mapping[str, Any] | None) -> list[str]:
-    """Return the words before a command that downloads: a unit, with the site's proxy.
+    """Return the words before a command: a unit, with the site's proxy where there is one.
 
     The proxy, which may have a password, comes by a file. What the command's environment has beside
     is given by name: no argument list shows a value, but the unit's properties do, to everybody.
