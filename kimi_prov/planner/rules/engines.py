@@ -82,7 +82,7 @@ def _broken(context: PlanContext) -> Iterator[RuleResult]:
         yield RuleResult(
             severity=row.severity,
             observed=row.note or row.title,
-            required="another combination" if row.severity == "blocker" else row.fix,
+            required="a combination without this fault",
             fix=row.fix,
             title=row.title,
             source=row.source,
