@@ -28,7 +28,6 @@ CATALOGUE = HERE / "catalogue"
 _REPORT = pytest.StashKey[gpu_report.Report]()
 # Of a start from what was compiled: no longer than the first, and what comes before it.
 _BEFORE_A_START_S = 60.0
-_LEAST_S = 30.0
 # What comes last whatever time is left, for it gives the machine back.
 _LAST = "test_destroy_frees_the_gpus"
 
@@ -39,6 +38,8 @@ class Clock:
 
     end: float
     report: gpu_report.Report
+    # What nothing is begun with less than.
+    least_s: float = 30.0
 
     @property
     def left_s(self) -> float:
@@ -65,7 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin nothing that there is no time for; what was not run is told as failed."""
-    if item.name != _LAST and item.config.stash[_CLOCK].left_s < _LEAST_S:
+    clock = item.config.stash[_CLOCK]
+    if item.name != _LAST and clock.left_s < clock.least_s:
         pytest.fail("not run: KIMI_PROV_GPU_MINUTES were over")
 
 

@@ -21,6 +21,7 @@ HOLDER = "kimi-holder.service"
 FIRST_START_S = 900.0
 _STATE = ("MainPID", "NRestarts", "ActiveState", "SubState", "Result")
 _SPAN = ("ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic")
+_NOISE = r"core initialization failed|Traceback"
 _HOLD = """\
 import sys, time, torch
 held = [torch.empty(int(sys.argv[1]) << 20, dtype=torch.uint8, device=f"cuda:{n}")
@@ -103,15 +104,12 @@ def said(host: Host, lines: int = 40, since: str = "") -> str:
 
 def last_error(host: Host) -> str:
     """The last line of the unit that names an error."""
-    found = [
-        line
-        for line in said(host, 200).splitlines()
-        if re.search(r"Error|Exception|denied|not permitted|killed|status=", line)
-    ]
-    telling = [
-        line for line in found if not re.search(r"core initialization failed|Traceback", line)
-    ]
-    return (telling or found or ["it says nothing"])[-1][-300:]
+    lines = said(host, 200).splitlines()
+    for telling in (r"Error|Exception|[Dd]enied|not permitted|[Kk]illed", r"status="):
+        found = [line for line in lines if re.search(telling, line) and not re.search(_NOISE, line)]
+        if found:
+            return found[-1][-300:]
+    return "it says nothing"
 
 
 def restart(host: Host, within_s: float) -> Start:
