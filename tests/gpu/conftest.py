@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import engine_unit as unit
 import gpu_report
 import pytest
 import yaml
@@ -23,12 +26,49 @@ HERE = Path(__file__).resolve().parent
 # A site's rows: of the cut model, and what KIMI_PROV_CATALOG names beside.
 CATALOGUE = HERE / "catalogue"
 _REPORT = pytest.StashKey[gpu_report.Report]()
+# Of a start from what was compiled: no longer than the first, and what comes before it.
+_BEFORE_A_START_S = 60.0
+# What comes last whatever time is left, for it gives the machine back.
+_LAST = "test_destroy_frees_the_gpus"
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How long this may take. `end`: by time.monotonic."""
+
+    end: float
+    report: gpu_report.Report
+    # What nothing is begun with less than.
+    least_s: float = 30.0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left."""
+        return self.end - time.monotonic()
+
+    @property
+    def a_start_s(self) -> float:
+        """Seconds that a further start of the engine takes at most."""
+        first = float(self.report.figures.get("first_start_s", unit.FIRST_START_S))
+        return max(_BEFORE_A_START_S, min(first + _BEFORE_A_START_S, self.left_s))
+
+
+_CLOCK = pytest.StashKey[Clock]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the report; figures come to it as the tests find them."""
     folder = Path(os.environ.get("KIMI_PROV_GPU_REPORT", "gpu-report"))
     config.stash[_REPORT] = gpu_report.Report(folder)
+    minutes = float(os.environ.get("KIMI_PROV_GPU_MINUTES", "600"))
+    config.stash[_CLOCK] = Clock(time.monotonic() + 60 * minutes, config.stash[_REPORT])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin nothing that there is no time for; what was not run is told as failed."""
+    clock = item.config.stash[_CLOCK]
+    if item.name != _LAST and clock.left_s < clock.least_s:
+        pytest.fail("not run: KIMI_PROV_GPU_MINUTES were over")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -102,6 +142,12 @@ def host(
         lab.down()
 
 
+@pytest.fixture(scope="session")
+def clock(request: pytest.FixtureRequest) -> Clock:
+    """How much time is left."""
+    return request.config.stash[_CLOCK]
+
+
 @pytest.fixture
 def served(host: Host, report: gpu_report.Report) -> Host:
     """The host, where apply has served before: what waits for an engine need not wait in vain."""
@@ -109,6 +155,18 @@ def served(host: Host, report: gpu_report.Report) -> Host:
     if before.get("outcome") != "passed":
         pytest.fail("apply has not served, so there is nothing to look at")
     return host
+
+
+@pytest.fixture
+def serving(served: Host, clock: Clock) -> Host:
+    """The host with its engine up: what a test before has left is taken back first."""
+    if not unit.serves(served):
+        unit.release_memory(served)
+        unit.lay(served, [])
+        start = unit.restart(served, clock.a_start_s)
+        if start.reason:
+            pytest.fail(f"it does not serve any more: {start.reason}")
+    return served
 
 
 def _lab(inventory: Path) -> Lab:

@@ -17,6 +17,10 @@ from kimi_prov.on_host.system.files import read_json, read_text
 ADVICE = (
     ("No available memory for the cache blocks", "lower kimi_context or kimi_concurrency"),
     ("KV cache", "lower kimi_context or kimi_concurrency, or give the KV cache more memory"),
+    (
+        "less than desired GPU memory utilization",
+        "lower gpu-memory-utilization in kimi_engine_args; nvidia-smi shows who holds the rest",
+    ),
     ("CUDA out of memory", "lower kimi_context or kimi_concurrency; nvidia-smi shows who holds it"),
     ("MemoryError", "the host ran out of memory: free some, or set kimi_ram_disk: never"),
     ("Cannot allocate memory", "the host has no memory left: free some, or kimi_ram_disk: never"),

@@ -37,6 +37,20 @@ def test_the_cause_is_the_last_telling_line_and_not_the_noise_after_it():
     assert "kimi_context" in smoke_test.advice(found)
 
 
+def test_a_share_of_the_gpu_that_is_not_free_names_the_figure_to_change():
+    lines = [
+        "(Worker pid=8) ERROR 11-22 12:20:59 [multiproc_executor.py:1] ValueError: Free memory on "
+        "device cuda:0 (78.61/79.18 GiB) on startup is less than desired GPU memory utilization "
+        "(0.999, 79.1 GiB). Decrease GPU memory utilization or reduce GPU memory used by other "
+        "processes.",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+    ]
+    found = units.cause(lines)
+    assert found.startswith("ValueError: Free memory on device cuda:0 (78.61/79.18 GiB)")
+    assert "gpu-memory-utilization" in smoke_test.advice(found)
+    assert "nvidia-smi" in smoke_test.advice(found)
+
+
 def test_the_engines_own_marks_before_a_line_are_left_out():
     line = "(EngineCore pid=77) ERROR 11-21 03:04:19 [core.py:1] ValueError: too long"
     assert units.cause([line, "INFO 11-21 03:04:20 [x.py:2] bye"]) == "ValueError: too long"

@@ -1,0 +1,158 @@
+"""The engine's unit on a host: its state, its starts, its words, what holds the cards' memory."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from waiting import until
+
+if TYPE_CHECKING:
+    from machines import Host
+
+UNIT = "kimi-serve@0.service"
+# For one test, over the plan's; below /run, so that a reboot ends it.
+DROP_IN = f"/run/systemd/system/{UNIT}.d/90-tried.conf"
+HOLDER = "kimi-holder.service"
+# A first start compiles, and with one processor in a container it takes its time.
+FIRST_START_S = 900.0
+_STATE = ("MainPID", "NRestarts", "ActiveState", "SubState", "Result")
+_SPAN = ("ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic")
+_NOISE = r"core initialization failed|Traceback"
+_HOLD = """\
+import sys, time, torch
+held = [torch.empty(int(sys.argv[1]) << 20, dtype=torch.uint8, device=f"cuda:{n}")
+        for n in range(torch.cuda.device_count())]
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a start ended: seconds until it answered, or why it did not."""
+
+    seconds: float | None
+    reason: str | None = None
+
+
+def shown(host: Host, *names: str) -> dict[str, str]:
+    """Properties of the unit."""
+    asked = " ".join(f"-p {name}" for name in names or _STATE)
+    lines = host.ssh(f"systemctl show {UNIT} {asked}").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def start_seconds(host: Host) -> float:
+    """Seconds from the engine's first process to its first answer, of the start that serves."""
+    began, ready = (int(value) for value in shown(host, *_SPAN).values())
+    return round(abs(ready - began) / 1e6, 1)
+
+
+def serves(host: Host) -> bool:
+    """Whether the unit is started, which means that a chat was answered."""
+    return shown(host)["ActiveState"] == "active"
+
+
+def wait_for_start(host: Host, before: str, within_s: float) -> Start:
+    """Wait until the unit runs with another first process than `before`, or has failed to.
+
+    systemd's own count of restarts begins anew when a person starts the unit.
+    """
+    began = time.monotonic()
+    first = shown(host)["NRestarts"]
+    found = Start(None, f"neither up nor failed after {within_s:.0f} s")
+
+    def ended() -> bool:
+        nonlocal found
+        now = shown(host)
+        if now["ActiveState"] == "active" and now["MainPID"] not in {"0", before}:
+            found = Start(round(time.monotonic() - began, 1))
+        elif now["ActiveState"] in {"inactive", "failed"} or int(now["NRestarts"]) > int(first):
+            found = Start(None, last_error(host))
+        else:
+            time.sleep(0.5)
+            return False
+        return True
+
+    until(ended, within_s)
+    return found
+
+
+def wait_for_restart(host: Host, before: str, within_s: float) -> float:
+    """Seconds until the unit, by itself, serves with another first process; it may not fail."""
+    began = time.monotonic()
+
+    def again() -> bool:
+        now = shown(host)
+        assert now["ActiveState"] not in {"inactive", "failed"}, "the unit stays down"
+        time.sleep(0.5)
+        return now["ActiveState"] == "active" and now["MainPID"] not in {"0", before}
+
+    assert until(again, within_s), said(host, 20)
+    return round(time.monotonic() - began, 1)
+
+
+def said(host: Host, lines: int = 40, since: str = "") -> str:
+    """The unit's last lines."""
+    asked = f"--since '{since}'" if since else ""
+    return host.ssh(f"journalctl -u {UNIT} -o cat --no-pager {asked} | tail -{lines}", check=False)
+
+
+def last_error(host: Host) -> str:
+    """The last line of the unit that names an error."""
+    lines = said(host, 200).splitlines()
+    for telling in (r"Error|Exception|[Dd]enied|not permitted|[Kk]illed", r"status="):
+        found = [line for line in lines if re.search(telling, line) and not re.search(_NOISE, line)]
+        if found:
+            return found[-1][-300:]
+    return "it says nothing"
+
+
+def restart(host: Host, within_s: float) -> Start:
+    """Restart the unit as a person would, and wait."""
+    before = shown(host)["MainPID"]
+    host.ssh(f"systemctl reset-failed {UNIT}; systemctl restart --no-block {UNIT}", timeout=120)
+    return wait_for_start(host, before, within_s)
+
+
+def lay(host: Host, lines: list[str]) -> None:
+    """Put settings of [Service] over the unit's own; none takes them away."""
+    if lines:
+        text = "\\n".join(["[Service]", *lines])
+        host.ssh(f"mkdir -p $(dirname {DROP_IN}) && printf '{text}\\n' > {DROP_IN}")
+    else:
+        host.ssh(f"rm -f {DROP_IN}")
+    host.ssh("systemctl daemon-reload")
+
+
+def hold_memory(host: Host, mib: int) -> None:
+    """Have another program hold memory of each card, by the engine's own torch."""
+    python = "/srv/kimi/engine/bin/python"
+    host.ssh(f"cat > /run/hold.py <<'EOF'\n{_HOLD}\nEOF")
+    host.ssh(f"systemd-run --quiet --unit={HOLDER} {python} -I /run/hold.py {mib}")
+    assert until(lambda: "held" in _holder_said(host)), _holder_said(host)
+
+
+def release_memory(host: Host) -> None:
+    """End what holds it."""
+    host.ssh(f"systemctl stop {HOLDER} 2>/dev/null; rm -f /run/hold.py", check=False)
+
+
+def _holder_said(host: Host) -> str:
+    time.sleep(0.5)
+    return host.ssh(f"journalctl -u {HOLDER} -o cat --no-pager | tail -5", check=False)
+
+
+def memory_used() -> list[int]:
+    """MiB in use on each card, as this machine's own nvidia-smi tells."""
+    done = subprocess.run(
+        ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [int(line) for line in done.stdout.split()]
