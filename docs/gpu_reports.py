@@ -19,7 +19,7 @@ _FIGURES = {
     "memory_used_mib": "MiB in use on each card while it serves",
     "memory_after_mib": "MiB in use on each card after `destroy`",
     "exposure": "exposure of the unit, by `systemd-analyze security`",
-    "first_start_s": "seconds of the first start, compiling included, from the process to an answer",
+    "first_start_s": "seconds of the first start, compiling included, until an answer",
     "start_from_caches_s": "seconds of a start from what was compiled",
     "after_memory_came_free_s": "seconds from the end of what held the memory to an answer",
     "after_reboot_s": "seconds from the order to reboot the host to an answer",

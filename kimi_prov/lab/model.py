@@ -124,7 +124,7 @@ CUT = Shape(
     q_rank=1536,
     shard_bytes=1 << 30,
     logits=0x3D,
-    bias=2.0,
+    bias=1.4,
     projection=0x3C,
     scale_step=2.0**-12,
 )

@@ -50,6 +50,16 @@ def test_it_is_served_again_after_an_end_with_0(host: Host) -> None:
     assert int(shown(host)["NRestarts"]) == int(before["NRestarts"]) + 1
 
 
+def test_apply_restarts_it_however_often_it_was_started_before(host: Host) -> None:
+    for _ in range(2):
+        host.ssh(f"systemctl restart {UNIT}")
+    assert shown(host)["ActiveState"] == "active"
+    done = host.apply("-e", "kimi_concurrency=3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert shown(host)["ActiveState"] == "active"
+    assert "--max-num-seqs 3" in host.ssh(f"systemctl cat {UNIT}")
+
+
 def test_a_stop_stays_a_stop(host: Host) -> None:
     host.ssh(f"systemctl stop {UNIT}")
     assert shown(host)["ActiveState"] == "inactive"

@@ -28,6 +28,14 @@ LOCK = f"vllm-cuda-{VERSION}-cp311.txt"
 RECORDINGS = CHECKOUT / "tests" / "data" / "recordings"
 TAGS = ("--tags", "host_base,engine")
 ENV = "/srv/kimi/engine"
+# What vLLM's libraries want of libcuda.so.1 when they are loaded (nm -D --undefined-only).
+OF_LIBCUDA = (
+    *("cuGetProcAddress_v2", "cuPointerGetAttribute", "cuTensorMapEncodeTiled"),
+    *("cuCtxGetCurrent", "cuCtxSetCurrent", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain"),
+    *("cuGetErrorString", "cuMemAddressFree", "cuMemAddressReserve", "cuMemCreate"),
+    *("cuMemGetAllocationGranularity", "cuMemMap", "cuMemRelease", "cuMemSetAccess"),
+    *("cuMemUnmap",),
+)
 INSTALLED = """
 import importlib.metadata, json
 print(json.dumps({d.name: d.version for d in importlib.metadata.distributions()}))
@@ -47,11 +55,27 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     try:
         lab.up()
         host = lab.hosts["cuda"]
+        done = kimi_prov("apply", lab.inventory, "--tags", "host_base", timeout=900)
+        assert done.returncode == 0, done.stdout + done.stderr
+        stand_in_for_the_driver(host)
         done = kimi_prov("apply", lab.inventory, *TAGS, timeout=3000)
         assert done.returncode == 0, done.stdout + done.stderr
         yield host
     finally:
         lab.down()
+
+
+def stand_in_for_the_driver(host: Host) -> None:
+    """What vLLM's parser loads of a driver: a library that says no to all, and a board's name.
+
+    Without NVML vLLM believes the file that NVIDIA's own boards have.
+    """
+    source = "".join(f"int {name}(void) {{ return 100; }}\n" for name in OF_LIBCUDA)
+    host.ssh(
+        f"printf {shlex.quote(source)} > /tmp/cuda.c && "
+        "gcc -shared -fPIC -Wl,-soname,libcuda.so.1 -o /usr/lib/libcuda.so.1 /tmp/cuda.c && "
+        "ldconfig && touch /etc/nv_tegra_release"
+    )
 
 
 def asked(host: Host, program: str) -> Any:

@@ -102,7 +102,9 @@ def _holders() -> Dict[str, str]:
     for line in (_smi("--query-compute-apps=gpu_uuid,pid,process_name") or "").splitlines():
         cells = [cell.strip() for cell in line.split(",", 2)]
         if len(cells) == 3:
-            found.setdefault(cells[0], []).append(f"{cells[2]} ({cells[1]})")
+            # Of another user's process nvidia-smi tells the name to root alone.
+            name = "process" if cells[2].startswith("[") else cells[2]
+            found.setdefault(cells[0], []).append(f"{name} ({cells[1]})")
     return {uuid: ", ".join(names) for uuid, names in found.items()}
 
 

@@ -88,8 +88,9 @@ def ensure(
         stale = any(state.get("NeedDaemonReload") == "yes" for state in states.values())
         if gone or written or stale:
             _systemctl("daemon-reload")
-        if begun:
-            run("systemctl", "reset-failed", *begun)
+        if begun or restarted:
+            # A start that was asked for counts as none of those that failed one after the other.
+            run("systemctl", "reset-failed", *begun, *restarted)
         _systemctl("enable", "--quiet", *enabled)
         _systemctl("start", "--no-block", *begun)
         _systemctl("restart", "--no-block", *restarted)

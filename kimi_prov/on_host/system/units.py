@@ -26,9 +26,15 @@ CAUSE = re.compile(
 )
 # `(EngineCore pid=7) INFO 11-21 03:04:19 [core.py:185] `, as vLLM begins its lines.
 STAMP = re.compile(r"^(?:\(\w+ pid=\d+\) *)?(?:[A-Z]+ \d\d-\d\d [\d:]+ (?:\[[\w./]+:\d+\] ?)*)?\s*")
+# What merely follows from the cause, and a program that the unit does without.
 NOISE = re.compile(
-    r"EngineDeadError|Traceback|During handling|engine core initialization failed", re.I
+    r"EngineDeadError|Traceback|During handling|engine core initialization failed|"
+    r"/nvidia-modprobe\b",
+    re.I,
 )
+MOST_THREADS = 2000
+# systemd writes one of these for each thread of an engine, and so hides what came before.
+ENDED = re.compile(r": Killing process \d+ \(")
 
 
 def question(names: Iterable[str], properties: Iterable[str]) -> list[str]:
@@ -108,12 +114,17 @@ def systemctl(verb: str, *arguments: str) -> None:
 
 
 def journal(unit: str, lines: int = 60) -> list[str]:
-    """Return the last lines of a unit's journal, plain text, oldest first."""
-    done = run("journalctl", "--no-pager", "--output=cat", f"--lines={lines}", "--unit=" + unit)
+    """Return the last lines of a unit's journal, plain text, oldest first.
+
+    Without those that tell which threads were killed: of an engine on GPUs these are hundreds.
+    """
+    read = f"--lines={lines + MOST_THREADS}"
+    done = run("journalctl", "--no-pager", "--output=cat", read, "--unit=" + unit)
     if done.returncode != 0:
         return []
     clean = (line.strip() for line in clean_text.block(done.stdout).splitlines())
-    return [line for line in clean if line and not line.startswith("-- ")]
+    told = [line for line in clean if line and not line.startswith("-- ")]
+    return [line for line in told if not ENDED.search(line)][-lines:]
 
 
 def plain(line: str) -> str:

@@ -122,6 +122,15 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return table
 
 
+def test_a_process_without_a_name_is_told_by_its_number(
+    memory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = memory.parent / "nvidia-smi"
+    tool.write_text(SMI.replace("/srv/kimi/engine/bin/python", "[Not Found]"))
+    assert ready.main(["--gpus", "0,1", "--patience", "0"]) == 1
+    assert "GPU 1: 131072 MiB in use by process (4711)" in capsys.readouterr().out
+
+
 def test_gpus_are_waited_for_until_their_memory_is_free(
     memory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -201,7 +201,7 @@ def test_it_is_restarted_where_it_differs_and_check_says_why_beforehand(machine:
     assert machine.told == ""
     assert machine.places.drop_in(UNIT).read_text() != wanted[1]
     assert machine.ensure(wanted)["restarted"] == [UNIT]
-    assert machine.told == f"daemon-reload\nrestart --no-block {UNIT}\n"
+    assert machine.told == f"daemon-reload\nreset-failed {UNIT}\nrestart --no-block {UNIT}\n"
     mark = stamp(form(started.joined(*wanted)))
     machine.runs(mark)
     assert not machine.ensure(wanted)["changed"]

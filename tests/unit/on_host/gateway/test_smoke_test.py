@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import pytest
 
 from kimi_prov.on_host.gateway import smoke_test
 from kimi_prov.on_host.system import units
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def unit(state="active", restarts=0, load="loaded"):
@@ -39,16 +45,49 @@ def test_the_cause_is_the_last_telling_line_and_not_the_noise_after_it():
 
 def test_a_share_of_the_gpu_that_is_not_free_names_the_figure_to_change():
     lines = [
-        "(Worker pid=8) ERROR 11-22 12:20:59 [multiproc_executor.py:1] ValueError: Free memory on "
-        "device cuda:0 (78.61/79.18 GiB) on startup is less than desired GPU memory utilization "
-        "(0.999, 79.1 GiB). Decrease GPU memory utilization or reduce GPU memory used by other "
-        "processes.",
+        (
+            "(Worker pid=8) ERROR 11-22 12:20:59 [multiproc_executor.py:1] ValueError: Free memory "
+            "on device cuda:0 (78.61/79.18 GiB) on startup is less than desired GPU memory "
+            "utilization (0.999, 79.1 GiB). Decrease GPU memory utilization or reduce GPU memory "
+            "used by other processes."
+        ),
         "RuntimeError: Engine core initialization failed. See root cause above.",
     ]
     found = units.cause(lines)
     assert found.startswith("ValueError: Free memory on device cuda:0 (78.61/79.18 GiB)")
     assert "gpu-memory-utilization" in smoke_test.advice(found)
     assert "nvidia-smi" in smoke_test.advice(found)
+
+
+def test_a_tool_that_the_unit_does_without_is_not_the_cause():
+    lines = [
+        "(Worker pid=8) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 40 GiB",
+        "kimi-serve@0.service: Scheduled restart job, restart counter is at 1.",
+        (
+            "kimi-serve@0.service: Unable to locate executable '/usr/bin/nvidia-modprobe': "
+            "No such file or directory"
+        ),
+        "not ready yet: the engine is loading",
+    ]
+    assert "CUDA out of memory" in units.cause(lines)
+
+
+def test_the_cause_is_not_hidden_by_hundreds_of_killed_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lines = ["ValueError: too long", "bye"]
+    lines += [
+        f"kimi-serve@0.service: Killing process {n} (n/a) with signal SIGKILL." for n in range(900)
+    ]
+    (tmp_path / "journal").write_text("\n".join(lines) + "\n")
+    tool = tmp_path / "journalctl"
+    tool.write_text(
+        "#!/bin/sh\nfor word; do case $word in --lines=*) n=${word#--lines=};; esac; done\n"
+        f"exec tail -n $n {tmp_path}/journal\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert units.journal("kimi-serve@0.service", 2) == ["ValueError: too long", "bye"]
 
 
 def test_the_engines_own_marks_before_a_line_are_left_out():
