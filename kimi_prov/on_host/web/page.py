@@ -202,7 +202,12 @@ class Page:
         write_atomic(self.unit_file, unit, 0o644)
         units.systemctl("daemon-reload")
         units.systemctl("enable", "--quiet", unit_names.WEB)
-        units.systemctl("start", unit_names.WEB)
+        # What a failed start counted before is no failure of this one.
+        with contextlib.suppress(HostError):
+            units.systemctl("reset-failed", unit_names.WEB)
+        # One that cannot be started at all is told by what it does next: it is waited for.
+        with contextlib.suppress(HostError):
+            units.systemctl("start", unit_names.WEB)
 
     def _wait(self) -> str:
         """Wait until it answers; else return why it does not."""
