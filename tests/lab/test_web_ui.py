@@ -163,23 +163,18 @@ def test_one_logs_in_and_an_answer_streams_through_the_page(host: Host) -> None:
     assert login(host, password="wrong-wrong") is None
     token = login(host)
     assert token
-    [model] = [
-        row["id"] for row in json.loads(ask(host, "GET", "/api/models", None, token)[1])["data"]
-    ]
-    assert model == "kimi-k2-lab"
+    listed = json.loads(ask(host, "GET", "/api/models", None, token)[1])["data"]
+    assert [row["id"] for row in listed] == ["kimi-k2-lab"]
     status, content = chat(host, token)
     assert status == 200
     assert content.count(b"data:") > len(SAID.split())
 
 
 def test_no_secret_is_where_others_read_it(host: Host) -> None:
-    shown = host.ssh(
-        "systemctl show kimi-web; ps axww -o args; journalctl -u kimi-web; ls /etc/kimi"
-    )
-    shown += host.ssh("cat /etc/kimi/plan.json 2>/dev/null || true")
+    shown = host.ssh("systemctl show kimi-web; ps axww -o args; journalctl -u kimi-web")
     assert ADMIN[1] not in shown
     assert "sk-kimi-" not in shown
-    assert "web-admin.env" not in shown
+    assert "web-admin.env" not in host.ssh("ls /etc/kimi")
     assert host.ssh("stat -c '%a %U' /etc/kimi/web.env /srv/kimi/web").split() == [
         *("600", "root"),
         *("700", "kimi-web"),
@@ -223,10 +218,9 @@ def test_the_unit_reaches_the_proxy_s_port_and_nothing_else(host: Host) -> None:
     assert seen["knocks"][0] == "connected"
     assert "connected" not in seen["knocks"][1:]
     told = seen["reads"]
-    assert [told[path] for path in closed if told[path] in ("read",)] == []
-    assert [
-        path for path in closed if told[path].startswith("listed") and told[path] != "listed 0"
-    ] == []
+    assert [path for path in closed if told[path] == "read"] == []
+    listed = {told[path] for path in closed if told[path].startswith("listed")}
+    assert listed <= {"listed 0"}
     assert told["/srv/kimi/web"].startswith("listed")
 
 
