@@ -9,14 +9,19 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from machines import kimi_prov, make_lab
 from waiting import until
 
+from kimi_prov.catalog.loader import load
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from machines import Host
 
@@ -236,9 +241,34 @@ def test_others_of_the_machine_do_not_reach_the_page_past_the_proxy(host: Host) 
 def test_nothing_is_done_twice(host: Host) -> None:
     apply(host)
     since = host.ssh("systemctl show -P ActiveEnterTimestampMonotonic kimi-web")
-    recap = apply(host)
-    assert "changed" not in recap or "0 changed" in recap
+    assert "changed=0" in apply(host)
     assert host.ssh("systemctl show -P ActiveEnterTimestampMonotonic kimi-web") == since
+
+
+def broken_version(folder: Path) -> Path:
+    """Write a catalogue whose page is a newer version that cannot be started."""
+    row = {**asdict(load().web[-1]), "version": "99.0.0"}
+    (folder / "locks").mkdir(parents=True)
+    rows = {"schema": "kimi-prov/catalog/web/v1", "web": [row]}
+    (folder / "web.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(rows))))
+    pinned = load().lock(load().web[-1].lock_name("3.11"))
+    start = pinned.index("aiocache==")
+    lock = pinned[start : pinned.index("\naiodns", start)]
+    (folder / "locks" / "open-webui-slim-99.0.0-cp311.txt").write_text(f"{lock}\n")
+    return folder
+
+
+def test_an_upgrade_that_fails_goes_back_and_chats_stay(host: Host, tmp_path: Path) -> None:
+    token = login(host)
+    overlay = {"KIMI_PROV_CATALOG": str(broken_version(tmp_path / "catalogue"))}
+    done = kimi_prov("apply", host.inventory, *TAGS, env=overlay)
+    assert done.returncode == 1
+    assert "99.0.0" in done.stdout + done.stderr
+    assert "back at 0.12.4" in done.stdout + done.stderr
+    assert answered(host, token)
+    assert "/0.12.4-" in host.ssh("readlink -f /srv/kimi/web-env/current/bin/open-webui")
+    apply(host)
+    assert answered(host, token)
 
 
 def test_destroy_keeps_the_chats_until_it_is_told_otherwise(host: Host) -> None:
