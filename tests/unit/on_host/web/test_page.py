@@ -187,6 +187,8 @@ def test_a_version_that_does_not_answer_goes_back_with_the_database(
     with pytest.raises(HostError, match=r"back at 1\.0"):
         ensure("2.0-bad", unit=UNIT + "# of 2.0\n")
     assert machine.chats() == ["answered"]
+    # What failed is not kept, and what runs is left alone.
+    assert ensure("1.0-a")["changes"] == ["/srv/kimi/web-env/2.0-bad is removed: nothing uses it"]
     assert ensure("1.0-a")["changed"] is False
 
 
