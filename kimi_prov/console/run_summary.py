@@ -100,8 +100,12 @@ def _time(phase: PhaseTime, wall: float) -> str:
 
 def endpoint(plan: Mapping[str, Any], address: str) -> str:
     """Return the URL at which clients find the API."""
+    return f"{_at(address, plan['proxy']['port'])}/v1"
+
+
+def _at(address: str, port: int) -> str:
     shown = f"[{address}]" if ":" in address else address
-    return f"https://{shown}:{plan['proxy']['port']}/v1"
+    return f"https://{shown}:{port}"
 
 
 def served(plan: Mapping[str, Any], host: str, address: str, stand_ins: Sequence[str]) -> str:
@@ -111,6 +115,7 @@ def served(plan: Mapping[str, Any], host: str, address: str, stand_ins: Sequence
     lines = [
         f"  {host}",
         f"    endpoint  {endpoint(plan, address)}",
+        *([f"    page      {_at(address, plan['web']['port'])}/"] if plan.get("web") else []),
         f"    model     {', '.join(model['served_names'])} ({about})",
         f"    engine    {engine['name']} {engine['version']} ({engine['variant']})",
     ]

@@ -3,7 +3,8 @@
 `/etc/kimi/proxy/keys.map` holds one line a key, `<sha256> <name>`, and is what HAProxy reads.
 `/etc/kimi/keys/operator.new` holds the operator's key in clear until it was shown; while it
 exists it is authoritative, so the next run corrects one that was killed between the two files.
-`/etc/kimi/keys/verify.key` is the key by which this machine tests itself.
+`/etc/kimi/keys/verify.key` is the key by which this machine tests itself, and `web.key` the one by
+which the page speaks to the engine, where there is one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway import haproxy
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
+from kimi_prov.on_host.system.files import (
+    make_directory,
+    read_json,
+    read_text,
+    remove,
+    write_atomic,
+)
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
@@ -26,6 +33,8 @@ if TYPE_CHECKING:
 
 OPERATOR = "operator"
 VERIFY = "verify"
+# Of the page, where there is one.
+WEB = "web"
 RESERVED = (OPERATOR, VERIFY)
 MAP_LINE = re.compile(r"^([0-9a-f]{64}) ([A-Za-z0-9._-]{1,64})$")
 
@@ -56,10 +65,13 @@ def _secret(path: Path) -> str:
     return read_text(path).strip()
 
 
-def ensure(paths: Paths, given: dict[str, str], *, check: bool = False) -> dict[str, Any]:
+def ensure(
+    paths: Paths, given: dict[str, str], *, page: bool = False, check: bool = False
+) -> dict[str, Any]:
     """Converge the keys: the operator's, the machine's own, and `given` (name to SHA-256).
 
-    Returns what changed; never a key. With `check`, nothing is written.
+    `page`: there is one, which has a key of its own. Returns what changed; never a key. With
+    `check`, nothing is written.
     """
     made = make_directory(paths.keys, 0o700, check=check)
     old = parse_map(read_text(paths.key_map))
@@ -72,13 +84,17 @@ def ensure(paths: Paths, given: dict[str, str], *, check: bool = False) -> dict[
         if not check:
             write_atomic(paths.operator_new, unseen + "\n", 0o600)
     wanted[OPERATOR] = digest(unseen) if unseen else old[OPERATOR]
-    own = _secret(paths.verify_key)
-    if not own:
-        own = new_key()
-        created.append(VERIFY)
-        if not check:
-            write_atomic(paths.verify_key, own + "\n", 0o600)
-    wanted[VERIFY] = digest(own)
+    machines = {VERIFY: paths.verify_key, **({WEB: paths.web_key} if page else {})}
+    for name, file in machines.items():
+        own = _secret(file)
+        if not own:
+            own = new_key()
+            created.append(name)
+            if not check:
+                write_atomic(file, own + "\n", 0o600)
+        wanted[name] = digest(own)
+    if not page and not check:
+        remove(str(paths.web_key))
     changed = wanted != old
     how = "unchanged"
     if changed and not check:
@@ -125,6 +141,26 @@ def rotate(paths: Paths) -> None:
     publish(paths, {**keys, OPERATOR: digest(fresh)})
 
 
+def revoke(paths: Paths, name: str) -> None:
+    """Take a key away: it is refused from the next request on.
+
+    Raises HostError for a name that there is not, and for those that the machine cannot do
+    without. The page's, and one of kimi_api_keys_file, the next apply brings back: the page's anew.
+    """
+    keys = parse_map(read_text(paths.key_map))
+    if name not in keys:
+        known = ", ".join(sorted(keys)) or "none"
+        raise HostError(f"there is no key {name}", f"name one of: {known}")
+    if name in RESERVED:
+        raise HostError(
+            f"the key {name} cannot be taken away",
+            "`kimi-prov key INVENTORY --rotate` makes a new one for the operator",
+        )
+    if name == WEB:
+        remove(str(paths.web_key))
+    publish(paths, {other: value for other, value in keys.items() if other != name})
+
+
 def show(paths: Paths) -> str | None:
     """Return the operator's key until it was shown, else None.
 
@@ -140,23 +176,27 @@ def show(paths: Paths) -> str | None:
 
 
 def forget(paths: Paths) -> None:
-    """Remove the key in clear: it was shown."""
-    if paths.operator_new.exists():
-        paths.operator_new.unlink()
+    """Remove the key in clear, and the page's password: they were shown."""
+    for file in (paths.operator_new, paths.web_admin_new):
+        remove(str(file))
 
 
 def main(argv: list[str]) -> int:
-    """`keys rotate|show|forget|list`; a key reaches standard output only for `show`."""
+    """`keys rotate|show|forget|list|remove NAME`; only `show` brings a key to standard output."""
     paths = Paths()
     action = argv[0] if argv else ""
     if action == "rotate":
         rotate(paths)
         return answer({"ok": True})
     if action == "show":
-        return answer({"ok": True, "key": show(paths)})
+        admin = read_json(paths.web_admin_new) or None
+        return answer({"ok": True, "key": show(paths), "web_admin": admin})
     if action == "forget":
         forget(paths)
         return answer({"ok": True})
     if action == "list":
         return answer({"ok": True, "names": sorted(parse_map(read_text(paths.key_map)))})
-    raise HostError("usage: keys rotate|show|forget|list")
+    if action == "remove" and len(argv) == 2:
+        revoke(paths, argv[1])
+        return answer({"ok": True})
+    raise HostError("usage: keys rotate|show|forget|list|remove NAME")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 Kind = Literal[
     "text",  # a string
     "choice",  # one of `choices`
+    "switch",  # true or false
     "count",  # a whole number from 1
     "port",
     "seconds",
@@ -52,10 +53,12 @@ def _v(  # noqa: PLR0913  (a row of the table)
     return Variable(f"kimi_{name}", kind, default, text, example, group, auto, choices)
 
 
+_OFF = False
 _MODEL = "What is served"
 _WEIGHTS = "Weights"
 _MEMORY = "Memory"
 _DOOR = "The opened port"
+_PAGE = "The page to talk to the model"
 _ENGINE = "Engine"
 _DRIVER = "NVIDIA driver"
 _SITE = "Sites behind a mirror"
@@ -255,6 +258,42 @@ VARIABLES: tuple[Variable, ...] = (
         "is made, and `kimi-prov key` shows it once.",
     ),
     _v(
+        _PAGE,
+        "web_ui",
+        "switch",
+        _OFF,
+        "true",
+        "Serve Open WebUI, a page with accounts and history, behind the same proxy and "
+        "certificate.",
+    ),
+    _v(
+        _PAGE,
+        "web_port",
+        "port",
+        8443,
+        "443",
+        "TCP port of the page, for the same networks as the API's.",
+    ),
+    _v(
+        _PAGE,
+        "web_admin_file",
+        "file",
+        None,
+        "secrets/web-admin",
+        "File on the control machine with one line, E-MAIL:PASSWORD, of the page's first "
+        "administrator. Not set: a password is made, and `kimi-prov key` shows it once. It counts "
+        "until there is an account; later it changes nothing.",
+    ),
+    _v(
+        _PAGE,
+        "web_signup",
+        "switch",
+        _OFF,
+        "true",
+        "Let visitors ask for an account, which an administrator lets in. false: an administrator "
+        "makes each.",
+    ),
+    _v(
         _ENGINE,
         "engine",
         "choice",
@@ -447,4 +486,5 @@ BY_NAME = {variable.name: variable for variable in VARIABLES}
 # The lengths of a typical request, of the load that `check` is asked for: they change estimates.
 LENGTHS = ("kimi_input_tokens", "kimi_output_tokens")
 # Set by the product itself while a playbook runs; nobody writes them in an inventory.
-INTERNAL = frozenset({"kimi_plan", "kimi_facts", "kimi_key_rotate", *LENGTHS})
+_KEY = ("kimi_key_rotate", "kimi_key_list", "kimi_key_remove")
+INTERNAL = frozenset({"kimi_plan", "kimi_facts", *_KEY, *LENGTHS})

@@ -33,8 +33,11 @@ class ActionModule(ActionBase):
 STUBS = {
     "plan/tasks/main": """
 - ansible.builtin.set_fact:
-    kimi_plan: {driver: {action: "{{ action }}", repository: null}}
-    kimi_facts: {}
+    kimi_plan:
+      driver: {action: "{{ action }}", repository: null}
+      web: null
+      units: {web: kimi-web.service}
+    kimi_facts: {kimi: {units: {}}}
 - kimi_lock: {state: present}
 """,
     "nvidia_driver/tasks/consent": """
