@@ -1,0 +1,1 @@
+"""The page to talk to the model, and what its accounts keep."""
