@@ -29,6 +29,7 @@ from kimi_prov.catalog.reading import HERE, Files
 from kimi_prov.catalog.servers import Server
 from kimi_prov.catalog.systems import System
 from kimi_prov.catalog.versions import between
+from kimi_prov.catalog.web import Page
 
 if TYPE_CHECKING:
     from kimi_prov.errors import UserError
@@ -100,6 +101,11 @@ class Catalogue:
     def pythons(self) -> tuple[Interpreter, ...]:
         """Interpreters that are brought where the distribution's does not do; the last first."""
         return self._rows("pythons", Interpreter, ("version", "build", "arch"))
+
+    @cached_property
+    def web(self) -> tuple[Page, ...]:
+        """Pages to talk to the model; the first is the default."""
+        return self._rows("web", Page, ("name", "variant", "version"))
 
     @cached_property
     def drivers(self) -> Drivers:

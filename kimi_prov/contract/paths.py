@@ -9,6 +9,8 @@ from kimi_prov.contract import unit_names
 # Whom the engine and its weights belong to; its group has the same name.
 USER = "kimi"
 PROXY_USER = "kimi-proxy"
+# Whom the page belongs to, and what its accounts keep there.
+WEB_USER = "kimi-web"
 
 ROOT = "/srv/kimi"
 ENGINES = f"{ROOT}/engines"
@@ -24,6 +26,11 @@ CACHE = f"{ROOT}/cache"
 TUNED = f"{ROOT}/tuned"
 # CUDA kernels of KTransformers, assembled when it is installed.
 KT_CUDA = f"{CACHE}/kt-cuda"
+# Accounts, chats and uploads of the page; and its environments, with a link to the one in use.
+WEB = f"{ROOT}/web"
+WEB_ENVS = f"{ROOT}/web-env"
+WEB_ENV_NAME = "current"
+WEB_ENV = f"{WEB_ENVS}/{WEB_ENV_NAME}"
 
 ETC = "/etc/kimi"
 PLAN = f"{ETC}/plan.json"
@@ -43,6 +50,12 @@ KEYS = f"{ETC}/keys"
 # The operator's key in clear until it was shown; the key by which a machine tests itself.
 OPERATOR_NEW = f"{KEYS}/operator.new"
 VERIFY_KEY = f"{KEYS}/verify.key"
+# By which the page speaks to the engine; its first administrator until the account is made, and in
+# clear until it was shown.
+WEB_KEY = f"{KEYS}/web.key"
+WEB_SECRETS = f"{ETC}/web.env"
+WEB_ADMIN = f"{ETC}/web-admin.env"
+WEB_ADMIN_NEW = f"{KEYS}/web-admin.new"
 PROXY = f"{ETC}/proxy"
 PROXY_CONFIG = f"{PROXY}/haproxy.cfg"
 PROXY_STAMP = f"{PROXY}/stamp.cfg"
@@ -76,6 +89,9 @@ DRIVER_STATE = f"{STATE}/driver.json"
 DRIVER = f"{HOME}/driver"
 # With which engine and driver the GPUs were seen to sum up over NCCL.
 NCCL_STATE = f"{STATE}/nccl.json"
+# The page that answered last, and its database from before a change, until that has answered.
+WEB_STATE = f"{STATE}/web.json"
+WEB_BEFORE = f"{STATE}/web-before"
 # The units that the running engines were started with, by stamp.
 STARTED = f"{STATE}/serve"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
@@ -134,8 +150,8 @@ AMONG_OTHERS = (
     "/etc/apt/keyrings/kimi-nvidia.asc",
     "/etc/apt/keyrings/kimi-nvidia.gpg",
 )
-# What is ours in ROOT, but for the weights.
-IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED)
+# What is ours in ROOT, but for the weights and the page's data.
+IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS)
 
 
 def tuned(version: str) -> str:
@@ -162,6 +178,13 @@ class Paths:
         self.keys = self.at(KEYS)
         self.operator_new = self.at(OPERATOR_NEW)
         self.verify_key = self.at(VERIFY_KEY)
+        self.web_key = self.at(WEB_KEY)
+        self.web_secrets = self.at(WEB_SECRETS)
+        self.web_admin = self.at(WEB_ADMIN)
+        self.web_admin_new = self.at(WEB_ADMIN_NEW)
+        self.web_env = self.at(WEB_ENV)
+        self.web_state = self.at(WEB_STATE)
+        self.web_before = self.at(WEB_BEFORE)
         self.proxy = self.at(PROXY)
         self.key_map = self.at(KEY_MAP)
         self.tls_pem = self.at(TLS_PEM)
@@ -196,6 +219,9 @@ def paths() -> dict[str, str]:
         "pythons": PYTHONS,
         "cache": CACHE,
         "tuned": TUNED,
+        "web": WEB,
+        "web_envs": WEB_ENVS,
+        "web_env": WEB_ENV,
         "kt_cuda": KT_CUDA,
         "etc": ETC,
         "plan": PLAN,
@@ -210,6 +236,8 @@ def paths() -> dict[str, str]:
         "machine_key": MACHINE_KEY,
         "stood_in_for": STOOD_IN_FOR,
         "keys": KEYS,
+        "web_secrets": WEB_SECRETS,
+        "web_admin": WEB_ADMIN,
         "proxy": PROXY,
         "proxy_config": PROXY_CONFIG,
         "proxy_stamp": PROXY_STAMP,
@@ -243,4 +271,4 @@ def marks() -> dict[str, str]:
 
 def users() -> dict[str, str]:
     """Return the plan's `users`; the group of each has its name."""
-    return {"service": USER, "proxy": PROXY_USER}
+    return {"service": USER, "proxy": PROXY_USER, "web": WEB_USER}

@@ -61,6 +61,8 @@ KINDS: Dict[str, Needs] = {
         network="any", capabilities=("CAP_DAC_OVERRIDE",), home="read-only", tmp=True, proc=True
     ),
     "proxy": Needs(network="any", without_calls=("@privileged", "@resources")),
+    # On the loopback alone; the packet filter leaves it two ports there.
+    "web": Needs(network="loopback", without_calls=("@privileged", "@resources")),
     "firewall": Needs(
         netlink=True,
         capabilities=("CAP_NET_ADMIN",),

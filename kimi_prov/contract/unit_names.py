@@ -10,6 +10,7 @@ STAGE = "kimi-stage.service"
 WARM = "kimi-warm.service"
 RAM_MOUNT = "srv-kimi-ram.mount"
 PROXY = "kimi-proxy.service"
+WEB = "kimi-web.service"
 FIREWALL = "kimi-firewall.service"
 # Transient: they run while something is installed, tuned or measured.
 DRIVER = "kimi-driver.service"
@@ -33,6 +34,7 @@ OURS = (
     WARM,
     RAM_MOUNT,
     PROXY,
+    WEB,
     FIREWALL,
     DRIVER,
     INSTALL,
@@ -73,6 +75,7 @@ def units() -> dict[str, str]:
         "warm": WARM,
         "ram_mount": RAM_MOUNT,
         "proxy": PROXY,
+        "web": WEB,
         "firewall": FIREWALL,
         "install": INSTALL,
         "tune": TUNE,

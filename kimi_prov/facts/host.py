@@ -128,7 +128,8 @@ class Host:
     system's own. `quoted`: nobody has the machine yet, a spec sheet describes it.
     `gpu_nodes`: the NUMA node of each GPU. `disk_rates`: sequential reading of each disk, in bytes
     per second. `node_bytes`: what the NUMA nodes report together. `models`: directories of weights
-    that are there, and their bytes. `engine_envs`: engines that are installed.
+    that are there, and their bytes. `engine_envs`: engines that are installed,
+    and `web_envs` pages.
     """
 
     facts: Mapping[str, Any]
@@ -139,6 +140,7 @@ class Host:
     filesystems: tuple[Filesystem, ...]
     models: Mapping[str, int]
     engine_envs: frozenset[str]
+    web_envs: frozenset[str]
     quoted: bool
     python_path: str | None
     python_version: str | None
@@ -234,6 +236,7 @@ def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> H
         ),
         models={row["dir"]: row["disk_bytes"] for row in kimi.get("models") or []},
         engine_envs=frozenset(kimi.get("engine_envs") or ()),
+        web_envs=frozenset(kimi.get("web_envs") or ()),
         quoted=(facts.get("origin") or {}).get("kind") == "spec",
         python_path=facts["python"].get("path"),
         python_version=facts["python"].get("version"),

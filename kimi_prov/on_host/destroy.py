@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.paths import PROXY_USER, Paths
+from kimi_prov.contract.paths import PROXY_USER, WEB_USER, Paths
 from kimi_prov.on_host.gateway import firewall
 from kimi_prov.on_host.probe.system import mounts
 from kimi_prov.on_host.system import units
@@ -274,9 +274,13 @@ class Undo:
 
     def users(self) -> None:
         """Our users and groups, unless they were there before."""
-        existed = {layout.USER: "user_existed", PROXY_USER: "proxy_user_existed"}
+        existed = {
+            layout.USER: "user_existed",
+            PROXY_USER: "proxy_user_existed",
+            WEB_USER: "web_user_existed",
+        }
         groups = self.before.get("groups_existed")
-        for name in (PROXY_USER, layout.USER):
+        for name in (PROXY_USER, WEB_USER, layout.USER):
             if _is_user(name) and self.before and not self.before.get(existed[name]):
                 work = partial(_remove_user, name, keep_group=name in (groups or ()))
                 self.act(self.removed, "user " + name, work)

@@ -6,6 +6,8 @@ import ipaddress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
@@ -17,10 +19,15 @@ def backends(settings: Settings, instances: int) -> list[dict[str, int]]:
 
 
 def check_ports(
-    host: Host, settings: Settings, backends: list[dict[str, int]], findings: Findings
+    host: Host,
+    settings: Settings,
+    backends: list[dict[str, int]],
+    web: Mapping[str, Any] | None,
+    findings: Findings,
 ) -> None:
     """Find ports that another program holds. On a converged host our own units hold them."""
     ports = [settings.port, *[row["port"] for row in backends]]
+    ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
     taken = []
     for row in host.listeners:
         ours = (row.unit or "").startswith("kimi-")
@@ -34,7 +41,7 @@ def check_ports(
             observed=", ".join(dict.fromkeys(taken)),
             required=f"ports {', '.join(str(port) for port in ports)} free",
             fix="stop that program, or the container that publishes the port (docker ps), or set "
-            "kimi_port to another port",
+            "kimi_port to another port" + (" (kimi_web_port for the page's)" if web else ""),
         )
     else:
         findings.add(
@@ -78,6 +85,7 @@ def firewall(host: Host, settings: Settings) -> dict[str, Any]:
     networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
     return {
         "port": settings.port,
+        "ports": [settings.port, *([settings.web_port] if settings.web_ui else [])],
         "ipv4": [str(n) for n in networks if n.version == 4],
         "ipv6": [str(n) for n in networks if n.version == 6],
         "manager": host.firewall_manager,

@@ -18,6 +18,7 @@ from kimi_prov.planner import (
     stand_in,
     system,
     timeouts,
+    web,
 )
 from kimi_prov.planner.decisions import Served
 from kimi_prov.planner.engine import (
@@ -164,7 +165,10 @@ def _plan(
         converted.directory if converted else None,
     )
     backends = gateway.backends(settings, budget.instances)
-    gateway.check_ports(host, settings, backends, findings)
+    page = web.document(
+        settings, catalogue, model, choice.python, served.names, budget.instances, findings
+    )
+    gateway.check_ports(host, settings, backends, page, findings)
     warm = ram_disk.page_cache(tmpfs, host, checkpoint, bound.total, converted)
 
     def speeds(many: int) -> dict[str, Any]:
@@ -210,6 +214,7 @@ def _plan(
         "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
         "proxy": gateway.proxy(host, settings, backends),
         "firewall": gateway.firewall(host, settings),
+        "web": page,
         "driver": driver_plan,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
         "packages": system.packages(
@@ -231,6 +236,7 @@ def _plan(
         "control": {
             "api_keys_file": settings.api_keys_file,
             "hf_token_file": settings.hf_token_file,
+            "web_admin_file": settings.web_admin_file,
         },
         "timeouts": timeouts.document(settings, checkpoint),
         "paths": paths.paths(),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kimi_prov.catalog.engines import Engine
+    from kimi_prov.catalog.web import Page
 
 # What engines are locked for: kt-kernel and Open WebUI have wheels for no other.
 PYTHONS = ("3.11", "3.12")
@@ -61,7 +62,12 @@ def recipes() -> list[Recipe]:
     ]
 
 
-def missing(made: Sequence[Recipe], present: Iterable[str], engines: Sequence[Engine]) -> list[str]:
+def missing(
+    made: Sequence[Recipe],
+    present: Iterable[str],
+    engines: Sequence[Engine],
+    pages: Sequence[Page] = (),
+) -> list[str]:
     """Name locks that should be there, and those that nothing makes; `present` are file names."""
     there = {name.removesuffix(".txt") for name in present}
     named = {recipe.name for recipe in made}
@@ -85,6 +91,8 @@ def missing(made: Sequence[Recipe], present: Iterable[str], engines: Sequence[En
             for name in locks
             if name not in named | wanted
         ]
+    locks = [page.lock_name(p).removesuffix(".txt") for page in pages[:1] for p in PYTHONS]
+    found += [f"{name}: it is the page of the catalogue" for name in locks if name not in named]
     return sorted(found)
 
 
@@ -135,8 +143,12 @@ def uninstallable(text: str, pylock: str) -> list[str]:
     ]
 
 
-def machines(recipe: Recipe, engines: Sequence[Engine]) -> Iterator[tuple[str, str]]:
+def machines(
+    recipe: Recipe, engines: Sequence[Engine], pages: Sequence[Page] = ()
+) -> Iterator[tuple[str, str]]:
     """Give Python and glibc of the machines that install a lock."""
+    for page in pages:
+        yield from ((p, page.glibc) for p in PYTHONS if page.lock_name(p) == f"{recipe.name}.txt")
     for row in engines:
         for python in PYTHONS:
             if row.lock_name(python) == f"{recipe.name}.txt":
@@ -147,7 +159,9 @@ def machines(recipe: Recipe, engines: Sequence[Engine]) -> Iterator[tuple[str, s
         yield from ((python, _GLIBC) for python in PYTHONS)
 
 
-def looked_up(recipe: Recipe, text: str, engines: Sequence[Engine]) -> tuple[list[str], list[str]]:
+def looked_up(
+    recipe: Recipe, text: str, engines: Sequence[Engine], pages: Sequence[Page] = ()
+) -> tuple[list[str], list[str]]:
     """Resolve a lock again: its faults, and what is newer."""
     faults: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +170,7 @@ def looked_up(recipe: Recipe, text: str, engines: Sequence[Engine]) -> tuple[lis
         if made.read_text(encoding="utf-8") != text:
             what = changed(text, made.read_text(encoding="utf-8")) or ["its text alone"]
             faults.append(f"it does not resolve to the same: {', '.join(what)}")
-        for python, glibc in machines(recipe, engines):
+        for python, glibc in machines(recipe, engines, pages):
             _refresh("--wheels", python, glibc, recipe.name, into=folder)
             pylock = made.with_suffix(".toml").read_text(encoding="utf-8")
             if lacking := uninstallable(text, pylock):
@@ -176,7 +190,7 @@ def main(argv: Sequence[str]) -> int:
     if unknown := set(given.names) - {recipe.name for recipe in made}:
         parser.error(f"{', '.join(sorted(unknown))}: refresh makes no such lock")
     engines = load().engines
-    whole = [] if given.names else missing(made, load().locks, engines)
+    whole = [] if given.names else missing(made, load().locks, engines, load().web)
     sys.stdout.writelines(f"{line}\n" for line in whole)
     wrong = bool(whole)
     for recipe in made:
@@ -197,7 +211,7 @@ def _judge(
     if offline:
         return faults, "as refresh makes it"
     try:
-        more, newer = looked_up(recipe, text, engines)
+        more, newer = looked_up(recipe, text, engines, load().web)
     except LookUpError as error:
         return [*faults, str(error)], ""
     note = f"newer: {', '.join(newer)}" if newer else "nothing newer"

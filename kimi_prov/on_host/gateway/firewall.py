@@ -36,13 +36,18 @@ def rich_rule(network: str, port: int) -> str:
 
 
 def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
-    """Return what ufw or firewalld has to hold; settings: {"port", "ipv4", "ipv6", "manager"}."""
+    """Return what ufw or firewalld has to hold; settings: {"ports", "ipv4", "ipv6", "manager"}."""
     networks = [*settings["ipv4"], *settings["ipv6"]]
     if settings["manager"] == "ufw":
-        return [{"manager": "ufw", "from": net, "port": str(settings["port"])} for net in networks]
+        return [
+            {"manager": "ufw", "from": net, "port": str(port)}
+            for port in settings["ports"]
+            for net in networks
+        ]
     if settings["manager"] == "firewalld":
         return [
-            {"manager": "firewalld", "zone": zone, "rule": rich_rule(net, settings["port"])}
+            {"manager": "firewalld", "zone": zone, "rule": rich_rule(net, port)}
+            for port in settings["ports"]
             for zone in zones
             for net in networks
         ]
@@ -263,7 +268,9 @@ def drops_elsewhere(settings: dict[str, Any]) -> list[str]:
     done = run("nft", "-j", "list", "ruleset")
     if done.returncode != 0 or not [*settings["ipv4"], *settings["ipv6"]]:
         return []  # the port is closed to others, so no rule can block it by mistake
-    return find_drops(json.loads(done.stdout or "{}"), settings["port"], settings["manager"])
+    ruleset = json.loads(done.stdout or "{}")
+    found = [find_drops(ruleset, port, settings["manager"]) for port in settings["ports"]]
+    return list(dict.fromkeys(line for lines in found for line in lines))
 
 
 def find_drops(ruleset: dict[str, Any], port: int, manager: str) -> list[str]:

@@ -3,7 +3,8 @@
 `/etc/kimi/proxy/keys.map` holds one line a key, `<sha256> <name>`, and is what HAProxy reads.
 `/etc/kimi/keys/operator.new` holds the operator's key in clear until it was shown; while it
 exists it is authoritative, so the next run corrects one that was killed between the two files.
-`/etc/kimi/keys/verify.key` is the key by which this machine tests itself.
+`/etc/kimi/keys/verify.key` is the key by which this machine tests itself, and `web.key` the one by
+which the page speaks to the engine, where there is one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway import haproxy
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
+from kimi_prov.on_host.system.files import make_directory, read_text, remove, write_atomic
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 OPERATOR = "operator"
 VERIFY = "verify"
+# Of the page, where there is one.
+WEB = "web"
 RESERVED = (OPERATOR, VERIFY)
 MAP_LINE = re.compile(r"^([0-9a-f]{64}) ([A-Za-z0-9._-]{1,64})$")
 
@@ -56,10 +59,13 @@ def _secret(path: Path) -> str:
     return read_text(path).strip()
 
 
-def ensure(paths: Paths, given: dict[str, str], *, check: bool = False) -> dict[str, Any]:
+def ensure(
+    paths: Paths, given: dict[str, str], *, page: bool = False, check: bool = False
+) -> dict[str, Any]:
     """Converge the keys: the operator's, the machine's own, and `given` (name to SHA-256).
 
-    Returns what changed; never a key. With `check`, nothing is written.
+    `page`: there is one, which has a key of its own. Returns what changed; never a key. With
+    `check`, nothing is written.
     """
     made = make_directory(paths.keys, 0o700, check=check)
     old = parse_map(read_text(paths.key_map))
@@ -72,13 +78,17 @@ def ensure(paths: Paths, given: dict[str, str], *, check: bool = False) -> dict[
         if not check:
             write_atomic(paths.operator_new, unseen + "\n", 0o600)
     wanted[OPERATOR] = digest(unseen) if unseen else old[OPERATOR]
-    own = _secret(paths.verify_key)
-    if not own:
-        own = new_key()
-        created.append(VERIFY)
-        if not check:
-            write_atomic(paths.verify_key, own + "\n", 0o600)
-    wanted[VERIFY] = digest(own)
+    machines = {VERIFY: paths.verify_key, **({WEB: paths.web_key} if page else {})}
+    for name, file in machines.items():
+        own = _secret(file)
+        if not own:
+            own = new_key()
+            created.append(name)
+            if not check:
+                write_atomic(file, own + "\n", 0o600)
+        wanted[name] = digest(own)
+    if not page and not check:
+        remove(str(paths.web_key))
     changed = wanted != old
     how = "unchanged"
     if changed and not check:

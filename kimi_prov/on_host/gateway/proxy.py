@@ -27,16 +27,17 @@ TAKE_OVER_S = 10.0
 
 
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
-    """Converge certificate and keys to `settings` {"tls": {...}, "api_keys": {name: sha256}}.
+    """Converge certificate and keys to `settings`.
 
-    The machine key is made where there is none.
+    These are {"tls": {...}, "api_keys": {name: sha256}, "page": whether there is one}. The machine key is made where there is none.
 
     The running proxy takes new keys over at once; a new certificate waits for `converge`.
     `converged`: whether the proxy runs what is in place now, which saves a second query.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
     certificate = tls.ensure(paths, settings["tls"], check=check)
-    known = keys.ensure(paths, settings["api_keys"], check=check)
+    page = bool(settings.get("page"))
+    known = keys.ensure(paths, settings["api_keys"], page=page, check=check)
     own = machine_key.ensure(paths.machine_key, check=check)
     return {
         "changed": made or certificate["changed"] or known["changed"] or own,

@@ -27,6 +27,7 @@ _UNITS = (
     unit_names.FETCH,
     unit_names.FIREWALL,
     unit_names.PROXY,
+    unit_names.WEB,
     unit_names.ALL_SERVE,
     unit_names.STAGE,
     unit_names.WARM,
@@ -58,6 +59,8 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "pythons": pythons,
         "engine_pythons": {env: of for env, of in sorted(environments.items()) if of},
         "engine_link": _link(machine, paths.ENGINE),
+        "web_envs": sorted(set(_complete(machine, paths.WEB_ENVS)) - {paths.WEB_ENV_NAME}),
+        "web_link": _link(machine, paths.WEB_ENV),
         "models": _models(machine),
         "models_verified": [
             os.path.dirname(path)

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.registry import driver, engine, experts, gpu, machine, serving, site, storage
+from kimi_prov.planner.registry import (
+    driver,
+    engine,
+    experts,
+    gpu,
+    machine,
+    serving,
+    site,
+    storage,
+    web,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,6 +50,7 @@ SUBJECTS = {
     "ram_disk": "The RAM disk",
     "serve": "Engines that run already",
     "tuning": "Settings of the kernel",
+    "web": "The page to talk to the model",
     "weights": "The weights",
 }
 
@@ -57,6 +68,6 @@ def by_id(rows: Iterable[Definition]) -> dict[str, Definition]:
 
 DEFINITIONS: Mapping[str, Definition] = by_id(
     row
-    for module in (driver, engine, experts, gpu, machine, serving, site, storage)
+    for module in (driver, engine, experts, gpu, machine, serving, site, storage, web)
     for row in module.DEFINITIONS
 )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 Kind = Literal[
     "text",  # a string
     "choice",  # one of `choices`
+    "switch",  # true or false
     "count",  # a whole number from 1
     "port",
     "seconds",
@@ -56,6 +57,7 @@ _MODEL = "What is served"
 _WEIGHTS = "Weights"
 _MEMORY = "Memory"
 _DOOR = "The opened port"
+_PAGE = "The page to talk to the model"
 _ENGINE = "Engine"
 _DRIVER = "NVIDIA driver"
 _SITE = "Sites behind a mirror"
@@ -253,6 +255,42 @@ VARIABLES: tuple[Variable, ...] = (
         "secrets/api-keys",
         "File on the control machine with lines NAME:KEY or NAME:sha256:HEX. Not set: a first key "
         "is made, and `kimi-prov key` shows it once.",
+    ),
+    _v(
+        _PAGE,
+        "web_ui",
+        "switch",
+        False,
+        "true",
+        "Serve Open WebUI, a page with accounts and history, behind the same proxy and "
+        "certificate.",
+    ),
+    _v(
+        _PAGE,
+        "web_port",
+        "port",
+        8443,
+        "443",
+        "TCP port of the page, for the same networks as the API's.",
+    ),
+    _v(
+        _PAGE,
+        "web_admin_file",
+        "file",
+        None,
+        "secrets/web-admin",
+        "File on the control machine with one line, E-MAIL:PASSWORD, of the page's first "
+        "administrator. Not set: a password is made, and `kimi-prov key` shows it once. It counts "
+        "until there is an account; later it changes nothing.",
+    ),
+    _v(
+        _PAGE,
+        "web_signup",
+        "switch",
+        False,
+        "true",
+        "Let visitors ask for an account, which an administrator lets in. false: an administrator "
+        "makes each.",
     ),
     _v(
         _ENGINE,

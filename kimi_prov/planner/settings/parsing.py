@@ -88,6 +88,10 @@ class Settings:
     tls_key_file: str | None
     tls_names: list[str]
     api_keys_file: str | None
+    web_ui: bool
+    web_port: int
+    web_admin_file: str | None
+    web_signup: bool
     engine: Literal["vllm", "ktransformers", "auto"]
     engine_version: str
     engine_args: dict[str, Any]
@@ -250,6 +254,14 @@ def _choice(value: object, place: _Place, _base: Path | None) -> str:
     near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.4)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise place.refuse(value, f"one of {', '.join(allowed)}{hint}")
+
+
+def _switch(value: object, place: _Place, _base: Path | None) -> bool:
+    # -e and Ansible's templates turn both into text.
+    found = {"true": True, "false": False}.get(str(value).strip().lower())
+    if found is None or not isinstance(value, (bool, str)):
+        raise place.refuse(value, "true or false")
+    return found
 
 
 def _whole(value: object) -> int | None:
@@ -421,6 +433,7 @@ def _flags(value: object, place: _Place, _base: Path | None) -> dict[str, Any]:
 _CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
     "text": _text,
     "choice": _choice,
+    "switch": _switch,
     "count": _count,
     "seconds": _count,
     "port": _port,

@@ -25,6 +25,7 @@ def document(
     *,
     draft_bytes: int = 0,
     converted: Converted | None = None,
+    page: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Give the plan's `disk`, and check the room that is left, counting what is there already.
 
@@ -33,6 +34,7 @@ def document(
     engine_bytes = choice.engine.install_peak_bytes
     if choice.interpreter is not None:
         engine_bytes += choice.interpreter.bytes + choice.interpreter.installed_bytes
+    page_bytes = page["install_bytes"] if page else 0
     weights_bytes = weights.size_bytes + draft_bytes
     parts = {weights.directory: weights.size_bytes}
     shares = ""
@@ -48,10 +50,12 @@ def document(
         - sum(min(host.models.get(where, 0), size) for where, size in parts.items()),
         paths.ENGINES: 0 if choice.env_name in host.engine_envs else engine_bytes,
     }
+    if page and page["env_name"] not in host.web_envs:
+        missing[paths.WEB_ENVS] = page_bytes
     _check_room(host, missing, shares, findings)
     return {
         "path": paths.ROOT,
-        "required_bytes": weights_bytes + engine_bytes + _RESERVE_BYTES,
+        "required_bytes": weights_bytes + engine_bytes + page_bytes + _RESERVE_BYTES,
         "mounts_for": mounts_for(host),
     }
 

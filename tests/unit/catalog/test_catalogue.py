@@ -68,8 +68,8 @@ def test_every_engine_of_the_lab_has_a_lock() -> None:
     assert {engine.lock_name("3.11"), engine.lock_name("3.12")} <= set(load().locks)
 
 
-def test_every_lock_is_named_for_an_engine_of_the_catalogue() -> None:
-    known = {e.lock_name(python) for e in load().engines for python in e.python}
+def test_every_lock_is_named_for_an_engine_or_a_page_of_the_catalogue() -> None:
+    known = {e.lock_name(python) for e in (*load().engines, *load().web) for python in e.python}
     for name in load().locks:
         if re.search(r"-cp3\d+\.txt$", name):
             assert name in known

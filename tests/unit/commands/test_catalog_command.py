@@ -20,6 +20,7 @@ from kimi_prov.commands import catalog
         ("flags", "kt-cpuinfer", ["ktransformers kt"]),
         ("systems", "debian-12", ["debian-12"]),
         ("pythons", "3.11.18", ["cpython-3.11.18-linux-x86_64-gnu"]),
+        ("web", "open-webui", ["open-webui"]),
         ("pythons", "3.11", ["cpython-3.11.18-linux-x86_64-gnu"]),
         ("drivers", "marlin-ptx", ["marlin-ptx"]),
         ("broken", "kt-no-gpu", ["kt-no-gpu"]),

@@ -191,3 +191,14 @@ def test_an_unknown_name_is_refused() -> None:
     done = run("--offline", "vllm-cuda-9.9.9-cp311")
     assert done.returncode == 2
     assert "refresh makes no such lock" in done.stderr
+
+
+def test_the_page_is_locked_for_both_pythons_and_its_machines_are_asked() -> None:
+    page = load().web[0]
+    name = page.lock_name("3.12").removesuffix(".txt")
+    made = [recipe for recipe in MADE.values() if recipe.name != name]
+    found = check.missing(made, [f"{recipe.name}.txt" for recipe in made], load().engines, [page])
+    assert f"{name}: it is the page of the catalogue" in found
+    assert list(check.machines(MADE[name], load().engines, [page])) == [
+        ("3.12", page.glibc),
+    ]

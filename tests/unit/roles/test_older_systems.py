@@ -142,7 +142,9 @@ def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
             "port": 8000,
             "allowed_networks": ["10.0.0.0/8"],
             "backends": [{"index": 0, "port": 8001}],
+            "tls": {"mode": "files"},
         },
+        "web": {"port": 8443, "backend_port": 8002, "api_port": 8003, "upload_max_bytes": 1000},
     }
     facts = {"network": {"addresses": list(addresses)}}
     return filled("proxy", "haproxy.cfg.j2", plan, kimi_facts=facts, **defaults)

@@ -30,7 +30,14 @@ def settings(plan: dict[str, Any]) -> dict[str, Any]:
         wanted["cert_pem"] = _pem(tls["cert_file"], "kimi_tls_cert_file")
         wanted["key_pem"] = _pem(tls["key_file"], "kimi_tls_key_file")
     file = plan["control"]["api_keys_file"]
-    return {"tls": wanted, "api_keys": api_keys.load(Path(file)) if file else {}}
+    given = api_keys.load(Path(file)) if file else {}
+    page = plan["web"]
+    if page and page["key_name"] in given:
+        raise UserError(
+            f"{file}: the name {page['key_name']} is the page's own (kimi_web_ui)",
+            fix="give that key another name",
+        )
+    return {"tls": wanted, "api_keys": given, "page": page is not None}
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]

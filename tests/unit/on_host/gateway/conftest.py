@@ -145,6 +145,9 @@ class Proxy:
     config: Path
     process: subprocess.Popen | None = None
     networks: list[str] = field(default_factory=list)
+    # The page behind the same proxy, where a test has one.
+    web: dict[str, int] | None = None
+    tls_mode: str = "self-signed"
     options: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -171,7 +174,9 @@ class Proxy:
                 "port": self.port,
                 "allowed_networks": self.networks,
                 "backends": [{"index": n, "port": e.port} for n, e in enumerate(self.engines)],
+                "tls": {"mode": self.tls_mode},
             },
+            "web": self.web,
         }
         text = environment.get_template("haproxy.cfg.j2").render(
             kimi_plan=plan,
@@ -205,14 +210,27 @@ class Proxy:
         return self.paths.verify_key.read_text().strip()
 
 
+def page_of(upload_max_bytes: int) -> dict[str, int]:
+    ports = {name: free_port() for name in ("port", "backend_port", "api_port")}
+    return {**ports, "upload_max_bytes": upload_max_bytes}
+
+
 @pytest.fixture
 def make_proxy(tmp_path, request):
-    """Builds proxies: `engines` engines behind it, `given` further keys, the role's `options`."""
+    """Builds proxies: `engines` engines behind it, `given` further keys, the role's `options`.
+
+    With `upload_max_bytes` it has a page's frontend too.
+    """
     if shutil.which("haproxy") is None:
         pytest.fail("haproxy is not installed: run tests/system-packages haproxy")
     made: list[Proxy] = []
 
-    def build(engines: int = 1, given: dict[str, str] | None = None, **options: int) -> Proxy:
+    def build(
+        engines: int = 1,
+        given: dict[str, str] | None = None,
+        upload_max_bytes: int = 0,
+        **options: int,
+    ) -> Proxy:
         paths = Paths(tmp_path)
         for directory in (paths.proxy, paths.socket.parent):
             directory.mkdir(parents=True)
@@ -224,6 +242,7 @@ def make_proxy(tmp_path, request):
             free_port(),
             [Engine() for _ in range(engines)],
             tmp_path / "haproxy.cfg",
+            web=page_of(upload_max_bytes) if upload_max_bytes else None,
             options=options,
         )
         made.append(proxy)

@@ -1,0 +1,45 @@
+"""Reads the page's first administrator from a file of the control machine."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kimi_prov import documents
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_EMAIL = re.compile(r"[^\s@:\"']+@[^\s@:\"']+\.[^\s@:\"']+")
+_LARGEST = 4096
+_SHORTEST = 8
+# bcrypt, which the page keeps passwords with, takes no more.
+_LONGEST_BYTES = 72
+_FIX = "write one line, E-MAIL:PASSWORD, for example  admin@example.com:..."
+
+
+def load(path: Path) -> dict[str, str]:
+    """Return {"email", "password"} of the one line that counts.
+
+    Raises UserError naming the file and what is wrong, never the password.
+    """
+    what = "the page's first administrator (kimi_web_admin_file)"
+    text = documents.read(path, what=what, limit=_LARGEST, fix=_FIX).text
+    rows = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if len(rows) != 1:
+        raise UserError(f"{path}: expected one line, found {len(rows)}", fix=_FIX)
+    email, sign, password = rows[0].strip().partition(":")
+    if not sign or not _EMAIL.fullmatch(email):
+        raise UserError(f"{path}: expected E-MAIL:PASSWORD", fix=_FIX)
+    if len(password) < _SHORTEST or not password.isprintable():
+        raise UserError(
+            f"{path}: the password has fewer than {_SHORTEST} characters, or signs that cannot "
+            "be typed",
+            fix="choose a longer one",
+        )
+    if len(password.encode()) > _LONGEST_BYTES:
+        raise UserError(
+            f"{path}: the password has more than {_LONGEST_BYTES} bytes", fix="choose a shorter one"
+        )
+    return {"email": email, "password": password}

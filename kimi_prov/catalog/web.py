@@ -1,0 +1,37 @@
+"""Pages to talk to the model, each an environment of its own. Units stand in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
+from kimi_prov.catalog.names import PathName  # noqa: TC001  (read at run time)
+
+
+@dataclass(frozen=True)
+class Page(Row):
+    """One version of a page and what it needs. Sizes in bytes.
+
+    `install_peak_bytes`: the disk room that installing takes. `memory_bytes`: resident when it has
+    started. `licence`: its name, and what an operator has to know of it.
+    """
+
+    name: PathName
+    variant: PathName
+    version: PathName
+    python: tuple[PathName, ...]
+    glibc: str
+    arch: tuple[str, ...]
+    installed_bytes: int
+    install_peak_bytes: int
+    memory_bytes: int
+    licence: str
+    source: str
+    confidence: Confidence
+    note: str | None = None
+
+    def lock_name(self, python: str) -> str:
+        """File name of the lock for a Python such as "3.11"."""
+        tag = "cp" + python.replace(".", "")
+        return f"{self.name}-{self.variant}-{self.version}-{tag}.txt"

@@ -1,0 +1,285 @@
+"""`web-ensure` makes the planned page run, and goes back to the one before where it does not answer.
+
+What runs is compared, not what changed: the page's process carries a stamp of its unit, secrets and
+environment, so the next apply completes one that was killed. Before a change the database is
+copied; a page that does not answer is taken back with its unit, environment and database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import re
+import secrets
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import WEB_ENVS, WEB_USER, Paths
+from kimi_prov.contract.unit_form import STAMP
+from kimi_prov.on_host.system import started, units
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import (
+    make_directory,
+    owner_ids,
+    read_json,
+    read_text,
+    remove,
+    write_atomic,
+)
+
+# What a version may change for good: its database. Uploads are only added to.
+_DATABASE = ("webui.db", "webui.db-wal", "webui.db-shm")
+_ADMIN = "admin@kimi.local"
+_ASK_S = 5.0
+
+
+def main(argv: List[str]) -> int:
+    """Read {"web": PLAN or null, "unit": TEXT, "admin": {...} or null, "timeout_s": N}.
+
+    `web-ensure [--check]`; the answer is {"changed", "did", "changes"} and has no secret.
+    """
+    wanted = json.load(sys.stdin)
+    check = "--check" in argv
+    paths = Paths()
+    if wanted["web"] is None:
+        return answer({"ok": True, **remove_page(paths, check=check)})
+    page = Page(paths, wanted["web"], wanted["unit"], float(wanted["timeout_s"]))
+    return answer({"ok": True, **page.ensure(wanted.get("admin"), check=check)})
+
+
+def remove_page(paths: Paths, *, check: bool) -> Dict[str, Any]:
+    """Take the unit away; what its accounts keep stays."""
+    unit = paths.units / unit_names.WEB
+    if not unit.exists():
+        return {"changed": False, "did": "nothing", "changes": []}
+    if not check:
+        units.systemctl("disable", "--now", unit_names.WEB)
+        for path in (unit, paths.web_secrets, paths.web_admin, paths.web_admin_new):
+            remove(str(path))
+        remove(str(paths.web_state))
+        units.systemctl("daemon-reload")
+    return {
+        "changed": True,
+        "did": "remove",
+        "changes": [f"{unit_names.WEB} is removed: it is no longer planned"],
+    }
+
+
+class Page:
+    """The page as it is planned, and as it is on the machine."""
+
+    def __init__(self, paths: Paths, plan: Dict[str, Any], unit: str, timeout_s: float) -> None:
+        self.paths = paths
+        self.plan = plan
+        self.unit = unit
+        self.timeout_s = timeout_s
+        self.data = paths.at(plan["data"])
+        self.unit_file = paths.units / unit_names.WEB
+
+    def ensure(self, admin: Optional[Dict[str, str]], *, check: bool) -> Dict[str, Any]:
+        """Make it run as planned; raises HostError where it does not answer."""
+        text = self._secrets()
+        wanted = stamp(self.unit, text, self.plan["env_name"])
+        state = units.show(unit_names.WEB).get(unit_names.WEB, {})
+        runs = state.get("state") == "active" and self._running(state) == wanted
+        if runs and state.get("enabled") and not state.get("stale") and self.answers():
+            self._settle(check=check)
+            return {"changed": False, "did": "nothing", "changes": []}
+        if check:
+            return {
+                "changed": True,
+                "did": "start",
+                "changes": [f"{unit_names.WEB} starts with {self.plan['version']}"],
+            }
+        self._own_directory()
+        write_atomic(self.paths.web_secrets, f"{text}{STAMP}={wanted}\n", 0o600)
+        self._first_administrator(admin)
+        before = self._before()
+        self._stop()
+        if before is not None and before["env"] != self.plan["env_name"]:
+            self._copy(self.data, self.paths.web_before)
+        self._start(self.unit, self.plan["env_name"])
+        cause = self._wait()
+        if cause:
+            self._go_back(before, cause)
+        self._settle(check=False)
+        return {
+            "changed": True,
+            "did": "start",
+            "changes": [f"{unit_names.WEB} runs {self.plan['version']}"],
+        }
+
+    def _secrets(self) -> str:
+        """Return the secrets that it is started with; the one it signs sessions with is kept."""
+        kept = parse_environment(read_text(self.paths.web_secrets))
+        own = kept.get("WEBUI_SECRET_KEY") or secrets.token_urlsafe(32)
+        key = read_text(self.paths.web_key).strip()
+        return f"OPENAI_API_KEY={key}\nWEBUI_SECRET_KEY={own}\n"
+
+    def _running(self, state: Dict[str, Any]) -> str:
+        places = started.UnitPaths(str(self.paths.root))
+        return started.running_stamp(str(state.get("main_pid", 0)), places) or ""
+
+    def _own_directory(self) -> None:
+        """Give the folder of its data to its user alone."""
+        self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            os.chown(str(self.data), *owner_ids(WEB_USER, WEB_USER))
+        self.data.chmod(0o700)
+
+    def _first_administrator(self, given: Optional[Dict[str, str]]) -> None:
+        """Write down who the first administrator is, where there is no account yet."""
+        if (self.data / _DATABASE[0]).exists() and not self.paths.web_admin.exists():
+            return
+        if given is None:
+            made = read_json(self.paths.web_admin_new)
+            given = made or {"email": _ADMIN, "password": secrets.token_urlsafe(15)}
+            if not made:
+                text = json.dumps(given) + "\n"
+                write_atomic(self.paths.web_admin_new, text, 0o600)
+        lines = {
+            "WEBUI_ADMIN_EMAIL": given["email"],
+            "WEBUI_ADMIN_PASSWORD": given["password"],
+        }
+        text = "".join(f"{name}={quoted(value)}\n" for name, value in lines.items())
+        write_atomic(self.paths.web_admin, text, 0o600)
+
+    def _before(self) -> Optional[Dict[str, str]]:
+        """Return the page that answered last: its unit and its environment."""
+        kept = read_json(self.paths.web_state)
+        name = str(kept.get("env", ""))
+        there = (self.paths.at(WEB_ENVS) / name / "bin").is_dir()
+        return {"env": name, "unit": str(kept.get("unit", ""))} if name and there else None
+
+    def _stop(self) -> None:
+        if units.show(unit_names.WEB).get(unit_names.WEB, {}).get("load_state") == "loaded":
+            units.systemctl("stop", unit_names.WEB)
+
+    def _copy(self, source: Path, target: Path) -> None:
+        """Copy a stopped page's database; what lay at the target goes."""
+        partial = target.with_name(target.name + ".partial")
+        shutil.rmtree(str(partial), ignore_errors=True)
+        make_directory(partial, 0o700)
+        for name in _DATABASE:
+            if (source / name).is_file() and not (source / name).is_symlink():
+                shutil.copyfile(str(source / name), str(partial / name))
+        shutil.rmtree(str(target), ignore_errors=True)
+        os.replace(str(partial), str(target))
+
+    def _put_back(self) -> None:
+        """Put the copied database back in the place of what a failed version made of it."""
+        if not self.paths.web_before.is_dir():
+            return
+        for name in _DATABASE:
+            kept, place = self.paths.web_before / name, self.data / name
+            remove(str(place))
+            if kept.is_file():
+                shutil.copyfile(str(kept), str(place))
+                if os.geteuid() == 0:
+                    os.chown(str(place), *owner_ids(WEB_USER, WEB_USER))
+                place.chmod(0o600)
+
+    def _start(self, unit: str, env_name: str) -> None:
+        link = self.paths.web_env
+        fresh = link.with_name(f".{link.name}.new")
+        remove(str(fresh))
+        fresh.symlink_to(env_name)
+        os.replace(str(fresh), str(link))
+        write_atomic(self.unit_file, unit, 0o644)
+        units.systemctl("daemon-reload")
+        units.systemctl("enable", "--quiet", unit_names.WEB)
+        units.systemctl("start", unit_names.WEB)
+
+    def _wait(self) -> str:
+        """Wait until it answers; else return why it does not."""
+        until = time.monotonic() + self.timeout_s
+        while not self.answers():
+            state = units.show(unit_names.WEB).get(unit_names.WEB, {})
+            lost = state.get("restarts", 0) > 0 or state.get("state") == "failed"
+            if lost or time.monotonic() > until:
+                line = units.cause(units.journal(unit_names.WEB, 60))
+                return line if lost else f"no answer after {self.timeout_s:.0f} s; {line}"
+            time.sleep(0.5)
+        return ""
+
+    def answers(self) -> bool:
+        """Whether it answers, its database included."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.plan["backend_port"], timeout=_ASK_S
+        )
+        try:
+            connection.request("GET", "/ready")
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _go_back(self, before: Optional[Dict[str, str]], cause: str) -> None:
+        """Let the page run again that answered last, with its database; raises in any case."""
+        version = self.plan["version"]
+        log = f"read its journal (journalctl -u {unit_names.WEB}), and run `kimi-prov apply` again"
+        if before is None:
+            raise HostError(f"{unit_names.WEB} ({version}) did not answer: {cause}", log)
+        self._stop()
+        if before["env"] != self.plan["env_name"]:
+            self._put_back()
+        # It shall be told apart from the one that is planned: the next apply tries that again.
+        text = self._secrets()
+        old = stamp(before["unit"], text, before["env"])
+        write_atomic(self.paths.web_secrets, f"{text}{STAMP}={old}\n", 0o600)
+        self._start(before["unit"], before["env"])
+        again = self._wait()
+        shown = before["env"].rpartition("-")[0]
+        if again:
+            raise HostError(
+                f"{unit_names.WEB} ({version}) did not answer: {cause}; {shown}, which ran before, "
+                f"does not either: {again}",
+                log,
+            )
+        raise HostError(
+            f"{unit_names.WEB} ({version}) did not answer: {cause}; it is back at {shown}, with "
+            "its settings and its data from before",
+            log,
+        )
+
+    def _settle(self, *, check: bool) -> None:
+        """Remember the page that answers, and forget what was only for its start."""
+        state = {"env": self.plan["env_name"], "unit": self.unit}
+        if check or (
+            read_json(self.paths.web_state) == state
+            and not self.paths.web_admin.exists()
+            and not self.paths.web_before.exists()
+        ):
+            return
+        make_directory(self.paths.state, 0o700)
+        write_atomic(self.paths.web_state, json.dumps(state) + "\n", 0o600)
+        remove(str(self.paths.web_admin))
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(str(self.paths.web_before))
+
+
+def stamp(unit: str, text: str, env_name: str) -> str:
+    """Return the stamp of what a process depends on."""
+    whole = "\0".join((unit, text, env_name))
+    return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+def parse_environment(text: str) -> Dict[str, str]:
+    """Read lines NAME=VALUE of ours."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {name: value for name, sign, value in pairs if sign}
+
+
+def quoted(value: str) -> str:
+    """Return a value as an environment file of systemd takes it, whatever signs it has."""
+    escaped = re.sub(r'(["\\$`])', r"\\\1", value)
+    return f'"{escaped}"'

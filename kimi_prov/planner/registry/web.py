@@ -1,0 +1,35 @@
+"""Findings about the page to talk to the model."""
+
+from __future__ import annotations
+
+from kimi_prov.planner.registry.definition import Definition
+
+_ROW = "the page's row in kimi_prov/catalog/web.yaml"
+
+DEFINITIONS = (
+    Definition(
+        "web.licence",
+        title="The page comes under a licence of its own",
+        severities=("info",),
+        source=_ROW,
+        remedy="none",
+        concerns="deployment",
+        own_source=True,
+    ),
+    Definition(
+        "web.lock",
+        title="No lock pins the packages of Open WebUI {version} for this Python",
+        severities=("blocker",),
+        source=_ROW,
+        remedy="catalogue",
+        concerns="deployment",
+    ),
+    Definition(
+        "web.port",
+        title="The page's port is the API's or an engine's",
+        severities=("blocker",),
+        source="the proxy listens on kimi_port, the engines on the ports after it",
+        remedy="setting",
+        concerns="deployment",
+    ),
+)

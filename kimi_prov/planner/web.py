@@ -1,0 +1,176 @@
+"""The page to talk to the model: its version, ports, environment and variables."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.catalog.currency import dated
+from kimi_prov.contract import paths, unit_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.models import Model
+    from kimi_prov.catalog.web import Page
+    from kimi_prov.facts.host import Python
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.parsing import Settings
+
+# The key by which the page speaks to the engine, as `key --list` shows it.
+KEY_NAME = "web"
+# Of the metrics; nothing else of ours takes it.
+_RESERVED_PORTS = (9443,)
+_MIB = 1 << 20
+# Bytes of one request: a file that is brought into a chat.
+_UPLOAD_BYTES = 100 * _MIB
+
+
+def ports(settings: Settings, instances: int) -> tuple[int, int]:
+    """Return the loopback ports of the page and of its way to the engines.
+
+    The next ones after the engines', except those that are something else's.
+    """
+    taken = {settings.port, settings.web_port, *_RESERVED_PORTS}
+    first = settings.port + 1 + instances
+    free = [port for port in range(first, first + 5) if port not in taken]
+    return free[0], free[1]
+
+
+def document(  # noqa: PLR0913  (what a page depends on)
+    settings: Settings,
+    catalogue: Catalogue,
+    model: Model,
+    python: Python,
+    served_names: Sequence[str],
+    instances: int,
+    findings: Findings,
+) -> dict[str, Any] | None:
+    """Give the plan's `web`, None where no page is wished for. Sizes in bytes."""
+    if not settings.web_ui:
+        return None
+    page = catalogue.web[0]
+    lock = page.lock_name(python.version)
+    _check(settings, page, python, lock in catalogue.locks, instances, findings)
+    backend_port, api_port = ports(settings, instances)
+    env_name = f"{page.version}-{catalogue.locks.get(lock, '')[:12]}"
+    sees = bool(model.architecture.vision_params)
+    return {
+        "name": page.name,
+        "version": page.version,
+        "lock": lock,
+        "python": python.path,
+        "env_name": env_name,
+        "env_dir": f"{paths.WEB_ENVS}/{env_name}",
+        "port": settings.web_port,
+        "backend_port": backend_port,
+        "api_port": api_port,
+        "data": paths.WEB,
+        "unit": unit_names.WEB,
+        "user": paths.WEB_USER,
+        "key_name": KEY_NAME,
+        "signup": settings.web_signup,
+        "sees_images": sees,
+        "upload_max_bytes": _UPLOAD_BYTES,
+        "install_bytes": page.install_peak_bytes,
+        "environment": _environment(settings, served_names, api_port, sees=sees),
+    }
+
+
+def _check(  # noqa: PLR0913
+    settings: Settings,
+    page: Page,
+    python: Python,
+    locked: bool,  # noqa: FBT001
+    instances: int,
+    findings: Findings,
+) -> None:
+    engines = range(settings.port, settings.port + 1 + instances)
+    if settings.web_port in engines:
+        findings.add(
+            "web.port",
+            observed=f"kimi_web_port {settings.web_port}; the API and its engines have "
+            f"{engines[0]} to {engines[-1]}",
+            required="a port of its own",
+            fix="set kimi_web_port to another port",
+        )
+    if not locked:
+        findings.add(
+            "web.lock",
+            names={"version": page.version},
+            observed=f"Python {python.version}",
+            required=f"Python {' or '.join(page.python)}",
+            fix="remove kimi_web_ui from the inventory, or add a lock to a catalogue of your own",
+        )
+    findings.add(
+        "web.licence",
+        observed=f"{page.name} {page.version}: {page.licence}",
+        required="it is installed as it is, under its own name",
+        source=dated(page),
+    )
+
+
+def _environment(
+    settings: Settings, served_names: Sequence[str], api_port: int, *, sees: bool
+) -> dict[str, str]:
+    """Return the page's variables but for secrets; they hold whatever its own settings say."""
+    switches = {
+        "ENABLE_SIGNUP": settings.web_signup,
+        # What the variables say counts, not what an older start wrote into the database.
+        "ENABLE_PERSISTENT_CONFIG": False,
+        # Slim: without torch, which the page would import otherwise.
+        "USE_SLIM_DOCKER": True,
+        "OFFLINE_MODE": True,
+        "HF_HUB_OFFLINE": True,
+        "ENABLE_VERSION_UPDATE_CHECK": False,
+        "ENABLE_OLLAMA_API": False,
+        "ENABLE_OPENAI_API": True,
+        # Each account may use the model that is served.
+        "BYPASS_MODEL_ACCESS_CONTROL": True,
+        # Documents go whole into the prompt: there is no model for embeddings.
+        "BYPASS_EMBEDDING_AND_RETRIEVAL": True,
+        # No account sees another's chats, the administrator's neither.
+        "ENABLE_ADMIN_CHAT_ACCESS": False,
+        "ENABLE_ADMIN_EXPORT": False,
+        # Code of an administrator's would run in the page's process.
+        "ENABLE_PLUGINS": False,
+        "ENABLE_PIP_INSTALL_FRONTMATTER_REQUIREMENTS": False,
+        "ENABLE_CODE_INTERPRETER": False,
+        "ENABLE_CODE_EXECUTION": False,
+        # What would reach elsewhere.
+        "ENABLE_COMMUNITY_SHARING": False,
+        "ENABLE_DIRECT_CONNECTIONS": False,
+        "ENABLE_WEB_SEARCH": False,
+        "ENABLE_IMAGE_GENERATION": False,
+        "ENABLE_EVALUATION_ARENA_MODELS": False,
+        "ENABLE_AUTOMATIONS": False,
+        # Each would be one more request to the model after a chat's first answer.
+        "ENABLE_TITLE_GENERATION": False,
+        "ENABLE_TAGS_GENERATION": False,
+        "ENABLE_FOLLOW_UP_GENERATION": False,
+        "WEBUI_SESSION_COOKIE_SECURE": True,
+        "WEBUI_AUTH_COOKIE_SECURE": True,
+        "USER_PERMISSIONS_CHAT_WEB_UPLOAD": False,
+    }
+    model = {"capabilities": {"vision": sees, "web_search": False, "image_generation": False}}
+    # Named here, the models stay in the page's list while the engine is down.
+    connection = {"0": {"model_ids": list(served_names), "connection_type": "local"}}
+    return {
+        "DATA_DIR": paths.WEB,
+        "STATIC_DIR": "/run/kimi-web/static",
+        "HOME": paths.WEB,
+        "ENV": "prod",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "DEFAULT_USER_ROLE": "pending",
+        "DEFAULT_MODELS": served_names[0],
+        "DEFAULT_MODEL_METADATA": json.dumps(model, sort_keys=True),
+        "FORWARDED_ALLOW_IPS": "127.0.0.1",
+        "OPENAI_API_BASE_URL": f"http://127.0.0.1:{api_port}/v1",
+        "OPENAI_API_CONFIGS": json.dumps(connection, sort_keys=True),
+        "RAG_FILE_MAX_SIZE": str(_UPLOAD_BYTES // _MIB),
+        # An answer that was shown outlives a power cut.
+        "DATABASE_SQLITE_PRAGMA_SYNCHRONOUS": "FULL",
+        "GLOBAL_LOG_LEVEL": "WARNING",
+        **{name: str(value).lower() for name, value in switches.items()},
+    }
