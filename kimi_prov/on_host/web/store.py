@@ -328,7 +328,7 @@ def _add(archive: tarfile.TarFile, name: str, path: Path) -> Tuple[Row, _State]:
     with open(path, "rb", opener=lambda place, _: os.open(place, flags)) as stream:
         about = os.fstat(stream.fileno())
         counting = _Counting(stream)
-        archive.addfile(_entry(name, about.st_size), counting)  # type: ignore[arg-type]
+        archive.addfile(_entry(name, about.st_size), counting)
     return (counting.size, counting.digest.hexdigest()), _state(about)
 
 
