@@ -317,12 +317,28 @@ def contribute(results: Path, output: Path | None) -> None:
 @INVENTORY
 @LIMIT
 @click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted.")
+@click.option("--list", "listed", is_flag=True, help="Print the names of the keys that there are.")
+@click.option("--remove", metavar="NAME", help="Take a key away, and print those that are left.")
 @connected
-def key(inventory: Path, *, rotate: bool, **options: Any) -> ExitCode:  # noqa: ANN401
-    """Print `HOST KEY` for the API key that nobody has seen yet. It is shown once."""
+def key(
+    inventory: Path,
+    *,
+    rotate: bool,
+    listed: bool,
+    remove: str | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Print `HOST KEY` for the API key that nobody has seen yet. It is shown once.
+
+    So is the password of a page's first administrator that was made.
+    """
     from kimi_prov.commands import key as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
+    if rotate + listed + (remove is not None) > 1:
+        raise click.UsageError("give one of --rotate, --list and --remove")
+    if listed or remove is not None:
+        return command.names(inventory, PlaybookOptions(**options), remove=remove)
     return command.run(inventory, PlaybookOptions(**options), rotate=rotate)
 
 
@@ -331,14 +347,26 @@ def key(inventory: Path, *, rotate: bool, **options: Any) -> ExitCode:  # noqa: 
 @LIMIT
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--purge-weights", is_flag=True, help="Remove the weights too.")
+@click.option("--purge-web", is_flag=True, help="Remove the page's chats and accounts too.")
 @connected
-def destroy(inventory: Path, *, yes: bool, purge_weights: bool, **options: Any) -> ExitCode:  # noqa: ANN401
-    """Put the machines back as they were; the weights stay unless `--purge-weights` is given."""
+def destroy(
+    inventory: Path,
+    *,
+    yes: bool,
+    purge_weights: bool,
+    purge_web: bool,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Put the machines back as they were.
+
+    The weights stay unless `--purge-weights` is given, and what the page's accounts keep unless
+    `--purge-web` is.
+    """
     from kimi_prov.commands import destroy as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
     chosen = PlaybookOptions(**options)
-    return command.run(inventory, chosen, confirmed=yes, purge=purge_weights)
+    return command.run(inventory, chosen, confirmed=yes, purge=purge_weights, purge_web=purge_web)
 
 
 @cli.command()

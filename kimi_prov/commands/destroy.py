@@ -23,15 +23,21 @@ if TYPE_CHECKING:
     from kimi_prov.runner.inventory import Inventory
 
 
-def run(path: Path, options: PlaybookOptions, *, confirmed: bool, purge: bool) -> ExitCode:
+def run(
+    path: Path, options: PlaybookOptions, *, confirmed: bool, purge: bool, purge_web: bool
+) -> ExitCode:
     """Put the machines back as they were; ask on the terminal unless `confirmed`.
 
-    `purge` removes the weights too.
+    `purge` removes the weights too, `purge_web` what the page's accounts keep.
     """
-    variables = {"destroy_confirmed": True, "destroy_purge_weights": purge}
+    variables = {
+        "destroy_confirmed": True,
+        "destroy_purge_weights": purge,
+        "destroy_purge_web": purge_web,
+    }
     inventory, request = playbook_run.prepare("destroy", "destroy", path, options, variables)
     if not confirmed:
-        _confirm(path, inventory, options.limit, purge=purge)
+        _confirm(path, inventory, options.limit, purge=purge, purge_web=purge_web)
     with locks.held(path, "destroy", state_home()) as descriptor:
         finished = playbook_run.run(request, inventory, (descriptor,))
     code = playbook_run.conclude(finished)
@@ -43,15 +49,19 @@ def run(path: Path, options: PlaybookOptions, *, confirmed: bool, purge: bool) -
     return code
 
 
-def _confirm(path: Path, inventory: Inventory, limit: str | None, *, purge: bool) -> None:
+def _confirm(
+    path: Path, inventory: Inventory, limit: str | None, *, purge: bool, purge_web: bool
+) -> None:
     hosts = clean_text.line(limit or ", ".join(inventory.hosts))
     if not sys.stdin.isatty():
         words = ["kimi-prov", "destroy", str(path), *(["--limit", limit] if limit else [])]
         words += ["--purge-weights"] if purge else []
+        words += ["--purge-web"] if purge_web else []
         raise UserError(
             f"destroy would take the service off {hosts}, and there is no terminal to ask on",
             fix=f"if that is meant:  {shlex.join([*words, '--yes'])}",
         )
     also = " and DELETE THE WEIGHTS" if purge else " (the weights stay)"
+    also += " and DELETE THE PAGE'S ACCOUNTS AND CHATS" if purge_web else ""
     if not click.confirm(f"Take the service off {hosts}{also}?", err=True):
         raise UserError("not destroyed: the answer was no", fix="answer y, or give --yes")

@@ -42,7 +42,9 @@ def bill_of_materials(path: Path, options: PlaybookOptions, output: Output) -> E
             unknown.append(f"{host}: {why}")
         else:
             locks = {name: catalogue.lock(name) for name in found["versions"]["engine_locks"]}
-            machines.append(sbom.Machine(host, found, locks))
+            name = (found.get("web") or {}).get("lock")
+            page = {name: catalogue.lock(name)} if name in catalogue.locks else {}
+            machines.append(sbom.Machine(host, found, locks, page))
     if machines:
         output.write(sbom.document(machines), lambda: sbom.text(machines))
     for line in unknown:

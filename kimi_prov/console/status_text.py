@@ -18,7 +18,7 @@ def text(document: Mapping[str, Any]) -> str:
     for name, host in document["hosts"].items():
         lines += head(name, host["detail"])
         if host.get("provisioned"):
-            lines += _served(host) + _units(host) + _space(host)
+            lines += _served(host) + _page(host) + _units(host) + _space(host)
         lines += [*stand_ins(host), ""]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -47,6 +47,25 @@ def _served(host: Mapping[str, Any]) -> list[str]:
             for engine in port["engines"]
             for line in entry(engine["name"], f"{engine['status']}, {engine['requests']} requests")
         ],
+    ]
+
+
+def _page(host: Mapping[str, Any]) -> list[str]:
+    web = host.get("web")
+    if not web:
+        return []
+    runs = "answers" if web["answers"] else "DOES NOT ANSWER"
+    planned = web["planned_version"]
+    other = "" if web["version"] == planned else f", {planned} is planned"
+    closed = "sign-up open" if web["signup"] else "sign-up closed"
+    waiting = "; its administrator's password is waiting: `kimi-prov key`"
+    return [
+        *entry("page", f"{web['name']} {web['version']}{other}, {runs} on {web['port']}, {closed}"),
+        *entry(
+            "  keeps",
+            f"{human(web['data_bytes'])} in {web['data']}"
+            + (waiting if web["admin_not_shown_yet"] else ""),
+        ),
     ]
 
 

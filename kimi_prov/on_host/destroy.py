@@ -53,10 +53,13 @@ GOVERNORS = "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
 class Undo:
     """Does the steps, or only lists them in check mode; records what was done for the report."""
 
-    def __init__(self, paths: Paths, *, check: bool, purge_weights: bool) -> None:
+    def __init__(
+        self, paths: Paths, *, check: bool, purge_weights: bool, purge_web: bool = False
+    ) -> None:
         self.paths = paths
         self.check = check
         self.purge_weights = purge_weights
+        self.purge_web = purge_web
         self.before = read_json(paths.before)
         self.removed: list[str] = []
         self.restored: list[str] = []
@@ -205,21 +208,26 @@ class Undo:
                     )
 
     def directories(self) -> None:
-        """/srv/kimi but for the weights (unless they shall go too), /etc/kimi."""
-        models = self.paths.at(layout.MODELS)
-        keep = not self.purge_weights and models.is_dir() and any(models.iterdir())
-        if keep:
-            self.kept.append(layout.MODELS)
-            if not self.check:
-                _give_to_root(models)
-        ours = [*layout.IN_ROOT, *([] if keep else [layout.MODELS])]
+        """/srv/kimi but for weights and the page's data (unless these shall go too), /etc/kimi."""
+        kept = [
+            name
+            for name, purge in (
+                (layout.MODELS, self.purge_weights),
+                (layout.WEB, self.purge_web),
+            )
+            if not purge and _holds_something(self.paths.at(name))
+        ]
+        self.kept += kept
+        for name in kept if not self.check else []:
+            _give_to_root(self.paths.at(name))
+        ours = {*layout.IN_ROOT, layout.MODELS, layout.WEB} - {*kept}
         for path in map(self.paths.at, sorted(ours)):
             if path.exists() or path.is_symlink():
                 mounted = self._is_mounted(path) and path != self.paths.at(layout.RAM)
                 work = partial(_empty if mounted else _delete, path)
                 self.act(self.removed, self._name(path), work)
         if self.paths.srv.is_dir():
-            self._root(keep=keep)
+            self._root(keep=bool(kept))
         for path in (self.paths.etc, self.paths.at(layout.RUN)):
             if path.exists():
                 self.act(self.removed, self._name(path), partial(_delete, path))
@@ -227,7 +235,7 @@ class Undo:
     def _root(self, *, keep: bool) -> None:
         """/srv/kimi itself, unless something is left in it; what was mounted stays mounted."""
         inside = {self._name(path): path for path in self.paths.srv.iterdir()}
-        others = set(inside) - {layout.MODELS, *layout.IN_ROOT}
+        others = set(inside) - {layout.MODELS, layout.WEB, *layout.IN_ROOT}
         mounted = [
             name
             for name, path in {layout.ROOT: self.paths.srv, **inside}.items()
@@ -295,6 +303,10 @@ class Undo:
         """Remove the record of the former state; last, so that a run can be repeated."""
         if self.paths.home.exists() and not self.errors:
             self.act(self.removed, layout.HOME, lambda: _delete(self.paths.home))
+
+
+def _holds_something(directory: Path) -> bool:
+    return directory.is_dir() and any(directory.iterdir())
 
 
 def _value(setting: object) -> str | None:
@@ -382,9 +394,11 @@ def _remove_group(name: str) -> None:
         raise HostError(done.stderr.strip())
 
 
-def undo(paths: Paths, *, check: bool, purge_weights: bool) -> dict[str, Any]:
+def undo(
+    paths: Paths, *, check: bool, purge_weights: bool, purge_web: bool = False
+) -> dict[str, Any]:
     """Restore the machine; the result lists what was removed, restored and kept, and errors."""
-    work = Undo(paths, check=check, purge_weights=purge_weights)
+    work = Undo(paths, check=check, purge_weights=purge_weights, purge_web=purge_web)
     for step in (
         work.units, work.firewall, work.files, work.tunables, work.directories, work.users,
         work.services, work.driver, work.others, work.record,
@@ -401,6 +415,11 @@ def undo(paths: Paths, *, check: bool, purge_weights: bool) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
-    """`destroy [--check] [--purge-weights]`: one JSON object about what was restored."""
-    report = undo(Paths(), check="--check" in argv, purge_weights="--purge-weights" in argv)
+    """`destroy [--check] [--purge-weights] [--purge-web]`: one JSON object of what was restored."""
+    report = undo(
+        Paths(),
+        check="--check" in argv,
+        purge_weights="--purge-weights" in argv,
+        purge_web="--purge-web" in argv,
+    )
     return answer(report)

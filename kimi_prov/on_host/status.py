@@ -18,6 +18,7 @@ from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
 from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.web import page
 
 SUPPORT = (
     unit_names.FETCH,
@@ -103,6 +104,26 @@ def _port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _web(paths: Paths, web: dict[str, Any], states: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Give the page that runs, where it is reached, and what it takes; sizes in bytes."""
+    link = paths.web_env
+    env_name = os.readlink(str(link)).rpartition("/")[2] if link.is_symlink() else None
+    return {
+        "name": web["name"],
+        "version": env_name.rpartition("-")[0] if env_name else None,
+        "planned_version": web["version"],
+        "lock": web["lock"] if env_name == web["env_name"] else None,
+        "environment": env_name,
+        "port": web["port"],
+        "signup": web["signup"],
+        "answers": page.answers(web["backend_port"]),
+        "data": web["data"],
+        "data_bytes": page.data_bytes(paths.at(web["data"])),
+        "memory_bytes": states.get(unit_names.WEB, {}).get("memory_bytes"),
+        "admin_not_shown_yet": paths.web_admin_new.exists(),
+    }
+
+
 def _memory(states: dict[str, dict[str, Any]], placed: list[dict[str, Any]]) -> dict[str, Any]:
     fields = dict(line.split(":", 1) for line in read_text(Path("/proc/meminfo")).splitlines())
     return {
@@ -126,9 +147,10 @@ def collect(paths: Paths) -> dict[str, Any]:
         return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
     model = plan["model"]
     serving = [unit_names.serve(item["index"]) for item in plan["instances"]]
-    states = units.show(*serving, unit_names.PROXY, unit_names.FIREWALL, *SUPPORT)
+    states = units.show(*serving, unit_names.PROXY, unit_names.WEB, unit_names.FIREWALL, *SUPPORT)
     shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
-    needed = [*serving, unit_names.PROXY, unit_names.FIREWALL]
+    web = plan.get("web")
+    needed = [*serving, unit_names.PROXY, unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     placed = runtime.collect(paths)["instances"]
     return {
@@ -154,6 +176,7 @@ def collect(paths: Paths) -> dict[str, Any]:
             "reason": plan["ram_disk"]["reason"],
         },
         "port": _port(paths, plan),
+        "web": _web(paths, web, states) if web else None,
         "memory": _memory(states, placed),
         "placement": [_placed(item["index"], item["processes"]) for item in placed],
         "uptime_seconds": _machine_uptime(),

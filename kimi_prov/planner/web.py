@@ -38,7 +38,7 @@ def ports(settings: Settings, instances: int) -> tuple[int, int]:
     return free[0], free[1]
 
 
-def document(  # noqa: PLR0913  (what a page depends on)
+def document(
     settings: Settings,
     catalogue: Catalogue,
     model: Model,
@@ -52,7 +52,7 @@ def document(  # noqa: PLR0913  (what a page depends on)
         return None
     page = catalogue.web[0]
     lock = page.lock_name(python.version)
-    _check(settings, page, python, lock in catalogue.locks, instances, findings)
+    _check(settings, page, python, instances, findings, locked=lock in catalogue.locks)
     backend_port, api_port = ports(settings, instances)
     env_name = f"{page.version}-{catalogue.locks.get(lock, '')[:12]}"
     sees = bool(model.architecture.vision_params)
@@ -78,13 +78,14 @@ def document(  # noqa: PLR0913  (what a page depends on)
     }
 
 
-def _check(  # noqa: PLR0913
+def _check(
     settings: Settings,
     page: Page,
     python: Python,
-    locked: bool,  # noqa: FBT001
     instances: int,
     findings: Findings,
+    *,
+    locked: bool,
 ) -> None:
     engines = range(settings.port, settings.port + 1 + instances)
     if settings.web_port in engines:

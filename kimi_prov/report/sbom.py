@@ -8,7 +8,7 @@ brought, the driver and the weights.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cyclonedx.model import HashAlgorithm, HashType, Property
@@ -30,11 +30,15 @@ _ONE_OF = "of every file of this release that the lock allows; one of them was i
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine: `status` is its entry of the status document, `locks` the texts by name."""
+    """One machine: `status` is its entry of the status document, `locks` the texts by name.
+
+    `page`: the lock of its page in the same form, empty where it has none.
+    """
 
     name: str
     status: Mapping[str, Any]
     locks: Mapping[str, str]
+    page: Mapping[str, str] = field(default_factory=dict)
 
 
 def document(machines: Sequence[Machine]) -> dict[str, Any]:
@@ -57,10 +61,14 @@ def document(machines: Sequence[Machine]) -> dict[str, Any]:
     bom.register_dependency(whole, hosts)
     for machine, host in zip(machines, hosts, strict=True):
         engine = added(_engine(machine))
-        parts = [engine, added(_model(machine)), *map(added, _driver(machine))]
+        pages = [added(_page(machine))] if machine.page else []
+        parts = [engine, added(_model(machine)), *map(added, _driver(machine)), *pages]
         bom.register_dependency(host, parts)
         packages = [added(part) for name, text in machine.locks.items() for part in _of(name, text)]
         bom.register_dependency(engine, [*packages, *map(added, _interpreter(machine))])
+        for page in pages:
+            packages = [added(p) for name, text in machine.page.items() for p in _of(name, text)]
+            bom.register_dependency(page, packages)
     written: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     return written
 
@@ -76,7 +84,7 @@ def text(machines: Sequence[Machine]) -> str:
             f"  driver {clean(versions.get('driver') or 'none')}",
             *(f"  {part.name} {part.version}, brought" for part in _interpreter(machine)),
         ]
-        for name, lock in machine.locks.items():
+        for name, lock in {**machine.locks, **machine.page}.items():
             lines += [f"  {name}"]
             lines += [f"    {pin.name} {pin.version}" for pin in lock_files.pins(lock)]
         lines += [""]
@@ -100,6 +108,21 @@ def _engine(machine: Machine) -> Component:
             Property(name="kimi-prov:directory", value=directory),
             Property(name="kimi-prov:variant", value=clean(versions["engine_variant"])),
             *(Property(name="kimi-prov:lock", value=name) for name in machine.locks),
+            Property(name=_HASHES, value=_ONE_OF),
+        ],
+    )
+
+
+def _page(machine: Machine) -> Component:
+    web = machine.status["web"]
+    name = clean(web["environment"])
+    return Component(
+        name=clean(web["name"]),
+        version=clean(web["version"]),
+        bom_ref=f"environment:web:{name}",
+        type=ComponentType.APPLICATION,
+        properties=[
+            *(Property(name="kimi-prov:lock", value=lock) for lock in machine.page),
             Property(name=_HASHES, value=_ONE_OF),
         ],
     )

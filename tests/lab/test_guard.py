@@ -103,10 +103,11 @@ def load(tmp_path: Path, ipv4: list[str], ipv6: list[str]) -> None:
         autoescape=False,  # noqa: S701 - a rule set, no page
     )
     plan = {
-        "firewall": {"port": 8000, "ipv4": ipv4, "ipv6": ipv6},
+        "firewall": {"ports": [8000], "ipv4": ipv4, "ipv6": ipv6},
         "proxy": {"backends": [{"index": 0, "port": 8001}, {"index": 1, "port": 8002}]},
         # Users that every Debian has, in the parts of the proxy's and the engine's.
         "users": {"proxy": PROXY, "service": ENGINE},
+        "web": None,
     }
     file = tmp_path / "firewall.nft"
     file.write_text(environment.get_template("firewall.nft.j2").render(kimi_plan=plan) + "\n")

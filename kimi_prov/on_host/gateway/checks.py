@@ -56,6 +56,7 @@ class Subject:
     random_weights: bool
     reasons: bool
     tools: bool
+    page: Endpoint | None = None
 
     def ask(self, text: str, tokens: int, **more: object) -> dict[str, Any]:
         """Body of a chat request with one question."""
@@ -72,7 +73,7 @@ class Subject:
 def subject_of(plan: dict[str, Any], host: str, fingerprint: str, key: str) -> Subject:
     """Return what a plan promises, as seen from `host`."""
     argv = [word for instance in plan["instances"] for word in instance["argv"]]
-    model = plan["model"]
+    model, web = plan["model"], plan.get("web")
     return Subject(
         endpoint=Endpoint(host, plan["proxy"]["port"], fingerprint),
         key=key,
@@ -81,6 +82,7 @@ def subject_of(plan: dict[str, Any], host: str, fingerprint: str, key: str) -> S
         random_weights=bool(model["random_weights"]),
         reasons=any(word.startswith("--reasoning-parser") for word in argv),
         tools=any(word.startswith("--tool-call-parser") for word in argv),
+        page=Endpoint(host, web["port"], fingerprint) if web else None,
     )
 
 
@@ -242,6 +244,23 @@ def known_answers(subject: Subject) -> Outcome:
     return "ok", f"{len(KNOWN)} of {len(KNOWN)} right"
 
 
+def page(endpoint: Endpoint) -> Outcome:
+    """Check that the page is there, with its headers, and lets nobody in without an account."""
+    reply = api.call(endpoint, "GET", "/", None)
+    if reply.status != 200 or b"<html" not in reply.body[:2000].lower():
+        return "fail", f"HTTP {reply.status} instead of the page"
+    if "content-security-policy" not in reply.headers:
+        return "fail", "the page comes without its security headers"
+    told = api.call(endpoint, "GET", "/api/config", None).json()
+    inside = api.call(endpoint, "GET", "/api/models", None)
+    if inside.status not in (401, 403):
+        return "fail", f"without an account /api/models answers with HTTP {inside.status}"
+    return (
+        "ok",
+        f"{told.get('name', 'a page')} {told.get('version', '')}, closed without an account",
+    )
+
+
 def _short(text: str, limit: int = 60) -> str:
     flat = " ".join(str(text).split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
@@ -274,4 +293,6 @@ def timed(name: str, work: Callable[[], Outcome]) -> Check:
 
 def run(subject: Subject) -> list[Check]:
     """Run all checks through the port, in order, whatever the results before."""
-    return [timed(name, lambda check=check: check(subject)) for name, check in THROUGH_PORT]  # type: ignore[misc]
+    done = [timed(name, lambda check=check: check(subject)) for name, check in THROUGH_PORT]  # type: ignore[misc]
+    endpoint = subject.page
+    return [*done, timed("page", lambda: page(endpoint))] if endpoint else done

@@ -19,7 +19,13 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway import haproxy
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import make_directory, read_text, remove, write_atomic
+from kimi_prov.on_host.system.files import (
+    make_directory,
+    read_json,
+    read_text,
+    remove,
+    write_atomic,
+)
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
@@ -135,6 +141,26 @@ def rotate(paths: Paths) -> None:
     publish(paths, {**keys, OPERATOR: digest(fresh)})
 
 
+def revoke(paths: Paths, name: str) -> None:
+    """Take a key away: it is refused from the next request on.
+
+    Raises HostError for a name that there is not, and for those that the machine cannot do
+    without. The page's, and one of kimi_api_keys_file, the next apply brings back: the page's anew.
+    """
+    keys = parse_map(read_text(paths.key_map))
+    if name not in keys:
+        known = ", ".join(sorted(keys)) or "none"
+        raise HostError(f"there is no key {name}", f"name one of: {known}")
+    if name in RESERVED:
+        raise HostError(
+            f"the key {name} cannot be taken away",
+            "`kimi-prov key INVENTORY --rotate` makes a new one for the operator",
+        )
+    if name == WEB:
+        remove(str(paths.web_key))
+    publish(paths, {other: value for other, value in keys.items() if other != name})
+
+
 def show(paths: Paths) -> str | None:
     """Return the operator's key until it was shown, else None.
 
@@ -150,23 +176,27 @@ def show(paths: Paths) -> str | None:
 
 
 def forget(paths: Paths) -> None:
-    """Remove the key in clear: it was shown."""
-    if paths.operator_new.exists():
-        paths.operator_new.unlink()
+    """Remove the key in clear, and the page's password: they were shown."""
+    for file in (paths.operator_new, paths.web_admin_new):
+        remove(str(file))
 
 
 def main(argv: list[str]) -> int:
-    """`keys rotate|show|forget|list`; a key reaches standard output only for `show`."""
+    """`keys rotate|show|forget|list|remove NAME`; only `show` brings a key to standard output."""
     paths = Paths()
     action = argv[0] if argv else ""
     if action == "rotate":
         rotate(paths)
         return answer({"ok": True})
     if action == "show":
-        return answer({"ok": True, "key": show(paths)})
+        admin = read_json(paths.web_admin_new) or None
+        return answer({"ok": True, "key": show(paths), "web_admin": admin})
     if action == "forget":
         forget(paths)
         return answer({"ok": True})
     if action == "list":
         return answer({"ok": True, "names": sorted(parse_map(read_text(paths.key_map)))})
-    raise HostError("usage: keys rotate|show|forget|list")
+    if action == "remove" and len(argv) == 2:
+        revoke(paths, argv[1])
+        return answer({"ok": True})
+    raise HostError("usage: keys rotate|show|forget|list|remove NAME")

@@ -29,9 +29,9 @@ TAKE_OVER_S = 10.0
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Converge certificate and keys to `settings`.
 
-    These are {"tls": {...}, "api_keys": {name: sha256}, "page": whether there is one}. The machine key is made where there is none.
-
-    The running proxy takes new keys over at once; a new certificate waits for `converge`.
+    These are {"tls": {...}, "api_keys": {name: sha256}, "page": whether there is one}. The machine
+    key is made where there is none. The running proxy takes new keys over at once; a new
+    certificate waits for `converge`.
     `converged`: whether the proxy runs what is in place now, which saves a second query.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)

@@ -1,4 +1,4 @@
-"""`web-ensure` makes the planned page run, and goes back to the one before where it does not answer.
+"""`web-ensure` makes the planned page run, and goes back to the one before if it does not answer.
 
 What runs is compared, not what changed: the page's process carries a stamp of its unit, secrets and
 environment, so the next apply completes one that was killed. Before a change the database is
@@ -17,8 +17,7 @@ import secrets
 import shutil
 import sys
 import time
-from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
@@ -34,6 +33,9 @@ from kimi_prov.on_host.system.files import (
     remove,
     write_atomic,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # What a version may change for good: its database. Uploads are only added to.
 _DATABASE = ("webui.db", "webui.db-wal", "webui.db-shm")
@@ -90,7 +92,7 @@ class Page:
         wanted = stamp(self.unit, text, self.plan["env_name"])
         state = units.show(unit_names.WEB).get(unit_names.WEB, {})
         runs = state.get("state") == "active" and self._running(state) == wanted
-        if runs and state.get("enabled") and not state.get("stale") and self.answers():
+        if runs and state.get("enabled") and not state.get("stale") and self._answers():
             self._settle(check=check)
             return {"changed": False, "did": "nothing", "changes": []}
         if check:
@@ -129,10 +131,14 @@ class Page:
         return started.running_stamp(str(state.get("main_pid", 0)), places) or ""
 
     def _own_directory(self) -> None:
-        """Give the folder of its data to its user alone."""
+        """Give the folder of its data to its user alone; what `destroy` kept is root's."""
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.geteuid() == 0:
-            os.chown(str(self.data), *owner_ids(WEB_USER, WEB_USER))
+        state, owner = self.data.stat(), owner_ids(WEB_USER, WEB_USER)
+        if os.geteuid() == 0 and (state.st_uid, state.st_gid) != owner:
+            for folder, names, files in os.walk(str(self.data)):
+                for name in (*names, *files):
+                    os.chown(os.path.join(folder, name), *owner, follow_symlinks=False)
+            os.chown(str(self.data), *owner)
         self.data.chmod(0o700)
 
     def _first_administrator(self, given: Optional[Dict[str, str]]) -> None:
@@ -196,12 +202,17 @@ class Page:
         write_atomic(self.unit_file, unit, 0o644)
         units.systemctl("daemon-reload")
         units.systemctl("enable", "--quiet", unit_names.WEB)
-        units.systemctl("start", unit_names.WEB)
+        # What a failed start counted before is no failure of this one.
+        with contextlib.suppress(HostError):
+            units.systemctl("reset-failed", unit_names.WEB)
+        # One that cannot be started at all is told by what it does next: it is waited for.
+        with contextlib.suppress(HostError):
+            units.systemctl("start", unit_names.WEB)
 
     def _wait(self) -> str:
         """Wait until it answers; else return why it does not."""
         until = time.monotonic() + self.timeout_s
-        while not self.answers():
+        while not self._answers():
             state = units.show(unit_names.WEB).get(unit_names.WEB, {})
             lost = state.get("restarts", 0) > 0 or state.get("state") == "failed"
             if lost or time.monotonic() > until:
@@ -210,18 +221,8 @@ class Page:
             time.sleep(0.5)
         return ""
 
-    def answers(self) -> bool:
-        """Whether it answers, its database included."""
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self.plan["backend_port"], timeout=_ASK_S
-        )
-        try:
-            connection.request("GET", "/ready")
-            return connection.getresponse().status == http.client.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+    def _answers(self) -> bool:
+        return answers(self.plan["backend_port"])
 
     def _go_back(self, before: Optional[Dict[str, str]], cause: str) -> None:
         """Let the page run again that answered last, with its database; raises in any case."""
@@ -265,6 +266,28 @@ class Page:
         remove(str(self.paths.web_admin))
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(str(self.paths.web_before))
+
+
+def answers(port: int) -> bool:
+    """Whether the page at this port of the loopback answers, its database included."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def data_bytes(data: Path) -> int:
+    """Return what the page's data take on the disk; no link is followed."""
+    total = 0
+    for folder, _, names in os.walk(str(data)):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    return total
 
 
 def stamp(unit: str, text: str, env_name: str) -> str:

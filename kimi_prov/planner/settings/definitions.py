@@ -53,6 +53,7 @@ def _v(  # noqa: PLR0913  (a row of the table)
     return Variable(f"kimi_{name}", kind, default, text, example, group, auto, choices)
 
 
+_OFF = False
 _MODEL = "What is served"
 _WEIGHTS = "Weights"
 _MEMORY = "Memory"
@@ -260,7 +261,7 @@ VARIABLES: tuple[Variable, ...] = (
         _PAGE,
         "web_ui",
         "switch",
-        False,
+        _OFF,
         "true",
         "Serve Open WebUI, a page with accounts and history, behind the same proxy and "
         "certificate.",
@@ -287,7 +288,7 @@ VARIABLES: tuple[Variable, ...] = (
         _PAGE,
         "web_signup",
         "switch",
-        False,
+        _OFF,
         "true",
         "Let visitors ask for an account, which an administrator lets in. false: an administrator "
         "makes each.",
@@ -485,4 +486,5 @@ BY_NAME = {variable.name: variable for variable in VARIABLES}
 # The lengths of a typical request, of the load that `check` is asked for: they change estimates.
 LENGTHS = ("kimi_input_tokens", "kimi_output_tokens")
 # Set by the product itself while a playbook runs; nobody writes them in an inventory.
-INTERNAL = frozenset({"kimi_plan", "kimi_facts", "kimi_key_rotate", *LENGTHS})
+_KEY = ("kimi_key_rotate", "kimi_key_list", "kimi_key_remove")
+INTERNAL = frozenset({"kimi_plan", "kimi_facts", *_KEY, *LENGTHS})

@@ -54,7 +54,34 @@ def test_the_firewall_goes_through_what_rules_here(name: str) -> None:
     document = plan(facts, allowed_networks=["10.0.0.0/8", "fd00::/8"])
     assert document["firewall"] == {
         "port": 8000,
+        "ports": [8000],
         "ipv4": ["10.0.0.0/8"],
         "ipv6": ["fd00::/8"],
         "manager": name,
     }
+
+
+def test_the_page_takes_ports_that_nobody_else_has() -> None:
+    facts = lab_facts()
+    assert plan(facts)["web"] is None
+    page = plan(facts, web_ui=True)["web"]
+    assert (page["port"], page["backend_port"], page["api_port"]) == (8443, 8002, 8003)
+    assert plan(facts, web_ui=True)["firewall"]["ports"] == [8000, 8443]
+    page = plan(facts, web_ui=True, web_port=8002)["web"]
+    assert (page["port"], page["backend_port"], page["api_port"]) == (8002, 8003, 8004)
+
+
+def test_a_port_of_the_page_that_another_holds_is_a_finding() -> None:
+    facts = lab_facts()
+    facts["network"]["listening"] = [{"port": 8003, "process": "squid", "unit": "squid.service"}]
+    assert found(plan(facts), "port.taken")[0]["severity"] == "pass"
+    [row] = found(plan(facts, web_ui=True), "port.taken")
+    assert row["severity"] == "blocker"
+    assert "8003 by squid" in row["observed"]
+
+
+def test_the_page_s_port_is_not_the_api_s_nor_an_engine_s() -> None:
+    for port in (8000, 8001):
+        [row] = found(plan(lab_facts(), web_ui=True, web_port=port), "web.port")
+        assert row["severity"] == "blocker"
+    assert not found(plan(lab_facts(), web_ui=True, web_port=8002), "web.port")

@@ -19,7 +19,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Undo what was done; `purge_weights` takes the weights too."""
+        """Undo what was done; `purge_weights` and `purge_web` take weights and chats too."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         if self._task.args.get("confirmed") is not True:
             return result | failure(
@@ -29,6 +29,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             )
         options = ["--check"] if self._task.check_mode else []
         options += ["--purge-weights"] if self._task.args.get("purge_weights") else []
+        options += ["--purge-web"] if self._task.args.get("purge_web") else []
         try:
             done = run_sent(self, "destroy", *options)
         except RemoteError as error:

@@ -1,4 +1,4 @@
-"""Action `kimi_key`: hand the operator's key over, once, and rotate it on demand."""
+"""Action `kimi_key`: hand the operator's key over, once; rotate it, list all, take one away."""
 
 from __future__ import annotations
 
@@ -42,21 +42,36 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 "bad_input",
             )
         rotate = bool(self._task.args.get("rotate", False))
+        gone = str(self._task.args.get("remove") or "")
         if self._task.check_mode:
-            return result | {"changed": rotate, "msg": "check mode: no key was shown"}
+            changed = rotate or bool(gone)
+            return result | {"changed": changed, "msg": "check mode: no key was shown"}
         host = (task_vars or {}).get("inventory_hostname", "")
         try:
+            if gone or self._task.args.get("list"):
+                return result | self._names(Path(out), host, gone)
             if rotate:
                 target(self, "keys", "rotate")
-            key = target(self, "keys", "show", secret=True)["key"]
+            shown = target(self, "keys", "show", secret=True)
+            key, admin = shown["key"], shown.get("web_admin")
+            if admin:
+                hand_over(Path(out), {"host": host, "web_admin": admin})
             line: dict[str, Any] = {"host": host, "name": "operator", "key": key}
             if key is None:
                 line["detail"] = "the key was shown before; `--rotate` makes a new one"
             hand_over(Path(out), line)
-            if key is not None:
+            if key is not None or admin:
                 target(self, "keys", "forget")
         except RemoteError as error:
             return result | failure(error)
         except OSError as error:
             return result | failure(f"{out} cannot be written: {error.strerror}", None, "bad_input")
         return result | {"changed": rotate, "shown": key is not None}
+
+    def _names(self, out: Path, host: str, gone: str) -> dict[str, Any]:
+        """Take the key `gone` away, if any, and hand over the names that there are."""
+        if gone:
+            target(self, "keys", "remove", gone)
+        names = target(self, "keys", "list")["names"]
+        hand_over(out, {"host": host, "names": names, "removed": gone or None})
+        return {"changed": bool(gone), "names": names}

@@ -4,7 +4,7 @@ import pytest
 
 from kimi_prov.on_host.gateway import firewall
 
-WISH = {"port": 8000, "ipv4": ["10.0.0.0/8", "192.0.2.7/32"], "ipv6": ["fd00::/8"]}
+WISH = {"ports": [8000], "ipv4": ["10.0.0.0/8", "192.0.2.7/32"], "ipv6": ["fd00::/8"]}
 
 
 def chain(family, table, policy, hook="input"):

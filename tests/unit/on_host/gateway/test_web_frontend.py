@@ -113,7 +113,7 @@ def test_the_page_is_reached_with_headers_that_browsers_hold_it_to(served: Any) 
     status, headers, _ = ask(proxy, "GET", "/c/1", X_Forwarded_For="6.6.6.6")
     assert status == 200
     assert headers["x-content-type-options"] == "nosniff"
-    assert headers["x-frame-options"] == "SAMEORIGIN"
+    assert headers["x-frame-options"] == "DENY"
     assert "object-src 'none'" in headers["content-security-policy"]
     assert "server" not in headers
     # Nobody trusts a self-signed certificate: a browser that is bound to TLS would be locked out.

@@ -1,0 +1,210 @@
+"""The page's start, change and way back, with systemd's part played by a record of its calls."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import WEB_ENVS, Paths
+from kimi_prov.on_host.web import page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+UNIT = "[Service]\nExecStart=/srv/kimi/web-env/current/bin/open-webui serve\n"
+
+
+class Machine:
+    """Starts the environment that the link names; one called bad breaks the database and ends."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = Paths(root)
+        self.calls: list[str] = []
+        self.active = False
+        self.restarts = 0
+        self.stamp = ""
+        self.admin: dict[str, str] = {}
+        for folder in (self.paths.keys, self.paths.units, self.paths.state):
+            folder.mkdir(parents=True)
+        self.paths.web_key.write_text("sk-kimi-page\n")
+        self.data = root / "srv/kimi/web"
+
+    def plan(self, env_name: str) -> dict[str, Any]:
+        (self.paths.at(WEB_ENVS) / env_name / "bin").mkdir(parents=True, exist_ok=True)
+        return {
+            "version": env_name.rpartition("-")[0],
+            "env_name": env_name,
+            "backend_port": 8002,
+            "data": "/srv/kimi/web",
+        }
+
+    def show(self, *names: str) -> dict[str, Any]:
+        loaded = (self.paths.units / names[0]).exists()
+        return {
+            names[0]: {
+                "state": "active" if self.active else "inactive",
+                "enabled": loaded,
+                "stale": False,
+                "main_pid": 1,
+                "restarts": self.restarts,
+                "load_state": "loaded" if loaded else "not-found",
+            }
+        }
+
+    def systemctl(self, verb: str, *_names: str) -> None:
+        self.calls.append(verb)
+        if verb == "start":
+            self._start()
+        elif verb in ("stop", "disable"):
+            self.active = False
+
+    def _start(self) -> None:
+        env = self.paths.web_env.resolve().name
+        variables = page.parse_environment(self.paths.web_secrets.read_text())
+        self.stamp = variables["KIMI_STAMP"]
+        if self.paths.web_admin.exists():
+            self.admin = page.parse_environment(self.paths.web_admin.read_text())
+        database = self.data / "webui.db"
+        if "bad" in env:
+            database.write_bytes(b"migrated into what the older one does not read")
+            self.restarts = 1
+            self.active = False
+            return
+        if not database.exists():
+            with sqlite3.connect(database) as made:
+                made.execute("create table chat (text)")
+                made.execute("insert into chat values ('answered')")
+            made.close()
+        self.active, self.restarts = True, 0
+
+    def chats(self) -> list[str]:
+        with sqlite3.connect(self.data / "webui.db") as database:
+            found = [text for (text,) in database.execute("select text from chat")]
+        database.close()
+        return found
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine(tmp_path)
+    monkeypatch.setattr(page.units, "show", made.show)
+    monkeypatch.setattr(page.units, "systemctl", made.systemctl)
+    monkeypatch.setattr(page.units, "journal", lambda *_: ["ImportError: no such module"])
+    monkeypatch.setattr(page, "answers", lambda _port: made.active)
+    monkeypatch.setattr(page.started, "running_stamp", lambda *_: made.stamp)
+    return made
+
+
+@pytest.fixture
+def ensure(machine: Machine) -> Callable[..., dict[str, Any]]:
+    def run(env_name: str, *, unit: str = UNIT, check: bool = False, **admin: str) -> Any:
+        wanted = page.Page(machine.paths, machine.plan(env_name), unit, 0.0)
+        return wanted.ensure(admin or None, check=check)
+
+    return run
+
+
+def test_it_starts_once_and_is_left_alone_then(machine: Machine, ensure: Any) -> None:
+    assert ensure("1.0-a")["changed"]
+    machine.calls.clear()
+    assert not ensure("1.0-a")["changed"]
+    assert machine.calls == []
+    assert machine.paths.web_secrets.stat().st_mode & 0o777 == 0o600
+    assert machine.data.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_check_changes_nothing(machine: Machine, ensure: Any) -> None:
+    assert ensure("1.0-a", check=True)["changed"]
+    assert machine.calls == []
+    assert not machine.paths.web_secrets.exists()
+    assert not machine.data.exists()
+
+
+def test_the_administrator_is_made_once_and_the_password_is_kept_nowhere(
+    machine: Machine, ensure: Any
+) -> None:
+    ensure("1.0-a", email="a@example.com", password='p"$ \\x')
+    assert machine.admin["WEBUI_ADMIN_EMAIL"] == '"a@example.com"'
+    assert machine.admin["WEBUI_ADMIN_PASSWORD"] == '"p\\"\\$ \\\\x"'
+    assert not machine.paths.web_admin.exists()
+    assert not machine.paths.web_admin_new.exists()
+    machine.admin = {}
+    ensure("1.0-a", unit=UNIT + "#\n", email="a@example.com", password="another")
+    assert machine.admin == {}
+
+
+def test_a_password_is_made_where_none_is_given_and_waits_to_be_shown(
+    machine: Machine, ensure: Any
+) -> None:
+    ensure("1.0-a")
+    shown = json.loads(machine.paths.web_admin_new.read_text())
+    assert machine.admin["WEBUI_ADMIN_PASSWORD"] == f'"{shown["password"]}"'
+    assert machine.paths.web_admin_new.stat().st_mode & 0o777 == 0o600
+    assert len(shown["password"]) >= 20
+
+
+def test_another_key_starts_it_again_and_sessions_last(machine: Machine, ensure: Any) -> None:
+    ensure("1.0-a")
+    before = page.parse_environment(machine.paths.web_secrets.read_text())
+    machine.paths.web_key.write_text("sk-kimi-other\n")
+    assert ensure("1.0-a")["changed"]
+    after = page.parse_environment(machine.paths.web_secrets.read_text())
+    assert after["OPENAI_API_KEY"] == "sk-kimi-other"
+    assert after["WEBUI_SECRET_KEY"] == before["WEBUI_SECRET_KEY"]
+
+
+def test_a_new_version_takes_over(machine: Machine, ensure: Any) -> None:
+    ensure("1.0-a")
+    ensure("2.0-b")
+    assert machine.paths.web_env.resolve().name == "2.0-b"
+    assert not machine.paths.web_before.exists()
+
+
+def test_a_version_that_does_not_answer_goes_back_with_the_database(
+    machine: Machine, ensure: Any
+) -> None:
+    ensure("1.0-a")
+    with pytest.raises(HostError, match="2.0.* did not answer: ImportError.*back at 1.0"):
+        ensure("2.0-bad", unit=UNIT + "# of 2.0\n")
+    assert machine.active
+    assert machine.paths.web_env.resolve().name == "1.0-a"
+    assert (machine.paths.units / "kimi-web.service").read_text() == UNIT
+    assert machine.chats() == ["answered"]
+    # What is planned is tried again, and what runs is not taken for it.
+    with pytest.raises(HostError, match="back at 1.0"):
+        ensure("2.0-bad", unit=UNIT + "# of 2.0\n")
+    assert machine.chats() == ["answered"]
+    assert ensure("1.0-a")["changed"] is False
+
+
+def test_a_first_version_that_does_not_answer_says_why(machine: Machine, ensure: Any) -> None:
+    with pytest.raises(HostError, match="did not answer: ImportError"):
+        ensure("1.0-bad")
+    assert machine.paths.web_admin.exists()
+
+
+def test_no_link_is_followed_out_of_the_data(machine: Machine, ensure: Any) -> None:
+    ensure("1.0-a")
+    outside = machine.paths.root / "outside"
+    outside.write_text("secret")
+    (machine.data / "webui.db-wal").symlink_to(outside)
+    with pytest.raises(HostError):
+        ensure("2.0-bad")
+    assert outside.read_text() == "secret"
+
+
+def test_a_page_that_is_planned_no_more_goes_and_its_data_stay(
+    machine: Machine, ensure: Any
+) -> None:
+    ensure("1.0-a")
+    assert page.remove_page(machine.paths, check=True)["changed"]
+    assert machine.active
+    assert page.remove_page(machine.paths, check=False)["changed"]
+    assert not (machine.paths.units / "kimi-web.service").exists()
+    assert machine.chats() == ["answered"]
+    assert not page.remove_page(machine.paths, check=False)["changed"]
