@@ -104,7 +104,7 @@ class Catalogue:
 
     @cached_property
     def web(self) -> tuple[Page, ...]:
-        """Pages to talk to the model; the first is the default."""
+        """Pages to talk to the model; the last is installed."""
         return self._rows("web", Page, ("name", "variant", "version"))
 
     @cached_property

@@ -210,6 +210,7 @@ def _plan(
             findings,
             draft_bytes=draft["bytes"] if draft else 0,
             converted=converted,
+            page=page,
         ),
         "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
         "proxy": gateway.proxy(host, settings, backends),

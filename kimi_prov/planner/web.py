@@ -50,7 +50,7 @@ def document(
     """Give the plan's `web`, None where no page is wished for. Sizes in bytes."""
     if not settings.web_ui:
         return None
-    page = catalogue.web[0]
+    page = catalogue.web[-1]
     lock = page.lock_name(python.version)
     _check(settings, page, python, instances, findings, locked=lock in catalogue.locks)
     backend_port, api_port = ports(settings, instances)

@@ -91,7 +91,7 @@ def missing(
             for name in locks
             if name not in named | wanted
         ]
-    locks = [page.lock_name(p).removesuffix(".txt") for page in pages[:1] for p in PYTHONS]
+    locks = [page.lock_name(p).removesuffix(".txt") for page in pages[-1:] for p in PYTHONS]
     found += [f"{name}: it is the page of the catalogue" for name in locks if name not in named]
     return sorted(found)
 

@@ -104,10 +104,11 @@ class Page:
         self._own_directory()
         write_atomic(self.paths.web_secrets, f"{text}{STAMP}={wanted}\n", 0o600)
         self._first_administrator(admin)
+        self._adopt(state)
         before = self._before()
         self._stop()
         if before is not None and before["env"] != self.plan["env_name"]:
-            self._copy(self.data, self.paths.web_before)
+            self._keep_database(before)
         self._start(self.unit, self.plan["env_name"])
         cause = self._wait()
         if cause:
@@ -158,6 +159,30 @@ class Page:
         text = "".join(f"{name}={quoted(value)}\n" for name, value in lines.items())
         write_atomic(self.paths.web_admin, text, 0o600)
 
+    def _adopt(self, state: Dict[str, Any]) -> None:
+        """Take the page that answers for the one to go back to, where a killed run left it so."""
+        link, kept = self.paths.web_env, read_json(self.paths.web_state)
+        if not link.is_symlink() or state.get("state") != "active" or not self._answers():
+            return
+        env_name = os.readlink(str(link))
+        if env_name != kept.get("env"):
+            self._remember({"env": env_name, "unit": read_text(self.unit_file)})
+            shutil.rmtree(str(self.paths.web_before), ignore_errors=True)
+
+    def _keep_database(self, before: Dict[str, str]) -> None:
+        """Copy the database of a stopped page, but over none that a killed run has kept already."""
+        if self.paths.web_before.is_dir():
+            return
+        try:
+            self._copy(self.data, self.paths.web_before)
+        except OSError as error:
+            self._start(before["unit"], before["env"])
+            raise HostError(
+                f"the page's database was not copied to {self.paths.web_before}: {error.strerror}; "
+                "the page runs as before",
+                "make room there, and run `kimi-prov apply` again",
+            ) from None
+
     def _before(self) -> Optional[Dict[str, str]]:
         """Return the page that answered last: its unit and its environment."""
         kept = read_json(self.paths.web_state)
@@ -170,14 +195,13 @@ class Page:
             units.systemctl("stop", unit_names.WEB)
 
     def _copy(self, source: Path, target: Path) -> None:
-        """Copy a stopped page's database; what lay at the target goes."""
+        """Copy a stopped page's database; the target is there whole, or not at all."""
         partial = target.with_name(target.name + ".partial")
         shutil.rmtree(str(partial), ignore_errors=True)
         make_directory(partial, 0o700)
         for name in _DATABASE:
             if (source / name).is_file() and not (source / name).is_symlink():
                 shutil.copyfile(str(source / name), str(partial / name))
-        shutil.rmtree(str(target), ignore_errors=True)
         os.replace(str(partial), str(target))
 
     def _put_back(self) -> None:
@@ -246,11 +270,16 @@ class Page:
                 f"does not either: {again}",
                 log,
             )
+        shutil.rmtree(str(self.paths.web_before), ignore_errors=True)
         raise HostError(
             f"{unit_names.WEB} ({version}) did not answer: {cause}; it is back at {shown}, with "
             "its settings and its data from before",
             log,
         )
+
+    def _remember(self, state: Dict[str, str]) -> None:
+        make_directory(self.paths.state, 0o700)
+        write_atomic(self.paths.web_state, json.dumps(state) + "\n", 0o600)
 
     def _settle(self, *, check: bool) -> None:
         """Remember the page that answers, and forget what was only for its start."""
@@ -261,8 +290,7 @@ class Page:
             and not self.paths.web_before.exists()
         ):
             return
-        make_directory(self.paths.state, 0o700)
-        write_atomic(self.paths.web_state, json.dumps(state) + "\n", 0o600)
+        self._remember(state)
         remove(str(self.paths.web_admin))
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(str(self.paths.web_before))

@@ -146,7 +146,7 @@ def test_every_managed_file_of_ours_is_taken_away():
     assert {name for name in paths.MANAGED if not name.startswith(paths.ETC + "/")} <= known
     beneath = {name for name in paths.paths().values() if name.startswith(paths.ROOT + "/")}
     tops = {"/".join(name.split("/")[:4]) for name in beneath}
-    assert tops == {*paths.IN_ROOT, paths.MODELS}
+    assert tops == {*paths.IN_ROOT, paths.MODELS, paths.WEB}
 
 
 def test_everything_but_the_weights_is_put_back(machine):
@@ -246,3 +246,16 @@ def test_a_user_and_a_group_go_each_where_an_apply_made_it(
     work.users()
     assert work.removed == [*removed]
     assert work.kept == [f"user {name}" for name in users if f"user {name}" not in removed]
+
+
+@pytest.mark.parametrize("purge_web", [False, True])
+def test_what_the_page_s_accounts_keep_stays_unless_it_shall_go(machine, purge_web):
+    root = machine.root
+    put(root, "srv/kimi/web/webui.db", "srv/kimi/web-env/1.0-a/bin/open-webui")
+    work = destroy.Undo(machine, check=False, purge_weights=True, purge_web=purge_web)
+    work.directories()
+    assert work.errors == []
+    assert (root / "srv/kimi/web/webui.db").exists() != purge_web
+    assert ("/srv/kimi/web" in work.kept) != purge_web
+    assert not (root / "srv/kimi/web-env").exists()
+    assert (root / "srv/kimi").exists() != purge_web

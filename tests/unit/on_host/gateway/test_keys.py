@@ -89,3 +89,49 @@ def test_the_proxy_is_to_be_reloaded_where_the_machine_key_was_made_anew(paths):
     paths.machine_key.unlink()
     assert proxy.ensure(paths, wish)["changed"] is True
     assert proxy.action(loaded, proxy.stamp(paths), active=True) == "reload"
+
+
+def test_the_page_has_a_key_of_its_own_while_there_is_a_page(paths):
+    result = keys.ensure(paths, {}, page=True)
+    own = paths.web_key.read_text().strip()
+    assert result["created"] == ["operator", "verify", "web"]
+    assert in_map(paths)["web"] == keys.digest(own)
+    assert own not in json.dumps(result)
+    assert stat.S_IMODE(paths.web_key.stat().st_mode) == 0o600
+    assert keys.ensure(paths, {}, page=True)["changed"] is False
+    assert keys.ensure(paths, {})["removed"] == ["web"]
+    assert not paths.web_key.exists()
+
+
+def test_a_revoked_key_is_refused_and_the_page_s_comes_back_as_another(paths):
+    keys.ensure(paths, {"alice": "a" * 64}, page=True)
+    before = in_map(paths)
+    keys.revoke(paths, "web")
+    keys.revoke(paths, "alice")
+    assert sorted(in_map(paths)) == ["operator", "verify"]
+    keys.ensure(paths, {"alice": "a" * 64}, page=True)
+    assert sorted(in_map(paths)) == ["alice", "operator", "verify", "web"]
+    assert in_map(paths)["web"] != before["web"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("operator", "rotate"), ("verify", "rotate"), ("bob", "alice, operator")]
+)
+def test_what_cannot_be_revoked_is_said_with_what_can(paths, name, words):
+    keys.ensure(paths, {"alice": "a" * 64})
+    with pytest.raises(HostError) as caught:
+        keys.revoke(paths, name)
+    assert words in caught.value.fix
+    assert sorted(in_map(paths)) == ["alice", "operator", "verify"]
+
+
+def test_the_page_s_password_is_shown_once(paths, monkeypatch, capsys):
+    keys.ensure(paths, {}, page=True)
+    paths.web_admin_new.write_text('{"email": "admin@kimi.local", "password": "p"}\n')
+    monkeypatch.setattr(keys, "Paths", lambda: paths)
+    keys.main(["show"])
+    assert json.loads(capsys.readouterr().out)["web_admin"]["password"] == "p"
+    keys.main(["forget"])
+    capsys.readouterr()
+    keys.main(["show"])
+    assert json.loads(capsys.readouterr().out)["web_admin"] is None

@@ -169,17 +169,62 @@ def test_a_version_that_does_not_answer_goes_back_with_the_database(
     machine: Machine, ensure: Any
 ) -> None:
     ensure("1.0-a")
-    with pytest.raises(HostError, match="2.0.* did not answer: ImportError.*back at 1.0"):
+    with pytest.raises(HostError, match=r"2\.0.* did not answer: ImportError.*back at 1\.0"):
         ensure("2.0-bad", unit=UNIT + "# of 2.0\n")
     assert machine.active
     assert machine.paths.web_env.resolve().name == "1.0-a"
     assert (machine.paths.units / "kimi-web.service").read_text() == UNIT
     assert machine.chats() == ["answered"]
     # What is planned is tried again, and what runs is not taken for it.
-    with pytest.raises(HostError, match="back at 1.0"):
+    with pytest.raises(HostError, match=r"back at 1\.0"):
         ensure("2.0-bad", unit=UNIT + "# of 2.0\n")
     assert machine.chats() == ["answered"]
     assert ensure("1.0-a")["changed"] is False
+
+
+def test_a_database_that_a_killed_run_kept_is_not_lost(machine: Machine, ensure: Any) -> None:
+    ensure("1.0-a")
+    machine.plan("2.0-bad")
+    # Killed after the new version was started, which has changed the database.
+    wanted = page.Page(machine.paths, machine.plan("2.0-bad"), UNIT, 0.0)
+    wanted._stop()
+    wanted._keep_database({"env": "1.0-a", "unit": UNIT})
+    wanted._start(UNIT, "2.0-bad")
+    with pytest.raises(HostError, match="back at"):
+        ensure("2.0-bad")
+    assert machine.chats() == ["answered"]
+    assert not machine.paths.web_before.exists()
+
+
+def test_what_answers_since_a_killed_run_is_what_one_goes_back_to(
+    machine: Machine, ensure: Any
+) -> None:
+    ensure("1.0-a")
+    wanted = page.Page(machine.paths, machine.plan("2.0-b"), UNIT, 0.0)
+    wanted._stop()
+    wanted._keep_database({"env": "1.0-a", "unit": UNIT})
+    wanted._start(UNIT, "2.0-b")
+    with sqlite3.connect(machine.data / "webui.db") as database:
+        database.execute("insert into chat values ('since')")
+    database.close()
+    with pytest.raises(HostError, match=r"back at 2\.0"):
+        ensure("3.0-bad")
+    assert machine.chats() == ["answered", "since"]
+
+
+def test_without_room_for_the_copy_the_page_runs_as_before(
+    machine: Machine, ensure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure("1.0-a")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(page.shutil, "copyfile", full)
+    with pytest.raises(HostError, match="No space left on device; the page runs as before"):
+        ensure("2.0-b")
+    assert machine.active
+    assert machine.paths.web_env.resolve().name == "1.0-a"
 
 
 def test_a_first_version_that_does_not_answer_says_why(machine: Machine, ensure: Any) -> None:

@@ -260,3 +260,13 @@ def test_a_pipe_is_no_file_and_a_nest_no_manifest(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), [float("-inf")]])
 def test_a_flag_s_value_is_one_that_json_can_hold(value: object) -> None:
     assert "kimi_engine_args" in refused({"kimi_engine_args": {"seed": value}}).message
+
+
+@pytest.mark.parametrize(("given", "meant"), [(True, True), ("true", True), ("False", False)])
+def test_a_switch_is_true_or_false_also_as_text(given: object, meant: bool) -> None:
+    assert parse(LAB_SETTINGS | {"kimi_web_ui": given}, host="h1").web_ui is meant
+
+
+@pytest.mark.parametrize("given", [1, "yes, please", ["true"]])
+def test_a_switch_is_nothing_else(given: object) -> None:
+    assert "kimi_web_ui: expected true or false" in refused({"kimi_web_ui": given}).message
