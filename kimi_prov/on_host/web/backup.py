@@ -153,8 +153,6 @@ def restore(paths: Paths, sha256: str) -> Dict[str, Any]:
     gets its own again. Raises HostError then, and for an archive that does not fit.
     """
     web = planned(paths)
-    # A cut connection must not end it between stopping the page and starting it.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(paths.web_transfer / ARCHIVE, flags)
     try:
@@ -280,6 +278,8 @@ def main(argv: List[str]) -> int:
         end(paths)
         return answer({"ok": True})
     if len(argv) == 2 and argv[0] == "restore":
+        # A cut connection must not end it between stopping the page and starting it.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return answer({"ok": True, **restore(paths, argv[1])})
     if len(argv) == 3 and argv[1] == "--for" and argv[2].isdigit():
         steps = {"make": make, "receive": receive}

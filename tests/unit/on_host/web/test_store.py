@@ -18,27 +18,25 @@ import pytest
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.web import store
 
-TABLES = (
-    "create table user (id text primary key)",
-    "create table auth (id text primary key)",
-    "create table chat (id text primary key, chat text)",
-)
+# A page that is killed after its last commit.
+KILLED = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1])
+database.execute("pragma journal_mode=wal")
+database.execute("create table user (id text primary key)")
+database.execute("create table auth (id text primary key)")
+database.execute("create table chat (id text primary key, chat text)")
+database.execute("insert into user values ('admin')")
+database.executemany("insert into chat values (?, ?)", ((text, text) for text in sys.argv[2:]))
+database.commit()
+os._exit(0)
+"""
 
 
 def make_data(folder, chats=("first",), uploads=None):
     """A page's folder, its database in the form that the page leaves after a kill: with a WAL."""
     folder.mkdir()
-    script = (
-        "import os, sqlite3, sys\n"
-        "database = sqlite3.connect(sys.argv[1])\n"
-        "database.execute('pragma journal_mode=wal')\n"
-        f"for table in {TABLES!r}: database.execute(table)\n"
-        "database.execute(\"insert into user values ('admin')\")\n"
-        "database.executemany('insert into chat values (?, ?)', ((t, t) for t in sys.argv[2:]))\n"
-        "database.commit()\n"
-        "os._exit(0)\n"
-    )
-    subprocess.run([sys.executable, "-c", script, folder / "webui.db", *chats], check=True)
+    subprocess.run([sys.executable, "-c", KILLED, folder / "webui.db", *chats], check=True)
     assert (folder / "webui.db-wal").stat().st_size
     (folder / "uploads").mkdir()
     for name, content in (uploads or {}).items():
@@ -55,6 +53,10 @@ def contents(folder):
     """Every file below a folder."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def listed(folder):
+    return {path.name for path in folder.iterdir()}
 
 
 def uploads(folder):
@@ -97,7 +99,7 @@ def test_a_backup_is_restored_on_another_machine(tmp_path):
     assert (back["version"], back["accounts"], back["chats"]) == ("0.12.4", 1, 2)
     assert chats(there) == ["one", "two"]
     assert uploads(there) == {"a_cat.png": b"cat" * 1000}
-    assert set(os.listdir(there)) == {"webui.db", "uploads"}
+    assert listed(there) == {"webui.db", "uploads"}
     modes = {path.stat().st_mode & 0o077 for path in (*there.rglob("*"),) if path.is_file()}
     assert modes == {0}
 
@@ -109,7 +111,7 @@ def test_a_restore_replaces_what_was_there_and_leaves_nothing_beside(tmp_path):
     restore(now, archive)
     assert chats(now) == ["kept"]
     assert uploads(now) == {"same": b"1", "gone": b"2"}
-    assert set(os.listdir(now)) == {"webui.db", "uploads"}
+    assert listed(now) == {"webui.db", "uploads"}
 
 
 def test_going_back_leaves_everything_as_it_was(tmp_path):
@@ -122,7 +124,7 @@ def test_going_back_leaves_everything_as_it_was(tmp_path):
     store.go_back(now)
     assert chats(now) == ["later"]
     assert uploads(now) == {"same": b"other", "own": b"3"}
-    assert set(os.listdir(now)) == {"webui.db", "uploads"}
+    assert listed(now) == {"webui.db", "uploads"}
 
 
 def test_going_back_to_a_machine_that_had_none(tmp_path):
@@ -169,7 +171,7 @@ def test_a_cut_at_any_step_leaves_the_old_or_the_new_whole(tmp_path, step):
     # The next one is not held up by what this one left.
     restore(now, archive)
     assert (chats(now), uploads(now)) == (["kept"], {"same": b"1", "more": b"2"})
-    assert set(os.listdir(now)) == {"webui.db", "uploads"}
+    assert listed(now) == {"webui.db", "uploads"}
 
 
 def test_a_copy_while_the_page_writes_is_of_one_moment(tmp_path):
@@ -199,8 +201,11 @@ def test_a_copy_while_the_page_writes_is_of_one_moment(tmp_path):
             there.mkdir()
             restore(there, archive)
             with closing(sqlite3.connect(there / "webui.db")) as database:
-                lone = "select count(*) from user where id != 'admin' and id not in "
-                assert database.execute(lone + "(select id from chat)").fetchone() == (0,)
+                lone = (
+                    "select count(*) from user "
+                    "where id != 'admin' and id not in (select id from chat)"
+                )
+                assert database.execute(lone).fetchone() == (0,)
     finally:
         stop.set()
         page.join()
@@ -243,19 +248,19 @@ def test_a_database_is_copied_and_put_back(tmp_path):
         database.commit()
     store.take_database(here, io.BytesIO(out.getvalue()))
     assert chats(here) == ["before"]
-    assert set(os.listdir(here)) == {"webui.db", "uploads"}
+    assert listed(here) == {"webui.db", "uploads"}
     (tmp_path / "none").mkdir()
     assert not store.copy_database(tmp_path / "none", io.BytesIO())
 
 
-def test_a_database_in_use_is_not_replaced(tmp_path):
+def test_a_database_in_use_is_not_replaced(tmp_path, monkeypatch):
     here = make_data(tmp_path / "here", ["running"])
     archive, _ = archive_of(make_data(tmp_path / "old", ["kept"]))
     store.stage(here, io.BytesIO(archive))
     with closing(sqlite3.connect(here / "webui.db")) as page:
         page.execute("begin immediate")
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(HostError, match="in use"):
-            patch.setattr(store, "_PATIENCE_S", 0.0)
+        monkeypatch.setattr(store, "_PATIENCE_S", 0.0)
+        with pytest.raises(HostError, match="in use"):
             store.switch(here)
     store.go_back(here)
     assert chats(here) == ["running"]
