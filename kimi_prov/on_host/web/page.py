@@ -93,8 +93,9 @@ class Page:
         state = units.show(unit_names.WEB).get(unit_names.WEB, {})
         runs = state.get("state") == "active" and self._running(state) == wanted
         if runs and state.get("enabled") and not state.get("stale") and self._answers():
-            self._settle(check=check)
-            return {"changed": False, "did": "nothing", "changes": []}
+            gone = self._settle(check=check)
+            changes = [f"{WEB_ENVS}/{name} is removed: nothing uses it" for name in gone]
+            return {"changed": bool(gone), "did": "nothing", "changes": changes}
         if check:
             return {
                 "changed": True,
@@ -277,23 +278,32 @@ class Page:
             log,
         )
 
-    def _remember(self, state: Dict[str, str]) -> None:
+    def _remember(self, state: Dict[str, Any]) -> None:
         make_directory(self.paths.state, 0o700)
         write_atomic(self.paths.web_state, json.dumps(state) + "\n", 0o600)
 
-    def _settle(self, *, check: bool) -> None:
-        """Remember the page that answers, and forget what was only for its start."""
-        state = {"env": self.plan["env_name"], "unit": self.unit}
-        if check or (
-            read_json(self.paths.web_state) == state
-            and not self.paths.web_admin.exists()
-            and not self.paths.web_before.exists()
-        ):
-            return
-        self._remember(state)
-        remove(str(self.paths.web_admin))
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(str(self.paths.web_before))
+    def _settle(self, *, check: bool) -> List[str]:
+        """Remember the page that answers, and forget what was only for its start.
+
+        Returns the environments that nothing uses, which go.
+        """
+        kept, name = read_json(self.paths.web_state), self.plan["env_name"]
+        # One version stays beside the one in use: going back to it takes no installation.
+        former = kept.get("env") if kept.get("env") != name else kept.get("former")
+        state = {"env": name, "unit": self.unit, "former": former}
+        unused = [
+            path
+            for path in self.paths.at(WEB_ENVS).iterdir()
+            if path.is_dir() and not path.is_symlink() and path.name not in (name, former)
+        ]
+        if not check and (kept != state or unused or self.paths.web_admin.exists()):
+            for path in unused:
+                shutil.rmtree(str(path))
+            self._remember(state)
+            remove(str(self.paths.web_admin))
+        if not check:
+            shutil.rmtree(str(self.paths.web_before), ignore_errors=True)
+        return sorted(path.name for path in unused)
 
 
 def answers(port: int) -> bool:

@@ -51,6 +51,10 @@ STATEMENTS = {
             "http-request set-var",
             "http-request del-header",
             "http-request set-header",
+            "http-request track-sc1",
+            "http-response set-header",
+            "http-response del-header",
+            "http-response sc-inc-gpc0",
             "log-format",
             "default_backend",
             "backend",
@@ -66,6 +70,7 @@ STATEMENTS = {
 # Sample fetches, converters and the rest of expressions, all in that file of v2.4.0.
 WORDS = {
     *("src", "dst", "strcmp", "req.fhdr", "word", "sha2", "hex", "lower", "map_str", "str"),
+    *("req.hdr", "req.hdr_val", "concat", "bool", "status", "sc1_gpc0_rate"),
     *("var", "nbsrv", "path", "path_sub", "path_beg", "method", "sc0_conn_cur", "ipmask"),
 }
 # Directives of our units that systemd's NEWS names as new, and where: none is younger than 249.
@@ -104,6 +109,15 @@ DIRECTIVES = {
     "RuntimeMaxSec": 229,
     "ReadWritePaths": 231,
     "MemoryDenyWriteExecute": 231,
+    "TasksMax": 227,
+    "MemoryMax": 231,
+    "MemorySwapMax": 232,
+    "InaccessiblePaths": 231,
+    "BindPaths": 233,
+    "BindReadOnlyPaths": 233,
+    "TemporaryFileSystem": 238,
+    "SocketBindDeny": 249,
+    "SocketBindAllow": 249,
     "RestrictRealtime": 231,
     "LazyUnmount": 232,
     "ProtectControlGroups": 232,

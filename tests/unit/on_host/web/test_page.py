@@ -165,6 +165,14 @@ def test_a_new_version_takes_over(machine: Machine, ensure: Any) -> None:
     assert not machine.paths.web_before.exists()
 
 
+def test_one_version_stays_beside_the_one_in_use(machine: Machine, ensure: Any) -> None:
+    for env_name in ("1.0-a", "2.0-b", "3.0-c"):
+        ensure(env_name)
+    ensure("3.0-c")
+    there = {path.name for path in machine.paths.at(WEB_ENVS).iterdir()}
+    assert there == {"current", "2.0-b", "3.0-c"}
+
+
 def test_a_version_that_does_not_answer_goes_back_with_the_database(
     machine: Machine, ensure: Any
 ) -> None:
