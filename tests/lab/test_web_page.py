@@ -39,7 +39,7 @@ WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 DOWN = "The engine is starting or stopped; try again."
 
 # Answers as the engine's port does. A question with "slowly" gets its second half when /run/go is
-# there; one with a picture is told what came.
+# there.
 ENGINE = r"""
 import http.server, json, os, time
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -339,6 +339,14 @@ def test_a_backup_is_made_while_the_page_runs_and_put_back(
     host: Host, admin: Visitor, first_chat: str, tmp_path: Path
 ) -> None:
     archive = tmp_path / "page.tar.gz"
+    picture = os.urandom(300_000)
+    brought = admin.context.request.post(
+        "/api/v1/files/?process=false",
+        headers=admin.token(),
+        multipart={"file": {"name": "cat.png", "mimeType": "image/png", "buffer": picture}},
+    )
+    assert brought.ok, brought.text()
+    content = f"/api/v1/files/{brought.json()['id']}/content"
     started = host.ssh("systemctl show -P MainPID kimi-web")
     told = web("backup", host.inventory, "--limit", host.name, "--to", archive)
     assert host.ssh("systemctl show -P MainPID kimi-web") == started
@@ -346,7 +354,9 @@ def test_a_backup_is_made_while_the_page_runs_and_put_back(
     assert told["hosts"][host.name]["accounts"] >= 1
     again = kimi_prov("web", "backup", host.inventory, "--limit", host.name, "--to", archive)
     assert (again.returncode, "there is a file already" in again.stderr) == (2, True)
+    assert told["hosts"][host.name]["uploads"] == 1
     later = admin.chat("Later than the backup")
+    host.ssh("rm /srv/kimi/web/uploads/*")
     unasked = kimi_prov("web", "restore", host.inventory, archive, "--limit", host.name)
     assert (unasked.returncode, "--yes" in unasked.stderr) == (2, True)
     back = web("restore", host.inventory, archive, "--limit", host.name, "--yes")
@@ -355,14 +365,8 @@ def test_a_backup_is_made_while_the_page_runs_and_put_back(
     admin.page.goto(first_chat)
     admin.sees(ENDS)
     assert admin.kept(later).startswith("status 4")
-    assert host.ssh("ls -A /srv/kimi/web").split() == sorted(
-        {"cache", "uploads", "webui.db"}
-        | {
-            name
-            for name in ("webui.db-shm", "webui.db-wal")
-            if name in host.ssh("ls /srv/kimi/web")
-        }
-    )
+    assert admin.context.request.get(content, headers=admin.token()).body() == picture
+    assert ".kimi" not in host.ssh("ls -A /srv/kimi/web")
     assert host.ssh("ls -d /srv/kimi/web-transfer", check=False) == ""
 
 

@@ -6,16 +6,22 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure, target
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 # Stands for the host's name in the file's.
 HOST = "{host}"
 _BLOCK = 1 << 20
+# More than any archive has; as a time, the year 4147.
+_LARGEST = 1 << 36
+_LONGEST = 300
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -50,10 +56,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | failure(f"{file}: {error.strerror}", None, "bad_input")
         finally:
             self._end()
-        kept = ("version", "made_unix", "accounts", "chats", "uploads", "left_out", "bytes")
-        document = {name: told[name] for name in (*kept, "sha256") if name in told}
-        document |= {"ok": True, "detail": "", "file": str(file)}
-        return result | {"changed": restoring, "kimi_document": document}
+        return result | {
+            "changed": restoring,
+            "kimi_document": {"ok": True, "detail": "", "file": str(file), **told},
+        }
 
     def _saved(self, file: Path) -> dict[str, Any]:
         """Fetch a fresh archive: it is `file` once it is here whole."""
@@ -69,7 +75,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             # A name that has come to be meanwhile is not replaced.
             os.link(part, file)
         _durable(file.parent)
-        return told
+        return {**_facts(told), "sha256": told["sha256"], "bytes": file.stat().st_size}
 
     def _restored(self, file: Path) -> dict[str, Any]:
         """Bring the archive and have it restored."""
@@ -77,7 +83,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         place = target(self, "web-backup", "receive", "--for", self._login())["path"]
         self._connection.put_file(str(file), place)
         told = target(self, "web-backup", "restore", digest)
-        return {**told, "sha256": digest, "bytes": file.stat().st_size}
+        return {**_facts(told), "sha256": digest, "bytes": file.stat().st_size}
 
     def _login(self) -> str:
         """Return the number of the user that the connection logs in as."""
@@ -93,6 +99,19 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         except (RemoteError, AnsibleError):
             # The next one begins with it.
             return
+
+
+def _facts(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a machine tells of an archive, where it is of that form."""
+    found: dict[str, Any] = {"version": str(told.get("version"))[:_LONGEST]}
+    for name in ("made_unix", "accounts", "chats", "uploads"):
+        value = told.get(name)
+        if not isinstance(value, int) or not 0 <= value < _LARGEST:
+            raise RemoteError(f"the machine tells no {name} of the archive")
+        found[name] = value
+    names = told.get("left_out")
+    found["left_out"] = [str(name)[:_LONGEST] for name in names] if isinstance(names, list) else []
+    return found
 
 
 def _sha256(file: Path) -> str:
