@@ -85,10 +85,12 @@ def _require_archive(file: Path) -> None:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}", fix=wanted) from error
-    with os.fdopen(descriptor, "rb") as stream:
+    try:
         regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        if not regular or stream.read(len(_GZIP)) != _GZIP:
+        if not regular or os.read(descriptor, len(_GZIP)) != _GZIP:
             raise UserError(f"{file}: this is no archive of a page", fix=wanted)
+    finally:
+        os.close(descriptor)
 
 
 def _confirm(path: Path, inventory: Inventory, file: Path, limit: str | None) -> None:

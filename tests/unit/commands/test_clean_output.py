@@ -250,7 +250,7 @@ def web(work):
         words = ["--yes", archive] if work == "restore" else []
         assert "1 chats" in machines.run("web", work, machines.inventory, *words).stdout
         harmless(*here("web", work, folder / HOSTILE, *words))
-        harmless(*here("web", work, machines.inventory, *(words[:1] and [folder / HOSTILE])))
+        harmless(*here("web", "restore", machines.inventory, folder / HOSTILE))
 
     return case
 
