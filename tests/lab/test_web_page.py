@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from machines import Host, Lab
     from playwright.sync_api import Browser, BrowserContext, Page
 
-pytestmark = pytest.mark.lab
+# Installing the page's 177 packages takes most of the time.
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 NETWORK = "10.93.89"
 PORT = 8443
@@ -403,7 +404,6 @@ def test_a_bad_archive_changes_nothing(
     admin.sees(ENDS)
 
 
-@pytest.mark.slow
 def test_a_backup_is_restored_on_another_machine(
     web_lab: Lab, host: Host, browser: Browser, first_chat: str, tmp_path: Path
 ) -> None:
@@ -424,7 +424,6 @@ def test_a_backup_is_restored_on_another_machine(
     visitor.context.close()
 
 
-@pytest.mark.slow
 def test_a_full_disk_and_a_cut_of_power_harm_no_chat_that_was_answered(
     host: Host, admin: Visitor, first_chat: str
 ) -> None:
