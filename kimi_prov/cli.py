@@ -445,6 +445,65 @@ def catalog(
 
 
 @cli.group()
+def web() -> None:
+    """Carry what the page keeps, accounts, chats and uploads, to this computer and back."""
+
+
+@web.command("backup")
+@INVENTORY
+@LIMIT
+@click.option(
+    "--to",
+    type=PATH,
+    metavar="FILE",
+    help="The archive to write, of one host.  [default: HOST-web-TIME.tar.gz here]",
+)
+@FORMAT
+@OUTPUT
+@connected
+def web_backup(
+    inventory: Path,
+    to: Path | None,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Copy it from each host while the page runs, into a file here that only you may read."""
+    from kimi_prov.commands import web as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    return command.backup(inventory, to, PlaybookOptions(**options), _output(form, output))
+
+
+@web.command("restore")
+@INVENTORY
+@click.argument("file", type=PATH)
+@LIMIT
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@FORMAT
+@OUTPUT
+@connected
+def web_restore(
+    inventory: Path,
+    file: Path,
+    *,
+    yes: bool,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Put a backup in the place of what the page of one host keeps, on any machine.
+
+    A page that does not answer with it gets its own again.
+    """
+    from kimi_prov.commands import web as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    chosen = PlaybookOptions(**options)
+    return command.restore(inventory, file, chosen, _output(form, output), confirmed=yes)
+
+
+@cli.group()
 def lab() -> None:
     """Stand-in machines: real systemd, sshd and apt, without the hardware."""
 

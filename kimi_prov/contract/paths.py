@@ -31,6 +31,8 @@ WEB = f"{ROOT}/web"
 WEB_ENVS = f"{ROOT}/web-env"
 WEB_ENV_NAME = "current"
 WEB_ENV = f"{WEB_ENVS}/{WEB_ENV_NAME}"
+# An archive of the page's data, while it is fetched or brought.
+WEB_TRANSFER = f"{ROOT}/web-transfer"
 
 ETC = "/etc/kimi"
 PLAN = f"{ETC}/plan.json"
@@ -151,7 +153,7 @@ AMONG_OTHERS = (
     "/etc/apt/keyrings/kimi-nvidia.gpg",
 )
 # What is ours in ROOT, but for the weights and the page's data.
-IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS)
+IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS, WEB_TRANSFER)
 
 
 def tuned(version: str) -> str:
@@ -183,6 +185,7 @@ class Paths:
         self.web_admin = self.at(WEB_ADMIN)
         self.web_admin_new = self.at(WEB_ADMIN_NEW)
         self.web_env = self.at(WEB_ENV)
+        self.web_transfer = self.at(WEB_TRANSFER)
         self.web_state = self.at(WEB_STATE)
         self.web_before = self.at(WEB_BEFORE)
         self.proxy = self.at(PROXY)

@@ -41,6 +41,8 @@ COMMANDS = {
     "nccl-plugins": "kimi_prov.on_host.engine.nccl_plugins",
     "nccl-proof": "kimi_prov.on_host.engine.nccl_proof",
     "destroy": "kimi_prov.on_host.destroy",
+    "web-backup": "kimi_prov.on_host.web.backup",
+    "web-data": "kimi_prov.on_host.web.store",
     "bench": "kimi_prov.on_host.bench.run",
     "bench-engine": "kimi_prov.on_host.bench.engine",
 }

@@ -239,6 +239,22 @@ def destroy(machines, _folder):
     assert "good keeps MARK" in machines.run("destroy", machines.inventory, "--yes").stdout
 
 
+def web(work):
+    def case(machines, folder):
+        archive = folder / "archive"
+        archive.write_bytes(b"\x1f\x8b")
+        told = {"version": HOSTILE, "file": HOSTILE, "left_out": [HOSTILE], "detail": HOSTILE}
+        told |= dict.fromkeys(("made_unix", "accounts", "chats", "uploads", "bytes"), 1)
+        machines.answer("kimi_status", answered({**told, "ok": True}), FAILED)
+        machines.play("web", {"kimi_status": {}})
+        words = ["--yes", archive] if work == "restore" else []
+        assert "1 chats" in machines.run("web", work, machines.inventory, *words).stdout
+        harmless(*here("web", work, folder / HOSTILE, *words))
+        harmless(*here("web", "restore", machines.inventory, folder / HOSTILE))
+
+    return case
+
+
 def check(_machines, folder):
     facts = json.loads(check_inputs.LAB.read_text())
     facts["cpu"]["model"] = HOSTILE
@@ -328,6 +344,8 @@ CASES = {
     "probe": probe,
     "catalog": catalog,
     "contribute": contribute,
+    "web backup": web("backup"),
+    "web restore": web("restore"),
     "lab up": lab("up"),
     "lab down": lab("down"),
     "lab list": lab("list"),
@@ -350,7 +368,7 @@ def test_hostile_text_comes_out_harmless(command, request, tmp_path, monkeypatch
     folder = tmp_path / "given"
     folder.mkdir()
     case = CASES[command]
-    playing = case in {plan, apply, verify, status, bench, key, destroy}
+    playing = case in {plan, apply, verify, status, bench, key, destroy} or "web" in command
     case(request.getfixturevalue("machines") if playing else None, folder)
 
 

@@ -1,0 +1,288 @@
+"""`web-backup`: an archive of what the page keeps, made while it runs, and put back.
+
+    web-backup make --for UID        an archive in WEB_TRANSFER that this user may fetch
+    web-backup receive --for UID     an empty WEB_TRANSFER that this user may write to
+    web-backup restore SHA256        put the archive there in the place of what the page keeps
+    web-backup end                   remove WEB_TRANSFER
+
+Root stays out of the page's folder, where the page could lead it elsewhere by a link: `store` does
+what is to be done there, as the page's user.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json, sync_directory
+
+ARCHIVE = "page.tar.gz"
+# A page that migrates an old archive on a machine that works takes minutes.
+START_S = 600.0
+_ASK_S = 5.0
+_PAUSE_S = 0.5
+_BLOCK = 1 << 20
+# Every digit but the last counts for more than all after it.
+Version = Tuple[int, ...]
+
+
+def copy_database(web: Mapping[str, Any], to: Path) -> bool:
+    """Write a consistent copy of the page's database to `to`, for root alone; it may run meanwhile.
+
+    Returns False where there is none yet.
+    """
+    descriptor, part = tempfile.mkstemp(dir=str(to.parent), prefix=f".{to.name}.")
+    try:
+        told = in_the_folder(web, "copy", descriptor)
+        if not told["there"]:
+            return False
+        os.replace(part, str(to))
+        sync_directory(str(to.parent))
+        return True
+    finally:
+        os.close(descriptor)
+        Path(part).unlink(missing_ok=True)
+
+
+def put_database_back(web: Mapping[str, Any], copy: Path) -> None:
+    """Put a copy in the place of the page's database, in one step; the page must not run."""
+    with copy.open("rb") as stream:
+        in_the_folder(web, "take", stream.fileno())
+
+
+def in_the_folder(web: Mapping[str, Any], action: str, descriptor: int = 0) -> Dict[str, Any]:
+    """Have `store` do something as the page's user; `descriptor` is the file read or written."""
+    command = [*_program(), "web-data", action, web["data"], web["version"], str(descriptor)]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        pass_fds=[descriptor] if descriptor else [],
+        cwd="/",
+        env={"LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", os.defpath)},
+        check=False,
+        **_identity(web["user"]),
+    )
+    lines = done.stdout.strip().splitlines()
+    try:
+        told = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        raise HostError(f"the page's folder {web['data']} could not be worked on: {said}")
+    error = HostError.read(told)
+    if error is not None:
+        raise error
+    return told
+
+
+def _program() -> Sequence[str]:
+    return (sys.executable or "/usr/bin/python3", "-I", layout.ZIPAPP)
+
+
+def _identity(user: str) -> Dict[str, Any]:
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        raise HostError(
+            f"there is no user {user} on the machine: its page was never installed",
+            "run `kimi-prov apply` first",
+        ) from None
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+def planned(paths: Paths) -> Dict[str, Any]:
+    """Return the plan's `web`; raises HostError where no page is planned."""
+    web = read_json(paths.plan).get("web")
+    if not isinstance(web, dict):
+        raise HostError(
+            "there is no page on this machine", "set kimi_web_ui: true and run `kimi-prov apply`"
+        )
+    return web
+
+
+def make(paths: Paths, reader: int) -> Dict[str, Any]:
+    """Make an archive that the user `reader` may fetch; return where it is and what it holds."""
+    web = planned(paths)
+    folder = _fresh(paths)
+    archive = folder / ARCHIVE
+    descriptor = os.open(archive, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        told = in_the_folder(web, "save", descriptor)
+        about = {"path": str(archive), **_described(descriptor)}
+        os.fchown(descriptor, reader, -1)
+    finally:
+        os.close(descriptor)
+    # The archive's own mode keeps all others out.
+    folder.chmod(0o711)
+    return {**told, **about}
+
+
+def receive(paths: Paths, writer: int) -> Dict[str, Any]:
+    """Make an empty folder that the user `writer` may put an archive into."""
+    planned(paths)
+    folder = _fresh(paths)
+    os.chown(str(folder), writer, -1)
+    return {"path": str(folder / ARCHIVE)}
+
+
+def restore(paths: Paths, sha256: str) -> Dict[str, Any]:
+    """Put the archive that came in the place of what the page keeps.
+
+    The page is stopped for the switch alone. Where it does not answer with what was put back, it
+    gets its own again. Raises HostError then, and for an archive that does not fit.
+    """
+    web = planned(paths)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(paths.web_transfer / ARCHIVE, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise HostError("the archive that came is no regular file", "restore again")
+        if _described(descriptor)["sha256"] != sha256:
+            raise HostError("the archive did not come whole", "restore again", retryable=True)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        told = in_the_folder(web, "stage", descriptor)
+    finally:
+        os.close(descriptor)
+    end(paths)
+    try:
+        require_not_newer(str(told["version"]), web["version"])
+    except HostError:
+        in_the_folder(web, "go-back")
+        raise
+    units.systemctl("stop", web["unit"])
+    try:
+        in_the_folder(web, "switch")
+        _start(web)
+    except HostError as error:
+        _take_back(web, error)
+    in_the_folder(web, "finish")
+    return told
+
+
+def _start(web: Mapping[str, Any]) -> None:
+    units.control("start", web["unit"])
+    if not wait_ready(int(web["backend_port"]), START_S):
+        raise HostError(units.cause(units.journal(web["unit"])))
+
+
+def _take_back(web: Mapping[str, Any], error: HostError) -> None:
+    """Give the page its own again, and say so; raises in any case."""
+    log = f"read its journal: journalctl -u {web['unit']}"
+    units.systemctl("stop", web["unit"])
+    in_the_folder(web, "go-back")
+    try:
+        _start(web)
+    except HostError as again:
+        raise HostError(
+            f"the page did not start with what was restored: {error.message}; nor does it with "
+            f"its own, which is back: {again.message}",
+            log,
+        ) from error
+    raise HostError(
+        f"the page did not start with what was restored: {error.message}; it runs with its own "
+        "again",
+        log,
+    ) from error
+
+
+def wait_ready(port: int, seconds: float) -> bool:
+    """Wait until the page answers, its database included; False when it did not in time."""
+    until = time.monotonic() + seconds
+    while not answers(port):
+        if time.monotonic() > until:
+            return False
+        time.sleep(_PAUSE_S)
+    return True
+
+
+def answers(port: int) -> bool:
+    """Whether the page answers, its database included."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def require_not_newer(archived: str, installed: str) -> None:
+    """Raise HostError where an archive is of a newer page: an older one cannot read its database.
+
+    An older archive is brought up by the page itself, when it starts.
+    """
+    old, new = _version(archived), _version(installed)
+    if old is None or new is None or old > new:
+        raise HostError(
+            f"the archive is of version {archived[:80]} of the page, and this machine has "
+            f"{installed}",
+            "use a version of kimi-prov that has that page: run its apply, then restore again",
+        )
+
+
+def _version(text: str) -> Optional[Version]:
+    parts = text.split(".")
+    whole = len(parts) <= 4 and all(part.isascii() and part.isdigit() for part in parts)
+    return tuple(int(part) for part in parts) if whole and len(text) < 40 else None
+
+
+def end(paths: Paths) -> None:
+    """Remove the archive from the machine."""
+    shutil.rmtree(str(paths.web_transfer), ignore_errors=True)
+
+
+def _fresh(paths: Paths) -> Path:
+    """Make the folder empty, root's alone; what an ended one left goes."""
+    end(paths)
+    paths.web_transfer.mkdir(mode=0o700)
+    return paths.web_transfer
+
+
+def _described(descriptor: int) -> Dict[str, Any]:
+    digest = hashlib.sha256()
+    size = 0
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    for block in iter(lambda: os.read(descriptor, _BLOCK), b""):
+        digest.update(block)
+        size += len(block)
+    return {"sha256": digest.hexdigest(), "bytes": size}
+
+
+def main(argv: List[str]) -> int:
+    """Do one of the four; prints JSON."""
+    paths = Paths()
+    usage = HostError("usage: web-backup make|receive --for UID, restore SHA256, end")
+    if argv == ["end"]:
+        end(paths)
+        return answer({"ok": True})
+    if len(argv) == 2 and argv[0] == "restore":
+        # A cut connection must not end it between stopping the page and starting it.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        return answer({"ok": True, **restore(paths, argv[1])})
+    if len(argv) == 3 and argv[1] == "--for" and argv[2].isdigit():
+        steps = {"make": make, "receive": receive}
+        if argv[0] in steps:
+            return answer({"ok": True, **steps[argv[0]](paths, int(argv[2]))})
+    raise usage
