@@ -11,6 +11,9 @@ WARM = "kimi-warm.service"
 RAM_MOUNT = "srv-kimi-ram.mount"
 PROXY = "kimi-proxy.service"
 FIREWALL = "kimi-firewall.service"
+# Orders and renews the certificate, and closes the port of its challenge.
+ACME = "kimi-acme.service"
+ACME_TIMER = "kimi-acme.timer"
 # Transient: they run while something is installed, tuned or measured.
 DRIVER = "kimi-driver.service"
 INSTALL = "kimi-install.service"
@@ -34,6 +37,8 @@ OURS = (
     RAM_MOUNT,
     PROXY,
     FIREWALL,
+    ACME,
+    ACME_TIMER,
     DRIVER,
     INSTALL,
     TUNE,
@@ -74,6 +79,8 @@ def units() -> dict[str, str]:
         "ram_mount": RAM_MOUNT,
         "proxy": PROXY,
         "firewall": FIREWALL,
+        "acme": ACME,
+        "acme_timer": ACME_TIMER,
         "install": INSTALL,
         "tune": TUNE,
         "bench": BENCH,

@@ -274,9 +274,13 @@ class Undo:
 
     def users(self) -> None:
         """Our users and groups, unless they were there before."""
-        existed = {layout.USER: "user_existed", PROXY_USER: "proxy_user_existed"}
+        existed = {
+            layout.USER: "user_existed",
+            PROXY_USER: "proxy_user_existed",
+            layout.ACME_USER: "acme_user_existed",
+        }
         groups = self.before.get("groups_existed")
-        for name in (PROXY_USER, layout.USER):
+        for name in (layout.ACME_USER, PROXY_USER, layout.USER):
             if _is_user(name) and self.before and not self.before.get(existed[name]):
                 work = partial(_remove_user, name, keep_group=name in (groups or ()))
                 self.act(self.removed, "user " + name, work)
