@@ -61,6 +61,18 @@ KINDS: Dict[str, Needs] = {
         network="any", capabilities=("CAP_DAC_OVERRIDE",), home="read-only", tmp=True, proc=True
     ),
     "proxy": Needs(network="any", without_calls=("@privileged", "@resources")),
+    # Opens a port, runs certbot as another user, hands it its directory and has the proxy reload.
+    # certbot's cryptography makes code as it runs.
+    "certificate": Needs(
+        network="any",
+        netlink=True,
+        capabilities=(
+            "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_FOWNER",
+            "CAP_DAC_OVERRIDE", "CAP_KILL",
+        ),
+        without_calls=("@resources",),
+        compiles=True,
+    ),
     "firewall": Needs(
         netlink=True,
         capabilities=("CAP_NET_ADMIN",),

@@ -30,6 +30,7 @@ COMMANDS = {
     "settled": "kimi_prov.on_host.converged",
     "proxy-ensure": "kimi_prov.on_host.gateway.proxy",
     "proxy-state": "kimi_prov.on_host.gateway.haproxy",
+    "acme": "kimi_prov.on_host.gateway.acme",
     "keys": "kimi_prov.on_host.gateway.keys",
     "firewall-ensure": "kimi_prov.on_host.gateway.firewall",
     "smoke-test": "kimi_prov.on_host.gateway.smoke_test",
