@@ -160,7 +160,7 @@ def answering(settings: Dict[str, Any]) -> Iterator[None]:
     if settings["challenge"] != "http-01":
         yield
         return
-    element = "{ %d timeout %ds }" % (PORT, OPEN_S)
+    element = f"{{ {PORT} timeout {OPEN_S}s }}"
     done = run("nft", "add", "element", *layout.FIREWALL_TABLE, SET, element)
     if done.returncode != 0:
         raise HostError(
@@ -175,7 +175,7 @@ def answering(settings: Dict[str, Any]) -> Iterator[None]:
 
 def close() -> None:
     """Let port 80 in no longer."""
-    run("nft", "delete", "element", *layout.FIREWALL_TABLE, SET, "{ %d }" % PORT)
+    run("nft", "delete", "element", *layout.FIREWALL_TABLE, SET, f"{{ {PORT} }}")
 
 
 def current(paths: Paths) -> Optional[certificate.Certificate]:

@@ -16,8 +16,7 @@ from kimi_prov.contract import clean_text
 _AUTHORITY = {
     "rateLimited": (
         "rate-limit",
-        "wait as long as it says, every try before that counts; until then set kimi_tls: "
-        "self-signed, or try with the authority's directory for tests",
+        "wait as long as it says: a try before that counts; until then set kimi_tls: self-signed",
     ),
     "rejectedIdentifier": (
         "refused",
@@ -31,8 +30,7 @@ _AUTHORITY = {
     "accountDoesNotExist": ("account", "run `kimi-prov apply`: it registers a new account"),
     "externalAccountRequired": (
         "account",
-        "the authority takes accounts alone that it made before, which is not supported: set "
-        "kimi_acme_directory_url to another one, or bring the certificate by kimi_tls: files",
+        "set another kimi_acme_directory_url, or bring the certificate by kimi_tls: files",
     ),
     "invalidContact": ("contact", "set kimi_acme_contact to an address that receives mail"),
     "unsupportedContact": ("contact", "set kimi_acme_contact to an address that receives mail"),
@@ -46,27 +44,30 @@ _ANSWERED = {
     "dns-01": "look at what kimi_acme_dns_hook does: the record _acme-challenge of the name has to "
     "be seen by the authority when the program ends; then `kimi-prov apply`",
 }
-_DIRECTORY = (
-    "certificate verify failed",
-    "untrusted",
-    "set kimi_ca_bundle to a file with the certificate of the authority that signed it",
-), (
-    "Name or service not known",
-    "unreachable",
-    "correct kimi_acme_directory_url, or the machine's name server",
-), (
-    "name resolution",
-    "unreachable",
-    "correct the machine's name server: the name of kimi_acme_directory_url is not found",
-), (
-    "Could not bind TCP port",
-    "port",
-    "end the program that has that port (ss -ltnp), or set another kimi_port",
-), (
-    "No space left on device",
-    "disk",
-    "free room on the disk of /var/lib/kimi",
-)  # fmt: skip
+# Words of an error that is no problem document, what it is, and what to do.
+_WORDS = (
+    (
+        "certificate verify failed",
+        "untrusted",
+        "set kimi_ca_bundle to a file with the certificate of the authority that signed it",
+    ),
+    (
+        "Name or service not known",
+        "unreachable",
+        "correct kimi_acme_directory_url, or the machine's name server",
+    ),
+    (
+        "name resolution",
+        "unreachable",
+        "correct the machine's name server: it does not find kimi_acme_directory_url",
+    ),
+    (
+        "Could not bind TCP port",
+        "port",
+        "end the program that has that port (ss -ltnp), or set another kimi_port",
+    ),
+    ("No space left on device", "disk", "free room on the disk of /var/lib/kimi"),
+)
 _UNREACHED = re.compile(
     r"Requesting [^\n]*|[^\n]*(?:ConnectionError|ConnectTimeout|ReadTimeout|ProxyError|timed out)"
     r"[^\n]*"
@@ -77,7 +78,7 @@ _HOOK = re.compile(r"--manual-auth-hook[^\n]*(?:error code|ran with error|return
 # Fresh nonces are asked for by themselves.
 _HARMLESS = frozenset({"badNonce"})
 # How far a problem's parts lie apart.
-_NEAR = 4000
+_NEAR = 20_000
 _MOST_DETAILS = 3
 _LONGEST = 400
 
@@ -100,15 +101,15 @@ def tell(output: str, log: str, settings: Dict[str, Any]) -> Dict[str, Any]:
             )
         name, fix = _AUTHORITY.get(kind, ("refused", _read_log()))
         what = "refused the order" if name != "rate-limit" else "issues no more for a while"
-        return _problem(name, "the certificate authority %s: %s" % (what, "; ".join(details)), fix)
+        return _problem(name, f"the certificate authority {what}: {'; '.join(details)}", fix)
     last = _cause(output)
     at = settings["directory_url"]
-    for words, kind, fix in _DIRECTORY:
+    for words, kind, fix in _WORDS:
         if words.lower() in last.lower():
-            return _problem(kind, "%s: %s" % (at, last), fix)
+            return _problem(kind, f"{at}: {last}", fix)
     if _UNREACHED.search(last):
         fix = "let the machine reach kimi_acme_directory_url, by kimi_https_proxy where it has to"
-        return _problem("unreachable", "%s: %s" % (at, last), fix)
+        return _problem("unreachable", f"{at}: {last}", fix)
     return _problem("failed", "certbot ended: " + last, _read_log())
 
 

@@ -6,10 +6,14 @@ import re
 import ssl
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from kimi_prov.contract import unit_names
+from kimi_prov.on_host.system.files import read_json, read_text
 from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
 
 DAY_S = 86400
 # Weeks ahead, and of one that lasts days a quarter of its life.
@@ -61,7 +65,7 @@ def moment(seconds: int) -> str:
 
 def _ends(left_s: int) -> str:
     days = left_s // DAY_S
-    return "%d days" % days if days > 1 else "%d hours" % max(left_s // 3600, 0)
+    return f"{days} days" if days > 1 else f"{left_s // 3600} hours"
 
 
 def standing(
@@ -73,17 +77,16 @@ def standing(
     plan's. `order`: what came of the last order, empty where there was none.
     """
     problem = order.get("problem") if mode == "acme" else None
-    cause = "" if not problem else "; the last order, of %s, failed: %s" % (
-        moment(int(order.get("tried", 0))),
-        problem["message"],
-    )  # fmt: skip
+    cause = ""
+    if problem:
+        cause = f"; the order of {moment(int(order.get('tried', 0)))} failed: {problem['message']}"
     if found is None:
         return _judged("absent", "there is no certificate" + cause, _fix(mode, problem))
     left = found.not_after - now
     ends = moment(found.not_after)
     if left <= 0:
-        return _judged("expired", "it ended on %s%s" % (ends, cause), _fix(mode, problem))
-    told = "it ends on %s, in %s" % (ends, _ends(left))
+        return _judged("expired", f"it ended on {ends}{cause}", _fix(mode, problem))
+    told = f"it ends on {ends}, in {_ends(left)}"
     if left <= min(AHEAD_S, found.lifetime_s // AHEAD_SHARE):
         if mode == "acme" and not problem:
             cause = "; no renewal was tried"
@@ -155,3 +158,10 @@ def _order(order: Dict[str, Any], problem: Optional[Dict[str, Any]]) -> Dict[str
         "detail": problem["message"] if problem else None,
         "fix": problem["fix"] if problem else None,
     }
+
+
+def in_use(paths: Paths, plan: Dict[str, Any]) -> Dict[str, Any]:
+    """Return `shown` of the certificate that the proxy uses, now."""
+    found = read(read_text(paths.tls_crt))
+    mode = plan["proxy"]["tls"]["mode"]
+    return shown(found, mode, read_json(paths.acme_state), int(time.time()))

@@ -36,9 +36,7 @@ def rich_rule(network: str, port: int) -> str:
 
 
 def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
-    """Return what ufw or firewalld has to hold; settings: {"port", "ipv4", "ipv6", "manager",
-    "challenge_port"}.
-    """
+    """Return what ufw or firewalld has to hold for the plan's `firewall`."""
     networks = [(net, settings["port"]) for net in [*settings["ipv4"], *settings["ipv6"]]]
     if settings.get("challenge_port"):
         # Our own table keeps it closed but while an order is answered, and comes before theirs.

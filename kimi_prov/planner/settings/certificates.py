@@ -84,7 +84,7 @@ def _check_order(values: Mapping[str, Any], refuse: Callable[[str, str, str], Us
             "is set, and kimi_acme_challenge is http-01, which calls no program",
             "set kimi_acme_challenge: dns-01, or remove kimi_acme_dns_hook",
         )
-    if challenge == "http-01" and values["kimi_port"] == 80:  # noqa: PLR2004
+    if challenge == "http-01" and values["kimi_port"] == 80:
         raise refuse(
             "kimi_port",
             "80 is where http-01 is answered, without TLS",

@@ -18,7 +18,7 @@ def hook(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        with open(path, encoding="utf-8") as stream:
+        with Path(path).open(encoding="utf-8") as stream:
             text = stream.read(LARGEST_HOOK + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
