@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +24,6 @@ from waiting import HANGS_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from machines import Host, Lab
 
@@ -114,7 +114,7 @@ class Authority:
         (folder / "key.pem").write_text("-----BEGIN PRIVATE KEY" + private)
         self.bundle = folder / "bundle.pem"
         system = ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt"
-        self.bundle.write_text(public + open(system, encoding="utf-8").read())  # noqa: PTH123, SIM115
+        self.bundle.write_text(public + Path(system).read_text(encoding="utf-8"))
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
 
