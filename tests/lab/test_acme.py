@@ -60,6 +60,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("127.0.0.1", 8001), Handler).serve_forever()
 """
 
+# As seen from the machine itself, while no order is answered.
+ASK = """
+import http.client
+for path in ("/", "/v1/models", "/.well-known/acme-challenge/../../v1/models",
+             "/.well-known/acme-challenge/none"):
+    connection = http.client.HTTPConnection("127.0.0.1", 80)
+    connection.request("GET", path)
+    print(connection.getresponse().status)
+"""
+
 # Writes and takes away what certbot asks for, by the test server's own means.
 HOOK = f"""#!/usr/bin/env python3
 import json, os, sys, urllib.request
@@ -277,7 +287,10 @@ def test_apply_orders_a_certificate_that_the_authoritys_clients_trust(
     assert found["names"] == [NAME]
     assert found["last_order"]["ok"]
     assert host.ssh("systemctl is-active kimi-acme.timer").strip() == "active"
+    # From elsewhere the port is closed; behind it is nothing but the answer to a challenge.
     assert not knock(host)
+    asked = host.ssh(f"cat > /tmp/ask.py <<'END'\n{ASK}\nEND\npython3 /tmp/ask.py")
+    assert asked.split() == ["404", "404", "404", "503"]
 
 
 def test_a_second_apply_orders_nothing_and_keeps_the_account(
