@@ -305,7 +305,7 @@ def test_a_second_apply_orders_nothing_and_keeps_the_account(
     # What is secret is its owner's alone.
     for user in ("kimi", "kimi-proxy", "nobody"):
         for path in ("/var/lib/kimi/acme/client/config", "/etc/kimi/acme.json"):
-            denied = host.ssh(f"cd /; runuser -u {user} -- ls {path} 2>&1 || true")
+            denied = host.ssh(f"cd /; runuser -u {user} -- cat {path} 2>&1 || true")
             assert "Permission denied" in denied
 
 

@@ -212,10 +212,16 @@ def order(paths: Paths) -> Dict[str, Any]:
         write_atomic(paths.acme_pem, client.issued(), 0o600)
         issued = {name: settings[name] for name in ("directory_url", "names", "contact")}
         keep(paths, {"tried": now, "problem": None, "issued": issued})
-    elif record.get("problem"):
-        # What is wanted is there: an order that failed for something else is of no account.
-        keep(paths, {**record, "problem": None})
+    else:
+        settle(paths)
     return {"ordered": bool(why), "reason": why, "used": use(paths)}
+
+
+def settle(paths: Paths) -> None:
+    """Where what is wanted is there, an order that failed for something else is of no account."""
+    record = read_json(paths.acme_state)
+    if record.get("problem"):
+        keep(paths, {**record, "problem": None})
 
 
 def keep(paths: Paths, record: Dict[str, Any]) -> None:
@@ -246,6 +252,8 @@ def ensure(paths: Paths, wanted: Dict[str, Any], *, check: bool = False) -> Dict
     runs = timer.get("state") == "active" and timer.get("enabled") and not timer.get("stale")
     why = reason(paths, settings, int(time.time()))
     if check or (runs and not why):
+        if not why and not check:
+            settle(paths)
         return {"changed": changed or not runs or bool(why), "ordered": why, "warning": None}
     if not runs:
         run("systemctl", "daemon-reload")
@@ -260,7 +268,8 @@ def _ordered(paths: Paths, settings: Dict[str, Any]) -> Optional[str]:
     started = int(time.time())
     run("systemctl", "start", unit_names.ACME, timeout=CERTBOT_TIMEOUT_S + 60)
     record = read_json(paths.acme_state)
-    if record.get("tried", 0) >= started and not record.get("problem"):
+    # The timer may have begun before us: what counts is that nothing is left to order.
+    if not reason(paths, settings, int(time.time())):
         return None
     if record.get("tried", 0) < started:
         line = units.cause(units.journal(unit_names.ACME, 40))

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import stat
+
 from kimi_prov.on_host.gateway import acme, tls
+from kimi_prov.on_host.system.files import read_json
 
 SETTINGS = {
     "directory_url": "https://ca.example.com/dir",
@@ -47,3 +50,28 @@ def test_a_self_signed_certificate_serves_until_the_first_is_issued(tmp_path):
     again = tls.ensure(paths, {**wish, "mode": "self-signed"})
     assert again["fingerprint"] not in (found["fingerprint"], "")
     assert paths.acme_pem.exists()
+
+
+def test_a_refused_order_of_other_names_is_forgotten_once_nothing_is_left_to_order(tmp_path):
+    paths = acme.Paths(tmp_path)
+    paths.state.mkdir(parents=True)
+    issued = {"directory_url": SETTINGS["directory_url"], "names": SETTINGS["names"]}
+    acme.keep(paths, {"tried": 1, "problem": {"kind": "refused"}, "issued": issued})
+    acme.settle(paths)
+    assert read_json(paths.acme_state) == {"tried": 1, "problem": None, "issued": issued}
+
+
+def test_what_the_unit_reads_is_written_once_and_the_hook_goes_with_its_challenge(tmp_path):
+    paths = acme.Paths(tmp_path)
+    for folder in (paths.etc, paths.home):
+        folder.mkdir(parents=True)
+    assert acme.install(paths, SETTINGS, "#!/bin/sh\n", check=True)
+    assert not paths.acme_settings.exists()
+    assert acme.install(paths, SETTINGS, "#!/bin/sh\n")
+    assert not acme.install(paths, SETTINGS, "#!/bin/sh\n")
+    assert stat.S_IMODE(paths.acme_settings.stat().st_mode) == 0o600
+    assert stat.S_IMODE(paths.acme_hook.stat().st_mode) == 0o750
+    assert read_json(paths.acme_settings) == SETTINGS
+    assert acme.install(paths, SETTINGS, None)
+    assert not paths.acme_hook.exists()
+    assert not acme.install(paths, SETTINGS, None)
