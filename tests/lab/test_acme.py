@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -310,7 +311,9 @@ def test_a_second_apply_orders_nothing_and_keeps_the_account(
 
 
 @pytest.mark.usefixtures("first")
-def test_a_renewal_drops_no_stream(host: Host, authority: Authority) -> None:
+def test_a_renewal_drops_no_stream(
+    host: Host, authority: Authority, request: pytest.FixtureRequest
+) -> None:
     before = served(host, authority.root())["serialNumber"]
     host.ssh(f"cat > /run/engine.py <<'END'\n{ENGINE}\nEND\nrm -f /run/enough")
     host.ssh("systemd-run -q --unit=stand-in --uid=kimi python3 /run/engine.py")
@@ -320,12 +323,14 @@ def test_a_renewal_drops_no_stream(host: Host, authority: Authority) -> None:
 
     def answers() -> bool:
         knocking = http.client.HTTPSConnection(host.address, 8000, context=context, timeout=HANGS_S)
-        knocking.request("GET", "/health")
-        return knocking.getresponse().status == 200
+        with closing(knocking):
+            knocking.request("GET", "/health")
+            return knocking.getresponse().status == 200
 
     assert until(answers)
     stream = http.client.HTTPSConnection(host.address, 8000, context=context, timeout=HANGS_S)
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    request.addfinalizer(stream.close)
     stream.request("POST", "/v1/chat/completions", b"{}", headers)
     answer = stream.getresponse()
     assert answer.read(5) == b"more\n"
@@ -337,6 +342,7 @@ def test_a_renewal_drops_no_stream(host: Host, authority: Authority) -> None:
     rest = answer.read()
     assert set(rest.split()) == {b"more", b"done"}
     assert rest.endswith(b"done\n")
+    answer.close()
     host.ssh("systemctl stop stand-in")
 
 
