@@ -38,7 +38,7 @@ dist: $(STAMP) ## wheel and sdist into dist/, looked through and built again to 
 
 .PHONY: deps deps-slow
 deps: # what the lab and the real parts under test come from
-	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg chromium fonts-dejavu-core
+	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg pebble chromium fonts-dejavu-core
 deps-slow: deps
 	@tests/system-packages qemu-system-x86 qemu-utils e2fsprogs fakeroot
 

@@ -220,6 +220,17 @@ def outsiders(tries: list[dict[str, Any]]) -> Check:
     return {**_check("outsider-refused", "; ".join(wrong), "; ".join(report)), "seconds": seconds}
 
 
+def certificate(seen: Mapping[str, Any]) -> Check:
+    """Judge whether somebody has to see to the certificate: weeks before clients refuse it."""
+    found = seen.get("certificate_standing")
+    if not found:
+        skipped = "the program on the machine is of an earlier version: run `kimi-prov apply`"
+        return {**_check("certificate", "", skipped), "status": "skip"}
+    told = f"{found['mode']}: {found['detail']}"
+    wrong = f"{told}; {found['fix']}" if found["state"] != "ok" else ""
+    return _check("certificate", wrong, told)
+
+
 def _check(name: str, wrong: str, right: str) -> Check:
     status = "fail" if wrong else "ok"
     return {"name": name, "status": status, "detail": wrong or right, "seconds": 0.0}

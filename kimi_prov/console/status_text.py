@@ -41,6 +41,7 @@ def _served(host: Mapping[str, Any]) -> list[str]:
         *entry("python", versions.get("engine_python")),
         *entry("proxy", f"HAProxy {versions['proxy']}"),
         *entry("port", f"{port['number']}, {guard}, for {networks}"),
+        *_certificate(port.get("certificate")),
         *entry("keys", ", ".join(port["keys"]) + waiting),
         *[
             line
@@ -67,6 +68,17 @@ def _page(host: Mapping[str, Any]) -> list[str]:
             + (waiting if web["admin_not_shown_yet"] else ""),
         ),
     ]
+
+
+def _certificate(found: Mapping[str, Any] | None) -> list[str]:
+    """Tell of the certificate; a machine that an earlier version provisioned says nothing."""
+    if not found:
+        return []
+    names = ", ".join(found["names"])
+    lines = entry("certificate", f"{found['mode']} for {names}: {found['detail']}")
+    if found["state"] != "ok":
+        lines += [*entry("", f"{found['state'].upper()}"), *entry("fix", found["fix"])]
+    return lines
 
 
 def _units(host: Mapping[str, Any]) -> list[str]:

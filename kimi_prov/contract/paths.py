@@ -11,6 +11,8 @@ USER = "kimi"
 PROXY_USER = "kimi-proxy"
 # Whom the page belongs to, and what its accounts keep there.
 WEB_USER = "kimi-web"
+# As whom the ACME client runs: it reads what certificate authorities answer.
+ACME_USER = "kimi-acme"
 
 ROOT = "/srv/kimi"
 ENGINES = f"{ROOT}/engines"
@@ -63,6 +65,9 @@ PROXY_CONFIG = f"{PROXY}/haproxy.cfg"
 PROXY_STAMP = f"{PROXY}/stamp.cfg"
 KEY_MAP = f"{PROXY}/keys.map"
 TLS_PEM = f"{PROXY}/tls.pem"
+# What is ordered, and what was issued last, with its key.
+ACME_SETTINGS = f"{ETC}/acme.json"
+ACME_PEM = f"{PROXY}/acme.pem"
 FIREWALL = f"{ETC}/firewall.nft"
 # Unit files of this product and of the administrator.
 UNITS = "/etc/systemd/system"
@@ -89,6 +94,11 @@ FIREWALL_STATE = f"{STATE}/firewall.json"
 # The version of the driver that this product installed, held, and can go back to.
 DRIVER_STATE = f"{STATE}/driver.json"
 DRIVER = f"{HOME}/driver"
+# The ACME client's own: its account and certificates, the program that writes records in DNS.
+ACME = f"{HOME}/acme"
+ACME_HOOK = f"{ACME}/dns-hook"
+# What came of the last order.
+ACME_STATE = f"{STATE}/acme.json"
 # With which engine and driver the GPUs were seen to sum up over NCCL.
 NCCL_STATE = f"{STATE}/nccl.json"
 # The page that answered last, and its database from before a change, until that has answered.
@@ -127,6 +137,8 @@ MANAGED = (
     SYSCTL,
     f"{UNITS}/{unit_names.FIREWALL}",
     f"{UNITS}/{unit_names.PROXY}",
+    f"{UNITS}/{unit_names.ACME}",
+    f"{UNITS}/{unit_names.ACME_TIMER}",
     FIREWALL_DROP_IN,
     TUNING_TMPFILES,
     TMPFILES,
@@ -192,6 +204,11 @@ class Paths:
         self.key_map = self.at(KEY_MAP)
         self.tls_pem = self.at(TLS_PEM)
         self.tls_crt = self.proxy / "tls.crt"
+        self.acme_settings = self.at(ACME_SETTINGS)
+        self.acme_pem = self.at(ACME_PEM)
+        self.acme = self.at(ACME)
+        self.acme_hook = self.at(ACME_HOOK)
+        self.acme_state = self.at(ACME_STATE)
         self.proxy_config = self.at(PROXY_CONFIG)
         self.proxy_stamp = self.at(PROXY_STAMP)
         self.firewall = self.at(FIREWALL)
@@ -247,6 +264,7 @@ def paths() -> dict[str, str]:
         "proxy_socket": PROXY_SOCKET,
         "key_map": KEY_MAP,
         "tls_pem": TLS_PEM,
+        "acme": ACME,
         "firewall": FIREWALL,
         "firewall_drop_in": FIREWALL_DROP_IN,
         "units": UNITS,
@@ -274,4 +292,4 @@ def marks() -> dict[str, str]:
 
 def users() -> dict[str, str]:
     """Return the plan's `users`; the group of each has its name."""
-    return {"service": USER, "proxy": PROXY_USER, "web": WEB_USER}
+    return {"service": USER, "proxy": PROXY_USER, "web": WEB_USER, "acme": ACME_USER}

@@ -63,6 +63,18 @@ KINDS: Dict[str, Needs] = {
     "proxy": Needs(network="any", without_calls=("@privileged", "@resources")),
     # On the loopback alone; the packet filter leaves it two ports there.
     "web": Needs(network="loopback", without_calls=("@privileged", "@resources")),
+    # Opens a port, runs certbot as another user, hands it its directory and has the proxy reload.
+    # certbot's cryptography makes code as it runs.
+    "certificate": Needs(
+        network="any",
+        netlink=True,
+        capabilities=(
+            "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_FOWNER",
+            "CAP_DAC_OVERRIDE", "CAP_KILL",
+        ),
+        without_calls=("@resources",),
+        compiles=True,
+    ),
     "firewall": Needs(
         netlink=True,
         capabilities=("CAP_NET_ADMIN",),

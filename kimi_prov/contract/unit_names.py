@@ -12,6 +12,9 @@ RAM_MOUNT = "srv-kimi-ram.mount"
 PROXY = "kimi-proxy.service"
 WEB = "kimi-web.service"
 FIREWALL = "kimi-firewall.service"
+# Orders and renews the certificate, and closes the port of its challenge.
+ACME = "kimi-acme.service"
+ACME_TIMER = "kimi-acme.timer"
 # Transient: they run while something is installed, tuned or measured.
 DRIVER = "kimi-driver.service"
 INSTALL = "kimi-install.service"
@@ -36,6 +39,8 @@ OURS = (
     PROXY,
     WEB,
     FIREWALL,
+    ACME,
+    ACME_TIMER,
     DRIVER,
     INSTALL,
     TUNE,
@@ -77,6 +82,8 @@ def units() -> dict[str, str]:
         "proxy": PROXY,
         "web": WEB,
         "firewall": FIREWALL,
+        "acme": ACME,
+        "acme_timer": ACME_TIMER,
         "install": INSTALL,
         "tune": TUNE,
         "bench": BENCH,

@@ -31,6 +31,7 @@ COMMANDS = {
     "proxy-ensure": "kimi_prov.on_host.gateway.proxy",
     "proxy-state": "kimi_prov.on_host.gateway.haproxy",
     "web-ensure": "kimi_prov.on_host.web.page",
+    "acme": "kimi_prov.on_host.gateway.acme",
     "keys": "kimi_prov.on_host.gateway.keys",
     "firewall-ensure": "kimi_prov.on_host.gateway.firewall",
     "smoke-test": "kimi_prov.on_host.gateway.smoke_test",

@@ -286,9 +286,10 @@ class Undo:
             layout.USER: "user_existed",
             PROXY_USER: "proxy_user_existed",
             WEB_USER: "web_user_existed",
+            layout.ACME_USER: "acme_user_existed",
         }
         groups = self.before.get("groups_existed")
-        for name in (PROXY_USER, WEB_USER, layout.USER):
+        for name in (layout.ACME_USER, PROXY_USER, WEB_USER, layout.USER):
             if _is_user(name) and self.before and not self.before.get(existed[name]):
                 work = partial(_remove_user, name, keep_group=name in (groups or ()))
                 self.act(self.removed, "user " + name, work)

@@ -12,7 +12,7 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.engine import runtime
-from kimi_prov.on_host.gateway import haproxy, keys, tls
+from kimi_prov.on_host.gateway import certificate, haproxy, keys, tls
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
@@ -26,6 +26,7 @@ SUPPORT = (
     unit_names.STAGE,
     unit_names.WARM,
     unit_names.CONVERT,
+    unit_names.ACME_TIMER,
 )
 
 
@@ -98,6 +99,7 @@ def _port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
         "allowed_networks": plan["proxy"]["allowed_networks"],
         "guarded": run("nft", "list", "table", *layout.FIREWALL_TABLE).returncode == 0,
         "certificate_sha256": tls.fingerprint(read_text(paths.tls_crt)),
+        "certificate": certificate.in_use(paths, plan),
         "keys": sorted(keys.parse_map(read_text(paths.key_map))),
         "key_not_shown_yet": paths.operator_new.exists(),
         "engines": behind,
@@ -151,14 +153,19 @@ def collect(paths: Paths) -> dict[str, Any]:
     shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
     web = plan.get("web")
     needed = [*serving, unit_names.PROXY, unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
+    # A plan of an earlier version says nothing of it.
+    needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     placed = runtime.collect(paths)["instances"]
+    port = _port(paths, plan)
+    expired = port["certificate"]["state"] == "expired"
+    detail = "not active: " + ", ".join(down) if down else "serving"
     return {
-        "ok": not down,
+        "ok": not down and not expired,
         "provisioned": True,
         "random_weights": bool(model["random_weights"]),
         "stand_in": (plan.get("stand_in") or {}).get("said"),
-        "detail": "serving" if not down else "not active: " + ", ".join(down),
+        "detail": detail + ("; the certificate has ended" if expired else ""),
         "units": shown,
         "versions": _versions(plan),
         "model": {
@@ -175,7 +182,7 @@ def collect(paths: Paths) -> dict[str, Any]:
             "mounted": disk_use(Path(layout.RAM)),
             "reason": plan["ram_disk"]["reason"],
         },
-        "port": _port(paths, plan),
+        "port": port,
         "web": _web(paths, web, states) if web else None,
         "memory": _memory(states, placed),
         "placement": [_placed(item["index"], item["processes"]) for item in placed],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.planner import certificates
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -28,6 +30,7 @@ def check_ports(
     """Find ports that another program holds. On a converged host our own units hold them."""
     ports = [settings.port, *[row["port"] for row in backends]]
     ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
+    ports += certificates.ports(settings, len(backends))
     taken = []
     for row in host.listeners:
         ours = (row.unit or "").startswith("kimi-")
@@ -69,9 +72,7 @@ def proxy(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dic
     return {
         "port": settings.port,
         "tls": {
-            "mode": "files" if settings.tls_cert_file else "self-signed",
-            "cert_file": settings.tls_cert_file,
-            "key_file": settings.tls_key_file,
+            **certificates.document(settings, len(backends)),
             "names": list(dict.fromkeys(names)),
         },
         "backends": backends,
@@ -89,6 +90,7 @@ def firewall(host: Host, settings: Settings) -> dict[str, Any]:
         "ipv4": [str(n) for n in networks if n.version == 4],
         "ipv6": [str(n) for n in networks if n.version == 6],
         "manager": host.firewall_manager,
+        "challenge_port": certificates.challenge_port(settings),
     }
 
 

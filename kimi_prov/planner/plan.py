@@ -9,6 +9,7 @@ from kimi_prov.contract import paths, unit_names
 from kimi_prov.facts import gpu_names
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner import (
+    certificates,
     driver,
     forward_proxy,
     gateway,
@@ -223,6 +224,7 @@ def _plan(
             None if choice.interpreter else choice.python.path,
             compiles=command.compiles(choice, flags),
             drives=driver_plan["repository"] is not None,
+            orders=certificates.mode(settings) == "acme",
         ),
         "site": {
             "apt_mirror": settings.apt_mirror,

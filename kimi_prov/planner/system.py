@@ -141,11 +141,14 @@ def _not_ours(host: Host) -> str:
     return "it cannot be changed on this machine"
 
 
-def packages(host: Host, python: str | None, *, compiles: bool, drives: bool) -> list[str]:
+def packages(
+    host: Host, python: str | None, *, compiles: bool, drives: bool, orders: bool
+) -> list[str]:
     """Debian packages that the roles need; `python` is the interpreter's path.
 
     None of one that is brought: its headers come with it, and uv is installed with the system's.
     `drives`: a repository for the driver may have to be written down, and its key be read.
+    `orders`: a certificate comes by ACME.
     """
     name = (python or "").rsplit("/", 1)[-1]
     versioned = name.startswith("python3.") and python != host.python_path
@@ -154,4 +157,5 @@ def packages(host: Host, python: str | None, *, compiles: bool, drives: bool) ->
     more = ["g++"] if compiles else []
     more += [f"{named}-dev"] if compiles and python else []
     more += ["gpg", "python3-debian"] if drives else []
+    more += ["certbot"] if orders else []
     return sorted({*_PACKAGES, f"{named}-venv", *more})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.currency import dated
 from kimi_prov.contract import paths, unit_names
+from kimi_prov.planner import certificates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,7 @@ def ports(settings: Settings, instances: int) -> tuple[int, int]:
     The next ones after the engines', except those that are something else's.
     """
     taken = {settings.port, settings.web_port, *_RESERVED_PORTS}
+    taken |= {*certificates.ports(settings, instances)}
     first = settings.port + 1 + instances
     free = [port for port in range(first, first + 5) if port not in taken]
     return free[0], free[1]
@@ -88,11 +90,13 @@ def _check(
     locked: bool,
 ) -> None:
     engines = range(settings.port, settings.port + 1 + instances)
-    if settings.web_port in engines:
+    ordering = certificates.ports(settings, instances)
+    if settings.web_port in {*engines, *ordering}:
         findings.add(
             "web.port",
             observed=f"kimi_web_port {settings.web_port}; the API and its engines have "
-            f"{engines[0]} to {engines[-1]}",
+            f"{engines[0]} to {engines[-1]}"
+            + "".join(f", the order of a certificate {port}" for port in ordering),
             required="a port of its own",
             fix="set kimi_web_port to another port",
         )

@@ -42,6 +42,18 @@ SERVING = {
         "allowed_networks": [],
         "guarded": False,
         "certificate_sha256": "ab",
+        "certificate": {
+            "mode": "acme",
+            "state": "failing",
+            "detail": "it ends on 2026-12-20T10:00:00Z, in 28 days; the order of "
+            "2026-11-22T10:00:00Z failed: connection refused",
+            "fix": "let the authority reach port 80",
+            "names": ["kimi.example.com"],
+            "issuer": "CN=Example CA",
+            "not_before": "2026-09-21T10:00:00Z",
+            "not_after": "2026-12-20T10:00:00Z",
+            "last_order": None,
+        },
         "keys": ["operator", "verify"],
         "key_not_shown_yet": True,
         "engines": [{"name": "engine0", "status": "UP", "requests": 0}],

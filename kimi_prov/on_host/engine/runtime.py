@@ -8,6 +8,7 @@ from typing import Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.gateway import certificate
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
@@ -126,6 +127,7 @@ def collect(paths: Paths) -> dict[str, Any]:
     return {
         "plan": plan,
         "certificate": read_text(paths.tls_crt),
+        "certificate_standing": certificate.in_use(paths, plan) if plan else None,
         "instances": found,
         "listening": listening([item["port"] for item in instances]),
         "nodes": sorted(

@@ -36,20 +36,20 @@ def rich_rule(network: str, port: int) -> str:
 
 
 def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
-    """Return what ufw or firewalld has to hold; settings: {"ports", "ipv4", "ipv6", "manager"}."""
-    networks = [*settings["ipv4"], *settings["ipv6"]]
+    """Return what ufw or firewalld has to hold for the plan's `firewall`."""
+    allowed = [*settings["ipv4"], *settings["ipv6"]]
+    networks = [(net, port) for port in settings["ports"] for net in allowed]
+    if settings.get("challenge_port"):
+        # Our own table keeps it closed but while an order is answered, and comes before theirs.
+        everywhere = ["0.0.0.0/0", *(["::/0"] if settings.get("knows_ipv6", True) else [])]
+        networks += [(net, settings["challenge_port"]) for net in everywhere]
     if settings["manager"] == "ufw":
-        return [
-            {"manager": "ufw", "from": net, "port": str(port)}
-            for port in settings["ports"]
-            for net in networks
-        ]
+        return [{"manager": "ufw", "from": net, "port": str(port)} for net, port in networks]
     if settings["manager"] == "firewalld":
         return [
             {"manager": "firewalld", "zone": zone, "rule": rich_rule(net, port)}
-            for port in settings["ports"]
             for zone in zones
-            for net in networks
+            for net, port in networks
         ]
     return []
 
@@ -176,6 +176,7 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
         settings = {
             **settings,
             "ipv6": [],
+            "knows_ipv6": False,
         }  # with IPV6=no ufw neither filters nor takes such a rule
     wanted = wanted_rules(settings, zones)
     added, removed, kept = [], [], []

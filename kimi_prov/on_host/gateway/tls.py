@@ -1,4 +1,4 @@
-"""The proxy's certificate: the operator's own, or a self-signed one made once on the machine."""
+"""The proxy's certificate: the operator's own, one that was issued, or a self-signed one."""
 
 from __future__ import annotations
 
@@ -105,10 +105,15 @@ def given(certificate: str, key: str) -> str:
 
 
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
-    """Converge the certificate to {mode, names, cert_pem, key_pem}; returns whether it changed."""
+    """Converge the certificate to {mode, names, cert_pem, key_pem}; returns whether it changed.
+
+    With mode `acme` a self-signed one serves until the first is issued.
+    """
     old = read_text(paths.tls_pem)
     if settings["mode"] == "files":
         pem = given(settings["cert_pem"], settings["key_pem"])
+    elif settings["mode"] == "acme" and read_text(paths.acme_pem):
+        pem = read_text(paths.acme_pem)
     elif still_valid(old, settings["names"]):
         pem = old
     elif check:

@@ -23,6 +23,7 @@ _SERVICES = (unit_names.HAPROXY,)
 _UNITS = (
     *_SERVICES,
     unit_names.FIREWALLD,
+    unit_names.ACME_TIMER,
     unit_names.CONVERT,
     unit_names.FETCH,
     unit_names.FIREWALL,
@@ -70,6 +71,7 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "files": {path: _file(machine, path) for path in paths.MANAGED},
         "user": _has_user(machine, paths.USER),
         "proxy_user": _has_user(machine, paths.PROXY_USER),
+        "acme_user": _has_user(machine, paths.ACME_USER),
         "accounts": accounts.accounts(machine),
         "groups": accounts.groups(machine),
         "forward_proxy": machine.exists(paths.FORWARD_PROXY),

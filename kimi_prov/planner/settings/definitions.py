@@ -226,6 +226,17 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _v(
         _DOOR,
+        "tls",
+        "choice",
+        "auto",
+        "acme",
+        "Where the certificate comes from: files of yours, a self-signed one made on the machine, "
+        "or acme, a certificate authority that speaks ACME and is asked again before the end. "
+        "auto: files where kimi_tls_cert_file is set, else self-signed.",
+        choices=("auto", "files", "self-signed", "acme"),
+    ),
+    _v(
+        _DOOR,
         "tls_cert_file",
         "file",
         None,
@@ -246,7 +257,44 @@ VARIABLES: tuple[Variable, ...] = (
         "texts",
         [],
         "[kimi.example.com]",
-        "Names and addresses in the self-signed certificate, beside the machine's own.",
+        "Names and addresses in the self-signed certificate, beside the machine's own. With "
+        "kimi_tls: acme the names that the certificate is ordered for.",
+    ),
+    _v(
+        _DOOR,
+        "acme_directory_url",
+        "url",
+        "https://acme-v02.api.letsencrypt.org/directory",
+        "https://ca.example.com/acme/acme/directory",
+        "Directory of the certificate authority. One of the site's own is trusted by "
+        "kimi_ca_bundle. To set kimi_tls: acme is to agree to the authority's terms.",
+    ),
+    _v(
+        _DOOR,
+        "acme_contact",
+        "text",
+        None,
+        "admin@example.com",
+        "Address of mail that the certificate authority may write to. Not set: none is given.",
+    ),
+    _v(
+        _DOOR,
+        "acme_challenge",
+        "choice",
+        "http-01",
+        "dns-01",
+        "How the names are proven: http-01 by an answer on port 80, which is open meanwhile, "
+        "dns-01 by a record that kimi_acme_dns_hook writes.",
+        choices=("http-01", "dns-01"),
+    ),
+    _v(
+        _DOOR,
+        "acme_dns_hook",
+        "file",
+        None,
+        "hooks/dns",
+        "Program on the control machine that writes the record of dns-01 and takes it away; it is "
+        "copied, and runs on the machine as kimi-acme.",
     ),
     _v(
         _DOOR,

@@ -15,6 +15,7 @@ from kimi_prov import documents
 from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets, without_login
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
+from kimi_prov.planner.settings import certificates
 from kimi_prov.planner.settings.definitions import (
     BY_NAME,
     INTERNAL,
@@ -84,9 +85,14 @@ class Settings:
     kv_dtype: Literal["bf16", "fp8", "auto"]
     port: int
     allowed_networks: list[str]
+    tls: Literal["auto", "files", "self-signed", "acme"]
     tls_cert_file: str | None
     tls_key_file: str | None
     tls_names: list[str]
+    acme_directory_url: str
+    acme_contact: str | None
+    acme_challenge: Literal["http-01", "dns-01"]
+    acme_dns_hook: str | None
     api_keys_file: str | None
     web_ui: bool
     web_port: int
@@ -161,6 +167,7 @@ def parse(
             f"host {host}: kimi_tls_cert_file and kimi_tls_key_file go together, one is not set",
             fix="set both, or neither for a self-signed certificate",
         )
+    certificates.check(values, host, find)
     if values["kimi_kt_weights_manifest"] and values["kimi_kt_weights_source"] is None:
         raise UserError(
             f"host {host}: kimi_kt_weights_manifest is set and kimi_kt_weights_source is not",

@@ -139,3 +139,17 @@ def test_a_host_passes_only_when_something_was_checked_and_nothing_failed():
     assert document("ok", "skip")["ok"] is True
     assert document("ok", "fail")["ok"] is False
     assert document()["ok"] is False
+
+
+def test_a_certificate_fails_weeks_before_clients_refuse_it_with_cause_and_fix():
+    standing = {"mode": "acme", "state": "ok", "detail": "it ends in 60 days", "fix": None}
+    assert suite.certificate({"certificate_standing": standing})["status"] == "ok"
+    for state in ("failing", "expiring", "expired", "absent"):
+        wrong = {**standing, "state": state, "detail": "port 80 is closed", "fix": "open it"}
+        found = suite.certificate({"certificate_standing": wrong})
+        assert found["status"] == "fail"
+        assert found["detail"] == "acme: port 80 is closed; open it"
+
+
+def test_a_machine_of_an_earlier_version_says_nothing_of_its_certificate():
+    assert suite.certificate({})["status"] == "skip"

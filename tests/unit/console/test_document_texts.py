@@ -67,3 +67,13 @@ def test_status_text_warns_of_what_is_not_as_it_should_be():
     assert "restarted 2 times" in text
     assert "policy bind:0; 57 threads; 953.7 MiB in huge pages" in text
     assert "node2 not provisioned" in text
+
+
+def test_status_tells_of_a_renewal_that_fails_with_its_fix():
+    text = " ".join(status_text.text(STATUS).split())
+    assert "certificate acme for kimi.example.com: it ends on" in text
+    assert "FAILING" in text
+    assert "let the authority reach port 80" in text
+    port = {name: value for name, value in SERVING["port"].items() if name != "certificate"}
+    older = {**STATUS, "hosts": {"node1": {**SERVING, "port": port}}}
+    assert "certificate" not in status_text.text(older)

@@ -224,6 +224,13 @@ SITE_USER = {"user_existed": True, "proxy_user_existed": False}
             ["kimi", "kimi-proxy"],
             ["user kimi-proxy", "user kimi"],
         ),
+        # The one that orders certificates is made later than the others.
+        (
+            {**SITE_USER, "groups_existed": ["kimi"]},
+            ["kimi", "kimi-acme"],
+            ["kimi", "kimi-acme"],
+            ["user kimi-acme"],
+        ),
         # An apply that ended between groups and users.
         ({**SITE_USER, "groups_existed": []}, [], ["kimi-proxy"], ["group kimi-proxy"]),
         # A record of an earlier version.

@@ -90,6 +90,9 @@ DIRECTIVES = {
         ),
         200,
     ),
+    "OnCalendar": 197,
+    "Persistent": 212,
+    "RandomizedDelaySec": 229,
     "SystemCallArchitectures": 209,
     "SystemCallErrorNumber": 209,
     "SystemCallFilter": 209,
@@ -156,7 +159,7 @@ def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
             "port": 8000,
             "allowed_networks": ["10.0.0.0/8"],
             "backends": [{"index": 0, "port": 8001}],
-            "tls": {"mode": "files"},
+            "tls": {"mode": "files", "acme": {"port": 8003}},
         },
         "web": {"port": 8443, "backend_port": 8002, "api_port": 8003, "upload_max_bytes": 1000},
     }

@@ -92,6 +92,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             suite.placement(plan, seen),
             suite.loopback_only(seen),
             suite.outsiders(tries),
+            suite.certificate(seen),
         ]
         return suite.document(
             endpoint=endpoint,

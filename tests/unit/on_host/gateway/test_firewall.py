@@ -58,6 +58,22 @@ def test_each_manager_gets_its_own_form_of_rule():
     )
 
 
+def test_each_manager_lets_port_80_through_to_our_table_which_opens_it_for_an_order():
+    """Without IPv6 in ufw there is no rule for it, as for the port itself."""
+    wish = {**WISH, "challenge_port": 80, "ipv4": ["10.0.0.0/8"], "ipv6": []}
+    ufw = firewall.wanted_rules({**wish, "manager": "ufw"}, [])
+    assert [(one["from"], one["port"]) for one in ufw] == [
+        ("10.0.0.0/8", "8000"),
+        ("0.0.0.0/0", "80"),
+        ("::/0", "80"),
+    ]
+    four = firewall.wanted_rules({**wish, "manager": "ufw", "knows_ipv6": False}, [])
+    assert "::/0" not in [one["from"] for one in four]
+    rich = firewall.wanted_rules({**wish, "manager": "firewalld"}, ["public"])
+    assert 'address="0.0.0.0/0" port port="80"' in rich[1]["rule"]
+    assert firewall.wanted_rules({**wish, "manager": "nftables"}, []) == []
+
+
 @pytest.mark.parametrize(
     ("network", "line", "comment"),
     [

@@ -36,6 +36,8 @@ def test_every_example_and_default_is_accepted_by_its_own_check(tmp_path: Path) 
             continue
         value = yaml.safe_load(variable.example)
         extra = {"kimi_model": "kimi-k2-lab"} if variable.name != "kimi_model" else {}
+        if value == "acme":
+            extra["kimi_tls_names"] = ["kimi.example.com"]
         parse({variable.name: value, **extra}, host="h1")
 
 

@@ -1,0 +1,154 @@
+"""Why certbot brought no certificate: what it wrote, as one cause with one fix.
+
+The authority's own words are in certbot's log alone: certbot 2.1 under Python 3.11 fails while it
+would print them ("AttributeError: can't set attribute").
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Dict, List, Tuple
+
+from kimi_prov.contract import clean_text
+
+# The types of problem documents (RFC 8555, section 6.7) that somebody can do something about.
+_AUTHORITY = {
+    "rateLimited": (
+        "rate-limit",
+        "wait as long as it says: a try before that counts; until then set kimi_tls: self-signed",
+    ),
+    "rejectedIdentifier": (
+        "refused",
+        "the authority does not issue for that name: list another one in kimi_tls_names",
+    ),
+    "unsupportedIdentifier": (
+        "refused",
+        "the authority does not issue for that name: list another one in kimi_tls_names",
+    ),
+    "caa": ("refused", "add the authority to the CAA record of the name's zone"),
+    "accountDoesNotExist": ("account", "run `kimi-prov apply`: it registers a new account"),
+    "externalAccountRequired": (
+        "account",
+        "set another kimi_acme_directory_url, or bring the certificate by kimi_tls: files",
+    ),
+    "invalidContact": ("contact", "set kimi_acme_contact to an address that receives mail"),
+    "unsupportedContact": ("contact", "set kimi_acme_contact to an address that receives mail"),
+    "userActionRequired": ("account", "do what it asks for, then `kimi-prov apply`"),
+    "serverInternal": ("authority", "try again later: `kimi-prov apply`"),
+}
+_CHALLENGE = frozenset({"connection", "dns", "unauthorized", "incorrectResponse", "tls"})
+_ANSWERED = {
+    "http-01": "let the names in kimi_tls_names lead to this machine, and let the authority reach "
+    "its port 80 through every firewall and router before it; then `kimi-prov apply`",
+    "dns-01": "look at what kimi_acme_dns_hook does: the record _acme-challenge of the name has to "
+    "be seen by the authority when the program ends; then `kimi-prov apply`",
+}
+# Words of an error that is no problem document, what it is, and what to do.
+_WORDS = (
+    (
+        "certificate verify failed",
+        "untrusted",
+        "set kimi_ca_bundle to a file with the certificate of the authority that signed it",
+    ),
+    (
+        "Name or service not known",
+        "unreachable",
+        "correct kimi_acme_directory_url, or the machine's name server",
+    ),
+    (
+        "name resolution",
+        "unreachable",
+        "correct the machine's name server: it does not find kimi_acme_directory_url",
+    ),
+    (
+        "Could not bind TCP port",
+        "port",
+        "end the program that has that port (ss -ltnp), or set another kimi_port",
+    ),
+    ("No space left on device", "disk", "free room on the disk of /var/lib/kimi"),
+)
+_UNREACHED = re.compile(
+    r"Requesting [^\n]*|[^\n]*(?:ConnectionError|ConnectTimeout|ReadTimeout|ProxyError|timed out)"
+    r"[^\n]*"
+)
+_TYPE = re.compile(r'"type":\s*"urn:ietf:params:acme:error:(\w+)"')
+_DETAIL = re.compile(r'"detail":\s*("(?:[^"\\]|\\.)*")')
+_HOOK = re.compile(r"--manual-auth-hook[^\n]*(?:error code|ran with error|returned)[^\n]*", re.I)
+# Fresh nonces are asked for by themselves.
+_HARMLESS = frozenset({"badNonce"})
+# How far a problem's parts lie apart.
+_NEAR = 20_000
+_MOST_DETAILS = 3
+_LONGEST = 400
+
+
+def tell(output: str, log: str, settings: Dict[str, Any]) -> Dict[str, Any]:
+    """Return {"kind", "message", "fix"} for a run of certbot that failed.
+
+    `output`: what it printed, `log`: the end of its log, `settings`: what was to be ordered.
+    """
+    told = _problems(log)
+    if told:
+        kind, details = told[-1][0], _details(told)
+        if kind in _CHALLENGE:
+            hook = _HOOK.search(output) or _HOOK.search(log)
+            said = [*([hook[0].strip()] if hook else []), *details]
+            return _problem(
+                "challenge",
+                "the certificate authority could not prove the names: " + "; ".join(said),
+                _ANSWERED[settings["challenge"]],
+            )
+        name, fix = _AUTHORITY.get(kind, ("refused", _read_log()))
+        what = "refused the order" if name != "rate-limit" else "issues no more for a while"
+        return _problem(name, f"the certificate authority {what}: {'; '.join(details)}", fix)
+    last = _cause(output)
+    at = settings["directory_url"]
+    for words, kind, fix in _WORDS:
+        if words.lower() in last.lower():
+            return _problem(kind, f"{at}: {last}", fix)
+    if _UNREACHED.search(last):
+        fix = "let the machine reach kimi_acme_directory_url, by kimi_https_proxy where it has to"
+        return _problem("unreachable", f"{at}: {last}", fix)
+    return _problem("failed", "certbot ended: " + last, _read_log())
+
+
+def _problem(kind: str, message: str, fix: str) -> Dict[str, Any]:
+    return {"kind": kind, "message": clean_text.line(message), "fix": fix}
+
+
+def _read_log() -> str:
+    return "read the log of certbot on the machine, /var/lib/kimi/acme/client/logs/letsencrypt.log"
+
+
+def _problems(log: str) -> List[Tuple[str, str]]:
+    """Return type and detail of every problem document in a log, in order."""
+    found = []
+    for match in _TYPE.finditer(log):
+        after = _DETAIL.search(log, match.end(), match.end() + _NEAR)
+        if match[1] not in _HARMLESS:
+            found.append((match[1], _text(after[1]) if after else ""))
+    return found
+
+
+def _details(problems: List[Tuple[str, str]]) -> List[str]:
+    kind = problems[-1][0]
+    texts = [detail or name for name, detail in problems if name == kind]
+    return list(dict.fromkeys(texts))[:_MOST_DETAILS]
+
+
+def _text(literal: str) -> str:
+    try:
+        return str(json.loads(literal))[:_LONGEST]
+    except ValueError:
+        return literal.strip('"')[:_LONGEST]
+
+
+def _cause(output: str) -> str:
+    """Return the line of certbot's output that says most: the one after its general remark."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(("Ask for help", "Saving debug log"))]
+    for number, line in enumerate(lines[:-1]):
+        if line.startswith("An unexpected error occurred"):
+            return lines[number + 1][:_LONGEST]
+    return lines[-1][:_LONGEST] if lines else "it wrote nothing"

@@ -1,0 +1,167 @@
+"""What a certificate says of itself, and whether somebody has to do something about it."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from kimi_prov.contract import unit_names
+from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+DAY_S = 86400
+# Weeks ahead, and of one that lasts days a quarter of its life.
+AHEAD_S = 21 * DAY_S
+AHEAD_SHARE = 4
+# A quarter of the renewals' time has passed in vain by then: the rest is for who mends it.
+RENEW_SHARE = 3
+_LINE = re.compile(r"^(notBefore|notAfter|issuer)=(.*)$", re.MULTILINE)
+_NAME = re.compile(r"\b(?:DNS|IP Address):([^,\s]+)")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Of the first certificate of a PEM text: its time in seconds since 1970, names, issuer."""
+
+    not_before: int
+    not_after: int
+    names: Tuple[str, ...]
+    issuer: str
+
+    @property
+    def lifetime_s(self) -> int:
+        """How long it is good for in all."""
+        return self.not_after - self.not_before
+
+
+def read(pem: str) -> Optional[Certificate]:
+    """Read a certificate; None where the text holds none, or none that openssl understands."""
+    done = run(
+        *("openssl", "x509", "-noout", "-dates", "-issuer", "-nameopt", "utf8,sep_comma_plus"),
+        *("-ext", "subjectAltName"),
+        stdin=pem,
+    )
+    found = dict(_LINE.findall(done.stdout))
+    if done.returncode != 0 or not {"notBefore", "notAfter"} <= set(found):
+        return None
+    return Certificate(
+        int(ssl.cert_time_to_seconds(found["notBefore"])),
+        int(ssl.cert_time_to_seconds(found["notAfter"])),
+        tuple(_NAME.findall(done.stdout)),
+        found.get("issuer", "").strip(),
+    )
+
+
+def moment(seconds: int) -> str:
+    """Write a time in UTC, as RFC 3339 has it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _ends(left_s: int) -> str:
+    days = left_s // DAY_S
+    return f"{days} days" if days > 1 else f"{left_s // 3600} hours"
+
+
+def standing(
+    found: Optional[Certificate], mode: str, order: Dict[str, Any], now: int
+) -> Dict[str, Any]:
+    """Judge a certificate: {"state", "detail", "fix"}; `fix` is None where there is nothing to do.
+
+    `state`: ok, failing (an order or a renewal was refused), expiring, expired, absent. `mode`: the
+    plan's. `order`: what came of the last order, empty where there was none.
+    """
+    problem = order.get("problem") if mode == "acme" else None
+    cause = ""
+    if problem:
+        cause = f"; the order of {moment(int(order.get('tried', 0)))} failed: {problem['message']}"
+    if found is None:
+        return _judged("absent", "there is no certificate" + cause, _fix(mode, problem))
+    left = found.not_after - now
+    ends = moment(found.not_after)
+    if left <= 0:
+        return _judged("expired", f"it ended on {ends}{cause}", _fix(mode, problem))
+    told = f"it ends on {ends}, in {_ends(left)}"
+    if left <= min(AHEAD_S, found.lifetime_s // AHEAD_SHARE):
+        if mode == "acme" and not problem:
+            cause = "; no renewal was tried"
+        return _judged("expiring", told + cause, _fix(mode, problem))
+    if problem:
+        return _judged("failing", told + cause, _fix(mode, problem))
+    return _judged("ok", told, None)
+
+
+def _judged(state: str, detail: str, fix: Optional[str]) -> Dict[str, Any]:
+    return {"state": state, "detail": detail, "fix": fix}
+
+
+def _fix(mode: str, problem: Optional[Dict[str, Any]]) -> str:
+    if mode == "files":
+        return "put a new one into kimi_tls_cert_file and kimi_tls_key_file, then `kimi-prov apply`"
+    if mode == "acme" and problem:
+        return str(problem["fix"])
+    if mode == "acme":
+        timer = unit_names.ACME_TIMER
+        return f"look why {timer} did not run: systemctl list-timers {timer}; `kimi-prov apply`"
+    return "`kimi-prov apply` makes a new one"
+
+
+def due(
+    found: Optional[Certificate],
+    issued: Dict[str, Any],
+    settings: Dict[str, Any],
+    now: int,
+) -> str:
+    """Say why a certificate has to be ordered, empty where that is not so.
+
+    `issued`: for which authority and names the last was, `settings`: what is wanted. It is ordered
+    again with a third of its life left, as certbot and Let's Encrypt advise.
+    """
+    if found is None:
+        return "there is no certificate yet"
+    if issued.get("directory_url") != settings["directory_url"]:
+        return "another certificate authority is set"
+    if sorted(issued.get("names") or ()) != sorted(settings["names"]):
+        return "other names are set"
+    if found.not_after - now <= found.lifetime_s // RENEW_SHARE:
+        return "it ends on " + moment(found.not_after)
+    return ""
+
+
+def shown(
+    found: Optional[Certificate], mode: str, order: Dict[str, Any], now: int
+) -> Dict[str, Any]:
+    """Return what `status` tells of the certificate in use."""
+    problem = order.get("problem") if mode == "acme" else None
+    names: List[str] = list(found.names) if found else []
+    return {
+        **standing(found, mode, order, now),
+        "mode": mode,
+        "names": names,
+        "issuer": found.issuer if found else None,
+        "not_before": moment(found.not_before) if found else None,
+        "not_after": moment(found.not_after) if found else None,
+        "last_order": _order(order, problem) if mode == "acme" and order else None,
+    }
+
+
+def _order(order: Dict[str, Any], problem: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+    return {
+        "tried": moment(int(order.get("tried", 0))),
+        "ok": problem is None,
+        "kind": problem["kind"] if problem else None,
+        "detail": problem["message"] if problem else None,
+        "fix": problem["fix"] if problem else None,
+    }
+
+
+def in_use(paths: Paths, plan: Dict[str, Any]) -> Dict[str, Any]:
+    """Return `shown` of the certificate that the proxy uses, now."""
+    found = read(read_text(paths.tls_crt))
+    mode = plan["proxy"]["tls"]["mode"]
+    return shown(found, mode, read_json(paths.acme_state), int(time.time()))

@@ -1,0 +1,71 @@
+"""Where the proxy's certificate comes from, and what ordering one takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import paths
+
+if TYPE_CHECKING:
+    from kimi_prov.planner.settings.parsing import Settings
+
+# Where a certificate authority looks for the answer of HTTP-01 (RFC 8555, section 8.3).
+_HTTP = 80
+_UNPRIVILEGED = 1024
+_ABOVE = 8000
+
+
+def mode(settings: Settings) -> str:
+    """Return `files`, `self-signed` or `acme`."""
+    if settings.tls != "auto":
+        return settings.tls
+    return "files" if settings.tls_cert_file else "self-signed"
+
+
+def challenge_port(settings: Settings) -> int | None:
+    """Return the port on which a challenge is answered, None where there is none to answer."""
+    on_port = mode(settings) == "acme" and settings.acme_challenge == "http-01"
+    return _HTTP if on_port else None
+
+
+def client_port(settings: Settings, instances: int) -> int:
+    """Return the port of the loopback on which the ACME client answers.
+
+    The engines and the page have those before it. The client is no root: it takes none below 1024.
+    """
+    port = settings.port + 2 + instances
+    return port if port >= _UNPRIVILEGED else port + _ABOVE
+
+
+def ports(settings: Settings, instances: int) -> list[int]:
+    """Return the ports that answering a challenge takes."""
+    port = challenge_port(settings)
+    return [] if port is None else [port, client_port(settings, instances)]
+
+
+def document(settings: Settings, instances: int) -> dict[str, Any]:
+    """Give the plan's `proxy.tls` but for the names of a self-signed certificate.
+
+    `trusted`: whether a browser can trust it without being told to. `acme`: what is ordered where.
+    """
+    found = mode(settings)
+    return {
+        "mode": found,
+        "cert_file": settings.tls_cert_file,
+        "key_file": settings.tls_key_file,
+        "trusted": found != "self-signed",
+        "acme": _acme(settings, instances) if found == "acme" else None,
+    }
+
+
+def _acme(settings: Settings, instances: int) -> dict[str, Any]:
+    on_port = settings.acme_challenge == "http-01"
+    return {
+        "directory_url": settings.acme_directory_url,
+        "contact": settings.acme_contact,
+        "names": list(dict.fromkeys(settings.tls_names)),
+        "challenge": settings.acme_challenge,
+        "port": client_port(settings, instances) if on_port else None,
+        "dns_hook": None if on_port else settings.acme_dns_hook,
+        "ca_bundle": paths.CA_BUNDLE if settings.ca_bundle else None,
+    }
