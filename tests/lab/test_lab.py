@@ -59,6 +59,15 @@ def mark(pid: int) -> str:
         return ""
 
 
+def network_namespaces(marks: dict[int, str]) -> dict[str, set[str]]:
+    """The marks of the processes in each; lsns fails where a process ends while it reads."""
+    found: dict[str, set[str]] = {}
+    for pid, text in marks.items():
+        with contextlib.suppress(OSError):
+            found.setdefault(str(Path(f"/proc/{pid}/ns/net").readlink()), set()).add(text)
+    return found
+
+
 def traces(inventory: Path) -> dict[str, set[str]]:
     """What a lab could leave on the control machine; other labs' own things are left out."""
     own = identify(inventory)[1]
@@ -68,14 +77,12 @@ def traces(inventory: Path) -> dict[str, set[str]]:
     others |= {t.rpartition("_")[2] for t in tables if "kimi_lab_" in t and not t.endswith(own)}
     bridges = {f"kp{other}" for other in others}
     links = json.loads("".join(lines("ip", "-j", "link")))
-    namespaces = [
-        line.split()
-        for line in lines("lsns", "--noheadings", "--type", "net", "--output", "NS,PID")
-    ]
     groups = {str(path) for path in Path("/sys/fs/cgroup").rglob("kimi-lab-*")}
     return {
         "processes": {f"{pid} {m}" for pid, m in marks.items() if m and m not in others},
-        "network namespaces": {ns for ns, pid in namespaces if marks.get(int(pid)) not in others},
+        "network namespaces": {
+            ns for ns, held in network_namespaces(marks).items() if not held & others
+        },
         "named namespaces": lines("ip", "netns"),
         "mounts": lines("findmnt", "--noheadings", "--raw", "--output", "TARGET,FSTYPE"),
         "links": {
