@@ -131,7 +131,7 @@ def test_code_on_the_machine_runs_with_the_systems_modules(login: Path, tmp_path
     assert not (login / "imported").exists()
 
 
-@pytest.mark.parametrize("file", ["weights/tasks/hub_client.yml", "engine/tasks/install.yml"])
+@pytest.mark.parametrize("file", ["weights/tasks/hub_client.yml", "engine/tasks/uv.yml"])
 def test_an_environment_is_made_with_the_systems_modules(
     login: Path, tmp_path: Path, file: str
 ) -> None:

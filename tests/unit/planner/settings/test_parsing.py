@@ -46,6 +46,7 @@ def declared(variable: definitions.Variable) -> object:
     if variable.choices:
         return Literal[(*variable.choices, *(["auto"] if variable.auto else []))]
     plain: dict[str, Any] = {"count": int, "port": int, "seconds": int, "flags": dict[str, Any]}
+    plain["switch"] = bool
     kind = plain.get(variable.kind, str)
     if variable.default == []:
         return list[str]
