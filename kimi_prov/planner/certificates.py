@@ -63,7 +63,8 @@ def _acme(settings: Settings, instances: int) -> dict[str, Any]:
     return {
         "directory_url": settings.acme_directory_url,
         "contact": settings.acme_contact,
-        "names": list(dict.fromkeys(settings.tls_names)),
+        # As an authority writes them into the certificate.
+        "names": list(dict.fromkeys(name.lower() for name in settings.tls_names)),
         "challenge": settings.acme_challenge,
         "port": client_port(settings, instances) if on_port else None,
         "dns_hook": None if on_port else settings.acme_dns_hook,

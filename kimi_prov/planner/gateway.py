@@ -30,8 +30,11 @@ def check_ports(
     """Find ports that another program holds. On a converged host our own units hold them."""
     ports = [settings.port, *[row["port"] for row in backends]]
     ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
-    ports += certificates.ports(settings, len(backends))
-    taken = []
+    ordering = certificates.ports(settings, len(backends))
+    taken = [
+        f"{row['port']} by an engine of this plan" for row in backends if row["port"] in ordering
+    ]
+    ports = list(dict.fromkeys([*ports, *ordering]))
     for row in host.listeners:
         ours = (row.unit or "").startswith("kimi-")
         if row.port in ports and not ours:
@@ -44,7 +47,9 @@ def check_ports(
             observed=", ".join(dict.fromkeys(taken)),
             required=f"ports {', '.join(str(port) for port in ports)} free",
             fix="stop that program, or the container that publishes the port (docker ps), or set "
-            "kimi_port to another port" + (" (kimi_web_port for the page's)" if web else ""),
+            "kimi_port to another port"
+            + (" (kimi_web_port for the page's)" if web else "")
+            + ("; kimi_acme_challenge: dns-01 does without port 80" if ordering else ""),
         )
     else:
         findings.add(

@@ -31,7 +31,7 @@ from kimi_prov.on_host.system.files import (
     write_atomic,
     write_json,
 )
-from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.system.process import TIMED_OUT, Unfinished, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,6 +105,11 @@ class Client:
         done = run(
             *argv, env=self._environment(), timeout=CERTBOT_TIMEOUT_S, cwd="/", user=self.user
         )
+        if isinstance(done, Unfinished):
+            # It may have written no log: what is there can be of an order before.
+            timed_out = done.returncode == TIMED_OUT
+            self.problem = acme_problem.unfinished(done.stderr, self.settings, timed_out=timed_out)
+            return ""
         if done.returncode != 0:
             log = run("tail", "-c", str(LOG_BYTES), self.home + "/logs/letsencrypt.log",
                       user=self.user, cwd="/").stdout  # fmt: skip
@@ -113,8 +118,11 @@ class Client:
         self.problem = {}
         return done.stdout
 
-    def order(self, known: Dict[str, Any]) -> None:
-        """Order the certificate; `known`: the authority and contact of the last one."""
+    def order(self, known: Dict[str, Any]) -> str:
+        """Order the certificate; returns chain and key as one PEM text.
+
+        `known`: the authority and contact of the last one. Raises HostError with the cause.
+        """
         make_own(self.home, self.user)
         if self.settings["ca_bundle"]:
             bundle = read_text(self.paths.at(self.settings["ca_bundle"]))
@@ -126,6 +134,9 @@ class Client:
         self.run(*command(self.settings, self.home))
         if self.problem.get("kind") == "account" and self.forget():
             self.run(*command(self.settings, self.home))
+        if self.problem:
+            raise HostError(self.problem["message"], self.problem["fix"])
+        return self.issued()
 
     def forget(self) -> bool:
         """Remove the key of an account that the authority does not know any more."""
@@ -141,9 +152,16 @@ class Client:
         for name in ("fullchain.pem", "privkey.pem"):
             done = run("head", "-c", str(CHAIN_BYTES), live + "/" + name, user=self.user, cwd="/")
             if done.returncode != 0:
-                raise HostError("certbot left no certificate: " + done.stderr.strip())
+                raise HostError(
+                    "certbot left no certificate: " + done.stderr.strip(), acme_problem.READ_LOG
+                )
             parts.append(done.stdout)
-        return tls.given(parts[0], parts[1])
+        try:
+            return tls.given(parts[0], parts[1])
+        except HostError:
+            raise HostError(
+                "what certbot left is no certificate with its key", acme_problem.READ_LOG
+            ) from None
 
 
 def make_own(path: str, user: pwd.struct_passwd) -> None:
@@ -204,12 +222,14 @@ def order(paths: Paths) -> Dict[str, Any]:
     if why:
         print("ordering a certificate: " + why, file=sys.stderr, flush=True)
         client = Client(paths, settings)
-        with answering(settings):
-            client.order(record.get("issued") or {})
-        if client.problem:
-            keep(paths, {**record, "tried": now, "problem": client.problem})
-            raise HostError(client.problem["message"], client.problem["fix"])
-        write_atomic(paths.acme_pem, client.issued(), 0o600)
+        try:
+            with answering(settings):
+                pem = client.order(record.get("issued") or {})
+        except HostError as error:
+            problem = client.problem or acme_problem.of_host(error)
+            keep(paths, {**record, "tried": now, "problem": problem})
+            raise
+        write_atomic(paths.acme_pem, pem, 0o600)
         issued = {name: settings[name] for name in ("directory_url", "names", "contact")}
         keep(paths, {"tried": now, "problem": None, "issued": issued})
     else:
@@ -231,7 +251,12 @@ def keep(paths: Paths, record: Dict[str, Any]) -> None:
 
 
 def use(paths: Paths) -> bool:
-    """Have the proxy use what was issued; True where it did not. One that is stopped stays so."""
+    """Have the proxy use what was issued; True where it did not. One that is stopped stays so.
+
+    Nothing where another certificate was set while this one was ordered.
+    """
+    if not paths.acme_settings.exists():
+        return False
     changed = bool(tls.ensure(paths, {"mode": "acme", "names": []})["changed"])
     if units.show(unit_names.PROXY).get(unit_names.PROXY, {}).get("state") != "active":
         return changed
@@ -248,8 +273,10 @@ def ensure(paths: Paths, wanted: Dict[str, Any], *, check: bool = False) -> Dict
     if settings is None:
         return {"changed": leave(paths, check=check), "ordered": "", "warning": None}
     changed = install(paths, settings, wanted["hook"], check=check)
-    timer = units.show(unit_names.ACME_TIMER).get(unit_names.ACME_TIMER, {})
-    runs = timer.get("state") == "active" and timer.get("enabled") and not timer.get("stale")
+    states = units.show(unit_names.ACME_TIMER, unit_names.ACME)
+    timer = states.get(unit_names.ACME_TIMER, {})
+    stale = any(unit.get("stale") for unit in states.values())
+    runs = timer.get("state") == "active" and timer.get("enabled") and not stale
     why = reason(paths, settings, int(time.time()))
     if check or (runs and not why):
         if not why and not check:
@@ -265,19 +292,29 @@ def ensure(paths: Paths, wanted: Dict[str, Any], *, check: bool = False) -> Dict
 
 def _ordered(paths: Paths, settings: Dict[str, Any]) -> Optional[str]:
     """Run the unit to its end; says what failed where that can wait."""
+    start = ("systemctl", "start", unit_names.ACME)
+    if units.show(unit_names.ACME).get(unit_names.ACME, {}).get("state") == "activating":
+        # The timer began before us, perhaps with what was wanted then: this waits for its end.
+        run(*start, timeout=CERTBOT_TIMEOUT_S + 60)
     started = int(time.time())
-    run("systemctl", "start", unit_names.ACME, timeout=CERTBOT_TIMEOUT_S + 60)
-    record = read_json(paths.acme_state)
-    # The timer may have begun before us: what counts is that nothing is left to order.
-    if not reason(paths, settings, int(time.time())):
+    if reason(paths, settings, started):
+        run(*start, timeout=CERTBOT_TIMEOUT_S + 60)
+    left = reason(paths, settings, int(time.time()))
+    if not left:
         return None
+    record = read_json(paths.acme_state)
     if record.get("tried", 0) < started:
         line = units.cause(units.journal(unit_names.ACME, 40))
         raise HostError(
             f"{unit_names.ACME} did not order a certificate: {line}",
             f"read its journal: journalctl -u {unit_names.ACME}",
         )
-    problem = record["problem"]
+    problem = record.get("problem")
+    if not problem:
+        raise HostError(
+            f"a certificate came, and it is to be ordered again: {left}",
+            "compare `date -u` with another machine's clock, and correct the one that is wrong",
+        )
     found = current(paths)
     good = found is not None and found.not_after > time.time()
     if good and found is not None and set(settings["names"]) <= set(found.names):
@@ -317,10 +354,12 @@ def _write(path: Path, text: str, mode: int, group: str, *, check: bool) -> bool
 
 def leave(paths: Paths, *, check: bool = False) -> bool:
     """Order no longer; account and certificates stay. True where something was in place."""
-    files = [paths.units / name for name in (unit_names.ACME_TIMER, unit_names.ACME)]
-    found = [path for path in [*files, paths.acme_settings] if path.exists()]
+    # The timer's last: by it the next run sees what one that was killed left.
+    files = [paths.units / name for name in (unit_names.ACME, unit_names.ACME_TIMER)]
+    found = [path for path in [paths.acme_settings, *files] if path.exists()]
     if found and not check:
         run("systemctl", "disable", "--now", unit_names.ACME_TIMER)
+        run("systemctl", "stop", unit_names.ACME)
         for path in found:
             remove(str(path))
         run("systemctl", "daemon-reload")

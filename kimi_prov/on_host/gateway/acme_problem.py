@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from kimi_prov.contract import clean_text
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.errors import HostError
 
 # The types of problem documents (RFC 8555, section 6.7) that somebody can do something about.
 _AUTHORITY = {
@@ -77,6 +80,7 @@ _DETAIL = re.compile(r'"detail":\s*("(?:[^"\\]|\\.)*")')
 _HOOK = re.compile(r"--manual-auth-hook[^\n]*(?:error code|ran with error|returned)[^\n]*", re.I)
 # Fresh nonces are asked for by themselves.
 _HARMLESS = frozenset({"badNonce"})
+READ_LOG = "read the log of certbot on the machine, /var/lib/kimi/acme/client/logs/letsencrypt.log"
 # How far a problem's parts lie apart.
 _NEAR = 20_000
 _MOST_DETAILS = 3
@@ -93,13 +97,13 @@ def tell(output: str, log: str, settings: Dict[str, Any]) -> Dict[str, Any]:
         kind, details = told[-1][0], _details(told)
         if kind in _CHALLENGE:
             hook = _HOOK.search(output) or _HOOK.search(log)
-            said = [*([hook[0].strip()] if hook else []), *details]
+            said = [*([hook[0].strip()[:_LONGEST]] if hook else []), *details]
             return _problem(
                 "challenge",
                 "the certificate authority could not prove the names: " + "; ".join(said),
                 _ANSWERED[settings["challenge"]],
             )
-        name, fix = _AUTHORITY.get(kind, ("refused", _read_log()))
+        name, fix = _AUTHORITY.get(kind, ("refused", READ_LOG))
         what = "refused the order" if name != "rate-limit" else "issues no more for a while"
         return _problem(name, f"the certificate authority {what}: {'; '.join(details)}", fix)
     last = _cause(output)
@@ -110,15 +114,26 @@ def tell(output: str, log: str, settings: Dict[str, Any]) -> Dict[str, Any]:
     if _UNREACHED.search(last):
         fix = "let the machine reach kimi_acme_directory_url, by kimi_https_proxy where it has to"
         return _problem("unreachable", f"{at}: {last}", fix)
-    return _problem("failed", "certbot ended: " + last, _read_log())
+    return _problem("failed", "certbot ended: " + last, READ_LOG)
+
+
+def unfinished(said: str, settings: Dict[str, Any], *, timed_out: bool) -> Dict[str, Any]:
+    """Return the same for a run that did not come to its end, or did not begin; `said`: why."""
+    if not timed_out:
+        return _problem("failed", said, "install it again: apt-get install --reinstall certbot")
+    fix = "let the machine reach kimi_acme_directory_url, by kimi_https_proxy where it has to"
+    if settings["challenge"] == "dns-01":
+        fix = "have kimi_acme_dns_hook end sooner; else " + fix
+    return _problem("timeout", "the order took too long and was ended", fix)
+
+
+def of_host(error: HostError) -> Dict[str, Any]:
+    """Return the same for what hindered an order on the machine."""
+    return _problem("failed", error.message, error.fix or READ_LOG)
 
 
 def _problem(kind: str, message: str, fix: str) -> Dict[str, Any]:
     return {"kind": kind, "message": clean_text.line(message), "fix": fix}
-
-
-def _read_log() -> str:
-    return "read the log of certbot on the machine, /var/lib/kimi/acme/client/logs/letsencrypt.log"
 
 
 def _problems(log: str) -> List[Tuple[str, str]]:

@@ -43,17 +43,27 @@ class Certificate:
 def read(pem: str) -> Optional[Certificate]:
     """Read a certificate; None where the text holds none, or none that openssl understands."""
     done = run(
-        *("openssl", "x509", "-noout", "-dates", "-issuer", "-nameopt", "utf8,sep_comma_plus"),
+        *(
+            "openssl",
+            "x509",
+            "-noout",
+            "-dates",
+            "-issuer",
+            "-nameopt",
+            "utf8,esc_ctrl,sep_comma_plus",
+        ),
         *("-ext", "subjectAltName"),
         stdin=pem,
     )
     found = dict(_LINE.findall(done.stdout))
     if done.returncode != 0 or not {"notBefore", "notAfter"} <= set(found):
         return None
+    # After the issuer, who may be called what a name looks like.
+    listed = done.stdout.partition("X509v3 Subject Alternative Name")[2]
     return Certificate(
         int(ssl.cert_time_to_seconds(found["notBefore"])),
         int(ssl.cert_time_to_seconds(found["notAfter"])),
-        tuple(_NAME.findall(done.stdout)),
+        tuple(_NAME.findall(listed)),
         found.get("issuer", "").strip(),
     )
 

@@ -18,7 +18,7 @@ from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway import haproxy, keys, tls
 from kimi_prov.on_host.system import machine_key, units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
+from kimi_prov.on_host.system.files import make_directory, read_text, remove, write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +35,9 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
     `converged`: whether the proxy runs what is in place now, which saves a second query.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
+    if settings["tls"]["mode"] != "acme" and not check:
+        # An order under way would put its certificate in the place of this one.
+        remove(str(paths.acme_settings))
     certificate = tls.ensure(paths, settings["tls"], check=check)
     page = bool(settings.get("page"))
     known = keys.ensure(paths, settings["api_keys"], page=page, check=check)

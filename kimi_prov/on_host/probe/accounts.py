@@ -11,7 +11,7 @@ from kimi_prov.contract import paths, unit_names
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
 
-NAMES = (paths.USER, paths.PROXY_USER, paths.WEB_USER)
+NAMES = (paths.USER, paths.PROXY_USER, paths.WEB_USER, paths.ACME_USER)
 _SHOWN = 5
 
 

@@ -70,6 +70,7 @@ def _account(context: PlanContext) -> Iterator[RuleResult]:
         paths.USER: before is None or bool(before.get("user_existed")),
         paths.PROXY_USER: before is None or bool(before.get("proxy_user_existed")),
         paths.WEB_USER: before is None or bool(before.get("web_user_existed")),
+        paths.ACME_USER: before is None or bool(before.get("acme_user_existed")),
     }
     for name, row in sorted((kimi.get("accounts") or {}).items()):
         if row is None or not existed[name]:

@@ -17,7 +17,8 @@ _NAME = re.compile(rf"(\*\.)?({_LABEL}\.)*{_LABEL}", re.IGNORECASE)
 _LONGEST_NAME = 253
 # Let's Encrypt takes no more names in one certificate.
 _MOST_NAMES = 100
-_MAIL = re.compile(r"[^@\s]+@[^@\s]+")
+# A word of certbot's command line.
+_MAIL = re.compile(r"[^@\s-][^@\s]*@[^@\s]+")
 
 
 def check(values: Mapping[str, Any], host: str, find: Callable[[str], str | None]) -> None:

@@ -11,7 +11,7 @@ def settings(tmp_path, **variables):
     return parse({"kimi_model": "kimi-k2-lab", **variables}, host="h1", base=tmp_path)
 
 
-ACME = {"kimi_tls": "acme", "kimi_tls_names": ["a.example.com", "b.example.com", "a.example.com"]}
+ACME = {"kimi_tls": "acme", "kimi_tls_names": ["a.example.com", "b.example.com", "A.example.com"]}
 DNS = {"kimi_acme_challenge": "dns-01", "kimi_acme_dns_hook": "file"}
 FILES = {"kimi_tls_cert_file": "file", "kimi_tls_key_file": "file"}
 

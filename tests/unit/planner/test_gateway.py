@@ -79,6 +79,26 @@ def test_a_port_of_the_page_that_another_holds_is_a_finding() -> None:
     [row] = found(plan(facts, web_ui=True), "port.taken")
     assert row["severity"] == "blocker"
     assert "8003 by squid" in row["observed"]
+    assert "kimi_acme_challenge" not in row["fix"]
+
+
+def test_a_port_of_a_challenge_that_another_holds_is_told_with_the_way_that_takes_none() -> None:
+    facts = lab_facts()
+    facts["network"]["listening"] = [{"port": 80, "process": "nginx", "unit": "nginx.service"}]
+    assert found(plan(facts), "port.taken")[0]["severity"] == "pass"
+    wishes = {"tls": "acme", "tls_names": ["kimi.example.com"]}
+    [row] = found(plan(facts, **wishes), "port.taken")
+    assert row["severity"] == "blocker"
+    assert "80 by nginx" in row["observed"]
+    assert "kimi_acme_challenge: dns-01" in row["fix"]
+
+
+def test_an_engine_on_the_port_of_a_challenge_is_a_finding() -> None:
+    wishes = {"tls": "acme", "tls_names": ["kimi.example.com"], "port": 79}
+    [row] = found(plan(lab_facts(), **wishes), "port.taken")
+    assert row["severity"] == "blocker"
+    assert "80 by an engine of this plan" in row["observed"]
+    assert found(plan(lab_facts(), port=79), "port.taken")[0]["severity"] == "pass"
 
 
 def test_the_page_s_port_is_not_the_api_s_nor_an_engine_s() -> None:

@@ -1,9 +1,20 @@
 from __future__ import annotations
 
+import os
+import pwd
 import stat
+import time
+from typing import TYPE_CHECKING
 
-from kimi_prov.on_host.gateway import acme, tls
+import pytest
+
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.gateway import acme, proxy, tls
 from kimi_prov.on_host.system.files import read_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SETTINGS = {
     "directory_url": "https://ca.example.com/dir",
@@ -75,3 +86,104 @@ def test_what_the_unit_reads_is_written_once_and_the_hook_goes_with_its_challeng
     assert acme.install(paths, SETTINGS, None)
     assert not paths.acme_hook.exists()
     assert not acme.install(paths, SETTINGS, None)
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine of files where programs are scripts: the test writes them."""
+    paths = acme.Paths(tmp_path)
+    for folder in (paths.proxy, paths.state, paths.acme, paths.units, tmp_path / "bin"):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    me = pwd.getpwuid(os.geteuid())
+    monkeypatch.setattr(acme.pwd, "getpwnam", lambda name: me)
+    program(tmp_path, "nft", "exit 0")
+    program(tmp_path, "systemctl", "exit 0")
+    acme.install(paths, SETTINGS, None)
+    return paths
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    path = folder / "bin" / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_a_port_that_cannot_be_opened_is_recorded_as_the_orders_problem(machine, tmp_path):
+    program(tmp_path, "nft", "echo no such table >&2; exit 1")
+    with pytest.raises(HostError, match="port 80 could not be opened"):
+        acme.order(machine)
+    record = read_json(machine.acme_state)
+    assert "port 80 could not be opened for the challenge: no such table" in str(record["problem"])
+    assert record["tried"]
+    assert "kimi-prov apply" in record["problem"]["fix"]
+
+
+def test_nothing_takes_the_place_of_a_certificate_that_was_set_while_one_was_ordered(machine):
+    issued = tls.self_signed(["issued.example.com"])
+    machine.acme_pem.write_text(issued)
+    proxy.ensure(machine, {"tls": {"mode": "self-signed", "names": ["own"]}, "api_keys": {}})
+    own = machine.tls_pem.read_text()
+    assert not acme.use(machine)
+    assert machine.tls_pem.read_text() == own
+
+
+def test_leaving_ends_an_order_under_way_and_what_is_cut_off_is_seen_by_the_next(machine, tmp_path):
+    program(tmp_path, "systemctl", f"echo $* >> {tmp_path}/asked")
+    for name in (unit_names.ACME, unit_names.ACME_TIMER):
+        (machine.units / name).write_text("")
+    assert acme.leave(machine, check=True)
+    assert acme.leave(machine)
+    assert "stop kimi-acme.service" in (tmp_path / "asked").read_text().splitlines()
+    assert not acme.leave(machine)
+
+
+def test_a_unit_whose_file_changed_is_read_again(machine, tmp_path):
+    """As when a site's proxy was set: the timer is the same, and the order needs it."""
+    show = (
+        "printf 'Id=kimi-acme.timer\\nActiveState=active\\nUnitFileState=enabled\\n"
+        "NeedDaemonReload=no\\n\\nId=kimi-acme.service\\nActiveState=inactive\\n"
+        "NeedDaemonReload=yes\\n'"
+    )
+    asked = tmp_path / "asked"
+    program(tmp_path, "systemctl", f"echo $* >> {asked}; case $1 in show) {show};; esac")
+    recent(machine)
+    acme.ensure(machine, {"acme": SETTINGS, "hook": None})
+    assert "daemon-reload" in asked.read_text().splitlines()
+
+
+def recent(machine: acme.Paths) -> None:
+    """Write down a certificate that was issued for what is wanted."""
+    machine.acme_pem.write_text(tls.self_signed(SETTINGS["names"]))
+    record = {name: SETTINGS[name] for name in ("directory_url", "names", "contact")}
+    acme.keep(machine, {"tried": int(time.time()), "problem": None, "issued": record})
+
+
+def test_a_certificate_that_is_due_as_soon_as_it_came_tells_of_the_clock(
+    machine, tmp_path, monkeypatch
+):
+    recent(machine)
+    later = int(time.time()) + (tls.DAYS - 1) * 86400
+    monkeypatch.setattr(acme.time, "time", lambda: later)
+    record = read_json(machine.acme_state)
+    acme.keep(machine, {**record, "tried": later})
+    with pytest.raises(HostError, match="to be ordered again") as told:
+        acme.ensure(machine, {"acme": SETTINGS, "hook": None})
+    assert "date -u" in str(told.value.fix)
+
+
+def test_what_the_timer_orders_for_names_of_before_is_waited_for_and_ordered_again(
+    machine, tmp_path
+):
+    asked, state = tmp_path / "asked", machine.acme_state
+    show = "printf 'Id=kimi-acme.service\\nActiveState=activating\\n'"
+    recent(machine)
+    ordered = tmp_path / "ordered"
+    ordered.write_text(state.read_text().replace('"a.example', '"c.example'))
+    wished = {**SETTINGS, "names": ["c.example.com", "b.example.com"]}
+    # What the second start brings.
+    start = f"echo start >> {asked}; [ $(grep -c start {asked}) = 1 ] || cp {ordered} {state}"
+    program(tmp_path, "systemctl", f"case $1 in show) {show};; start) {start};; esac")
+    done = acme.ensure(machine, {"acme": wished, "hook": None})
+    assert done == {"changed": True, "ordered": "other names are set", "warning": None}
+    assert asked.read_text().split() == ["start", "start"]

@@ -171,3 +171,24 @@ def test_a_hook_that_failed_is_told_beside_what_the_authority_saw():
     log = authorization("unauthorized", "No TXT record found")
     message = acme_problem.tell(output, log, DNS)["message"]
     assert "reported error code 3; No TXT record found" in message
+
+
+@pytest.mark.parametrize(
+    ("settings", "timed_out", "kind", "fix"),
+    [
+        (HTTP, True, "timeout", "let the machine reach kimi_acme_directory_url"),
+        (DNS, True, "timeout", "have kimi_acme_dns_hook end sooner"),
+        (HTTP, False, "failed", "apt-get install --reinstall certbot"),
+    ],
+)
+def test_a_run_that_did_not_come_to_its_end_is_told_as_that(settings, timed_out, kind, fix):
+    found = acme_problem.unfinished("certbot: not found", settings, timed_out=timed_out)
+    assert found["kind"] == kind
+    assert fix in found["fix"]
+
+
+def test_a_program_of_the_site_that_writes_much_is_told_in_short():
+    hook = "--manual-auth-hook command ran with error " + "x" * 100_000
+    found = acme_problem.tell(hook, authorization("unauthorized", "No TXT record found"), DNS)
+    assert len(found["message"]) < 1000
+    assert "No TXT record found" in found["message"]

@@ -73,8 +73,13 @@ def test_an_account_is_found_by_its_whole_name_with_what_it_runs(tmp_path: Path)
             "processes": ["tmux: server"],
         },
         "kimi-proxy": None,
+        "kimi-web": None,
+        "kimi-acme": None,
     }
-    assert accounts.groups(machine) == {"kimi": None, "kimi-proxy": 120}
+    assert accounts.groups(machine) == {
+        **dict.fromkeys(["kimi", "kimi-web", "kimi-acme"]),
+        "kimi-proxy": 120,
+    }
 
 
 def test_the_running_machine_is_asked_as_its_libraries_are() -> None:

@@ -83,6 +83,19 @@ def test_a_process_that_has_the_number_of_our_own_account_by_chance_is_no_findin
     assert (row["severity"], row["title"].split()[2]) == ("blocker", "kimi-proxy")
 
 
+@pytest.mark.parametrize("name", ["kimi-web", "kimi-acme"])
+@pytest.mark.parametrize("existed", [None, True, False])
+def test_the_accounts_of_the_page_and_of_the_order_are_looked_at(
+    name: str, existed: bool | None
+) -> None:
+    facts = lab_facts()
+    facts["kimi"]["accounts"] = {name: {**OURS, "processes": ["postgres"]}}
+    key = name.replace("kimi-", "") + "_user_existed"
+    facts["kimi"]["before"] = None if existed is None else {key: existed}
+    severities = [row["severity"] for row in found(plan(facts), "host.account")]
+    assert severities == ([] if existed is False else ["blocker"])
+
+
 @pytest.mark.parametrize(
     ("offset", "observed"),
     [

@@ -68,6 +68,7 @@ def test_what_goes_together_is_taken(tmp_path, given):
         ({**ACME, "kimi_port": 80}, "80 is where http-01 is answered"),
         ({**ACME, "kimi_acme_directory_url": "http://ca.example.com/dir"}, "expected https"),
         ({**ACME, "kimi_acme_contact": "nobody"}, "expected an address of mail, found 'nobody'"),
+        ({**ACME, "kimi_acme_contact": "-x@example.com"}, "expected an address of mail"),
         ({**ACME, "kimi_acme_challenge": "http01"}, "did you mean http-01?"),
     ],
 )
