@@ -405,7 +405,7 @@ def test_a_bad_archive_changes_nothing(
 
 
 def test_a_backup_is_restored_on_another_machine(
-    web_lab: Lab, host: Host, browser: Browser, first_chat: str, tmp_path: Path
+    web_lab: Lab, host: Host, browser: Browser, first_chat: str, tmp_path: Path, pictures: Path
 ) -> None:
     other = web_lab.hosts["other"]
     archive = tmp_path / "page.tar.gz"
@@ -418,7 +418,10 @@ def test_a_backup_is_restored_on_another_machine(
         name: told["hosts"][host.name][name] for name in names
     }
     visitor = Visitor(browser, other).log_in(ADMIN)
+    assert ENDS in visitor.kept(first_chat)
     visitor.page.goto(first_chat)
+    visitor.page.wait_for_timeout(15000)
+    visitor.page.screenshot(path=pictures / "restored.png")
     visitor.sees(ENDS)
     visitor.chat("New here")
     visitor.context.close()
