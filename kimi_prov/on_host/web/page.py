@@ -63,9 +63,10 @@ def remove_page(paths: Paths, *, check: bool) -> Dict[str, Any]:
         return {"changed": False, "did": "nothing", "changes": []}
     if not check:
         units.systemctl("disable", "--now", unit_names.WEB)
-        for path in (unit, paths.web_secrets, paths.web_admin, paths.web_admin_new):
+        # The unit is last: a run that is killed in between is completed by the next. A password
+        # that nobody has seen yet stays, as its account does.
+        for path in (paths.web_secrets, paths.web_admin, paths.web_state, paths.web_before, unit):
             remove(str(path))
-        remove(str(paths.web_state))
         units.systemctl("daemon-reload")
     return {
         "changed": True,
@@ -144,8 +145,12 @@ class Page:
 
     def _first_administrator(self, given: Optional[Dict[str, str]]) -> None:
         """Write down who the first administrator is, where there is no account yet."""
-        if (self.data / DATABASE).exists() and not self.paths.web_admin.exists():
+        started_before = (self.data / DATABASE).exists()
+        if started_before and not self.paths.web_admin.exists():
             return
+        if given is not None and not started_before:
+            # A password that an earlier run made opens nothing now.
+            remove(str(self.paths.web_admin_new))
         if given is None:
             made = read_json(self.paths.web_admin_new)
             given = made or {"email": _ADMIN, "password": secrets.token_urlsafe(15)}

@@ -309,3 +309,45 @@ def test_a_page_that_is_planned_no_more_goes_and_its_data_stay(
     assert not (machine.paths.units / "kimi-web.service").exists()
     assert machine.chats() == ["answered"]
     assert not page.remove_page(machine.paths, check=False)["changed"]
+
+
+def test_a_password_that_nobody_has_seen_outlives_a_page_that_is_switched_off(
+    machine: Machine, ensure: Any
+) -> None:
+    ensure("1.0-a")
+    made = machine.paths.web_admin_new.read_text()
+    page.remove_page(machine.paths, check=False)
+    ensure("1.0-a")
+    assert machine.paths.web_admin_new.read_text() == made
+    assert machine.chats() == ["answered"]
+
+
+def test_a_removal_that_was_killed_is_completed(
+    machine: Machine, ensure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure("1.0-a")
+    real = page.remove
+
+    def killed(path: str) -> None:
+        if path == str(machine.paths.web_secrets):
+            raise KeyboardInterrupt
+        real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(page, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            page.remove_page(machine.paths, check=False)
+    assert page.remove_page(machine.paths, check=False)["changed"]
+    assert not machine.paths.web_secrets.exists()
+
+
+def test_an_administrator_that_is_given_takes_the_place_of_a_password_that_was_made(
+    machine: Machine, ensure: Any
+) -> None:
+    with pytest.raises(HostError):
+        ensure("1.0-bad")
+    (machine.data / "webui.db").unlink()
+    assert machine.paths.web_admin_new.exists()
+    ensure("1.0-a", email="a@example.com", password="given-by-hand")
+    assert machine.admin["WEBUI_ADMIN_PASSWORD"] == '"given-by-hand"'
+    assert not machine.paths.web_admin_new.exists(), "it would be shown, and opens nothing"
