@@ -58,6 +58,7 @@ def test_the_firewall_goes_through_what_rules_here(name: str) -> None:
         "ipv4": ["10.0.0.0/8"],
         "ipv6": ["fd00::/8"],
         "manager": name,
+        "challenge_port": None,
     }
 
 
