@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_BACK = "`kimi-prov apply` makes the page another, and brings back what kimi_api_keys_file names"
 
 
 def names(path: Path, options: PlaybookOptions, *, remove: str | None) -> ExitCode:
@@ -33,7 +34,8 @@ def names(path: Path, options: PlaybookOptions, *, remove: str | None) -> ExitCo
         for name in row["names"]:
             show(clean_text.row(f"{row['host']} {name}") + "\n")
         if row.get("removed"):
-            say(clean_text.row(f"{row['host']}: {row['removed']} is refused from now on"))
+            gone = f"{row['host']}: {row['removed']} is refused from now on"
+            say(clean_text.row(f"{gone}; {_BACK}"))
     return playbook_run.conclude(finished)
 
 

@@ -57,11 +57,12 @@ def _page(host: Mapping[str, Any]) -> list[str]:
         return []
     runs = "answers" if web["answers"] else "DOES NOT ANSWER"
     planned = web["planned_version"]
-    other = "" if web["version"] == planned else f", {planned} is planned"
+    version = web["version"] or "not installed"
+    other = "" if version == planned else f", {planned} is planned"
     closed = "sign-up open" if web["signup"] else "sign-up closed"
     waiting = "; its administrator's password is waiting: `kimi-prov key`"
     return [
-        *entry("page", f"{web['name']} {web['version']}{other}, {runs} on {web['port']}, {closed}"),
+        *entry("page", f"{web['name']} {version}{other}, {runs} on {web['port']}, {closed}"),
         *entry(
             "  keeps",
             f"{human(web['data_bytes'])} in {web['data']}"

@@ -103,7 +103,7 @@ ACME_STATE = f"{STATE}/acme.json"
 NCCL_STATE = f"{STATE}/nccl.json"
 # The page that answered last, and its database from before a change, until that has answered.
 WEB_STATE = f"{STATE}/web.json"
-WEB_BEFORE = f"{STATE}/web-before"
+WEB_BEFORE = f"{STATE}/web-before.db"
 # The units that the running engines were started with, by stamp.
 STARTED = f"{STATE}/serve"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.

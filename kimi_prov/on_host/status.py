@@ -18,7 +18,7 @@ from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
 from kimi_prov.on_host.system.process import run
-from kimi_prov.on_host.web import page
+from kimi_prov.on_host.web import backup, page
 
 SUPPORT = (
     unit_names.FETCH,
@@ -118,7 +118,7 @@ def _web(paths: Paths, web: dict[str, Any], states: dict[str, dict[str, Any]]) -
         "environment": env_name,
         "port": web["port"],
         "signup": web["signup"],
-        "answers": page.answers(web["backend_port"]),
+        "answers": backup.answers(web["backend_port"]),
         "data": web["data"],
         "data_bytes": page.data_bytes(paths.at(web["data"])),
         "memory_bytes": states.get(unit_names.WEB, {}).get("memory_bytes"),

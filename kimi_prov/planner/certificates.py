@@ -28,13 +28,22 @@ def challenge_port(settings: Settings) -> int | None:
     return _HTTP if on_port else None
 
 
+def first_port(settings: Settings) -> int:
+    """Return the first port of the loopback for what is behind the proxy.
+
+    It is the next after the proxy's. Engines, page and ACME client are no root: none takes one
+    below 1024.
+    """
+    port = settings.port + 1
+    return port if port >= _UNPRIVILEGED else port + _ABOVE
+
+
 def client_port(settings: Settings, instances: int) -> int:
     """Return the port of the loopback on which the ACME client answers.
 
-    The engines and the page have those before it. The client is no root: it takes none below 1024.
+    The engines and the page have those before it.
     """
-    port = settings.port + 2 + instances
-    return port if port >= _UNPRIVILEGED else port + _ABOVE
+    return first_port(settings) + instances + 1
 
 
 def ports(settings: Settings, instances: int) -> list[int]:

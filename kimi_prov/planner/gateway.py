@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def backends(settings: Settings, instances: int) -> list[dict[str, int]]:
     """Give each instance's index and port, behind the proxy's."""
-    return [{"index": n, "port": settings.port + 1 + n} for n in range(instances)]
+    first = certificates.first_port(settings)
+    return [{"index": n, "port": first + n} for n in range(instances)]
 
 
 def check_ports(

@@ -35,7 +35,7 @@ def ports(settings: Settings, instances: int) -> tuple[int, int]:
     """
     taken = {settings.port, settings.web_port, *_RESERVED_PORTS}
     taken |= {*certificates.ports(settings, instances)}
-    first = settings.port + 1 + instances
+    first = certificates.first_port(settings) + instances
     free = [port for port in range(first, first + 5) if port not in taken]
     return free[0], free[1]
 
@@ -89,13 +89,14 @@ def _check(
     *,
     locked: bool,
 ) -> None:
-    engines = range(settings.port, settings.port + 1 + instances)
+    first = certificates.first_port(settings)
+    engines = range(first, first + instances)
     ordering = certificates.ports(settings, instances)
-    if settings.web_port in {*engines, *ordering}:
+    if settings.web_port in {settings.port, *engines, *ordering}:
         findings.add(
             "web.port",
-            observed=f"kimi_web_port {settings.web_port}; the API and its engines have "
-            f"{engines[0]} to {engines[-1]}"
+            observed=f"kimi_web_port {settings.web_port}; the API has {settings.port}, its engines "
+            f"{', '.join(map(str, engines))}"
             + "".join(f", the order of a certificate {port}" for port in ordering),
             required="a port of its own",
             fix="set kimi_web_port to another port",

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
-PROXY, ENGINE, ANOTHER = "daemon", "bin", "games"
+PROXY, ENGINE, PAGE, ANOTHER = "daemon", "bin", "man", "games"
+# Of the page, and of its way to the proxy.
+PAGE_PORT, API_PORT = 8004, 8005
 INSIDE, OUTSIDE = f"kpg-in-{os.getpid()}", f"kpg-out-{os.getpid()}"
 # A port under guard, another TCP port, and UDP on the guarded number.
 SERVER = """
@@ -95,7 +97,7 @@ def wire() -> Iterator[None]:
             subprocess.run(["ip", "netns", "del", name], check=False)
 
 
-def load(tmp_path: Path, ipv4: list[str], ipv6: list[str]) -> None:
+def load(tmp_path: Path, ipv4: list[str], ipv6: list[str], *, page: bool = False) -> None:
     """Load the role's own file in the inner namespace."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(root() / "roles/firewall/templates"),
@@ -106,8 +108,8 @@ def load(tmp_path: Path, ipv4: list[str], ipv6: list[str]) -> None:
         "firewall": {"ports": [8000], "ipv4": ipv4, "ipv6": ipv6},
         "proxy": {"backends": [{"index": 0, "port": 8001}, {"index": 1, "port": 8002}]},
         # Users that every Debian has, in the parts of the proxy's and the engine's.
-        "users": {"proxy": PROXY, "service": ENGINE},
-        "web": None,
+        "users": {"proxy": PROXY, "service": ENGINE, "web": PAGE},
+        "web": {"backend_port": PAGE_PORT, "api_port": API_PORT} if page else None,
     }
     file = tmp_path / "firewall.nft"
     file.write_text(environment.get_template("firewall.nft.j2").render(kimi_plan=plan) + "\n")
@@ -272,3 +274,38 @@ def test_who_squats_on_an_engines_port_is_sent_nothing(
     with listening(ENGINE, address, 8001) as heard:
         assert (asked(PROXY, address, 8001) == "answer") == (cookies == "1")
         assert ("prompt" in heard()) == (cookies == "1")
+
+
+def test_the_page_is_asked_by_the_proxy_and_reaches_the_proxy_alone(
+    wire: None, tmp_path: Path
+) -> None:
+    nft("flush", "ruleset")
+    load(tmp_path, ["0.0.0.0/0"], [], page=True)
+    everybody = (PROXY, PAGE, "root", ANOTHER)
+    with listening(PAGE, "127.0.0.1", PAGE_PORT):
+        said = {user: asked(user, "127.0.0.1", PAGE_PORT) for user in everybody}
+    assert said == {PROXY: "answer", PAGE: "refused", "root": "answer", ANOTHER: "refused"}
+    with listening(PROXY, "127.0.0.1", API_PORT):
+        said = {user: asked(user, "127.0.0.1", API_PORT) for user in everybody}
+    assert said == {PROXY: "refused", PAGE: "answer", "root": "answer", ANOTHER: "refused"}
+    with listening(ENGINE, "127.0.0.1", 8001):
+        assert asked(PAGE, "127.0.0.1", 8001) == "refused"
+    with listening(ANOTHER, "127.0.0.1", 8003):
+        assert asked(PAGE, "127.0.0.1", 8003) == "refused"
+        assert asked(ANOTHER, "127.0.0.1", 8003) == "answer"
+
+
+@pytest.mark.parametrize("cookies", ["1", "2"])
+@pytest.mark.parametrize(("asks", "owner", "port"), [(PROXY, PAGE, 8004), (PAGE, PROXY, 8005)])
+def test_who_squats_on_a_port_of_the_page_gets_no_password_and_no_key(
+    wire: None, tmp_path: Path, asks: str, owner: str, port: int, cookies: str
+) -> None:
+    nft("flush", "ruleset")
+    load(tmp_path, ["0.0.0.0/0"], [], page=True)
+    inside = ["ip", "netns", "exec", INSIDE, "sysctl", "-qw", f"net.ipv4.tcp_syncookies={cookies}"]
+    subprocess.run(inside, check=True)
+    with listening(ANOTHER, "127.0.0.1", port) as heard:
+        assert asked(asks, "127.0.0.1", port) == "nothing"
+        assert heard() == ""
+    with listening(owner, "127.0.0.1", port) as heard:
+        assert (asked(asks, "127.0.0.1", port) == "answer") == (cookies == "1")

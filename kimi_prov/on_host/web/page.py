@@ -2,14 +2,14 @@
 
 What runs is compared, not what changed: the page's process carries a stamp of its unit, secrets and
 environment, so the next apply completes one that was killed. Before a change the database is
-copied; a page that does not answer is taken back with its unit, environment and database.
+copied; a page that does not answer is taken back with its unit, environment and database. Root
+reads and writes nothing in the page's folder: `backup` has that done as the page's user.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import http.client
 import json
 import os
 import re
@@ -20,7 +20,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import WEB_ENVS, WEB_USER, Paths
 from kimi_prov.contract.unit_form import STAMP
 from kimi_prov.on_host.system import started, units
@@ -33,14 +33,13 @@ from kimi_prov.on_host.system.files import (
     remove,
     write_atomic,
 )
+from kimi_prov.on_host.web import backup
+from kimi_prov.on_host.web.store import DATABASE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# What a version may change for good: its database. Uploads are only added to.
-_DATABASE = ("webui.db", "webui.db-wal", "webui.db-shm")
 _ADMIN = "admin@kimi.local"
-_ASK_S = 5.0
 
 
 def main(argv: List[str]) -> int:
@@ -64,9 +63,10 @@ def remove_page(paths: Paths, *, check: bool) -> Dict[str, Any]:
         return {"changed": False, "did": "nothing", "changes": []}
     if not check:
         units.systemctl("disable", "--now", unit_names.WEB)
-        for path in (unit, paths.web_secrets, paths.web_admin, paths.web_admin_new):
+        # The unit is last: a run that is killed in between is completed by the next. A password
+        # that nobody has seen yet stays, as its account does.
+        for path in (paths.web_secrets, paths.web_admin, paths.web_state, paths.web_before, unit):
             remove(str(path))
-        remove(str(paths.web_state))
         units.systemctl("daemon-reload")
     return {
         "changed": True,
@@ -145,8 +145,12 @@ class Page:
 
     def _first_administrator(self, given: Optional[Dict[str, str]]) -> None:
         """Write down who the first administrator is, where there is no account yet."""
-        if (self.data / _DATABASE[0]).exists() and not self.paths.web_admin.exists():
+        started_before = (self.data / DATABASE).exists()
+        if started_before and not self.paths.web_admin.exists():
             return
+        if given is not None and not started_before:
+            # A password that an earlier run made opens nothing now.
+            remove(str(self.paths.web_admin_new))
         if given is None:
             made = read_json(self.paths.web_admin_new)
             given = made or {"email": _ADMIN, "password": secrets.token_urlsafe(15)}
@@ -163,26 +167,35 @@ class Page:
     def _adopt(self, state: Dict[str, Any]) -> None:
         """Take the page that answers for the one to go back to, where a killed run left it so."""
         link, kept = self.paths.web_env, read_json(self.paths.web_state)
-        if not link.is_symlink() or state.get("state") != "active" or not self._answers():
+        env_name = os.readlink(str(link)) if link.is_symlink() else ""
+        if not env_name:
             return
-        env_name = os.readlink(str(link))
         if env_name != kept.get("env"):
+            if state.get("state") != "active" or not self._answers():
+                return
             self._remember({"env": env_name, "unit": read_text(self.unit_file)})
-            shutil.rmtree(str(self.paths.web_before), ignore_errors=True)
+        # What a killed run copied is older than what this one has kept since.
+        remove(str(self.paths.web_before))
 
     def _keep_database(self, before: Dict[str, str]) -> None:
-        """Copy the database of a stopped page, but over none that a killed run has kept already."""
-        if self.paths.web_before.is_dir():
+        """Copy the database of a stopped page, but over none that a killed run has kept already.
+
+        Uploads are only added to: they need no copy.
+        """
+        if self.paths.web_before.exists():
             return
         try:
-            self._copy(self.data, self.paths.web_before)
-        except OSError as error:
+            backup.copy_database(self._web(), self.paths.web_before)
+        except (HostError, OSError) as error:
             self._start(before["unit"], before["env"])
             raise HostError(
-                f"the page's database was not copied to {self.paths.web_before}: {error.strerror}; "
+                f"the page's database was not copied to {self.paths.web_before}: {plain(error)}; "
                 "the page runs as before",
                 "make room there, and run `kimi-prov apply` again",
             ) from None
+
+    def _web(self) -> Dict[str, Any]:
+        return {**self.plan, "data": str(self.data)}
 
     def _before(self) -> Optional[Dict[str, str]]:
         """Return the page that answered last: its unit and its environment."""
@@ -195,28 +208,20 @@ class Page:
         if units.show(unit_names.WEB).get(unit_names.WEB, {}).get("load_state") == "loaded":
             units.systemctl("stop", unit_names.WEB)
 
-    def _copy(self, source: Path, target: Path) -> None:
-        """Copy a stopped page's database; the target is there whole, or not at all."""
-        partial = target.with_name(target.name + ".partial")
-        shutil.rmtree(str(partial), ignore_errors=True)
-        make_directory(partial, 0o700)
-        for name in _DATABASE:
-            if (source / name).is_file() and not (source / name).is_symlink():
-                shutil.copyfile(str(source / name), str(partial / name))
-        os.replace(str(partial), str(target))
-
-    def _put_back(self) -> None:
+    def _put_back(self, cause: str) -> None:
         """Put the copied database back in the place of what a failed version made of it."""
-        if not self.paths.web_before.is_dir():
+        kept = self.paths.web_before
+        if not kept.exists():
             return
-        for name in _DATABASE:
-            kept, place = self.paths.web_before / name, self.data / name
-            remove(str(place))
-            if kept.is_file():
-                shutil.copyfile(str(kept), str(place))
-                if os.geteuid() == 0:
-                    os.chown(str(place), *owner_ids(WEB_USER, WEB_USER))
-                place.chmod(0o600)
+        try:
+            backup.put_database_back(self._web(), kept)
+        except (HostError, OSError) as error:
+            version = self.plan["version"]
+            raise HostError(
+                f"{unit_names.WEB} ({version}) did not answer: {cause}; it is stopped: its "
+                f"database from before, {kept}, could not be put back: {plain(error)}",
+                "make room there, and run `kimi-prov apply` again",
+            ) from None
 
     def _start(self, unit: str, env_name: str) -> None:
         link = self.paths.web_env
@@ -247,7 +252,7 @@ class Page:
         return ""
 
     def _answers(self) -> bool:
-        return answers(self.plan["backend_port"])
+        return backup.answers(self.plan["backend_port"])
 
     def _go_back(self, before: Optional[Dict[str, str]], cause: str) -> None:
         """Let the page run again that answered last, with its database; raises in any case."""
@@ -257,7 +262,7 @@ class Page:
             raise HostError(f"{unit_names.WEB} ({version}) did not answer: {cause}", log)
         self._stop()
         if before["env"] != self.plan["env_name"]:
-            self._put_back()
+            self._put_back(cause)
         # It shall be told apart from the one that is planned: the next apply tries that again.
         text = self._secrets()
         old = stamp(before["unit"], text, before["env"])
@@ -271,7 +276,7 @@ class Page:
                 f"does not either: {again}",
                 log,
             )
-        shutil.rmtree(str(self.paths.web_before), ignore_errors=True)
+        remove(str(self.paths.web_before))
         raise HostError(
             f"{unit_names.WEB} ({version}) did not answer: {cause}; it is back at {shown}, with "
             "its settings and its data from before",
@@ -302,20 +307,8 @@ class Page:
             self._remember(state)
             remove(str(self.paths.web_admin))
         if not check:
-            shutil.rmtree(str(self.paths.web_before), ignore_errors=True)
+            remove(str(self.paths.web_before))
         return sorted(path.name for path in unused)
-
-
-def answers(port: int) -> bool:
-    """Whether the page at this port of the loopback answers, its database included."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
-    try:
-        connection.request("GET", "/ready")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def data_bytes(data: Path) -> int:

@@ -215,7 +215,14 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
         choices=("bf16", "fp8"),
     ),
-    _v(_DOOR, "port", "port", 8000, "443", "TCP port of the API. Engines take the ports after it."),
+    _v(
+        _DOOR,
+        "port",
+        "port",
+        8000,
+        "443",
+        "TCP port of the API. Engines take the ports after it, below 1024 those 8000 higher.",
+    ),
     _v(
         _DOOR,
         "allowed_networks",

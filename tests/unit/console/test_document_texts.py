@@ -77,3 +77,14 @@ def test_status_tells_of_a_renewal_that_fails_with_its_fix():
     port = {name: value for name, value in SERVING["port"].items() if name != "certificate"}
     older = {**STATUS, "hosts": {"node1": {**SERVING, "port": port}}}
     assert "certificate" not in status_text.text(older)
+
+
+def test_a_page_that_was_never_installed_is_told_as_such():
+    page = {
+        **{"name": "Open WebUI", "version": None, "planned_version": "0.12.4", "port": 8443},
+        **{"signup": False, "answers": False, "data": "/srv/kimi/web", "data_bytes": 0},
+        "admin_not_shown_yet": False,
+    }
+    text = status_text.text({"hosts": {"node1": {**SERVING, "web": page}}})
+    words = "Open WebUI not installed, 0.12.4 is planned, DOES NOT ANSWER"
+    assert words in " ".join(text.split())

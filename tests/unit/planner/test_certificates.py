@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kimi_prov.planner import certificates
+from kimi_prov.planner import certificates, gateway, web
 from kimi_prov.planner.settings.parsing import parse
 
 
@@ -42,6 +42,16 @@ def test_an_answer_by_http_takes_port_80_and_a_port_after_the_engines(tmp_path):
     assert acme["port"] == 9004
     assert acme["names"] == ["a.example.com", "b.example.com"]
     assert acme["directory_url"] == "https://acme-v02.api.letsencrypt.org/directory"
+
+
+def test_nobody_behind_the_proxy_is_root_or_takes_another_s_port(tmp_path):
+    wanted = settings(tmp_path, **ACME, kimi_port=443, kimi_web_ui=True)
+    engines = [row["port"] for row in gateway.backends(wanted, 2)]
+    page = web.ports(wanted, 2)
+    taken = [443, 8443, *engines, *page, certificates.client_port(wanted, 2)]
+    assert engines == [8444, 8445]
+    assert len(set(taken)) == len(taken)
+    assert min(engines[0], *page) >= 1024
 
 
 def test_the_client_is_no_root_and_takes_no_port_below_1024(tmp_path):

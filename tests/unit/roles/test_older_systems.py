@@ -70,7 +70,7 @@ STATEMENTS = {
 # Sample fetches, converters and the rest of expressions, all in that file of v2.4.0.
 WORDS = {
     *("src", "dst", "strcmp", "req.fhdr", "word", "sha2", "hex", "lower", "map_str", "str"),
-    *("req.hdr", "req.hdr_val", "concat", "bool", "status", "sc1_gpc0_rate"),
+    *("req.hdr", "req.hdr_val", "concat", "bool", "status", "sc1_gpc0_rate", "url_dec"),
     *("var", "nbsrv", "path", "path_sub", "path_beg", "method", "sc0_conn_cur", "ipmask"),
 }
 # Directives of our units that systemd's NEWS names as new, and where: none is younger than 249.
@@ -159,7 +159,7 @@ def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
             "port": 8000,
             "allowed_networks": ["10.0.0.0/8"],
             "backends": [{"index": 0, "port": 8001}],
-            "tls": {"mode": "files", "acme": {"port": 8003}},
+            "tls": {"mode": "files", "trusted": True, "acme": {"port": 8003}},
         },
         "web": {"port": 8443, "backend_port": 8002, "api_port": 8003, "upload_max_bytes": 1000},
     }

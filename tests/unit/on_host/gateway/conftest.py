@@ -174,7 +174,7 @@ class Proxy:
                 "port": self.port,
                 "allowed_networks": self.networks,
                 "backends": [{"index": n, "port": e.port} for n, e in enumerate(self.engines)],
-                "tls": {"mode": self.tls_mode},
+                "tls": {"mode": self.tls_mode, "trusted": self.tls_mode != "self-signed"},
             },
             "web": self.web,
         }

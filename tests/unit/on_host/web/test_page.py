@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import WEB_ENVS, Paths
-from kimi_prov.on_host.web import page
+from kimi_prov.on_host.web import backup, page
+from kimi_prov.packaging.zipapp import build_zipapp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +44,7 @@ class Machine:
             "env_name": env_name,
             "backend_port": 8002,
             "data": "/srv/kimi/web",
+            "user": getpass.getuser(),
         }
 
     def show(self, *names: str) -> dict[str, Any]:
@@ -77,7 +81,8 @@ class Machine:
             return
         if not database.exists():
             with sqlite3.connect(database) as made:
-                made.execute("create table chat (text)")
+                for table in ("user", "auth", "chat"):
+                    made.execute(f"create table {table} (text)")
                 made.execute("insert into chat values ('answered')")
             made.close()
         self.active, self.restarts = True, 0
@@ -89,13 +94,19 @@ class Machine:
         return found
 
 
+@pytest.fixture(scope="module")
+def zipapp(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build_zipapp(tmp_path_factory.mktemp("lib") / "kimi-target.pyz"))
+
+
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(tmp_path: Path, zipapp: str, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setattr(layout, "ZIPAPP", zipapp)
     made = Machine(tmp_path)
     monkeypatch.setattr(page.units, "show", made.show)
     monkeypatch.setattr(page.units, "systemctl", made.systemctl)
     monkeypatch.setattr(page.units, "journal", lambda *_: ["ImportError: no such module"])
-    monkeypatch.setattr(page, "answers", lambda _port: made.active)
+    monkeypatch.setattr(backup, "answers", lambda _port: made.active)
     monkeypatch.setattr(page.started, "running_stamp", lambda *_: made.stamp)
     return made
 
@@ -206,6 +217,41 @@ def test_a_database_that_a_killed_run_kept_is_not_lost(machine: Machine, ensure:
     assert not machine.paths.web_before.exists()
 
 
+def test_a_copy_that_a_killed_run_kept_is_not_put_over_what_was_said_since(
+    machine: Machine, ensure: Any
+) -> None:
+    ensure("1.0-a")
+    # Killed before the new version was started; the one from before came back with the machine.
+    wanted = page.Page(machine.paths, machine.plan("2.0-bad"), UNIT, 0.0)
+    wanted._stop()
+    wanted._keep_database({"env": "1.0-a", "unit": UNIT})
+    machine.systemctl("start")
+    with sqlite3.connect(machine.data / "webui.db") as database:
+        database.execute("insert into chat values ('since')")
+    database.close()
+    with pytest.raises(HostError, match=r"back at 1\.0"):
+        ensure("2.0-bad")
+    assert machine.chats() == ["answered", "since"]
+
+
+def test_a_copy_that_cannot_be_put_back_is_kept_and_named(
+    machine: Machine, ensure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure("1.0-a")
+    real = backup.in_the_folder
+
+    def full(web: Any, action: str, descriptor: int = 0) -> Any:
+        if action == "take":
+            raise HostError("No space left on device")
+        return real(web, action, descriptor)
+
+    monkeypatch.setattr(backup, "in_the_folder", full)
+    with pytest.raises(HostError, match=r"ImportError.*web-before\.db, could not be put back"):
+        ensure("2.0-bad")
+    monkeypatch.undo()
+    assert machine.paths.web_before.exists()
+
+
 def test_what_answers_since_a_killed_run_is_what_one_goes_back_to(
     machine: Machine, ensure: Any
 ) -> None:
@@ -228,9 +274,9 @@ def test_without_room_for_the_copy_the_page_runs_as_before(
     ensure("1.0-a")
 
     def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise HostError("No space left on device")
 
-    monkeypatch.setattr(page.shutil, "copyfile", full)
+    monkeypatch.setattr(backup, "in_the_folder", full)
     with pytest.raises(HostError, match="No space left on device; the page runs as before"):
         ensure("2.0-b")
     assert machine.active
@@ -263,3 +309,45 @@ def test_a_page_that_is_planned_no_more_goes_and_its_data_stay(
     assert not (machine.paths.units / "kimi-web.service").exists()
     assert machine.chats() == ["answered"]
     assert not page.remove_page(machine.paths, check=False)["changed"]
+
+
+def test_a_password_that_nobody_has_seen_outlives_a_page_that_is_switched_off(
+    machine: Machine, ensure: Any
+) -> None:
+    ensure("1.0-a")
+    made = machine.paths.web_admin_new.read_text()
+    page.remove_page(machine.paths, check=False)
+    ensure("1.0-a")
+    assert machine.paths.web_admin_new.read_text() == made
+    assert machine.chats() == ["answered"]
+
+
+def test_a_removal_that_was_killed_is_completed(
+    machine: Machine, ensure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure("1.0-a")
+    real = page.remove
+
+    def killed(path: str) -> None:
+        if path == str(machine.paths.web_secrets):
+            raise KeyboardInterrupt
+        real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(page, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            page.remove_page(machine.paths, check=False)
+    assert page.remove_page(machine.paths, check=False)["changed"]
+    assert not machine.paths.web_secrets.exists()
+
+
+def test_an_administrator_that_is_given_takes_the_place_of_a_password_that_was_made(
+    machine: Machine, ensure: Any
+) -> None:
+    with pytest.raises(HostError):
+        ensure("1.0-bad")
+    (machine.data / "webui.db").unlink()
+    assert machine.paths.web_admin_new.exists()
+    ensure("1.0-a", email="a@example.com", password="given-by-hand")
+    assert machine.admin["WEBUI_ADMIN_PASSWORD"] == '"given-by-hand"'
+    assert not machine.paths.web_admin_new.exists(), "it would be shown, and opens nothing"
