@@ -81,8 +81,14 @@ def test_status_tells_of_a_renewal_that_fails_with_its_fix():
 
 def test_a_page_that_was_never_installed_is_told_as_such():
     page = {
-        **{"name": "Open WebUI", "version": None, "planned_version": "0.12.4", "port": 8443},
-        **{"signup": False, "answers": False, "data": "/srv/kimi/web", "data_bytes": 0},
+        "name": "Open WebUI",
+        "version": None,
+        "planned_version": "0.12.4",
+        "port": 8443,
+        "signup": False,
+        "answers": False,
+        "data": "/srv/kimi/web",
+        "data_bytes": 0,
         "admin_not_shown_yet": False,
     }
     text = status_text.text({"hosts": {"node1": {**SERVING, "web": page}}})
