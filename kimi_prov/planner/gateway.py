@@ -32,9 +32,7 @@ def check_ports(
     ports = [settings.port, *[row["port"] for row in backends]]
     ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
     ordering = certificates.ports(settings, len(backends))
-    taken = [
-        f"{row['port']} by an engine of this plan" for row in backends if row["port"] in ordering
-    ]
+    taken = []
     ports = list(dict.fromkeys([*ports, *ordering]))
     for row in host.listeners:
         ours = (row.unit or "").startswith("kimi-")

@@ -115,6 +115,7 @@ DIRECTIVES = {
     "TasksMax": 227,
     "MemoryMax": 231,
     "MemorySwapMax": 232,
+    "PrivateMounts": 239,
     "InaccessiblePaths": 231,
     "BindPaths": 233,
     "BindReadOnlyPaths": 233,
