@@ -104,6 +104,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     apply(host)
     host.ssh(f"cat > /usr/local/lib/engine.py <<'EOF'\nSAID = {SAID!r}\n{ENGINE}\nEOF")
     host.ssh("systemd-run --unit=engine -p User=kimi python3 /usr/local/lib/engine.py")
+    # What the proxy has seen of it is what the page gets.
+    assert until(lambda: ask(host, "GET", "/health", port=8000)[0] == 200)
     yield host
     lab.down()
 
@@ -115,13 +117,18 @@ def apply(host: Host) -> str:
 
 
 def ask(
-    host: Host, method: str, path: str, body: object = None, token: str | None = None
+    host: Host,
+    method: str,
+    path: str,
+    body: object = None,
+    token: str | None = None,
+    port: int = PORT,
 ) -> tuple[int, bytes]:
-    """Ask the page through the proxy."""
+    """Ask the page, or what is on another port, through the proxy."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    connection = http.client.HTTPSConnection(host.address, PORT, timeout=120, context=context)
+    connection = http.client.HTTPSConnection(host.address, port, timeout=120, context=context)
     headers = {"Content-Type": "application/json"}
     headers |= {"Authorization": f"Bearer {token}"} if token else {}
     data = json.dumps(body).encode() if body is not None else None
