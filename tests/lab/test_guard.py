@@ -256,6 +256,12 @@ def test_the_engines_ports_answer_the_proxy_the_service_and_root_alone(
         assert asked(ANOTHER, address, 8003) == "answer"
 
 
+def send_cookies(which: str) -> None:
+    """2: for every knock, and the answer to it belongs to no socket. 1: as the kernel has it."""
+    inside = ["ip", "netns", "exec", INSIDE, "sysctl", "-qw", f"net.ipv4.tcp_syncookies={which}"]
+    subprocess.run(inside, check=True)
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "fd09::1"])
 @pytest.mark.parametrize("cookies", ["1", "2"])
 def test_who_squats_on_an_engines_port_is_sent_nothing(
@@ -264,9 +270,7 @@ def test_who_squats_on_an_engines_port_is_sent_nothing(
     nft("flush", "ruleset")
     load(tmp_path, ["0.0.0.0/0"], ["::/0"])
     assert asked(PROXY, address, 8001) == "refused", "a port that nobody has says so at once"
-    # With cookies for every knock, the answer to it belongs to no socket.
-    inside = ["ip", "netns", "exec", INSIDE, "sysctl", "-qw", f"net.ipv4.tcp_syncookies={cookies}"]
-    subprocess.run(inside, check=True)
+    send_cookies(cookies)
     with listening(ANOTHER, address, 8001) as heard:
         assert asked(PROXY, address, 8001) == "nothing"
         assert asked("root", address, 8001) == "nothing"
@@ -281,6 +285,7 @@ def test_the_page_is_asked_by_the_proxy_and_reaches_the_proxy_alone(
 ) -> None:
     nft("flush", "ruleset")
     load(tmp_path, ["0.0.0.0/0"], [], page=True)
+    send_cookies("1")
     everybody = (PROXY, PAGE, "root", ANOTHER)
     with listening(PAGE, "127.0.0.1", PAGE_PORT):
         said = {user: asked(user, "127.0.0.1", PAGE_PORT) for user in everybody}
@@ -302,8 +307,7 @@ def test_who_squats_on_a_port_of_the_page_gets_no_password_and_no_key(
 ) -> None:
     nft("flush", "ruleset")
     load(tmp_path, ["0.0.0.0/0"], [], page=True)
-    inside = ["ip", "netns", "exec", INSIDE, "sysctl", "-qw", f"net.ipv4.tcp_syncookies={cookies}"]
-    subprocess.run(inside, check=True)
+    send_cookies(cookies)
     with listening(ANOTHER, "127.0.0.1", port) as heard:
         assert asked(asks, "127.0.0.1", port) == "nothing"
         assert heard() == ""
