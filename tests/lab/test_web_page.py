@@ -420,9 +420,8 @@ def test_a_backup_is_restored_on_another_machine(
     visitor = Visitor(browser, other).log_in(ADMIN)
     assert ENDS in visitor.kept(first_chat)
     visitor.page.goto(first_chat)
-    visitor.page.wait_for_timeout(15000)
-    visitor.page.screenshot(path=pictures / "restored.png")
     visitor.sees(ENDS)
+    visitor.page.screenshot(path=pictures / "restored.png")
     visitor.chat("New here")
     visitor.context.close()
 
