@@ -32,8 +32,8 @@ def check_ports(
     ports = [settings.port, *[row["port"] for row in backends]]
     ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
     ordering = certificates.ports(settings, len(backends))
-    taken = []
     ports = list(dict.fromkeys([*ports, *ordering]))
+    taken = []
     for row in host.listeners:
         ours = (row.unit or "").startswith("kimi-")
         if row.port in ports and not ours:

@@ -112,8 +112,8 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
     old = read_text(paths.tls_pem)
     if settings["mode"] == "files":
         pem = given(settings["cert_pem"], settings["key_pem"])
-    elif settings["mode"] == "acme" and read_text(paths.acme_pem):
-        pem = read_text(paths.acme_pem)
+    elif settings["mode"] == "acme" and (issued := read_text(paths.acme_pem)):
+        pem = issued
     elif still_valid(old, settings["names"]):
         pem = old
     elif check:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Stands for the host's name in the file's.
 HOST = "{host}"
-_BLOCK = 1 << 20
 # More than any archive has; as a time, the year 4147.
 _LARGEST = 1 << 36
 _LONGEST = 300
@@ -115,11 +114,8 @@ def _facts(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        for block in iter(lambda: stream.read(_BLOCK), b""):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _durable(path: Path) -> None:
