@@ -44,9 +44,11 @@ def lines(folder: Path) -> list[str]:
 
 def _section(name: str, report: dict[str, Any], note: dict[str, Any]) -> list[str]:
     cards, figures = report["cards"], report["figures"]
+    used = "kimi-kt-experts" not in figures.get("engine", "")
     said = [
-        f"| cards | {len(cards)}x {cards[0]['name']}, {cards[0]['memory.total']} each |",
-        f"| driver, kernel | {cards[0]['driver_version']}, {report['kernel']} |",
+        *(_cards(cards) if used else []),
+        *_processor(report.get("processor")),
+        f"| kernel | {report['kernel']} |",
         f"| engine | {_engine(figures)} |",
         f"| commit | {note['commit']} |",
         f"| the whole report | `tests/data/recordings/gpu-reports/{name}` |",
@@ -71,6 +73,22 @@ def _section(name: str, report: dict[str, Any], note: dict[str, Any]) -> list[st
         *(["", "| figure | |", "| --- | --- |", *measured] if measured else []),
         *(f"\n{row}" for row in note.get("also", [])),
     ]
+
+
+def _cards(cards: list[dict[str, str]]) -> list[str]:
+    first = cards[0]
+    return [
+        f"| cards | {len(cards)}x {first['name']}, {first['memory.total']} each |",
+        f"| driver | {first['driver_version']} |",
+    ]
+
+
+def _processor(found: dict[str, Any] | None) -> list[str]:
+    if found is None:
+        return []
+    amx = ", ".join(found["amx"]) or "no AMX"
+    memory = f"{found['memory_bytes'] / 2**30:.0f} GiB"
+    return [f"| processor | {found['name']}, {found['cpus']} CPUs, {amx}, {memory} |"]
 
 
 def _engine(figures: dict[str, Any]) -> str:

@@ -33,7 +33,8 @@ class Needs:
     """What a kind of unit has over the least.
 
     `network`: none, loopback or any. `tmp`: the machine's own /tmp. `processes`: to see those of
-    others. `compiles`: to write code and run it.
+    others. `compiles`: to write code and run it. `own_users`: knows no user of the machine but its
+    own, and has no use for capabilities.
     """
 
     network: str = "none"
@@ -46,11 +47,19 @@ class Needs:
     proc: bool = False
     processes: bool = False
     compiles: bool = False
+    own_users: bool = False
 
 
 # An engine compiles kernels and reads /proc/cpuinfo. @resources holds the calls that set NUMA
-# policy and CPU affinity.
-_ENGINE = Needs(calls=("@system-service", "@resources"), proc=True, compiles=True)
+# policy and CPU affinity. It makes code in memory as well: oneDNN on CPUs, Numba and CUTLASS's DSL
+# on GPUs.
+_ENGINE = Needs(
+    calls=("@system-service", "@resources"),
+    without_calls=("@privileged",),
+    proc=True,
+    compiles=True,
+    own_users=True,
+)
 # Netlink: the interfaces are listed when the workers of an engine find each other.
 KINDS: Dict[str, Needs] = {
     "engine": replace(_ENGINE, network="loopback", netlink=True),
@@ -86,6 +95,16 @@ KINDS: Dict[str, Needs] = {
         network="loopback", netlink=True, proc=True, processes=True, compiles=True
     ),
 }  # fmt: skip
+
+
+def _chosen(needs: Needs) -> List[Tuple[Tuple[str, str], bool]]:
+    return [
+        (("PrivateTmp", "yes"), not needs.tmp),
+        (("PrivateUsers", "yes"), needs.own_users),
+        (("ProcSubset", "pid"), not needs.proc),
+        (("ProtectProc", "invisible"), not needs.processes),
+        (("MemoryDenyWriteExecute", "yes"), not needs.compiles),
+    ]
 
 
 def settings(
@@ -136,14 +155,7 @@ def settings(
         found += [("DeviceAllow", f"char-{name} rwm") for name in GPU_DEVICES]
     else:
         found.append(("PrivateDevices", "yes"))
-    if not needs.tmp:
-        found.append(("PrivateTmp", "yes"))
-    if not needs.proc:
-        found.append(("ProcSubset", "pid"))
-    if not needs.processes:
-        found.append(("ProtectProc", "invisible"))
-    if not needs.compiles:
-        found.append(("MemoryDenyWriteExecute", "yes"))
+    found += [setting for setting, wanted in _chosen(needs) if wanted]
     if write:
         found.append(("ReadWritePaths", " ".join(write)))
     return sorted(found, key=lambda pair: pair[0])

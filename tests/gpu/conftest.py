@@ -1,4 +1,7 @@
-"""One lab host with all GPUs of this machine, brought to a served model once; a report of it."""
+"""Lab hosts with all GPUs of this machine, and with none: brought to a served model once each.
+
+Each has a report of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import engine_unit as unit
 import gpu_report
 import pytest
 import yaml
-from machines import Host, Lab, make_lab
+from machines import Host, make_lab
 
 from kimi_prov.errors import UserError
 from kimi_prov.lab import gpus, nspawn
@@ -25,11 +28,13 @@ MODEL = "kimi-k2-cut"
 HERE = Path(__file__).resolve().parent
 # A site's rows: of the cut model, and what KIMI_PROV_CATALOG names beside.
 CATALOGUE = HERE / "catalogue"
-_REPORT = pytest.StashKey[gpu_report.Report]()
+_REPORT = pytest.StashKey[dict[str, gpu_report.Report]]()
+# The tests that need no GPU, and the folder of their report within the other's.
+_PROCESSOR = "test_processor_served"
 # Of a start from what was compiled: no longer than the first, and what comes before it.
 _BEFORE_A_START_S = 60.0
 # What comes last whatever time is left, for it gives the machine back.
-_LAST = "test_destroy_frees_the_gpus"
+_LAST = ("test_destroy_frees_the_gpus", "test_destroy_leaves_nothing")
 
 
 @dataclass(frozen=True)
@@ -53,21 +58,27 @@ class Clock:
         return max(_BEFORE_A_START_S, min(first + _BEFORE_A_START_S, self.left_s))
 
 
-_CLOCK = pytest.StashKey[Clock]()
+_END = pytest.StashKey[float]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the report; figures come to it as the tests find them."""
     folder = Path(os.environ.get("KIMI_PROV_GPU_REPORT", "gpu-report"))
-    config.stash[_REPORT] = gpu_report.Report(folder)
+    reports = {"": gpu_report.Report(folder), _PROCESSOR: gpu_report.Report(folder / "processor")}
+    config.stash[_REPORT] = reports
     minutes = float(os.environ.get("KIMI_PROV_GPU_MINUTES", "600"))
-    config.stash[_CLOCK] = Clock(time.monotonic() + 60 * minutes, config.stash[_REPORT])
+    config.stash[_END] = time.monotonic() + 60 * minutes
+
+
+def _report_of(item: pytest.Item | pytest.FixtureRequest) -> gpu_report.Report:
+    reports = item.config.stash[_REPORT]
+    return reports.get(item.path.stem, reports[""])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin nothing that there is no time for; what was not run is told as failed."""
-    clock = item.config.stash[_CLOCK]
-    if item.name != _LAST and clock.left_s < clock.least_s:
+    clock = Clock(item.config.stash[_END], _report_of(item))
+    if item.name not in _LAST and clock.left_s < clock.least_s:
         pytest.fail("not run: KIMI_PROV_GPU_MINUTES were over")
 
 
@@ -78,15 +89,15 @@ def pytest_runtest_makereport(
     """Put each test's outcome into the report; a fixture that failed is the test's failure."""
     told = yield
     if item.path.parent == HERE and (told.when == "call" or told.failed):
-        report = item.config.stash[_REPORT]
+        report = _report_of(item)
         report.outcome(item.name, item.function.__doc__, told)  # type: ignore[attr-defined]
     return told
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def report(request: pytest.FixtureRequest) -> gpu_report.Report:
-    """The report, for figures."""
-    return request.config.stash[_REPORT]
+    """The module's report, for figures."""
+    return _report_of(request)
 
 
 @pytest.fixture(scope="session")
@@ -102,9 +113,9 @@ def given() -> gpus.Given:
     return found
 
 
-def requested() -> dict[str, Any]:
-    """What is asked for: the cut model, and what the file KIMI_PROV_GPU_SETTINGS adds."""
-    named = os.environ.get("KIMI_PROV_GPU_SETTINGS")
+def requested(settings: str) -> dict[str, Any]:
+    """What is asked for: the cut model, and what the file that `settings` names adds."""
+    named = os.environ.get(settings)
     return {
         "kimi_model": MODEL,
         "kimi_weights_source": f"file:///opt/models/{MODEL}",
@@ -122,6 +133,7 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if site:
         shutil.copytree(site, folder)
     shutil.copytree(CATALOGUE, folder, dirs_exist_ok=True)
+    os.environ["KIMI_PROV_CATALOG"] = str(folder)
     return folder
 
 
@@ -131,30 +143,36 @@ def host(
 ) -> Iterator[Host]:
     """A host with the GPUs, up; taken away at the end, with all that it made."""
     assert given.devices
-    os.environ["KIMI_PROV_CATALOG"] = str(catalogue)
-    lab = _lab(tmp_path_factory.mktemp("gpu") / "inv")
-    lab.up()
-    prepare = os.environ.get("KIMI_PROV_GPU_PREPARE")
-    if prepare:
-        lab.hosts["gpu1"].ssh(prepare)
-    yield lab.hosts["gpu1"]
-    if not os.environ.get("KIMI_PROV_GPU_KEEP"):
-        lab.down()
+    assert catalogue.is_dir()
+    asked = requested("KIMI_PROV_GPU_SETTINGS")
+    yield from _up(tmp_path_factory.mktemp("gpu"), "10.93.87", "gpu1", asked, lab_gpus="all")
 
 
-@pytest.fixture(scope="session")
-def clock(request: pytest.FixtureRequest) -> Clock:
+@pytest.fixture(scope="module")
+def processor_host(catalogue: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A host without the GPUs, up."""
+    assert catalogue.is_dir()
+    lacking = nspawn.why_not()
+    if lacking:
+        pytest.fail(f"make gpu needs nspawn hosts: {lacking}")
+    asked = requested("KIMI_PROV_GPU_PROCESSOR_SETTINGS")
+    yield from _up(tmp_path_factory.mktemp("processor"), "10.93.86", "cpu1", asked)
+
+
+@pytest.fixture(scope="module")
+def clock(request: pytest.FixtureRequest, report: gpu_report.Report) -> Clock:
     """How much time is left."""
-    return request.config.stash[_CLOCK]
+    return Clock(request.config.stash[_END], report)
 
 
 @pytest.fixture
-def served(host: Host, report: gpu_report.Report) -> Host:
+def served(request: pytest.FixtureRequest, report: gpu_report.Report) -> Host:
     """The host, where apply has served before: what waits for an engine need not wait in vain."""
-    before = report.rows.get("test_apply_serves_on_the_gpus", {})
-    if before.get("outcome") != "passed":
+    outcomes = {row["outcome"] for name, row in report.rows.items() if "apply_serves" in name}
+    if outcomes != {"passed"}:
         pytest.fail("apply has not served, so there is nothing to look at")
-    return host
+    name = "processor_host" if request.path.stem == _PROCESSOR else "host"
+    return request.getfixturevalue(name)  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -169,9 +187,14 @@ def serving(served: Host, clock: Clock) -> Host:
     return served
 
 
-def _lab(inventory: Path) -> Lab:
+def _up(folder: Path, network: str, name: str, asked: dict[str, Any], **lab: str) -> Iterator[Host]:
     files = [{"src": f"model:{MODEL}", "dest": f"/opt/models/{MODEL}"}]
-    asked = requested()
-    lab_settings = {"lab_gpus": "all", "lab_image": asked.pop("lab_image", "debian-13")}
-    settings = {**lab_settings, "lab_files": files}
-    return make_lab(inventory, "10.93.87", nodes=["gpu1"], settings=settings, **asked)
+    settings = {**lab, "lab_image": asked.pop("lab_image", "debian-13"), "lab_files": files}
+    made = make_lab(folder / "inv", network, nodes=[name], settings=settings, **asked)
+    made.up()
+    prepare = os.environ.get("KIMI_PROV_GPU_PREPARE")
+    if prepare:
+        made.hosts[name].ssh(prepare)
+    yield made.hosts[name]
+    if not os.environ.get("KIMI_PROV_GPU_KEEP"):
+        made.down()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import cpuinfo
+import psutil
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +50,7 @@ class Report:
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "commit": _said("git", "rev-parse", "--short", "HEAD") or None,
             "kernel": platform.release(),
+            "processor": processor(),
             "cards": cards(),
             "tests": [{"test": name, **row} for name, row in self.rows.items()],
             "figures": self.figures,
@@ -58,6 +63,17 @@ class Report:
         text = json.dumps(document, indent=1) + "\n"
         (self.folder / "report.json").write_text(text, encoding="utf-8")
         (self.folder / "report.txt").write_text(as_text(document), encoding="utf-8")
+
+
+def processor() -> dict[str, Any]:
+    """Return what the kernel says of the processors and the memory."""
+    said = cpuinfo.get_cpu_info()
+    return {
+        "name": said.get("brand_raw", "unknown"),
+        "cpus": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "amx": sorted(flag for flag in said.get("flags", []) if flag.startswith("amx")),
+    }
 
 
 def cards() -> list[dict[str, str]]:
@@ -74,6 +90,7 @@ def as_text(document: dict[str, Any]) -> str:
     lines = [
         f"{document['date']}, commit {document['commit']}, kernel {document['kernel']}",
         f"{len(found)}x {first['name']}, {first['memory.total']}, {first['driver_version']}",
+        f"{document['processor']['name']}, {document['processor']['cpus']} CPUs",
         "",
         *(
             f"{row['outcome']:<8}{row['seconds']:>7.1f} s  {row['claim']}"

@@ -38,8 +38,6 @@ RESTRICTIONS = {
         "RestrictAddressFamilies=AF_UNIX AF_INET",
     ],
     "no code that was written": ["MemoryDenyWriteExecute=yes"],
-    "no privileged calls": ["SystemCallFilter=~@privileged"],
-    "users of its own": ["PrivateUsers=yes"],
 }
 # Seconds in which they are tried, for others wait behind.
 TRIED_S = 330.0
@@ -334,12 +332,6 @@ def test_destroy_frees_the_gpus(served: Host, report: Report) -> None:
     done = kimi_prov("destroy", served.inventory, "--yes")
     report.figure(destroy_s=round(time.monotonic() - began))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert served.ssh("systemctl list-units 'kimi*' --all --no-legend").strip() == ""
-    left = served.ssh(
-        "ls -d /etc/kimi /var/lib/kimi /run/kimi /etc/systemd/system/*kimi* /etc/sysctl.d/*kimi* "
-        "/srv/kimi/[!m]* 2>/dev/null; getent passwd kimi; nft list tables | grep kimi",
-        check=False,
-    )
-    assert left.strip() == ""
+    assert unit.left(served) == ""
     assert until(lambda: max(unit.memory_used()) < 1000, 60), unit.memory_used()
     report.figure(memory_after_mib=unit.memory_used())

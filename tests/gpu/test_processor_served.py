@@ -1,0 +1,116 @@
+"""Kimi's native INT4 on this machine's processors, the GPUs away: kt-kernel under its unit.
+
+In order, as the tests with the GPUs: each goes on from what the one before has left.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import engine_unit as unit
+import pytest
+from gpu_report import processor
+from machines import kimi_prov, newest_run
+
+if TYPE_CHECKING:
+    from conftest import Clock
+    from gpu_report import Report
+    from machines import Host
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def plan(processor_host: Host) -> dict[str, Any]:
+    """The plan for the host; none is refused."""
+    done = kimi_prov("plan", processor_host.inventory, "--format", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(iter(json.loads(done.stdout)["hosts"].values()))  # type: ignore[no-any-return]
+
+
+def test_apply_serves_on_the_processors(
+    processor_host: Host, plan: dict[str, Any], report: Report
+) -> None:
+    """`kimi-prov apply` brings a host without GPUs to a model whose experts are kt-kernel's."""
+    assert plan["experts"]["by"] == "kt-kernel"
+    began = time.monotonic()
+    done = processor_host.apply()
+    said = unit.said(processor_host)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}\n{said}"
+    engine = plan["engine"]
+    report.figure(
+        apply_s=round(time.monotonic() - began),
+        first_start_s=unit.start_seconds(processor_host),
+        engine=f"{engine['name']} {engine['version']} for CPUs, kimi-kt-experts",
+        torch=engine.get("torch"),
+        python=engine.get("python_version"),
+        command=plan["instances"][0]["argv"][1:],
+        numactl=plan["instances"][0]["numactl"],
+    )
+    exposure = processor_host.ssh(f"systemd-analyze security {unit.UNIT} --no-pager")
+    report.figure(exposure=re.findall(r"[\d.]+", exposure.strip().splitlines()[-1])[-1:])
+
+
+def test_the_kernel_is_the_one_for_this_processor(served: Host, report: Report) -> None:
+    """kt-kernel runs its AMX build where the processor has AMX, and holds each expert layer."""
+    log = unit.said(served, 3000)
+    builds = re.findall(r"kt-kernel build (\S+): (\d+) threads", log)
+    layers = re.findall(r"experts of layer \d+ \(\d+ of \d+\) in kt-kernel's (\S+):", log)
+    report.figure(kt_kernel=builds[-1:], experts_in=sorted(set(layers)))
+    assert builds, log[-2000:]
+    assert layers, log[-2000:]
+    assert ("amx" in builds[-1][0].lower()) == bool(processor()["amx"])
+
+
+def test_verify_passes_on_the_processors(served: Host, report: Report) -> None:
+    """`kimi-prov verify` passes, the processes and their memory where the plan put them."""
+    done = kimi_prov("verify", served.inventory, "--format", "json")
+    checks = next(iter(json.loads(done.stdout)["hosts"].values()))["checks"]
+    failed = [f"{row['name']}: {row.get('detail')}" for row in checks if row["status"] == "fail"]
+    report.figure(placement=[row.get("detail") for row in checks if row["name"] == "placement"])
+    assert failed == []
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_second_apply_on_the_processors_changes_nothing(served: Host, report: Report) -> None:
+    """`apply` again changes nothing and leaves the engine running."""
+    before = unit.shown(served, "MainPID")
+    began = time.monotonic()
+    done = served.apply()
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((newest_run(served.inventory) / "result.json").read_text())
+    assert all(row["changed"] == 0 for row in result["hosts"].values()), result
+    assert unit.shown(served, "MainPID") == before
+    report.figure(second_apply_s=round(time.monotonic() - began))
+
+
+def test_bench_measures_on_the_processors(serving: Host, report: Report) -> None:
+    """`kimi-prov bench` measures the served model, and a layer of experts in kt-kernel."""
+    done = kimi_prov("bench", serving.inventory, "--format", "json")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    bench = json.loads(done.stdout)
+    report.figure(bench=bench)
+    assert all(row["layer"]["available"] for row in bench["hosts"].values())
+
+
+def test_a_killed_server_on_the_processors_is_served_again(
+    serving: Host, clock: Clock, report: Report
+) -> None:
+    """After kill -9 of the server it answers again."""
+    first = unit.shown(serving)
+    serving.ssh(f"kill -9 {first['MainPID']}")
+    seconds = unit.wait_for_restart(serving, first["MainPID"], clock.a_start_s)
+    report.figure(after_kill_of_server_s=seconds)
+    assert kimi_prov("status", serving.inventory).returncode == 0
+
+
+def test_destroy_leaves_nothing(served: Host, report: Report) -> None:
+    """`kimi-prov destroy` leaves no unit, no file and no user."""
+    began = time.monotonic()
+    done = kimi_prov("destroy", served.inventory, "--yes")
+    report.figure(destroy_s=round(time.monotonic() - began))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert unit.left(served) == ""
