@@ -26,10 +26,10 @@ CAUSE = re.compile(
 )
 # `(EngineCore pid=7) INFO 11-21 03:04:19 [core.py:185] `, as vLLM begins its lines.
 STAMP = re.compile(r"^(?:\(\w+ pid=\d+\) *)?(?:[A-Z]+ \d\d-\d\d [\d:]+ (?:\[[\w./]+:\d+\] ?)*)?\s*")
-# What merely follows from the cause, and a program that the unit does without.
+# What merely follows from the cause, source in a traceback, what the unit does without.
 NOISE = re.compile(
     r"EngineDeadError|Traceback|During handling|engine core initialization failed|"
-    r"/nvidia-modprobe\b",
+    r"WorkerProc initialization failed|\braise \w|/nvidia-modprobe\b",
     re.I,
 )
 MOST_THREADS = 2000

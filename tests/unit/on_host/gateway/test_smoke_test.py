@@ -59,6 +59,37 @@ def test_a_share_of_the_gpu_that_is_not_free_names_the_figure_to_change():
     assert "nvidia-smi" in smoke_test.advice(found)
 
 
+def test_the_worker_s_error_is_the_cause_and_not_what_three_processes_make_of_it():
+    # As vLLM 0.25.1 writes it on GPUs: the worker, the engine's core and the server each in turn.
+    at = "(EngineCore pid=7) ERROR 11-22 12:21:00 [core.py:1233]"
+    lines = [
+        "(Worker_TP0 pid=8) ERROR 11-22 12:20:59 [multiproc_executor.py:1]     raise ValueError(",
+        (
+            "(Worker_TP0 pid=8) ERROR 11-22 12:20:59 [multiproc_executor.py:1] ValueError: Free "
+            "memory on device cuda:0 (78.61/79.18 GiB) on startup is less than desired GPU memory "
+            "utilization (0.999, 79.1 GiB)."
+        ),
+        f"{at}     raise e from None",
+        (
+            f"{at} Exception: WorkerProc initialization failed due to an exception in a background "
+            "process. See stack trace for root cause."
+        ),
+        (
+            "(EngineCore pid=7) Exception: WorkerProc initialization failed due to an exception in "
+            "a background process. See stack trace for root cause."
+        ),
+        "(APIServer pid=5)     raise RuntimeError(",
+        (
+            "(APIServer pid=5) RuntimeError: Engine core initialization failed. See root cause "
+            "above. Failed core proc(s): {}"
+        ),
+        "kimi-serve@0.service: Main process exited, code=exited, status=1/FAILURE",
+    ]
+    found = units.cause(lines)
+    assert found.startswith("ValueError: Free memory on device cuda:0 (78.61/79.18 GiB)")
+    assert "gpu-memory-utilization" in smoke_test.advice(found)
+
+
 def test_a_tool_that_the_unit_does_without_is_not_the_cause():
     lines = [
         "(Worker pid=8) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 40 GiB",
