@@ -32,7 +32,7 @@ def lines(folder: Path) -> list[str]:
 
     A report is NAME/report.json; NAME/note.yaml beside it says what was run and what stood in.
     """
-    files = sorted(folder.glob("*/report.json"))
+    files = sorted(folder.glob("*/report.json"), reverse=True)
     reports = [(file, json.loads(file.read_text(encoding="utf-8"))) for file in files]
     reports.sort(key=lambda pair: pair[1]["date"], reverse=True)
     found: list[str] = []
