@@ -57,7 +57,7 @@ def main(argv: List[str]) -> int:
 
 
 def remove_page(paths: Paths, *, check: bool) -> Dict[str, Any]:
-    """Take the unit away; what its accounts keep stays."""
+    """Take the unit away; what its accounts keep stays, and which page answered last."""
     unit = paths.units / unit_names.WEB
     if not unit.exists():
         return {"changed": False, "did": "nothing", "changes": []}
@@ -65,7 +65,7 @@ def remove_page(paths: Paths, *, check: bool) -> Dict[str, Any]:
         units.systemctl("disable", "--now", unit_names.WEB)
         # The unit is last: a run that is killed in between is completed by the next. A password
         # that nobody has seen yet stays, as its account does.
-        for path in (paths.web_secrets, paths.web_admin, paths.web_state, paths.web_before, unit):
+        for path in (paths.web_secrets, paths.web_admin, paths.web_before, unit):
             remove(str(path))
         units.systemctl("daemon-reload")
     return {
