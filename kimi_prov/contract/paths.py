@@ -57,6 +57,8 @@ VERIFY_KEY = f"{KEYS}/verify.key"
 # By which the page speaks to the engine; its first administrator until the account is made, and in
 # clear until it was shown.
 WEB_KEY = f"{KEYS}/web.key"
+# As `key --list` shows it.
+WEB_KEY_NAME = "web"
 WEB_SECRETS = f"{ETC}/web.env"
 WEB_ADMIN = f"{ETC}/web-admin.env"
 WEB_ADMIN_NEW = f"{KEYS}/web-admin.new"

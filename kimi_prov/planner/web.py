@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
-# The key by which the page speaks to the engine, as `key --list` shows it.
-KEY_NAME = "web"
 # Of the metrics; nothing else of ours takes it.
 _RESERVED_PORTS = (9443,)
 _MIB = 1 << 20
@@ -74,7 +72,7 @@ def document(
         "data": paths.WEB,
         "unit": unit_names.WEB,
         "user": paths.WEB_USER,
-        "key_name": KEY_NAME,
+        "key_name": paths.WEB_KEY_NAME,
         "signup": settings.web_signup,
         "sees_images": sees,
         "upload_max_bytes": _UPLOAD_BYTES,
