@@ -55,6 +55,7 @@ lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	ruff check .
 	ruff format --check .
 	mypy
+	mypy tests/matrix tests/gpu
 	ansible-lint
 test-fast: lint ## lint, types and units
 	pytest tests/unit

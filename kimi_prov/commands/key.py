@@ -42,7 +42,7 @@ def names(path: Path, options: PlaybookOptions, *, remove: str | None) -> ExitCo
 def run(path: Path, options: PlaybookOptions, *, rotate: bool) -> ExitCode:
     """Print `HOST KEY` for each host whose key nobody has seen yet; `rotate` makes new ones.
 
-    Beside it `HOST E-MAIL PASSWORD` of a page's first administrator that was made.
+    After them `HOST E-MAIL PASSWORD` of a page's first administrator that was made.
     """
     inventory, request = playbook_run.prepare(
         "key", "key", path, options, {"kimi_key_rotate": rotate}
@@ -51,9 +51,6 @@ def run(path: Path, options: PlaybookOptions, *, rotate: bool) -> ExitCode:
     told = [json.loads(line) for line in finished.key_lines]
     admins = [row for row in told if "web_admin" in row]
     rows = [row for row in told if "web_admin" not in row]
-    for row in admins:
-        admin = row["web_admin"]
-        show(clean_text.row(f"{row['host']} {admin['email']} {admin['password']}") + "\n")
     for row in rows:
         if row.get("key"):
             # One line for each machine: none of them speaks for another.
@@ -61,6 +58,9 @@ def run(path: Path, options: PlaybookOptions, *, rotate: bool) -> ExitCode:
         else:
             detail = row.get("detail") or "there is no key to show"
             say(clean_text.row(f"{row['host']}: {detail}"))
+    for row in admins:
+        admin = row["web_admin"]
+        show(clean_text.row(f"{row['host']} {admin['email']} {admin['password']}") + "\n")
     if admins or any(row.get("key") for row in rows):
         say("keep it now: it is not shown again")
     told_of = {row["host"] for row in admins}

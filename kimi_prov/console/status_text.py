@@ -75,8 +75,8 @@ def _certificate(found: Mapping[str, Any] | None) -> list[str]:
     """Tell of the certificate; a machine that an earlier version provisioned says nothing."""
     if not found:
         return []
-    names = ", ".join(found["names"])
-    lines = entry("certificate", f"{found['mode']} for {names}: {found['detail']}")
+    names = " for " + ", ".join(found["names"]) if found["names"] else ""
+    lines = entry("certificate", f"{found['mode']}{names}: {found['detail']}")
     if found["state"] != "ok":
         lines += [*entry("", f"{found['state'].upper()}"), *entry("fix", found["fix"])]
     return lines

@@ -57,6 +57,8 @@ VERIFY_KEY = f"{KEYS}/verify.key"
 # By which the page speaks to the engine; its first administrator until the account is made, and in
 # clear until it was shown.
 WEB_KEY = f"{KEYS}/web.key"
+# As `key --list` shows it.
+WEB_KEY_NAME = "web"
 WEB_SECRETS = f"{ETC}/web.env"
 WEB_ADMIN = f"{ETC}/web-admin.env"
 WEB_ADMIN_NEW = f"{KEYS}/web-admin.new"
@@ -101,6 +103,8 @@ ACME_HOOK = f"{ACME}/dns-hook"
 ACME_STATE = f"{STATE}/acme.json"
 # With which engine and driver the GPUs were seen to sum up over NCCL.
 NCCL_STATE = f"{STATE}/nccl.json"
+# Held by whoever makes the proxy run what is in place: an apply, or the order of a certificate.
+PROXY_LOCK = f"{STATE}/proxy.lock"
 # The page that answered last, and its database from before a change, until that has answered.
 WEB_STATE = f"{STATE}/web.json"
 WEB_BEFORE = f"{STATE}/web-before.db"
@@ -167,6 +171,9 @@ AMONG_OTHERS = (
 # What is ours in ROOT, but for the weights and the page's data.
 IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS, WEB_TRANSFER)
 
+# Homes of the users that are made since the first versions, whose record says nothing of them.
+LATER_HOMES = {WEB_USER: WEB, ACME_USER: "/nonexistent"}
+
 
 def tuned(version: str) -> str:
     """Return the folder of the kernels' tables that were tuned with a version of vLLM."""
@@ -211,6 +218,7 @@ class Paths:
         self.acme_state = self.at(ACME_STATE)
         self.proxy_config = self.at(PROXY_CONFIG)
         self.proxy_stamp = self.at(PROXY_STAMP)
+        self.proxy_lock = self.at(PROXY_LOCK)
         self.firewall = self.at(FIREWALL)
         self.srv = self.at(ROOT)
         self.home = self.at(HOME)

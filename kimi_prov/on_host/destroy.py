@@ -228,9 +228,19 @@ class Undo:
                 self.act(self.removed, self._name(path), work)
         if self.paths.srv.is_dir():
             self._root(keep=bool(kept))
-        for path in (self.paths.etc, self.paths.at(layout.RUN)):
+        for path in (*self._of_etc(web_stays=layout.WEB in kept), self.paths.at(layout.RUN)):
             if path.exists():
                 self.act(self.removed, self._name(path), partial(_delete, path))
+
+    def _of_etc(self, *, web_stays: bool) -> list[Path]:
+        """Return what of /etc/kimi goes: all, but the unseen password of an account that stays."""
+        unseen = self.paths.web_admin_new
+        if not (web_stays and unseen.exists()):
+            return [self.paths.etc]
+        told = "a password that nobody has seen: `kimi-prov key` shows it after the next apply"
+        self.kept.append(f"{layout.WEB_ADMIN_NEW}, {told}")
+        beside = [*self.paths.etc.iterdir(), *self.paths.keys.iterdir()]
+        return sorted(path for path in beside if path not in (unseen, unseen.parent))
 
     def _root(self, *, keep: bool) -> None:
         """/srv/kimi itself, unless something is left in it; what was mounted stays mounted."""
@@ -282,15 +292,9 @@ class Undo:
 
     def users(self) -> None:
         """Our users and groups, unless they were there before."""
-        existed = {
-            layout.USER: "user_existed",
-            PROXY_USER: "proxy_user_existed",
-            WEB_USER: "web_user_existed",
-            layout.ACME_USER: "acme_user_existed",
-        }
         groups = self.before.get("groups_existed")
         for name in (layout.ACME_USER, PROXY_USER, WEB_USER, layout.USER):
-            if _is_user(name) and self.before and not self.before.get(existed[name]):
+            if _is_user(name) and self.before and not self._existed(name):
                 work = partial(_remove_user, name, keep_group=name in (groups or ()))
                 self.act(self.removed, "user " + name, work)
                 continue
@@ -299,6 +303,20 @@ class Undo:
             # A record of an earlier version names no groups: then they came with their users.
             if groups is not None and name not in groups and _is_group(name):
                 self.act(self.removed, "group " + name, partial(_remove_group, name))
+
+    def _existed(self, name: str) -> bool:
+        """Whether a user was there before the first apply."""
+        key = {
+            layout.USER: "user_existed",
+            PROXY_USER: "proxy_user_existed",
+            WEB_USER: "web_user_existed",
+            layout.ACME_USER: "acme_user_existed",
+        }[name]
+        if key in self.before:
+            return bool(self.before[key])
+        # The record is of a version that made no such user: by its home one of ours is known.
+        home = layout.LATER_HOMES.get(name)
+        return home is not None and pwd.getpwnam(name).pw_dir != home
 
     def record(self) -> None:
         """Remove the record of the former state; last, so that a run can be repeated."""

@@ -20,6 +20,11 @@ from kimi_prov.on_host.system.files import read_json, read_text
 from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.web import backup, page
 
+# Of a certificate, when clients take none like it.
+_REFUSED = {
+    "expired": "; the certificate has ended",
+    "early": "; the certificate is not valid yet",
+}
 SUPPORT = (
     unit_names.FETCH,
     unit_names.RAM_MOUNT,
@@ -158,14 +163,14 @@ def collect(paths: Paths) -> dict[str, Any]:
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     placed = runtime.collect(paths)["instances"]
     port = _port(paths, plan)
-    expired = port["certificate"]["state"] == "expired"
+    refused = _REFUSED.get(port["certificate"]["state"], "")
     detail = "not active: " + ", ".join(down) if down else "serving"
     return {
-        "ok": not down and not expired,
+        "ok": not down and not refused,
         "provisioned": True,
         "random_weights": bool(model["random_weights"]),
         "stand_in": (plan.get("stand_in") or {}).get("said"),
-        "detail": detail + ("; the certificate has ended" if expired else ""),
+        "detail": detail + refused,
         "units": shown,
         "versions": _versions(plan),
         "model": {

@@ -167,7 +167,7 @@ def _plan(
     )
     backends = gateway.backends(settings, budget.instances)
     page = web.document(
-        settings, catalogue, model, choice.python, served.names, budget.instances, findings
+        settings, catalogue, model, choice, served.names, budget.instances, findings
     )
     gateway.check_ports(host, settings, backends, page, findings)
     warm = ram_disk.page_cache(tmpfs, host, checkpoint, bound.total, converted)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.catalog.currency import dated
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.planner import certificates
+from kimi_prov.planner.engine import selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,11 +17,10 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
     from kimi_prov.catalog.web import Page
     from kimi_prov.facts.host import Python
+    from kimi_prov.planner.decisions import Choice
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
-# The key by which the page speaks to the engine, as `key --list` shows it.
-KEY_NAME = "web"
 # Of the metrics; nothing else of ours takes it.
 _RESERVED_PORTS = (9443,)
 _MIB = 1 << 20
@@ -44,7 +44,7 @@ def document(
     settings: Settings,
     catalogue: Catalogue,
     model: Model,
-    python: Python,
+    choice: Choice,
     served_names: Sequence[str],
     instances: int,
     findings: Findings,
@@ -52,11 +52,12 @@ def document(
     """Give the plan's `web`, None where no page is wished for. Sizes in bytes."""
     if not settings.web_ui:
         return None
-    page = catalogue.web[-1]
+    page, python, build = catalogue.web[-1], choice.python, choice.interpreter
     lock = page.lock_name(python.version)
     _check(settings, page, python, instances, findings, locked=lock in catalogue.locks)
     backend_port, api_port = ports(settings, instances)
-    env_name = f"{page.version}-{catalogue.locks.get(lock, '')[:12]}"
+    mark = selection.env_mark(catalogue, [lock], build.sha256 if build else None)
+    env_name = f"{page.version}-{mark}"
     sees = bool(model.architecture.vision_params)
     return {
         "name": page.name,
@@ -71,7 +72,7 @@ def document(
         "data": paths.WEB,
         "unit": unit_names.WEB,
         "user": paths.WEB_USER,
-        "key_name": KEY_NAME,
+        "key_name": paths.WEB_KEY_NAME,
         "signup": settings.web_signup,
         "sees_images": sees,
         "upload_max_bytes": _UPLOAD_BYTES,

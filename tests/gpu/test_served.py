@@ -50,7 +50,7 @@ def plan(host: Host) -> dict[str, Any]:
     """The plan for the host; none is refused."""
     done = kimi_prov("plan", host.inventory, "--format", "json")
     assert done.returncode == 0, done.stdout + done.stderr
-    return next(iter(json.loads(done.stdout)["hosts"].values()))  # type: ignore[no-any-return]
+    return dict(next(iter(json.loads(done.stdout)["hosts"].values())))
 
 
 def wish(host: Host, **wishes: object) -> None:

@@ -39,6 +39,16 @@ DOOR = ("--tags", "host_base,proxy,firewall,acme")
 ORDER = ("--tags", "acme")
 TARGET = "python3 -I /srv/kimi/lib/kimi-target.pyz"
 
+# Of a machine's firewall: what enables it, lists its rules and reloads it.
+MANAGERS = {
+    "ufw": ("ufw allow 22/tcp && ufw --force enable", "ufw status", "ufw reload"),
+    "firewalld": (
+        "systemctl enable --now firewalld",
+        "firewall-cmd --list-all; firewall-cmd --permanent --list-all",
+        "firewall-cmd --reload",
+    ),
+}
+
 # Streams a piece ten times a second until it is told that it is enough.
 ENGINE = """
 import http.server, os, time
@@ -202,7 +212,7 @@ def acme_lab(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> 
     made = make_lab(
         tmp_path_factory.mktemp("acme") / "inv",
         NETWORK,
-        nodes=["acme1"],
+        nodes=["acme1", *MANAGERS],
         kimi_tls="acme",
         kimi_tls_names=[NAME],
         kimi_acme_directory_url=DIRECTORY,
@@ -267,6 +277,17 @@ def put(host: Host, pem: str) -> None:
         f"cd /etc/kimi/proxy && umask 077 && cat > acme.pem <<'END'\n{pem}\nEND\n"
         f"cat acme.pem > tls.pem; cat > tls.crt <<'END'\n{public}\nEND\n"
     )
+
+
+def destroy(host: Host) -> None:
+    """Put the machine back."""
+    playbook = str(CHECKOUT / "playbooks" / "destroy.yml")
+    done = run(
+        *(ANSIBLE_PLAYBOOK, "-i", str(host.inventory), playbook, "--limit", host.name),
+        *("-e", '{"destroy_confirmed": true}'),
+        cwd=CHECKOUT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def renew(host: Host) -> str:
@@ -404,15 +425,44 @@ def test_a_wildcard_is_proven_by_the_sites_own_program(host: Host, authority: Au
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_behind_a_firewall_manager_port_80_is_let_in_for_an_order_alone(
+    acme_lab: Lab, authority: Authority, manager: str, request: pytest.FixtureRequest
+) -> None:
+    host = acme_lab.hosts[manager]
+    enable, listing, reload = MANAGERS[manager]
+    host.ssh(
+        "apt-get update -q && DEBIAN_FRONTEND=noninteractive "
+        f"apt-get install -qy --no-install-recommends netbase {manager}",
+        timeout=HANGS_S * 4,
+    )
+    host.ssh(enable)
+    before = host.ssh(listing)
+    authority.lead(host.address)
+    request.addfinalizer(lambda: authority.lead(acme_lab.hosts["acme1"].address))
+    done = host.playbook(*DOOR)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first = served(host, authority.root())
+    assert ("DNS", NAME) in first["subjectAltName"]
+    # They let it in; our own table does while an order is answered, and never else.
+    assert re.search(r"\b80\b", host.ssh(listing))
+    assert not knock(host)
+    host.ssh(reload)
+    assert not knock(host)
+    put(host, certificate([NAME], 80, 10))
+    assert renew(host) == "ok"
+    assert served(host, authority.root())["serialNumber"] != first["serialNumber"]
+    assert not knock(host)
+    again = host.playbook(*DOOR)
+    assert "changed=0" in again.stdout, again.stdout + again.stderr
+    destroy(host)
+    assert host.ssh(listing) == before
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("first")
 def test_destroy_takes_account_certificates_units_and_user_away(host: Host) -> None:
-    playbook = str(CHECKOUT / "playbooks" / "destroy.yml")
-    done = run(
-        *(ANSIBLE_PLAYBOOK, "-i", str(host.inventory), playbook, "--limit", host.name),
-        *("-e", '{"destroy_confirmed": true}'),
-        cwd=CHECKOUT,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    destroy(host)
     left = host.ssh(
         "ls -d /var/lib/kimi /etc/kimi /etc/systemd/system/*kimi* 2>/dev/null;"
         "getent passwd kimi-acme; getent group kimi-acme; systemctl is-active kimi-acme.timer; true"

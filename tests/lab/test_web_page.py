@@ -7,14 +7,17 @@ pytest's that is printed.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 import shutil
 import ssl
 import stat
+import struct
 import sys
 import urllib.request
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +44,8 @@ HANGS_MS = HANGS_S * 1000
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 DOWN = "The engine is starting or stopped; try again."
 
-# Answers as the engine's port does. A question with "slowly" gets its second half when /run/go is
-# there.
+# Answers as the engine's port does, and writes down what it was asked last. A question with
+# "slowly" gets its second half when /run/go is there.
 ENGINE = r"""
 import http.server, json, os, time
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -58,8 +61,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"data: %s\n\n" % json.dumps(part).encode())
         self.wfile.flush()
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        asked = json.loads(body)
         question = json.dumps(asked["messages"][-1])
+        if asked.get("stream"):
+            with open("/run/stand-in/asked.json", "wb") as kept:
+                kept.write(body)
         if not asked.get("stream"):
             answer = {"role": "assistant", "content": "A title"}
             body = json.dumps({"choices": [{"index": 0, "message": answer}]}).encode()
@@ -81,6 +88,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
 http.server.ThreadingHTTPServer(("127.0.0.1", 8001), Handler).serve_forever()
 """
+# A picture that waits beside the question.
+ATTACHED = "#message-input-container img"
 BEGINS, ENDS = "The stand-in begins", "The stand-in begins and it ends."
 
 
@@ -126,7 +135,8 @@ def answers(host: Host, port: int, path: str) -> bool:
 
 
 def start_engine(host: Host) -> None:
-    host.ssh("systemd-run --unit=engine -p User=kimi python3 /usr/local/lib/engine.py")
+    own = "-p User=kimi -p RuntimeDirectory=stand-in"
+    host.ssh(f"systemd-run --unit=engine {own} python3 /usr/local/lib/engine.py")
     # What the proxy has seen of it is what the page gets.
     assert until(lambda: answers(host, 8000, "/health"))
 
@@ -424,6 +434,69 @@ def test_a_backup_is_restored_on_another_machine(
     visitor.page.screenshot(path=pictures / "restored.png")
     visitor.chat("New here")
     visitor.context.close()
+
+
+def red() -> bytes:
+    """A small picture, as PNG."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        whole = kind + data
+        return struct.pack(">I", len(data)) + whole + struct.pack(">I", zlib.crc32(whole))
+
+    header = struct.pack(">IIBBBBB", 40, 30, 8, 2, 0, 0, 0)
+    rows = zlib.compress((b"\0" + b"\xc8\x1e\x1e" * 40) * 30)
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+def attach(visitor: Visitor) -> None:
+    """Give the picture to a new chat, as one who picks a file."""
+    visitor.page.goto("/")
+    visitor.ready()
+    picked = {"name": "red.png", "mimeType": "image/png", "buffer": red()}
+    visitor.page.locator("input[type=file]").first.set_input_files(picked)  # type: ignore[arg-type]
+
+
+def asked_with(host: Host, question: str) -> list[dict[str, Any]]:
+    """The parts of the last question that came to the stand-in of the engine."""
+    asked = json.loads(host.ssh("cat /run/stand-in/asked.json"))
+    content = asked["messages"][-1]["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    assert question in json.dumps(parts)
+    return list(parts)
+
+
+def test_no_picture_is_taken_for_a_model_that_does_not_see(host: Host, admin: Visitor) -> None:
+    attach(admin)
+    admin.sees("do not support image inputs")
+    expect(admin.page.locator(ATTACHED)).to_have_count(0, timeout=HANGS_MS)
+    admin.ask("Which colour is it not?")
+    admin.sees(ENDS)
+    parts = asked_with(host, "Which colour is it not?")
+    assert [part["type"] for part in parts] == ["text"]
+
+
+def test_a_picture_goes_to_a_model_that_sees_byte_for_byte(
+    host: Host, admin: Visitor, pictures: Path
+) -> None:
+    done = host.playbook(*TAGS, "-e", json.dumps({"kimi_model": "kimi-k2.5"}))
+    assert done.returncode == 0, done.stdout + done.stderr
+    try:
+        assert reachable(host)
+        attach(admin)
+        expect(admin.page.locator(ATTACHED)).to_have_count(1, timeout=HANGS_MS)
+        admin.page.screenshot(path=pictures / "picture.png")
+        admin.ask("Which colour is it?")
+        admin.sees(ENDS)
+        parts = asked_with(host, "Which colour is it?")
+        [sent] = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+        kind, _, data = sent.partition(",")
+        assert kind == "data:image/png;base64"
+        assert base64.b64decode(data) == red()
+    finally:
+        back = host.playbook(*TAGS)
+        assert back.returncode == 0, back.stdout + back.stderr
+        assert reachable(host)
 
 
 def test_a_full_disk_and_a_cut_of_power_harm_no_chat_that_was_answered(

@@ -36,7 +36,7 @@ class StepError(Exception):
     """A step did not come out as it must."""
 
 
-def run(*command, folder, codes=(0,), **more):
+def run(*command: str | Path, folder: Path, codes: tuple[int, ...] = (0,), **more: str) -> str:
     """Run a command in a folder; its output, after a look at its exit code."""
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("ANSIBLE_", "PYTHON"))},
@@ -62,7 +62,7 @@ def run(*command, folder, codes=(0,), **more):
     return done.stdout
 
 
-def smoke(command, folder):
+def smoke(command: Path, folder: Path) -> dict[str, str]:
     """Try everything; the versions of Python and ansible-core that it ran with."""
     programs = command.resolve().parent
     # Isolated: not what lies in this folder or in the user's own packages.
@@ -73,9 +73,11 @@ def smoke(command, folder):
         raise StepError("python -m kimi_prov is another version than kimi-prov")
     hosts = folder / "groups.yml"
     hosts.write_text("{kimi: {hosts: {localhost: }}, kimi_outsiders: {hosts: {localhost: }}}\n")
+    playbooks = sorted((root / "playbooks").glob("*.yml"))
     run(
         programs / "ansible-playbook",
-        *("--syntax-check", "-i", hosts, *sorted((root / "playbooks").glob("*.yml"))),
+        *("--syntax-check", "-i"),
+        *(hosts, *playbooks),
         folder=folder,
         ANSIBLE_CONFIG=str(root / "ansible.cfg"),
         ANSIBLE_ACTION_PLUGINS=str(plugins / "action"),
@@ -96,7 +98,7 @@ def smoke(command, folder):
     return {"python": python, "ansible-core": ansible, "kimi-prov": version.split()[-1]}
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     """Print the versions as JSON, or what failed."""
     with tempfile.TemporaryDirectory() as folder:
         try:

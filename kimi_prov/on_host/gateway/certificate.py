@@ -21,6 +21,10 @@ AHEAD_S = 21 * DAY_S
 AHEAD_SHARE = 4
 # A quarter of the renewals' time has passed in vain by then: the rest is for who mends it.
 RENEW_SHARE = 3
+_CLOCK = (
+    "compare `date -u` with another machine's clock, and correct the one that is wrong; where both "
+    "are right, wait until then or take another certificate"
+)
 _LINE = re.compile(r"^(notBefore|notAfter|issuer)=(.*)$", re.MULTILINE)
 _NAME = re.compile(r"\b(?:DNS|IP Address):([^,\s]+)")
 
@@ -83,8 +87,9 @@ def standing(
 ) -> Dict[str, Any]:
     """Judge a certificate: {"state", "detail", "fix"}; `fix` is None where there is nothing to do.
 
-    `state`: ok, failing (an order or a renewal was refused), expiring, expired, absent. `mode`: the
-    plan's. `order`: what came of the last order, empty where there was none.
+    `state`: ok, failing (an order or a renewal was refused), expiring, expired, early (not valid
+    yet), absent. `mode`: the plan's. `order`: what came of the last order, empty where there was
+    none.
     """
     problem = order.get("problem") if mode == "acme" else None
     cause = ""
@@ -96,6 +101,9 @@ def standing(
     ends = moment(found.not_after)
     if left <= 0:
         return _judged("expired", f"it ended on {ends}{cause}", _fix(mode, problem))
+    if found.not_before > now:
+        begins = moment(found.not_before)
+        return _judged("early", f"it is valid from {begins} on, and now is {moment(now)}", _CLOCK)
     told = f"it ends on {ends}, in {_ends(left)}"
     if left <= min(AHEAD_S, found.lifetime_s // AHEAD_SHARE):
         if mode == "acme" and not problem:

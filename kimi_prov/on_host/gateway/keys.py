@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.paths import PROXY_USER, Paths
+from kimi_prov.contract.paths import PROXY_USER, WEB_KEY_NAME, Paths
 from kimi_prov.on_host.gateway import haproxy
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 OPERATOR = "operator"
 VERIFY = "verify"
-# Of the page, where there is one.
-WEB = "web"
 RESERVED = (OPERATOR, VERIFY)
 MAP_LINE = re.compile(r"^([0-9a-f]{64}) ([A-Za-z0-9._-]{1,64})$")
 
@@ -84,7 +82,7 @@ def ensure(
         if not check:
             write_atomic(paths.operator_new, unseen + "\n", 0o600)
     wanted[OPERATOR] = digest(unseen) if unseen else old[OPERATOR]
-    machines = {VERIFY: paths.verify_key, **({WEB: paths.web_key} if page else {})}
+    machines = {VERIFY: paths.verify_key, **({WEB_KEY_NAME: paths.web_key} if page else {})}
     for name, file in machines.items():
         own = _secret(file)
         if not own:
@@ -156,7 +154,7 @@ def revoke(paths: Paths, name: str) -> None:
             f"the key {name} cannot be taken away",
             "`kimi-prov key INVENTORY --rotate` makes a new one for the operator",
         )
-    if name == WEB:
+    if name == WEB_KEY_NAME:
         remove(str(paths.web_key))
     publish(paths, {other: value for other, value in keys.items() if other != name})
 

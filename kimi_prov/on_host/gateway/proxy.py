@@ -16,7 +16,7 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway import haproxy, keys, tls
-from kimi_prov.on_host.system import machine_key, units
+from kimi_prov.on_host.system import file_lock, machine_key, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, remove, write_atomic
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TAKE_OVER_S = 10.0
+# Longer than another takes over a start, a restart or a reload.
+OTHER_S = 120.0
 
 
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
@@ -88,7 +90,25 @@ def converged(paths: Paths) -> bool:
 
 
 def converge(paths: Paths, *, check: bool = False) -> dict[str, Any]:
-    """Make the proxy run the configuration, certificate and keys that are in place."""
+    """Make the proxy run the configuration, certificate and keys that are in place.
+
+    One at a time: an apply and the timer of the certificate would each wait for its own stamp.
+    """
+    if check:
+        return _converge(paths, check=True)
+    make_directory(paths.state, 0o700)
+    try:
+        with file_lock.held(str(paths.proxy_lock), OTHER_S):
+            return _converge(paths, check=False)
+    except file_lock.TakenError as error:
+        raise HostError(
+            f"{error} has been changing what {unit_names.PROXY} runs for {OTHER_S:.0f} s",
+            "end that process, which hangs, and run `kimi-prov apply` again",
+            retryable=True,
+        ) from None
+
+
+def _converge(paths: Paths, *, check: bool) -> dict[str, Any]:
     enabled = units.converge(unit_names.PROXY, check=check)
     wanted = stamp(paths)
     active = units.show(unit_names.PROXY).get(unit_names.PROXY, {}).get("state") == "active"

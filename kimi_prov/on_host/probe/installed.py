@@ -52,15 +52,18 @@ def units(machine: Machine) -> Dict[str, Dict[str, str]]:
 def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
     """Engines, models, plan and program of ours; null where access is denied."""
     pythons = _complete(machine, paths.PYTHONS)
-    environments = _environments(machine, pythons)
+    environments = _environments(machine, paths.ENGINES, pythons)
+    pages = _environments(machine, paths.WEB_ENVS, pythons)
+    pages.pop(paths.WEB_ENV_NAME, None)
     return {
         "plan_sha256": _sha256(machine, paths.PLAN),
         "target_sha256": _sha256(machine, paths.ZIPAPP),
         "engine_envs": sorted(environments),
         "pythons": pythons,
-        "engine_pythons": {env: of for env, of in sorted(environments.items()) if of},
+        "engine_pythons": _brought(environments),
         "engine_link": _link(machine, paths.ENGINE),
-        "web_envs": sorted(set(_complete(machine, paths.WEB_ENVS)) - {paths.WEB_ENV_NAME}),
+        "web_envs": sorted(pages),
+        "web_pythons": _brought(pages),
         "web_link": _link(machine, paths.WEB_ENV),
         "models": _models(machine),
         "models_verified": [
@@ -98,18 +101,22 @@ def _complete(machine: Machine, folder: str) -> List[str]:
     return [path.split("/")[-2] for path in machine.glob(f"{folder}/*/{paths.ENV_COMPLETE}")]
 
 
-def _environments(machine: Machine, pythons: List[str]) -> Dict[str, Optional[str]]:
-    """Map each whole environment to the interpreter that was brought for it, None for another.
+def _environments(machine: Machine, folder: str, pythons: List[str]) -> Dict[str, Optional[str]]:
+    """Map each whole environment in `folder` to the interpreter that was brought, None for another.
 
     One whose interpreter is not whole does not run: it counts as half made.
     """
     found: Dict[str, Optional[str]] = {}
-    for name in _complete(machine, paths.ENGINES):
-        text = machine.read(f"{paths.ENGINES}/{name}/pyvenv.cfg") or ""
+    for name in _complete(machine, folder):
+        text = machine.read(f"{folder}/{name}/pyvenv.cfg") or ""
         brought = re.search(rf"^home = {re.escape(paths.PYTHONS)}/([^/\n]+)/", text, re.MULTILINE)
         if brought is None or brought[1] in pythons:
             found[name] = brought[1] if brought else None
     return found
+
+
+def _brought(environments: Dict[str, Optional[str]]) -> Dict[str, str]:
+    return {name: python for name, python in sorted(environments.items()) if python}
 
 
 def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:

@@ -182,8 +182,9 @@ def restore(paths: Paths, sha256: str) -> Dict[str, Any]:
 
 def _start(web: Mapping[str, Any]) -> None:
     units.control("start", web["unit"])
-    if not wait_ready(int(web["backend_port"]), START_S):
-        raise HostError(units.cause(units.journal(web["unit"])))
+    cause = wait_ready(web["unit"], int(web["backend_port"]), START_S)
+    if cause:
+        raise HostError(cause)
 
 
 def _take_back(web: Mapping[str, Any], error: HostError) -> None:
@@ -206,14 +207,20 @@ def _take_back(web: Mapping[str, Any], error: HostError) -> None:
     ) from error
 
 
-def wait_ready(port: int, seconds: float) -> bool:
-    """Wait until the page answers, its database included; False when it did not in time."""
+def wait_ready(unit: str, port: int, seconds: float) -> str:
+    """Wait until the page answers, its database included; else return why it does not.
+
+    One that ended, and that systemd starts again, is not waited for any longer.
+    """
     until = time.monotonic() + seconds
     while not answers(port):
-        if time.monotonic() > until:
-            return False
+        state = units.show(unit).get(unit, {})
+        lost = state.get("restarts", 0) > 0 or state.get("state") == "failed"
+        if lost or time.monotonic() > until:
+            line = units.cause(units.journal(unit, 60))
+            return line if lost else f"no answer after {seconds:.0f} s; {line}"
         time.sleep(_PAUSE_S)
-    return True
+    return ""
 
 
 def answers(port: int) -> bool:

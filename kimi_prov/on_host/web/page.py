@@ -16,7 +16,6 @@ import re
 import secrets
 import shutil
 import sys
-import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from kimi_prov.contract import unit_names
@@ -57,7 +56,7 @@ def main(argv: List[str]) -> int:
 
 
 def remove_page(paths: Paths, *, check: bool) -> Dict[str, Any]:
-    """Take the unit away; what its accounts keep stays."""
+    """Take the unit away; what its accounts keep stays, and which page answered last."""
     unit = paths.units / unit_names.WEB
     if not unit.exists():
         return {"changed": False, "did": "nothing", "changes": []}
@@ -65,7 +64,7 @@ def remove_page(paths: Paths, *, check: bool) -> Dict[str, Any]:
         units.systemctl("disable", "--now", unit_names.WEB)
         # The unit is last: a run that is killed in between is completed by the next. A password
         # that nobody has seen yet stays, as its account does.
-        for path in (paths.web_secrets, paths.web_admin, paths.web_state, paths.web_before, unit):
+        for path in (paths.web_secrets, paths.web_admin, paths.web_before, unit):
             remove(str(path))
         units.systemctl("daemon-reload")
     return {
@@ -241,15 +240,7 @@ class Page:
 
     def _wait(self) -> str:
         """Wait until it answers; else return why it does not."""
-        until = time.monotonic() + self.timeout_s
-        while not self._answers():
-            state = units.show(unit_names.WEB).get(unit_names.WEB, {})
-            lost = state.get("restarts", 0) > 0 or state.get("state") == "failed"
-            if lost or time.monotonic() > until:
-                line = units.cause(units.journal(unit_names.WEB, 60))
-                return line if lost else f"no answer after {self.timeout_s:.0f} s; {line}"
-            time.sleep(0.5)
-        return ""
+        return backup.wait_ready(unit_names.WEB, self.plan["backend_port"], self.timeout_s)
 
     def _answers(self) -> bool:
         return backup.answers(self.plan["backend_port"])

@@ -66,14 +66,16 @@ def _mount(context: PlanContext) -> Iterator[RuleResult]:
 def _account(context: PlanContext) -> Iterator[RuleResult]:
     kimi = context.facts["kimi"]
     before: Mapping[str, Any] | None = kimi.get("before")
-    existed = {
-        paths.USER: before is None or bool(before.get("user_existed")),
-        paths.PROXY_USER: before is None or bool(before.get("proxy_user_existed")),
-        paths.WEB_USER: before is None or bool(before.get("web_user_existed")),
-        paths.ACME_USER: before is None or bool(before.get("acme_user_existed")),
+    keys = {
+        paths.USER: "user_existed",
+        paths.PROXY_USER: "proxy_user_existed",
+        paths.WEB_USER: "web_user_existed",
+        paths.ACME_USER: "acme_user_existed",
     }
     for name, row in sorted((kimi.get("accounts") or {}).items()):
-        if row is None or not existed[name]:
+        # A record of an earlier version says nothing of users that are made since.
+        other = row is not None and row["home"] != paths.LATER_HOMES.get(name, row["home"])
+        if row is None or not (before is None or before.get(keys[name], other)):
             # Of the one that an apply made a container may use the number by chance.
             continue
         shown = f"{name}: number {row['uid']}, home {row['home']}, shell {row['shell'] or 'none'}"

@@ -69,6 +69,13 @@ def test_status_text_warns_of_what_is_not_as_it_should_be():
     assert "node2 not provisioned" in text
 
 
+def test_status_names_nobody_where_there_is_no_certificate():
+    absent = {**SERVING["port"]["certificate"], "names": [], "state": "absent", "detail": "none"}
+    host = {**SERVING, "port": {**SERVING["port"], "certificate": absent}}
+    text = " ".join(status_text.text({**STATUS, "hosts": {"node1": host}}).split())
+    assert "certificate acme: none" in text
+
+
 def test_status_tells_of_a_renewal_that_fails_with_its_fix():
     text = " ".join(status_text.text(STATUS).split())
     assert "certificate acme for kimi.example.com: it ends on" in text

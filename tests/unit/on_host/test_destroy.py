@@ -4,6 +4,7 @@ import grp
 import json
 import pwd
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -237,17 +238,24 @@ SITE_USER = {"user_existed": True, "proxy_user_existed": False}
         ({**SITE_USER, "groups_existed": []}, [], ["kimi-proxy"], ["group kimi-proxy"]),
         # A record of an earlier version.
         ({"user_existed": True}, ["kimi"], ["kimi"], []),
+        # It names no user that is made since: the page's is ours by its home, that of the site not.
+        (SITE_USER, ["kimi-acme", "kimi-web"], [], ["user kimi-acme", "user kimi-web"]),
+        (SITE_USER, ["kimi-acme of the site", "kimi-web of the site"], [], []),
+        ({**SITE_USER, "web_user_existed": True}, ["kimi-web"], [], []),
         (None, ["kimi"], ["kimi"], []),
     ],
 )
 def test_a_user_and_a_group_go_each_where_an_apply_made_it(
     monkeypatch, tmp_path, before, users, groups, removed
 ):
-    def known(names):
-        return lambda name: dict.fromkeys(names, True)[name]
-
-    monkeypatch.setattr(pwd, "getpwnam", known(users))
-    monkeypatch.setattr(grp, "getgrnam", known(groups))
+    homes = {"kimi-web": "/srv/kimi/web", "kimi-acme": "/nonexistent"}
+    there = {
+        name.partition(" ")[0]: SimpleNamespace(pw_dir=homes.get(name, "/home/site"))
+        for name in users
+    }
+    users = list(there)
+    monkeypatch.setattr(pwd, "getpwnam", there.__getitem__)
+    monkeypatch.setattr(grp, "getgrnam", dict.fromkeys(groups, True).__getitem__)
     places = Paths(tmp_path)
     if before is not None:
         put(tmp_path, str(places.before.relative_to(tmp_path)), text=json.dumps(before))
@@ -268,3 +276,21 @@ def test_what_the_page_s_accounts_keep_stays_unless_it_shall_go(machine, purge_w
     assert ("/srv/kimi/web" in work.kept) != purge_web
     assert not (root / "srv/kimi/web-env").exists()
     assert (root / "srv/kimi").exists() != purge_web
+
+
+@pytest.mark.parametrize("purge_web", [False, True])
+def test_an_unseen_password_stays_with_the_account_that_it_opens(machine, purge_web):
+    root = machine.root
+    put(root, "srv/kimi/web/webui.db", "etc/kimi/keys/web-admin.new", "etc/kimi/keys/verify.key")
+
+    def destroyed():
+        work = destroy.Undo(machine, check=False, purge_weights=True, purge_web=purge_web)
+        work.directories()
+        assert work.errors == []
+        return work
+
+    told = [text for text in destroyed().kept if "nobody has seen" in text]
+    left = [str(path.relative_to(root)) for path in root.glob("etc/kimi/**/*") if path.is_file()]
+    assert left == ([] if purge_web else ["etc/kimi/keys/web-admin.new"])
+    assert bool(told) != purge_web
+    assert destroyed().removed == []

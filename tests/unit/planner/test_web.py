@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from plan_inputs import found, lab_facts, plan
+import yaml
+from plan_inputs import LAB_SETTINGS, found, lab_facts, plan
 
 from kimi_prov.catalog.loader import load
+from kimi_prov.planner.plan import make_plan
+from kimi_prov.planner.settings.parsing import parse
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_without_a_wish_there_is_no_page() -> None:
@@ -22,6 +29,29 @@ def test_the_page_is_locked_and_named_for_its_version_and_lock() -> None:
     assert web["lock"] == f"open-webui-slim-{row.version}-cp311.txt"
     assert web["env_name"] == f"{row.version}-{load().locks[web['lock']][:12]}"
     assert web["env_dir"] == f"/srv/kimi/web-env/{web['env_name']}"
+
+
+def brought(folder: Path, digest: str) -> dict[str, Any]:
+    """The page's plan on a machine to which a build of CPython with this digest is brought."""
+    facts = lab_facts()
+    facts["python"] |= {"path": "/usr/bin/python3", "version": "3.13.5", "others": []}
+    build = next(row for row in load().pythons if (row.minor, row.arch) == ("3.11", "x86_64"))
+    names = ("version", "build", "arch", "glibc", "url", "bytes", "installed_bytes", "source")
+    row = {name: getattr(build, name) for name in names}
+    row |= {"confidence": "low", "sha256": digest}
+    folder.mkdir()
+    (folder / "pythons.yaml").write_text(yaml.safe_dump({"pythons": [row]}))
+    given = parse(LAB_SETTINGS | {"kimi_web_ui": True}, host="h1")
+    web: dict[str, Any] = make_plan(facts, given, load(folder))["web"]
+    return web
+
+
+def test_another_interpreter_that_is_brought_is_another_environment(tmp_path: Path) -> None:
+    one, other = (brought(tmp_path / digest, digest * 64) for digest in "ab")
+    assert one["lock"] == other["lock"]
+    assert one["python"] != other["python"]
+    assert one["env_name"] != other["env_name"]
+    assert one["env_name"].rpartition("-")[0] == one["version"]
 
 
 def test_it_asks_the_proxy_alone_and_keeps_to_itself() -> None:

@@ -168,11 +168,15 @@ def unused(facts: dict[str, Any], *, python: str | None, keep_old: bool) -> list
     return sorted(evaluated(role["__engine_unused_pythons"], **given))
 
 
-def facts(link: str | None = NOW, **environments: str) -> dict[str, Any]:
-    """A machine with three interpreters; `environments` names those that were brought for some."""
+def facts(link: str | None = NOW, page: str | None = None, **environments: str) -> dict[str, Any]:
+    """A machine with three interpreters; `environments` names those that were brought for some.
+
+    `page`: the one of an environment of the page's.
+    """
     used = {name: {"here": HERE, "old": OLD}[of] for name, of in environments.items()}
     return {
         "pythons": [HERE, NEWER, OLD],
+        "web_pythons": {"0.12.4-a": page} if page else {},
         "engine_pythons": {NOW if name == "now" else name: of for name, of in used.items()},
         "engine_envs": [NOW, "former"],
         "engine_link": link,
@@ -187,6 +191,8 @@ def facts(link: str | None = NOW, **environments: str) -> dict[str, Any]:
         (facts(now="here", former="old"), HERE, False, [NEWER, OLD]),
         (facts(former="old"), None, False, [HERE, NEWER, OLD]),
         (facts(former="here"), HERE, False, [NEWER, OLD]),
+        # So does one that the page has.
+        (facts(now="here", page=OLD), HERE, False, [NEWER]),
         # What runs until the switch still reads from the former environment.
         (facts("former", former="old"), HERE, False, []),
         (facts(None), HERE, False, []),

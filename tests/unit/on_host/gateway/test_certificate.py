@@ -97,6 +97,15 @@ def test_its_end_and_failing_renewals_are_told_weeks_ahead(
     assert (found["fix"] is None) if fix is None else (fix in found["fix"])
 
 
+@pytest.mark.parametrize("mode", ["files", "self-signed", "acme"])
+def test_one_that_is_not_valid_yet_is_told_with_both_times(mode):
+    found = certificate.standing(lasting(90), mode, {}, at(-2))
+    assert found["state"] == "early"
+    assert certificate.moment(at(0)) in found["detail"]
+    assert certificate.moment(at(-2)) in found["detail"]
+    assert "date -u" in found["fix"]
+
+
 def test_no_certificate_at_all_is_told_with_its_cause():
     found = certificate.standing(None, "acme", FAILED, at(0))
     assert found["state"] == "absent"

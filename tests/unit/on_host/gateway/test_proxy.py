@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from waiting import until
 
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import api, checks, haproxy, keys
+from kimi_prov.on_host.gateway import proxy as proxy_module
 from kimi_prov.on_host.system import machine_key
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
@@ -195,3 +199,30 @@ def test_the_suite_names_what_is_wrong(make_proxy):
     assert found["tls"]["status"] == "ok"
     assert found["chat"]["status"] == "fail"
     assert "401" in found["chat"]["detail"]
+
+
+def test_an_apply_and_the_timer_change_what_runs_one_after_the_other(tmp_path, monkeypatch):
+    """Each waits for its own stamp, which the other would take from under it."""
+    paths = Paths(tmp_path)
+    paths.proxy.mkdir(parents=True)
+    inside, overlaps = [], []
+
+    def control(_verb, _unit):
+        overlaps.append(len(inside))
+        inside.append(1)
+        paths.tls_pem.write_text(f"another, {len(overlaps)}")
+        time.sleep(0.2)
+        inside.pop()
+
+    state = {"state": "active", "enabled": True, "load_state": "loaded"}
+    told = lambda _socket: paths.proxy_stamp.read_text().split()[-1]  # noqa: E731
+    monkeypatch.setattr(proxy_module.units, "converge", lambda _unit, *, check: check)
+    monkeypatch.setattr(proxy_module.units, "show", lambda *names: dict.fromkeys(names, state))
+    monkeypatch.setattr(proxy_module.units, "control", control)
+    monkeypatch.setattr(proxy_module.haproxy, "description", told)
+    paths.proxy_stamp.write_text("description none")
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(lambda _: proxy_module.converge(paths)["did"], range(2)))
+    assert len(done) == 2
+    assert overlaps == [0, 0]
+    assert not paths.proxy_lock.exists()

@@ -50,9 +50,11 @@ def test_a_link_in_the_place_of_a_file_is_not_that_file(tmp_path: Path) -> None:
     assert told(tmp_path)["files"][paths.FIREWALL] is None
 
 
-def environment(root: Path, name: str, home: str, *, complete: bool = True) -> None:
-    """An engine's environment as uv makes it, for the interpreter in `home`."""
-    folder = root / paths.ENGINES[1:] / name
+def environment(
+    root: Path, name: str, home: str, *, complete: bool = True, below: str = paths.ENGINES
+) -> None:
+    """An environment as uv makes it, for the interpreter in `home`."""
+    folder = root / below[1:] / name
     folder.mkdir(parents=True)
     (folder / "pyvenv.cfg").write_text(f"home = {home}\nimplementation = CPython\n")
     if complete:
@@ -75,6 +77,21 @@ def test_an_environment_tells_which_interpreter_was_brought_for_it(tmp_path: Pat
     assert found["engine_envs"] == ["brought", "own"]
     assert found["pythons"] == ["3.12.1-a", "3.12.3-c"]
     assert found["engine_pythons"] == {"brought": "3.12.1-a"}
+
+
+def test_the_page_s_environments_tell_it_as_well(tmp_path: Path) -> None:
+    there = tmp_path / paths.PYTHONS[1:] / "3.12.1-a"
+    there.mkdir(parents=True)
+    (there / paths.ENV_COMPLETE).touch()
+    homes = {"own": "/usr/bin", "brought": f"{paths.PYTHONS}/3.12.1-a/cpython-3.12.1/bin"}
+    homes["lost"] = f"{paths.PYTHONS}/3.12.9-z/cpython-3.12.9/bin"
+    for name, home in homes.items():
+        environment(tmp_path, name, home, below=paths.WEB_ENVS)
+    (tmp_path / paths.WEB_ENV[1:]).symlink_to("brought")
+    found = told(tmp_path)
+    assert found["web_envs"] == ["brought", "own"]
+    assert found["web_pythons"] == {"brought": "3.12.1-a"}
+    assert found["web_link"] == "brought"
 
 
 @pytest.fixture

@@ -322,6 +322,17 @@ def test_a_password_that_nobody_has_seen_outlives_a_page_that_is_switched_off(
     assert machine.chats() == ["answered"]
 
 
+def test_a_page_that_was_switched_off_has_a_way_back_when_it_comes_again_newer(
+    machine: Machine, ensure: Any
+) -> None:
+    ensure("1.0-a")
+    page.remove_page(machine.paths, check=False)
+    with pytest.raises(HostError, match=r"2\.0.* did not answer: ImportError.*back at 1\.0"):
+        ensure("2.0-bad")
+    assert machine.active
+    assert machine.chats() == ["answered"]
+
+
 def test_a_removal_that_was_killed_is_completed(
     machine: Machine, ensure: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from plan_inputs import blocked_by, found, lab_facts, plan
 
+from kimi_prov.contract import paths
+
 SRV = ["/srv", "/srv/kimi", "/srv/kimi/engines", "/srv/kimi/models"]
 OURS = {"uid": 997, "gid": 997, "home": "/var/lib/kimi", "shell": "/usr/sbin/nologin"}
 
@@ -94,6 +96,18 @@ def test_the_accounts_of_the_page_and_of_the_order_are_looked_at(
     facts["kimi"]["before"] = None if existed is None else {key: existed}
     severities = [row["severity"] for row in found(plan(facts), "host.account")]
     assert severities == ([] if existed is False else ["blocker"])
+
+
+@pytest.mark.parametrize("name", ["kimi-web", "kimi-acme"])
+@pytest.mark.parametrize(("home", "severities"), [("/home/site", ["blocker"]), (None, [])])
+def test_a_record_of_before_these_accounts_makes_none_of_the_site_s_ours(
+    name: str, home: str | None, severities: list[str]
+) -> None:
+    facts = lab_facts()
+    given = {"home": home or paths.LATER_HOMES[name], "processes": ["postgres"]}
+    facts["kimi"]["accounts"] = {name: {**OURS, **given}}
+    facts["kimi"]["before"] = {"user_existed": False, "proxy_user_existed": False}
+    assert [row["severity"] for row in found(plan(facts), "host.account")] == severities
 
 
 @pytest.mark.parametrize(
