@@ -92,7 +92,9 @@ def test_one_engine_killed_the_port_still_answers(emulated: Host) -> None:
     emulated.ssh("systemctl kill -s KILL kimi-serve@0")
     assert emulated.ssh("systemctl is-active kimi-serve@0", check=False).strip() != "active"
     assert chat(emulated)["choices"], "the other engine shall answer meanwhile"
-    waited_for(emulated, "kimi-serve@0")
+    # Its own answer, a quarter of an hour later here, is what the tests of containers wait for.
+    state = emulated.ssh("systemctl is-active kimi-serve@0", check=False).strip()
+    assert state == "activating", "it is started again"
 
 
 def test_after_a_reboot_it_serves_with_no_hand_on_it(emulated: Host) -> None:
