@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 UNIT = "kimi-serve@0.service"
+# An engine's start on a computer with much else to do.
+START_S = 900.0
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def test_it_is_served_again_after_an_end_with_0(host: Host) -> None:
         now = shown(host)
         return now["ActiveState"] == "active" and now["MainPID"] not in {"0", before["MainPID"]}
 
-    assert until(again), shown(host)
+    assert until(again, START_S), shown(host)
     ended = host.ssh(f"journalctl -u {UNIT} -o cat --no-pager")
     assert f"{UNIT}: Deactivated successfully." in ended
     assert int(shown(host)["NRestarts"]) == int(before["NRestarts"]) + 1
