@@ -102,6 +102,7 @@ DIRECTIVES = {
     "RuntimeDirectoryMode": 211,
     "RestrictAddressFamilies": 211,
     "RemoveIPC": 232,
+    "PrivateUsers": 232,
     "DevicePolicy": 212,
     "ProtectSystem": 214,
     "ProtectHome": 214,
