@@ -352,7 +352,7 @@ def _install(host: Host, url: str, *words: str) -> None:
         f"--allow-downgrades --no-install-recommends install {' '.join(words)} "
         "&& rm /etc/apt/sources.list.d/theirs.list && umount /proc/driver 2>/dev/null; "
         "umount /sys/bus/pci/devices; systemctl restart lab-nvidia.service",
-        timeout=300,
+        timeout=1800,
     )
 
 
