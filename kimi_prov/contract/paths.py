@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Mapping
 
 from kimi_prov.contract import unit_names
 
@@ -173,6 +174,21 @@ IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS, WEB_TRANSFE
 
 # Homes of the users that are made since the first versions, whose record says nothing of them.
 LATER_HOMES = {WEB_USER: WEB, ACME_USER: "/nonexistent"}
+_EXISTED = {
+    USER: "user_existed",
+    PROXY_USER: "proxy_user_existed",
+    WEB_USER: "web_user_existed",
+    ACME_USER: "acme_user_existed",
+}
+
+
+def user_existed(before: Mapping[str, Any], name: str, home: str) -> bool:
+    """Whether a user was there before the first apply, by that one's record and the user's home."""
+    key = _EXISTED[name]
+    if key in before:
+        return bool(before[key])
+    # The record is of a version that made no such user: by its home one of ours is known.
+    return home != LATER_HOMES.get(name, home)
 
 
 def tuned(version: str) -> str:

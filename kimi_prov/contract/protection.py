@@ -51,8 +51,8 @@ class Needs:
 
 
 # An engine compiles kernels and reads /proc/cpuinfo. @resources holds the calls that set NUMA
-# policy and CPU affinity. It makes code in memory as well: oneDNN on CPUs, Numba and CUTLASS's DSL
-# on GPUs.
+# policy and CPU affinity. oneDNN, Numba and CUTLASS's DSL are made to write code in memory: vLLM on
+# GPUs was seen without that (docs/real-gpus.md), where none of them was used.
 _ENGINE = Needs(
     calls=("@system-service", "@resources"),
     without_calls=("@privileged",),

@@ -294,7 +294,7 @@ class Undo:
         """Our users and groups, unless they were there before."""
         groups = self.before.get("groups_existed")
         for name in (layout.ACME_USER, PROXY_USER, WEB_USER, layout.USER):
-            if _is_user(name) and self.before and not self._existed(name):
+            if _is_user(name) and self.before and not self._was_there(name):
                 work = partial(_remove_user, name, keep_group=name in (groups or ()))
                 self.act(self.removed, "user " + name, work)
                 continue
@@ -304,19 +304,8 @@ class Undo:
             if groups is not None and name not in groups and _is_group(name):
                 self.act(self.removed, "group " + name, partial(_remove_group, name))
 
-    def _existed(self, name: str) -> bool:
-        """Whether a user was there before the first apply."""
-        key = {
-            layout.USER: "user_existed",
-            PROXY_USER: "proxy_user_existed",
-            WEB_USER: "web_user_existed",
-            layout.ACME_USER: "acme_user_existed",
-        }[name]
-        if key in self.before:
-            return bool(self.before[key])
-        # The record is of a version that made no such user: by its home one of ours is known.
-        home = layout.LATER_HOMES.get(name)
-        return home is not None and pwd.getpwnam(name).pw_dir != home
+    def _was_there(self, name: str) -> bool:
+        return layout.user_existed(self.before, name, pwd.getpwnam(name).pw_dir)
 
     def record(self) -> None:
         """Remove the record of the former state; last, so that a run can be repeated."""

@@ -125,8 +125,8 @@ def requested(settings: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="session")
-def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session", autouse=True)
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Lay the cut model's row beside a site's own rows and locks."""
     folder = tmp_path_factory.mktemp("catalogue") / "site"
     site = os.environ.get("KIMI_PROV_CATALOG")
@@ -134,24 +134,19 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(site, folder)
     shutil.copytree(CATALOGUE, folder, dirs_exist_ok=True)
     os.environ["KIMI_PROV_CATALOG"] = str(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")
-def host(
-    given: gpus.Given, catalogue: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Host]:
+def host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A host with the GPUs, up; taken away at the end, with all that it made."""
     assert given.devices
-    assert catalogue.is_dir()
     asked = requested("KIMI_PROV_GPU_SETTINGS")
     yield from _up(tmp_path_factory.mktemp("gpu"), "10.93.87", "gpu1", asked, lab_gpus="all")
 
 
 @pytest.fixture(scope="module")
-def processor_host(catalogue: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def processor_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A host without the GPUs, up."""
-    assert catalogue.is_dir()
     lacking = nspawn.why_not()
     if lacking:
         pytest.fail(f"make gpu needs nspawn hosts: {lacking}")

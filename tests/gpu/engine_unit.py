@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from machines import kimi_prov, newest_run
 from waiting import until
 
 if TYPE_CHECKING:
@@ -156,6 +158,36 @@ def memory_used() -> list[int]:
         check=True,
     )
     return [int(line) for line in done.stdout.split()]
+
+
+def planned(host: Host) -> dict[str, Any]:
+    """The plan for the host; none is refused."""
+    done = kimi_prov("plan", host.inventory, "--format", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(next(iter(json.loads(done.stdout)["hosts"].values())))
+
+
+def verified(host: Host) -> list[dict[str, Any]]:
+    """The checks of `kimi-prov verify`, none of which failed."""
+    done = kimi_prov("verify", host.inventory, "--format", "json")
+    checks: list[dict[str, Any]] = next(iter(json.loads(done.stdout)["hosts"].values()))["checks"]
+    failed = [f"{row['name']}: {row.get('detail')}" for row in checks if row["status"] == "fail"]
+    assert failed == []
+    assert done.returncode == 0, done.stdout + done.stderr
+    return checks
+
+
+def applied_again(host: Host) -> int:
+    """Seconds of an `apply` that changes nothing and leaves the engine running."""
+    before = shown(host, "MainPID")
+    began = time.monotonic()
+    done = host.apply()
+    seconds = round(time.monotonic() - began)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((newest_run(host.inventory) / "result.json").read_text())
+    assert all(row["changed"] == 0 for row in result["hosts"].values()), result
+    assert shown(host, "MainPID") == before
+    return seconds
 
 
 def left(host: Host) -> str:

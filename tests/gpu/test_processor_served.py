@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import engine_unit as unit
 import pytest
 from gpu_report import processor
-from machines import kimi_prov, newest_run
+from machines import kimi_prov
 
 if TYPE_CHECKING:
     from conftest import Clock
@@ -26,9 +26,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(scope="module")
 def plan(processor_host: Host) -> dict[str, Any]:
     """The plan for the host; none is refused."""
-    done = kimi_prov("plan", processor_host.inventory, "--format", "json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return next(iter(json.loads(done.stdout)["hosts"].values()))
+    return unit.planned(processor_host)
 
 
 def test_apply_serves_on_the_processors(
@@ -67,24 +65,13 @@ def test_the_kernel_is_the_one_for_this_processor(served: Host, report: Report) 
 
 def test_verify_passes_on_the_processors(served: Host, report: Report) -> None:
     """`kimi-prov verify` passes, the processes and their memory where the plan put them."""
-    done = kimi_prov("verify", served.inventory, "--format", "json")
-    checks = next(iter(json.loads(done.stdout)["hosts"].values()))["checks"]
-    failed = [f"{row['name']}: {row.get('detail')}" for row in checks if row["status"] == "fail"]
+    checks = unit.verified(served)
     report.figure(placement=[row.get("detail") for row in checks if row["name"] == "placement"])
-    assert failed == []
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_second_apply_on_the_processors_changes_nothing(served: Host, report: Report) -> None:
     """`apply` again changes nothing and leaves the engine running."""
-    before = unit.shown(served, "MainPID")
-    began = time.monotonic()
-    done = served.apply()
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads((newest_run(served.inventory) / "result.json").read_text())
-    assert all(row["changed"] == 0 for row in result["hosts"].values()), result
-    assert unit.shown(served, "MainPID") == before
-    report.figure(second_apply_s=round(time.monotonic() - began))
+    report.figure(second_apply_s=unit.applied_again(served))
 
 
 def test_bench_measures_on_the_processors(serving: Host, report: Report) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import engine_unit as unit
 import pytest
 import yaml
-from machines import kimi_prov, newest_run
+from machines import kimi_prov
 from waiting import until
 
 from kimi_prov.commands import lab as commands
@@ -48,9 +48,7 @@ HELD_MIB = 4096
 @pytest.fixture(scope="module")
 def plan(host: Host) -> dict[str, Any]:
     """The plan for the host; none is refused."""
-    done = kimi_prov("plan", host.inventory, "--format", "json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return dict(next(iter(json.loads(done.stdout)["hosts"].values())))
+    return unit.planned(host)
 
 
 def wish(host: Host, **wishes: object) -> None:
@@ -103,11 +101,7 @@ def test_apply_serves_on_the_gpus(host: Host, plan: dict[str, Any], report: Repo
 
 def test_verify_passes(served: Host) -> None:
     """`kimi-prov verify` finds keys, TLS, tools, streams and the closed port as they should be."""
-    done = kimi_prov("verify", served.inventory, "--format", "json")
-    checks = next(iter(json.loads(done.stdout)["hosts"].values()))["checks"]
-    failed = [f"{row['name']}: {row.get('detail')}" for row in checks if row["status"] == "fail"]
-    assert failed == []
-    assert done.returncode == 0, done.stdout + done.stderr
+    unit.verified(served)
 
 
 def test_the_plan_s_memory_is_what_the_engine_says(
@@ -167,14 +161,7 @@ def _smi(*words: str) -> str:
 
 def test_a_second_apply_changes_nothing(served: Host, report: Report) -> None:
     """`apply` again changes nothing and leaves the engine running."""
-    before = unit.shown(served, "MainPID")
-    began = time.monotonic()
-    done = served.apply()
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads((newest_run(served.inventory) / "result.json").read_text())
-    assert all(row["changed"] == 0 for row in result["hosts"].values()), result
-    assert unit.shown(served, "MainPID") == before
-    report.figure(second_apply_s=round(time.monotonic() - began))
+    report.figure(second_apply_s=unit.applied_again(served))
 
 
 def test_a_killed_worker_is_served_again(serving: Host, clock: Clock, report: Report) -> None:

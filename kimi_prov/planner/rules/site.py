@@ -66,16 +66,10 @@ def _mount(context: PlanContext) -> Iterator[RuleResult]:
 def _account(context: PlanContext) -> Iterator[RuleResult]:
     kimi = context.facts["kimi"]
     before: Mapping[str, Any] | None = kimi.get("before")
-    keys = {
-        paths.USER: "user_existed",
-        paths.PROXY_USER: "proxy_user_existed",
-        paths.WEB_USER: "web_user_existed",
-        paths.ACME_USER: "acme_user_existed",
-    }
     for name, row in sorted((kimi.get("accounts") or {}).items()):
-        # A record of an earlier version says nothing of users that are made since.
-        other = row is not None and row["home"] != paths.LATER_HOMES.get(name, row["home"])
-        if row is None or not (before is None or before.get(keys[name], other)):
+        if row is None:
+            continue
+        if before is not None and not paths.user_existed(before, name, row["home"]):
             # Of the one that an apply made a container may use the number by chance.
             continue
         shown = f"{name}: number {row['uid']}, home {row['home']}, shell {row['shell'] or 'none'}"

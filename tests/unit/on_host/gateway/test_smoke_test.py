@@ -60,7 +60,7 @@ def test_a_share_of_the_gpu_that_is_not_free_names_the_figure_to_change():
 
 
 def test_the_worker_s_error_is_the_cause_and_not_what_three_processes_make_of_it():
-    # As vLLM 0.25.1 writes it on GPUs: the worker, the engine's core and the server each in turn.
+    # The server's lines were seen on GPUs; the worker's and the core's are by vLLM's sources.
     at = "(EngineCore pid=7) ERROR 11-22 12:21:00 [core.py:1233]"
     lines = [
         "(Worker_TP0 pid=8) ERROR 11-22 12:20:59 [multiproc_executor.py:1]     raise ValueError(",
