@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from machines import kimi_prov, newest_run
 from waiting import until
 
@@ -158,6 +159,12 @@ def memory_used() -> list[int]:
         check=True,
     )
     return [int(line) for line in done.stdout.split()]
+
+
+def wish(host: Host, **wishes: object) -> None:
+    """Write the inventory's variables anew, with these over them."""
+    file = host.inventory / "group_vars" / "kimi.yml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **wishes}))
 
 
 def planned(host: Host) -> dict[str, Any]:

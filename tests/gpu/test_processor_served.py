@@ -94,6 +94,22 @@ def test_a_killed_server_on_the_processors_is_served_again(
     assert kimi_prov("status", serving.inventory).returncode == 0
 
 
+def test_vllm_s_own_experts_are_served_by_apply(served: Host, clock: Clock, report: Report) -> None:
+    """`kimi_experts: vllm` brings the experts from kt-kernel to vLLM's own, by `apply`."""
+    unit.wish(served, kimi_experts="vllm", kimi_start_timeout_s=int(max(60.0, clock.left_s)))
+    wanted = unit.planned(served)
+    began = time.monotonic()
+    before = served.ssh("date '+%F %T'").strip()
+    done = served.apply()
+    report.figure(own_experts_apply_s=round(time.monotonic() - began))
+    log = unit.said(served, 3000, since=before)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{log[-2000:]}"
+    report.figure(own_experts_start_s=unit.start_seconds(served))
+    assert wanted["experts"]["by"] == "vllm"
+    assert "in kt-kernel's" not in log
+    unit.verified(served)
+
+
 def test_destroy_leaves_nothing(served: Host, report: Report) -> None:
     """`kimi-prov destroy` leaves no unit, no file and no user."""
     began = time.monotonic()

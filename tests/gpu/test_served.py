@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import engine_unit as unit
 import pytest
-import yaml
 from machines import kimi_prov
 from waiting import until
 
@@ -43,18 +42,14 @@ RESTRICTIONS = {
 TRIED_S = 330.0
 # More than what the unit takes for the last of a predecessor, on each card.
 HELD_MIB = 4096
+# For all cards together.
+HOST_CACHE_GIB = 4
 
 
 @pytest.fixture(scope="module")
 def plan(host: Host) -> dict[str, Any]:
     """The plan for the host; none is refused."""
     return unit.planned(host)
-
-
-def wish(host: Host, **wishes: object) -> None:
-    """Write the inventory's variables anew, with these over them."""
-    file = host.inventory / "group_vars" / "kimi.yml"
-    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **wishes}))
 
 
 def test_a_host_boots_with_the_gpus(host: Host, given: Given, report: Report) -> None:
@@ -273,7 +268,7 @@ def test_a_start_out_of_memory_names_the_figure_to_change(served: Host, report: 
     before = file.read_text()
     began = time.monotonic()
     try:
-        wish(served, kimi_engine_args={"gpu-memory-utilization": 0.999})
+        unit.wish(served, kimi_engine_args={"gpu-memory-utilization": 0.999})
         done = served.apply()
     finally:
         file.write_text(before)
@@ -290,7 +285,7 @@ def test_experts_apart_and_an_8_bit_cache_are_served(
     served: Host, clock: Clock, report: Report
 ) -> None:
     """Whole experts on each card and an 8-bit cache come by `apply`, also after a failed one."""
-    wish(
+    unit.wish(
         served,
         kimi_kv_dtype="fp8",
         kimi_engine_args={"enable-expert-parallel": True},
@@ -311,6 +306,38 @@ def test_experts_apart_and_an_8_bit_cache_are_served(
     command = served.ssh("pgrep -af vllm.entrypoints")
     assert "--enable-expert-parallel" in command
     assert "fp8" in command
+
+
+def test_filtered_weights_and_a_cache_in_host_memory_are_served(
+    served: Host, clock: Clock, report: Report
+) -> None:
+    """Ranks that read their own experts alone, and a cache in the host's memory, by `apply`."""
+    unit.wish(
+        served,
+        kimi_kv_dtype="auto",
+        kimi_engine_args={
+            "enable-expert-parallel": True,
+            "enable-ep-weight-filter": True,
+            "kv-offloading-size": HOST_CACHE_GIB,
+        },
+        kimi_start_timeout_s=int(max(60.0, clock.left_s)),
+    )
+    began = time.monotonic()
+    done = served.apply()
+    report.figure(third_layout_s=round(time.monotonic() - began))
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{unit.said(served)}"
+    log = unit.said(served, 3000)
+    report.figure(
+        third_layout={
+            "filtered": re.findall(r"[^\n]*(?i:weight filter)[^\n]*", log)[-1:],
+            "host_cache": re.findall(r"[^\n]*(?i:offload)[^\n]*", log)[-3:],
+            "start_s": unit.start_seconds(served),
+        }
+    )
+    command = served.ssh("pgrep -af vllm.entrypoints")
+    assert "--enable-ep-weight-filter" in command
+    assert f"--kv-offloading-size {HOST_CACHE_GIB}" in command
+    unit.verified(served)
 
 
 def test_destroy_frees_the_gpus(served: Host, report: Report) -> None:
