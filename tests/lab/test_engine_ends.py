@@ -54,7 +54,7 @@ def test_it_is_served_again_after_an_end_with_0(host: Host) -> None:
 
 def test_apply_restarts_it_however_often_it_was_started_before(host: Host) -> None:
     # The third start of the three that systemd allows; the first was apply's, the second its own.
-    host.ssh(f"systemctl restart {UNIT}")
+    host.ssh(f"systemctl restart {UNIT}", timeout=START_S)
     assert shown(host)["ActiveState"] == "active"
     done = host.apply("-e", "kimi_concurrency=3")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -63,7 +63,7 @@ def test_apply_restarts_it_however_often_it_was_started_before(host: Host) -> No
 
 
 def test_a_stop_stays_a_stop(host: Host) -> None:
-    host.ssh(f"systemctl stop {UNIT}")
+    host.ssh(f"systemctl stop {UNIT}", timeout=START_S)
     assert shown(host)["ActiveState"] == "inactive"
     host.ssh("sleep 20")
     assert shown(host)["ActiveState"] == "inactive"
