@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import http.client
 import json
 import os
@@ -17,11 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from machines import ANSIBLE_PLAYBOOK, CHECKOUT, kimi_prov, make_lab, run
+from made_certificates import certificate
 from waiting import HANGS_S, until
 
 if TYPE_CHECKING:
@@ -32,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.lab
 
 NETWORK = "10.93.90"
+MANAGED_NETWORK = "10.93.91"
 GATEWAY = f"{NETWORK}.1"
 NAME = "kimi.lab.test"
 DIRECTORY = f"https://{GATEWAY}:14000/dir"
@@ -91,39 +88,6 @@ if sys.argv[1] == "auth":
     verb, body = "set-txt", {{"host": name, "value": os.environ["CERTBOT_VALIDATION"]}}
 urllib.request.urlopen("http://{GATEWAY}:8055/" + verb, json.dumps(body).encode())
 """
-
-
-def certificate(
-    names: list[str], days_ago: float, days_left: float, addresses: tuple[str, ...] = ()
-) -> str:
-    """A certificate of its own with its key, as PEM: some of its life may be over."""
-    import ipaddress  # noqa: PLC0415
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "made by the test")])
-    now = datetime.datetime.now(datetime.UTC)
-    subjects = [
-        *(x509.DNSName(text) for text in names),
-        *(x509.IPAddress(ipaddress.ip_address(text)) for text in addresses),
-    ]
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=days_ago))
-        .not_valid_after(now + datetime.timedelta(days=days_left))
-        .add_extension(x509.SubjectAlternativeName(subjects), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    return (made.public_bytes(serialization.Encoding.PEM) + private).decode()
 
 
 class Authority:
@@ -205,20 +169,23 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
-@pytest.fixture(scope="module")
-def acme_lab(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Lab]:
-    hook = authority.folder / "hook"
-    hook.write_text(HOOK)
-    made = make_lab(
-        tmp_path_factory.mktemp("acme") / "inv",
-        NETWORK,
-        nodes=["acme1", *MANAGERS],
+def _lab(folder: Path, authority: Authority, network: str, nodes: list[str]) -> Lab:
+    (authority.folder / "hook").write_text(HOOK)
+    return make_lab(
+        folder / "inv",
+        network,
+        nodes=nodes,
         kimi_tls="acme",
         kimi_tls_names=[NAME],
         kimi_acme_directory_url=DIRECTORY,
         kimi_acme_contact="admin@lab.test",
         kimi_ca_bundle=str(authority.bundle),
     )
+
+
+@pytest.fixture(scope="module")
+def acme_lab(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Lab]:
+    made = _lab(tmp_path_factory.mktemp("acme"), authority, NETWORK, ["acme1"])
     made.up()
     try:
         authority.start()
@@ -226,6 +193,18 @@ def acme_lab(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> 
     finally:
         authority.stop()
         made.down()
+
+
+@pytest.fixture(scope="module")
+def managed(
+    tmp_path_factory: pytest.TempPathFactory, authority: Authority, acme_lab: Lab
+) -> Iterator[Lab]:
+    """A host for each manager of a firewall; the authority listens in the other's network."""
+    assert acme_lab.hosts
+    made = _lab(tmp_path_factory.mktemp("managed"), authority, MANAGED_NETWORK, [*MANAGERS])
+    made.up()
+    yield made
+    made.down()
 
 
 @pytest.fixture(scope="module")
@@ -427,9 +406,9 @@ def test_a_wildcard_is_proven_by_the_sites_own_program(host: Host, authority: Au
 @pytest.mark.slow
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_behind_a_firewall_manager_port_80_is_let_in_for_an_order_alone(
-    acme_lab: Lab, authority: Authority, manager: str, request: pytest.FixtureRequest
+    managed: Lab, host: Host, authority: Authority, manager: str, request: pytest.FixtureRequest
 ) -> None:
-    host = acme_lab.hosts[manager]
+    other, host = host, managed.hosts[manager]
     enable, listing, reload = MANAGERS[manager]
     host.ssh(
         "apt-get update -q && DEBIAN_FRONTEND=noninteractive "
@@ -439,7 +418,7 @@ def test_behind_a_firewall_manager_port_80_is_let_in_for_an_order_alone(
     host.ssh(enable)
     before = host.ssh(listing)
     authority.lead(host.address)
-    request.addfinalizer(lambda: authority.lead(acme_lab.hosts["acme1"].address))
+    request.addfinalizer(lambda: authority.lead(other.address))
     done = host.playbook(*DOOR)
     assert done.returncode == 0, done.stdout + done.stderr
     first = served(host, authority.root())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 from machines import kimi_prov
+from made_certificates import certificate
 
 from kimi_prov import schemas
 
@@ -72,6 +73,25 @@ def test_status_of_a_machine_that_serves(served_host: Host) -> None:
     document = given(served_host, "status", 0)
     fits(document, "status")
     assert document["hosts"][served_host.name]["provisioned"] is True
+
+
+@pytest.mark.parametrize(
+    ("days_ago", "days_left", "state"), [(-1, 90, "early"), (90, -1, "expired")]
+)
+def test_status_fails_where_clients_refuse_the_certificate(
+    served_host: Host, days_ago: float, days_left: float, state: str
+) -> None:
+    public = certificate([served_host.name], days_ago, days_left).partition("-----BEGIN PRIV")[0]
+    file = "/etc/kimi/proxy/tls.crt"
+    served_host.ssh(f"mv {file} {file}.kept && cat > {file} <<'END'\n{public}\nEND\n")
+    try:
+        document = given(served_host, "status", 1)
+    finally:
+        served_host.ssh(f"mv {file}.kept {file}")
+    fits(document, "status")
+    found = document["hosts"][served_host.name]
+    assert found["port"]["certificate"]["state"] == state
+    assert found["detail"].startswith("serving; the certificate ")
 
 
 def test_status_and_verify_of_a_machine_that_nothing_was_done_to(virgin_host: Host) -> None:
