@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -386,11 +387,11 @@ def _torn(text: object) -> bool:
 
 
 def spelled(path: Key) -> str:
-    """Write a path as people do: cpus[3].tdp_w."""
+    """Write a path as people do, on one line whatever its keys are: cpus[3].tdp_w."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text
+    return clean_text.row(text)
 
 
 class Written:

@@ -77,6 +77,7 @@ PLACES = places(whole())
 @example([(("cpu", "online"), "0-99999999999")], False)
 @example([(("memory", "total_bytes"), 10**4000)], False)
 @example([(("host", "os", "pretty"), "\ud800")], False)
+@example([(("schema",), {"\n": 1e19})], False)
 def test_no_changed_facts_end_in_a_traceback(changes: Any, drop: bool) -> None:
     document = copy.deepcopy(whole())
     for path, value in changes:
