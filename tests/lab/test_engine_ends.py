@@ -10,6 +10,7 @@ from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from machines import Host
 
@@ -52,11 +53,13 @@ def test_it_is_served_again_after_an_end_with_0(host: Host) -> None:
     assert int(shown(host)["NRestarts"]) == int(before["NRestarts"]) + 1
 
 
-def test_apply_restarts_it_however_often_it_was_started_before(host: Host) -> None:
+def test_apply_restarts_it_however_often_it_was_started_before(host: Host, tmp_path: Path) -> None:
     # The third start of the three that systemd allows; the first was apply's, the second its own.
     host.ssh(f"systemctl restart {UNIT}", timeout=START_S)
     assert shown(host)["ActiveState"] == "active"
-    done = host.apply("-e", "kimi_concurrency=3")
+    wish = tmp_path / "wish.yml"
+    wish.write_text("kimi_concurrency: 3\n")
+    done = host.apply("-e", f"@{wish}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert shown(host)["ActiveState"] == "active"
     assert "--max-num-seqs 3" in host.ssh(f"systemctl cat {UNIT}")
