@@ -33,10 +33,13 @@ from ansible.plugins.action import ActionBase
 
 class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
-        key = None if task_vars["inventory_hostname"] == "seen" else "sk-kimi-canary-once"
-        line = {"host": task_vars["inventory_hostname"], "key": key, "detail": "shown before"}
+        host = task_vars["inventory_hostname"]
+        key = None if host == "seen" else "sk-kimi-canary-once"
+        admin = {"email": "admin@lab.test", "password": "canary-page"}
+        lines = [{"host": host, "web_admin": admin}] if host == "page" else []
+        lines.append({"host": host, "key": key, "detail": "shown before"})
         with open(os.environ["KIMI_PROV_KEY_OUT"], "a") as stream:
-            stream.write(json.dumps(line) + "\\n")
+            stream.writelines(json.dumps(line) + "\\n" for line in lines)
         return {"changed": bool(self._task.args["rotate"])}
 """
 

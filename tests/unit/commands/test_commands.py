@@ -245,6 +245,14 @@ def test_the_key_reaches_the_screen_and_nothing_else(installed, local):
     assert [p for p in kept if b"canary" in p.read_bytes()] == []
 
 
+def test_the_api_keys_come_before_the_administrators_of_pages(installed, local):
+    done = quiet(installed.run("key", local("page", "new")))
+    assert done.returncode == 0
+    *keys, last = done.stdout.splitlines()
+    assert sorted(keys) == ["new sk-kimi-canary-once", "page sk-kimi-canary-once"]
+    assert last == "page admin@lab.test canary-page"
+
+
 def test_apply_ends_with_what_is_served_and_where_the_time_went(installed, local):
     installed.playbook(
         "site",
