@@ -50,9 +50,10 @@ def test_a_backup_is_told_as_a_document_and_as_text(installed, local):
     assert good["file"].startswith(f"{installed.home}/{{host}}-web-2")
     text = installed.run("web", "backup", local("good"), "--to", "mine.tar.gz")
     assert text.returncode == 0
-    told = " ".join(text.stdout.split())
+    # Where the lines end is a matter of how long the folder's name is.
+    told = "".join(text.stdout.split())
     for words in ("mine.tar.gz, 2.0 KiB", "2027-01-15 08:00:00 UTC", "2 accounts, 3 chats, 1 file"):
-        assert words in told
+        assert words.replace(" ", "") in told
 
 
 def test_a_restore_asks_and_has_no_one_to_ask(installed, local, archive):
