@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 FETCH = "kimi-fetch.service"
 CONVERT = "kimi-convert.service"
@@ -23,6 +25,8 @@ BENCH = "kimi-bench.service"
 # Code of the engine that is no server: its parser, a proof, the parts of a bench.
 SANDBOX = "kimi-sandbox.service"
 
+# The engine on a host that others serve for.
+RANK = "kimi-rank.service"
 SERVE_TEMPLATE = "kimi-serve@.service"
 SERVE_PREFIX = "kimi-serve@"
 ALL_SERVE = f"{SERVE_PREFIX}*.service"
@@ -47,6 +51,7 @@ OURS = (
     BENCH,
     SANDBOX,
     SERVE_TEMPLATE,
+    RANK,
 )
 _INSTANCE = re.compile(re.escape(SERVE_PREFIX) + r"\d+\.service")
 
@@ -62,8 +67,18 @@ def serve(index: int) -> str:
 
 
 def is_serve(name: str) -> bool:
-    """Whether a unit is one of our engine instances."""
-    return name.startswith(SERVE_PREFIX)
+    """Whether a unit runs an engine of ours, or a host's part of one."""
+    return name.startswith(SERVE_PREFIX) or name == RANK
+
+
+def engine(instance: Mapping[str, Any]) -> str:
+    """Name of the unit that runs one of the plan's `instances`."""
+    return str(instance.get("unit") or serve(instance["index"]))
+
+
+def shared(name: str) -> str:
+    """Name of the file that a unit of an engine has beside its drop-in."""
+    return RANK if name == RANK else SERVE_TEMPLATE
 
 
 def is_ours(name: str) -> bool:
@@ -79,6 +94,7 @@ def units() -> dict[str, str]:
         "stage": STAGE,
         "warm": WARM,
         "ram_mount": RAM_MOUNT,
+        "rank": RANK,
         "proxy": PROXY,
         "web": WEB,
         "firewall": FIREWALL,
