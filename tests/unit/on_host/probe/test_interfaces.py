@@ -232,7 +232,7 @@ def test_an_older_ip_or_none_leaves_the_kernel_s_own_files(
     assert rows["ens1np0"] == found
 
 
-def host_of(found: dict[str, Any]) -> Any:  # noqa: ANN401
+def host_of(found: dict[str, Any]) -> Any:
     """The facts of a machine with this network, checked against the schema and read."""
     facts = {**lab_facts(), "network": found}
     jsonschema.validate(facts, schemas.load("facts"))
