@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from kimi_prov.planner.groups import Group
     from kimi_prov.planner.settings.parsing import Settings
 
-# What vLLM's processes take of the ports that they count up from VLLM_PORT.
-_ENGINE_PORTS = 32
-
 
 def backends(settings: Settings, instances: int) -> list[dict[str, int]]:
     """Give each instance's index and port, behind the proxy's."""
@@ -120,8 +117,10 @@ def firewall(
 
 def peer_ports(group: Mapping[str, Any]) -> list[str]:
     """Give the ports on which members of a group listen for each other, as ranges."""
-    first = group["first_port"]
-    own = {group["control_port"], group["master_port"], *range(first, first + _ENGINE_PORTS)}
+    own = {
+        *(group["control_port"], group["master_port"]),
+        *range(group["first_port"], group["last_port"] + 1),
+    }
     starts = sorted(port for port in own if port - 1 not in own)
     ends = sorted(port for port in own if port + 1 not in own)
     return [f"{a}-{b}" if a != b else str(a) for a, b in zip(starts, ends, strict=True)]

@@ -118,6 +118,7 @@ GROUP = {
     "control_port": 29500,
     "master_port": 29501,
     "first_port": 29510,
+    "last_port": 29541,
 }
 
 

@@ -79,7 +79,7 @@ def test_a_machine_alone_knows_no_peers() -> None:
 
 
 def test_ports_of_a_group_are_told_as_ranges() -> None:
-    group = {"control_port": 29500, "master_port": 29501, "first_port": 29510}
+    group = {"control_port": 29500, "master_port": 29501, "first_port": 29510, "last_port": 29541}
     assert peer_ports(group) == ["29500-29501", "29510-29541"]
-    assert peer_ports({**group, "first_port": 29502}) == ["29500-29533"]
+    assert peer_ports({**group, "first_port": 29502}) == ["29500-29541"]
     assert peer_ports({**group, "control_port": 29400}) == ["29400", "29501", "29510-29541"]
