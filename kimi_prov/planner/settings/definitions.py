@@ -27,7 +27,10 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable. `auto`: the word auto is taken too, and means that the planner chooses."""
+    """One variable. `auto`: the word auto is taken too, and means that the planner chooses.
+
+    `most`: the largest number that a count may have.
+    """
 
     name: str
     kind: Kind
@@ -37,6 +40,7 @@ class Variable:
     group: str
     auto: bool = False
     choices: tuple[str, ...] = ()
+    most: int = 100_000_000
 
 
 def _v(  # noqa: PLR0913  (a row of the table)
@@ -49,8 +53,9 @@ def _v(  # noqa: PLR0913  (a row of the table)
     *,
     auto: bool = False,
     choices: tuple[str, ...] = (),
+    most: int = Variable.most,
 ) -> Variable:
-    return Variable(f"kimi_{name}", kind, default, text, example, group, auto, choices)
+    return Variable(f"kimi_{name}", kind, default, text, example, group, auto, choices, most)
 
 
 _OFF = False
@@ -83,6 +88,16 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
     ),
     _v(_MODEL, "concurrency", "count", 16, "16", "Requests served at the same time."),
+    _v(
+        _MODEL,
+        "hosts_per_model",
+        "count",
+        1,
+        "2",
+        "Hosts that serve one model together. Each child group of the group kimi has as many; "
+        "without child groups all hosts of it are one.",
+        most=64,
+    ),
     _v(
         _MODEL,
         "served_names",
