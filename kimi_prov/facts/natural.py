@@ -54,9 +54,7 @@ _FABRICS = {
     "tcp": "ethernet",
 }
 _RATES = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
-_FABRIC_SPEED = re.compile(
-    r"(\d+(?:\.\d+)?)\s*(gbit/s|gb/s|gbps|gbe|gbit|gige|g)\b", re.IGNORECASE
-)
+_FABRIC_SPEED = re.compile(r"(\d+(?:\.\d+)?)\s*(gbit/s|gb/s|gbps|gbe|gbit|gige|g)\b", re.IGNORECASE)
 _A_LINK = '"400 Gbit/s InfiniBand", "2x 100 GbE", "RoCE", or {kind: roce, speed_gbit_s: 200}'
 _SYSTEM = re.compile(r"^([a-z]+)[ -]+(?:linux[ -]+)?(\d[\d.]*)(?: lts)?$", re.IGNORECASE)
 _KINDS = ("nvme", "ssd", "hdd", "network")
