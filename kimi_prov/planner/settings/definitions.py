@@ -91,16 +91,6 @@ VARIABLES: tuple[Variable, ...] = (
     _v(_MODEL, "concurrency", "count", 16, "16", "Requests served at the same time."),
     _v(
         _MODEL,
-        "hosts_per_model",
-        "count",
-        1,
-        "2",
-        "Hosts that serve one model together. Each child group of the group kimi has as many; "
-        "without child groups all hosts of it are one.",
-        most=64,
-    ),
-    _v(
-        _MODEL,
         "served_names",
         "texts",
         [],
@@ -447,6 +437,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Hosts that serve one model together. Above 1 each child group of kimi with so many hosts "
         "is one such group, else all hosts of kimi are one; the first host of a group is its head, "
         "and has the API's port.",
+        most=64,
     ),
     _v(
         _GROUP,

@@ -127,7 +127,6 @@ class Settings:
     kt_manifest: dict[str, Any] | None = None
     input_tokens: int = INPUT_TOKENS
     output_tokens: int = OUTPUT_TOKENS
-    hosts_per_model: int = 1
 
     @property
     def request_tokens(self) -> int:
