@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.facts.links import NAMES
 from kimi_prov.planner.throughput.hosts import PORT_GBIT_S
 from kimi_prov.planner.throughput.inputs import Link
 
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
     from kimi_prov.planner.throughput.inputs import LinkKind
 
-NAMES: dict[LinkKind, str] = {"infiniband": "InfiniBand", "roce": "RoCE", "ethernet": "Ethernet"}
 _BITS = 8e9  # bits of a GB
 _GBIT = 1e9
 
@@ -34,14 +34,6 @@ def of(facts: Mapping[str, Any]) -> tuple[Link, str | None]:
             f"the hosts are joined by one port of {best / _GBIT:g} Gbit/s Ethernet"
         )
     return _given({"kind": "ethernet", "speed_bits_per_s": None, "count": 1})
-
-
-def text(link: Mapping[str, Any]) -> str:
-    """Name the link of a sheet: "8 x 400 Gbit/s InfiniBand"."""
-    speed, count = link.get("speed_bits_per_s"), int(link.get("count") or 1)
-    name = NAMES.get(link["kind"], str(link["kind"]))
-    ports = f"{count} x " if count > 1 else ""
-    return f"{ports}{speed / _GBIT:g} Gbit/s {name}" if speed else f"{ports}{name}"
 
 
 def _given(link: Mapping[str, Any]) -> tuple[Link, str | None]:
