@@ -28,6 +28,8 @@ SANDBOX = "kimi-sandbox.service"
 # The engine on a host that others serve for.
 RANK = "kimi-rank.service"
 SERVE_TEMPLATE = "kimi-serve@.service"
+# The engine on a host of a group that is not its head.
+RANK = "kimi-rank.service"
 SERVE_PREFIX = "kimi-serve@"
 ALL_SERVE = f"{SERVE_PREFIX}*.service"
 # systemd puts the instances of a template into a slice named after it, with `-` escaped.
@@ -103,6 +105,7 @@ def units() -> dict[str, str]:
         "install": INSTALL,
         "tune": TUNE,
         "bench": BENCH,
+        "rank": RANK,
         "haproxy": HAPROXY,
         "fabric_manager": FABRIC_MANAGER,
     }

@@ -13,7 +13,9 @@ from kimi_prov.planner.registry import (
     engine,
     experts,
     gpu,
+    groups,
     machine,
+    network,
     serving,
     site,
     storage,
@@ -38,6 +40,7 @@ SUBJECTS = {
     "experts": "Experts in host memory",
     "firewall": "The firewall",
     "gpu": "GPUs",
+    "group": "One model over several machines",
     "host": "What else is installed",
     "kv": "The cache",
     "memory": "Memory",
@@ -68,6 +71,18 @@ def by_id(rows: Iterable[Definition]) -> dict[str, Definition]:
 
 DEFINITIONS: Mapping[str, Definition] = by_id(
     row
-    for module in (driver, engine, experts, gpu, machine, serving, site, storage, web)
+    for module in (
+        driver,
+        engine,
+        experts,
+        gpu,
+        groups,
+        machine,
+        network,
+        serving,
+        site,
+        storage,
+        web,
+    )
     for row in module.DEFINITIONS
 )
