@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FETCH = "kimi-fetch.service"
 CONVERT = "kimi-convert.service"
@@ -25,8 +27,6 @@ BENCH = "kimi-bench.service"
 # Code of the engine that is no server: its parser, a proof, the parts of a bench.
 SANDBOX = "kimi-sandbox.service"
 
-# The engine on a host that others serve for.
-RANK = "kimi-rank.service"
 SERVE_TEMPLATE = "kimi-serve@.service"
 # The engine on a host of a group that is not its head.
 RANK = "kimi-rank.service"
@@ -96,7 +96,6 @@ def units() -> dict[str, str]:
         "stage": STAGE,
         "warm": WARM,
         "ram_mount": RAM_MOUNT,
-        "rank": RANK,
         "proxy": PROXY,
         "web": WEB,
         "firewall": FIREWALL,

@@ -27,7 +27,7 @@ class Member:
     @classmethod
     def parse(cls, text: str) -> Member:
         """Read `HOST=ADDRESS`; raises HostError for anything else."""
-        host, _, address = text.partition("=")
+        host, _, address = text.rpartition("=")
         try:
             return cls(host, normal(address))
         except ValueError:
