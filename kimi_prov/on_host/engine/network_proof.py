@@ -106,15 +106,19 @@ def _in_sandbox(plan: Dict[str, Any], group: Dict[str, Any]) -> Dict[str, Any]:
         found = json.loads(done.stdout.strip().splitlines()[-1])
         error = HostError.read(found)
         if error is None:
-            figures = {key: float(found[key]) for key in ("bandwidth_bytes_s", "latency_s")}
-            if not all(value > 0 for value in figures.values()):
-                raise ValueError
+            figures = {key: _positive(found[key]) for key in ("bandwidth_bytes_s", "latency_s")}
             kept = {"backend": options["backend"], "bytes": int(found["bytes"]), **figures}
             return {"found": kept, "said": ""}
         said = error.message
     except (IndexError, ValueError, TypeError, KeyError, AttributeError):
         said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
     return {"found": None, "said": said[-_SAID:]}
+
+
+def _positive(value: object) -> float:
+    if isinstance(value, float) and 0 < value < float("inf"):
+        return value
+    raise ValueError(value)
 
 
 def link(group: Dict[str, Any], machine: Machine) -> Dict[str, Any]:

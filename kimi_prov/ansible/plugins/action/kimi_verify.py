@@ -31,7 +31,7 @@ def source_address(address: str, port: int) -> str | None:
 
 def _proofs(plan: dict[str, Any], variables: dict[str, Any]) -> dict[str, dict[str, Any] | None]:
     """Return what `kimi_network_proof` brought from each host of the plan's group."""
-    known = variables["hostvars"]
+    known = variables.get("hostvars") or {}
     members = (plan.get("group") or {}).get("members", ())
     proofs = {}
     for name in (member["host"] for member in members):
