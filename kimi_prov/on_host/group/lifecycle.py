@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Dict, List, Optional, Union
 
 from kimi_prov.contract.clean_text import line
 from kimi_prov.contract.errors import EXIT_PERMANENT, EXIT_TRANSIENT
+from kimi_prov.on_host.group import record
 from kimi_prov.on_host.group.members import Facts, Group, differing
 
 if TYPE_CHECKING:
@@ -67,9 +68,14 @@ class Start:
 
 @dataclass(frozen=True)
 class Failed:
-    """Count a failed round, or none any more."""
+    """Count a failed round."""
 
-    clear: bool = False
+    why: str
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Count no failed round any more."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ class End:
     status: int
 
 
-Action = Union[Send, Drop, Say, Start, Failed, End]
+Action = Union[Send, Drop, Say, Start, Failed, Answered, End]
 Actions = List[Action]
 
 
@@ -95,12 +101,15 @@ class _Supervisor:
         self._beaten = float("-inf")
         self._said = ""
         self._started: Optional[float] = None
+        self._serves = False
         self._ended = False
 
     @property
-    def ended(self) -> bool:
-        """Whether the decision to end was taken."""
-        return self._ended
+    def phase(self) -> str:
+        """Return how far the group is, as far as is known here."""
+        if self._started is None:
+            return record.WAITING
+        return record.SERVING if self._serves else record.STARTING
 
     def _host(self, rank: int) -> str:
         return self._group.members[rank].host
@@ -137,11 +146,6 @@ class Head(_Supervisor):
         self._failed = failed
         self._alive: Optional[float] = None
         self._trouble = ""
-
-    @property
-    def answered(self) -> bool:
-        """Whether the engine has answered."""
-        return self._alive is not None
 
     def begin(self) -> Actions:
         """Say who is waited for."""
@@ -186,9 +190,10 @@ class Head(_Supervisor):
         first, self._alive, self._trouble = self._alive is None, now, ""
         if not first:
             return []
+        self._serves = True
         took = f"the engine answers, {now - self._started:.0f} s after its start"
         tell = [Send(rank, "serving", {}) for rank in self._seen]
-        return [Failed(clear=True), *tell, *self._say(took)]
+        return [Answered(), *tell, *self._say(took)]
 
     def engine_silent(self, reason: str) -> None:
         """Note why it has done neither, for the line that is written when that takes too long."""
@@ -266,9 +271,9 @@ class Head(_Supervisor):
         self._failed += 1
         count = f"round {self._failed} of {self._limits.rounds} that failed"
         if self._failed < self._limits.rounds:
-            return [Failed(), *self._close(f"{why} ({count})")]
+            return [Failed(why), *self._close(f"{why} ({count})")]
         last = "given up until somebody starts it again, see the lines of the engine above"
-        return [Failed(), *self._close(f"{why} ({count}): {last}", final=True)]
+        return [Failed(why), *self._close(f"{why} ({count}): {last}", final=True)]
 
     def _close(self, why: str, *, final: bool = False) -> Actions:
         tell = [Send(rank, "end", {"why": why, "final": final}) for rank in self._seen]
@@ -303,6 +308,7 @@ class Rank(_Supervisor):
         if kind == "leaving":
             return self.lost(rank, line(message["why"]))
         if kind == "serving":
+            self._serves = True
             return self._say(f"the model is served by {head}")
         return [] if self._started is not None else self._meeting(message, now)
 

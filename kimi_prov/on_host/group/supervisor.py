@@ -24,7 +24,7 @@ from kimi_prov.on_host.group.child import Child
 from kimi_prov.on_host.group.lifecycle import HEAD, Head, Limits, Rank
 from kimi_prov.on_host.group.liveness import Watch
 from kimi_prov.on_host.group.notify import Notifier
-from kimi_prov.on_host.group.rounds import Rounds
+from kimi_prov.on_host.group.record import Record
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.group.links import Link
@@ -55,16 +55,16 @@ def main(argv: List[str]) -> int:
         progress=options.progress,
         rounds=options.rounds,
     )
-    rounds = Rounds(os.environ.get("RUNTIME_DIRECTORY"), options.digest)
+    kept = Record(os.environ.get("RUNTIME_DIRECTORY"), options.digest)
     logic: Union[Head, Rank] = Rank(group, facts, limits)
     watch = None
     if options.rank == HEAD:
-        logic = Head(group, facts, limits, rounds.failed)
+        logic = Head(group, facts, limits, kept.failed)
         limit_s = options.progress
         watch = Watch(options.chat_port, options.model, every_s=options.ask_every, limit_s=limit_s)
     engine = Engine(command, watch)
     notifier = Notifier.of_unit(os.environ)
-    return Supervisor(group, logic, rounds, engine, notifier).run(options.port, options.grace)
+    return Supervisor(group, logic, kept, engine, notifier).run(options.port, options.grace)
 
 
 def _options(argv: List[str]) -> Tuple[argparse.Namespace, List[str]]:
@@ -109,11 +109,11 @@ class Supervisor:
         self,
         group: members.Group,
         logic: Union[Head, Rank],
-        rounds: Rounds,
+        kept: Record,
         engine: Engine,
         notifier: Notifier,
     ) -> None:
-        self._group, self._logic, self._rounds = group, logic, rounds
+        self._group, self._logic, self._kept = group, logic, kept
         self._engine, self._notifier = engine, notifier
         self._port = 0
         self._links: Dict[int, Link] = {}
@@ -280,12 +280,12 @@ class Supervisor:
             elif isinstance(action, lifecycle.Start):
                 self._start()
             elif isinstance(action, lifecycle.Failed):
-                if action.clear:
-                    self._rounds.clear()
-                else:
-                    self._rounds.fail()
+                self._kept.fail(action.why)
+            elif isinstance(action, lifecycle.Answered):
+                self._kept.clear()
             else:
                 self._status = action.status
+        self._kept.tell(self._logic.phase, self._said)
 
     def _start(self) -> None:
         self._child = Child(self._engine.command)

@@ -12,6 +12,8 @@ import pytest
 from group_hosts import Group, runs
 from waiting import until
 
+from kimi_prov.on_host.group import record
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -170,6 +172,7 @@ def test_rounds_that_fail_though_all_are_there_are_counted_to_an_end(
     group: Group, tmp_path: Path
 ) -> None:
     (tmp_path / "breaks-b").touch()
+    (tmp_path / "loads").touch()
     kept = {"RUNTIME_DIRECTORY": str(tmp_path / "run")}
     for number in (1, 2, 3):
         head, rank = group.start(0, **kept), group.start(1)
@@ -178,6 +181,9 @@ def test_rounds_that_fail_though_all_are_there_are_counted_to_an_end(
         assert f"the engine on b ended: ended with status 3 (round {number} of 3" in head.text
     assert "given up until somebody starts it again" in head.text
     assert "given up until somebody starts it again" in rank.text
+    seen = record.read(kept["RUNTIME_DIRECTORY"])
+    assert (seen.phase, seen.failed) == (record.STARTING, 3)
+    assert seen.why == "the engine on b ended: ended with status 3"
 
 
 def test_an_answer_begins_the_count_anew_and_waiting_counts_as_nothing(
@@ -192,12 +198,17 @@ def test_an_answer_begins_the_count_anew_and_waiting_counts_as_nothing(
     assert json.loads(rounds.read_text())["failed"] == 1
     alone = group.start(0, **kept)
     assert alone.said("waiting for b")
+    assert until(lambda: record.read(kept["RUNTIME_DIRECTORY"]).said == "waiting for b")
+    assert record.read(kept["RUNTIME_DIRECTORY"]).phase == record.WAITING
     alone.kill(signal.SIGTERM)
     assert alone.end() == 0
     assert json.loads(rounds.read_text())["failed"] == 1
     (tmp_path / "loads").unlink()
     group.serve(**kept)
     assert not rounds.exists()
+    seen = record.read(kept["RUNTIME_DIRECTORY"])
+    assert seen.phase == record.SERVING
+    assert "model is served by a" in seen.said or "the engine answers" in seen.said
 
 
 def test_who_is_no_member_is_turned_away(group: Group) -> None:
