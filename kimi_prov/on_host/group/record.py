@@ -57,12 +57,13 @@ class Record:
         """Write how far the group is, where that has changed."""
         if self._directory and (phase, said) != self._told:
             self._told = (phase, said)
-            write_json(self._path(_STATE), {"phase": phase, "said": said}, durable=False)
+            document = {"phase": phase, "said": said, "pid": os.getpid()}
+            write_json(self._path(_STATE), document, durable=False)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a supervisor left: `phase` is empty where there is none."""
+    """What a supervisor left: `phase` is empty where none runs."""
 
     phase: str
     said: str
@@ -75,8 +76,10 @@ def read(directory: str = paths.GROUP_RUN) -> Seen:
     state = read_json(os.path.join(directory, _STATE), links=False)
     rounds = read_json(os.path.join(directory, _ROUNDS), links=False)
     phase, failed = state.get("phase"), rounds.get("failed")
+    # One that was killed leaves what it wrote last.
+    runs = os.path.exists(f"/proc/{state.get('pid')}")
     return Seen(
-        phase if phase in _PHASES else "",
+        phase if runs and phase in _PHASES else "",
         clean_text.line(state.get("said", "")),
         failed if isinstance(failed, int) else 0,
         clean_text.line(rounds.get("why", "")),

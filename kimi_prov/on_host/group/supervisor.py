@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.group import lifecycle, links, members
+from kimi_prov.on_host.group import lifecycle, links, members, record
 from kimi_prov.on_host.group.child import Child
 from kimi_prov.on_host.group.lifecycle import HEAD, Head, Limits, Rank
 from kimi_prov.on_host.group.liveness import Watch
@@ -285,7 +285,8 @@ class Supervisor:
                 self._kept.clear()
             else:
                 self._status = action.status
-        self._kept.tell(self._logic.phase, self._said)
+        ended = self._status is not None
+        self._kept.tell(record.WAITING if ended else self._logic.phase, self._said)
 
     def _start(self) -> None:
         self._child = Child(self._engine.command)
