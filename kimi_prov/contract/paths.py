@@ -245,6 +245,7 @@ class Paths:
         self.before = self.at(BEFORE)
         self.units = self.at(UNITS)
         self.socket = self.at(PROXY_SOCKET)
+        self.group_run = self.at(GROUP_RUN)
 
     def at(self, name: str) -> Path:
         """Return an absolute path of the machine below this root."""

@@ -167,7 +167,7 @@ def collect(paths: Paths) -> dict[str, Any]:
     placed = runtime.collect(paths)["instances"]
     port = _port(paths, plan) if serves else None
     refused = _REFUSED.get(port["certificate"]["state"], "") if port else ""
-    group = _group(plan, serving[0]) if plan.get("group") else None
+    group = _group(paths, plan, serving[0]) if plan.get("group") else None
     detail = "not active: " + ", ".join(down) if down else "serving"
     if group and not down:
         served = detail if serves else f"rank {group['rank']}; {group['head']} serves"
@@ -203,9 +203,9 @@ def collect(paths: Paths) -> dict[str, Any]:
     }
 
 
-def _group(plan: dict[str, Any], unit: str) -> dict[str, Any]:
+def _group(paths: Paths, plan: dict[str, Any], unit: str) -> dict[str, Any]:
     """Say who serves the model together with this host, and how far they are."""
-    group, seen = plan["group"], record.read()
+    group, seen = plan["group"], record.read(paths.group_run)
     return {
         "name": group["name"],
         "rank": group["rank"],

@@ -53,9 +53,9 @@ def failed(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
     return ""
 
 
-def round_failed(plan: dict[str, Any]) -> HostError | None:
+def round_failed(paths: Paths, plan: dict[str, Any]) -> HostError | None:
     """Return why the engine of a group did not come up though all of its hosts were there."""
-    seen = record.read() if plan.get("group") else None
+    seen = record.read(paths.group_run) if plan.get("group") else None
     if seen is None or not seen.failed:
         return None
     return HostError(
@@ -104,8 +104,8 @@ def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[st
     while True:
         states = units.show(*watched)
         restarts = restarts or {name: unit["restarts"] for name, unit in states.items()}
-        refusal = try_once(paths, plan) if serves else not_served(plan, states[names[0]])
-        if refusal and (error := round_failed(plan)):
+        refusal = try_once(paths, plan) if serves else not_served(paths, plan, states[names[0]])
+        if refusal and (error := round_failed(paths, plan)):
             raise error
         # Hosts of a group start again until all are there: that is no failure.
         counted = {} if plan.get("group") else restarts
@@ -132,9 +132,9 @@ def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[st
         time.sleep(1)
 
 
-def not_served(plan: dict[str, Any], unit: dict[str, Any]) -> str:
+def not_served(paths: Paths, plan: dict[str, Any], unit: dict[str, Any]) -> str:
     """Say why the head of a group does not answer yet, as its rank knows; empty when it does."""
-    seen = record.read()
+    seen = record.read(paths.group_run)
     if unit["state"] == "active" and seen.phase == record.SERVING:
         return ""
     return seen.said or f"{unit_names.RANK} is {unit['state']}; {groups.head(plan)} serves for it"

@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from typing import Optional
 
-from kimi_prov.contract import clean_text, paths
-from kimi_prov.on_host.system.files import read_json, remove, write_json
+from kimi_prov.contract import clean_text
+from kimi_prov.on_host.system.files import PathLike, read_json, remove, write_json
 
 WAITING, STARTING, SERVING = "waiting", "starting", "serving"
 _PHASES = (WAITING, STARTING, SERVING)
@@ -71,16 +71,19 @@ class Seen:
     why: str
 
 
-def read(directory: str = paths.GROUP_RUN) -> Seen:
-    """Read what the supervisor of this host left."""
+def read(directory: PathLike) -> Seen:
+    """Read what the supervisor left in its unit's runtime directory."""
     state = read_json(os.path.join(directory, _STATE), links=False)
     rounds = read_json(os.path.join(directory, _ROUNDS), links=False)
     phase, failed = state.get("phase"), rounds.get("failed")
-    # One that was killed leaves what it wrote last.
-    runs = os.path.exists(f"/proc/{state.get('pid')}")
+    said = clean_text.line(state.get("said", ""))
+    if not os.path.exists(f"/proc/{state.get('pid')}"):
+        # What it wrote at its end says why it ended; one that was killed wrote none.
+        said = said if phase == WAITING else ""
+        phase = ""
     return Seen(
-        phase if runs and phase in _PHASES else "",
-        clean_text.line(state.get("said", "")),
+        phase if phase in _PHASES else "",
+        said,
         failed if isinstance(failed, int) else 0,
         clean_text.line(rounds.get("why", "")),
     )

@@ -56,6 +56,8 @@ def test_instances_are_known_by_their_drop_ins(tmp_path: Path) -> None:
     for name in ("kimi-serve@0.service.d", "kimi-serve@12.service.d", "kimi-serve@x.service.d"):
         (tmp_path / name).mkdir()
     assert serve.installed(tmp_path) == ["kimi-serve@0.service", "kimi-serve@12.service"]
+    (tmp_path / "kimi-rank.service.d").mkdir()
+    assert serve.installed(tmp_path)[-1] == "kimi-rank.service"
 
 
 class Machine:
@@ -262,3 +264,46 @@ def test_a_unit_that_nobody_can_read_is_set_right(machine: Machine) -> None:
     assert machine.ensure(wanted)["changed"]
     assert machine.places.file(UNIT).stat().st_mode & 0o777 == 0o644
     assert not machine.ensure(wanted)["changed"]
+
+
+RANK = "kimi-rank.service"
+
+
+def test_a_head_that_becomes_a_rank_and_back_leaves_no_unit_behind(machine: Machine) -> None:
+    template, drop_in = unit()
+    machine.ensure((template, drop_in))
+    machine.log.write_text("")
+    done = serve.ensure(template, {RANK: drop_in}, machine.places, check=True)
+    assert (done["started"], done["removed"]) == ([RANK], [UNIT])
+    assert machine.told == ""
+    done = serve.ensure(template, {RANK: drop_in}, machine.places, check=False)
+    assert (done["started"], done["removed"]) == ([RANK], [UNIT])
+    assert f"stop {UNIT}\n" in machine.told
+    assert f"start --no-block {RANK}\n" in machine.told
+    assert machine.places.file(RANK).read_text() == template
+    assert machine.places.drop_in(RANK).read_text() == drop_in
+    assert sorted(path.name for path in machine.places.units.iterdir()) == [RANK, f"{RANK}.d"]
+    done = machine.ensure((template, drop_in))
+    assert (done["started"], done["removed"]) == ([UNIT], [RANK])
+    names = ["kimi-serve@.service", f"{UNIT}.d"]
+    assert sorted(path.name for path in machine.places.units.iterdir()) == names
+
+
+def test_an_instance_that_goes_leaves_the_file_that_others_share(machine: Machine) -> None:
+    template, drop_in = unit()
+    both = {UNIT: drop_in, "kimi-serve@1.service": drop_in}
+    serve.ensure(template, both, machine.places, check=False)
+    assert machine.ensure((template, drop_in))["removed"] == ["kimi-serve@1.service"]
+    assert machine.places.file(UNIT).read_text() == template
+
+
+def test_a_host_of_a_group_needs_a_program_that_supervises(machine: Machine) -> None:
+    template, drop_in = gated()
+    bare = " engine -m "
+    supervised = drop_in.replace(bare, " group --name pair -- engine -m ")
+    machine.places.program.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(machine.places.program, "w") as program:
+        program.writestr("kimi_prov/on_host/engine/launch.py", "")
+    machine.ensure((template, drop_in))
+    with pytest.raises(HostError, match="is of an older version"):
+        machine.ensure((template, supervised))
