@@ -203,6 +203,13 @@ def test_nccl_is_told_the_devices_and_the_gid_and_the_firewall_the_peers() -> No
     assert (env["NCCL_IB_HCA"], env["NCCL_IB_GID_INDEX"]) == ("=mlx5_0", "3")
     assert plan["group"]["rdma"]["kind"] == "roce"
     assert plan["firewall"]["peers_ipv4"] == ["10.0.0.2"]
+    assert env["NCCL_SOCKET_FAMILY"] == "AF_INET"
+    more = {"addresses": ["10.0.0.9/24", "10.0.0.2/24", "fd00::2/64"]}
+    head, _ = two()
+    several = planned([head, member(1, "10.0.0.2", base=gpu_facts(), **more)])
+    assert several["firewall"]["peers_ipv4"] == ["10.0.0.2", "10.0.0.9"]
+    assert several["firewall"]["peers_ipv6"] == ["fd00::2"]
+    assert several["group"]["peers"] == ["10.0.0.2"]
     assert plan["firewall"]["peer_ports"] == ["29500-29501", "29510-29541"]
     fabric = planned(two(rdma=[PORT]))["instances"][0]["env"]
     assert "NCCL_IB_GID_INDEX" not in fabric
