@@ -135,9 +135,9 @@ def _peers(group: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_access(settings: Settings, findings: Findings) -> None:
-    """Check that somebody may reach the proxy."""
-    if not settings.allowed_networks:
+def check_access(settings: Settings, group: Group | None, findings: Findings) -> None:
+    """Check that somebody may reach the proxy, where there is one."""
+    if not settings.allowed_networks and not (group and group.rank):
         findings.add(
             "firewall.closed",
             observed="kimi_allowed_networks is empty",

@@ -274,7 +274,7 @@ def _plan(
         "users": paths.users(),
     }
     plan["installation"] = installation.document(settings, choice, catalogue, plan)
-    gateway.check_access(settings, findings)
+    gateway.check_access(settings, group, findings)
     context = PlanContext(
         host, settings, catalogue, model, choice, budget, place, bound, proposed, flags, plan, group
     )
