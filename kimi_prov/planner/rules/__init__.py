@@ -10,6 +10,7 @@ from kimi_prov.planner.rules import (
     gpu,
     groups,
     machine,
+    network,
     recipes,
     site,
     software,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.rules.context import PlanContext
 
 # Imported for the rules that they register.
-_MODULES = (cpu, engines, gpu, groups, machine, recipes, site, software, weights)
+_MODULES = (cpu, engines, gpu, groups, machine, network, recipes, site, software, weights)
 
 
 def check(context: PlanContext) -> list[Finding]:
