@@ -24,6 +24,8 @@ BENCH = "kimi-bench.service"
 SANDBOX = "kimi-sandbox.service"
 
 SERVE_TEMPLATE = "kimi-serve@.service"
+# The engine on a host of a group that is not its head.
+RANK = "kimi-rank.service"
 SERVE_PREFIX = "kimi-serve@"
 ALL_SERVE = f"{SERVE_PREFIX}*.service"
 # systemd puts the instances of a template into a slice named after it, with `-` escaped.
@@ -47,6 +49,7 @@ OURS = (
     BENCH,
     SANDBOX,
     SERVE_TEMPLATE,
+    RANK,
 )
 _INSTANCE = re.compile(re.escape(SERVE_PREFIX) + r"\d+\.service")
 
@@ -87,6 +90,7 @@ def units() -> dict[str, str]:
         "install": INSTALL,
         "tune": TUNE,
         "bench": BENCH,
+        "rank": RANK,
         "haproxy": HAPROXY,
         "fabric_manager": FABRIC_MANAGER,
     }

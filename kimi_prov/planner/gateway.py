@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.ports import master
 from kimi_prov.planner import certificates
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.groups import Group
     from kimi_prov.planner.settings.parsing import Settings
 
 
@@ -26,13 +28,19 @@ def check_ports(
     settings: Settings,
     backends: list[dict[str, int]],
     web: Mapping[str, Any] | None,
+    group: Group | None,
     findings: Findings,
 ) -> None:
     """Find ports that another program holds. On a converged host our own units hold them."""
-    ports = [settings.port, *[row["port"] for row in backends]]
+    ports = [settings.port, *[row["port"] for row in backends]] if backends else []
+    if group and not group.rank:
+        # What a group's engines take besides, they look for past what is taken.
+        ports += [settings.group_port, master(settings.group_port)]
     ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
     ordering = certificates.ports(settings, len(backends))
     ports = list(dict.fromkeys([*ports, *ordering]))
+    if not ports:
+        return
     taken = []
     for row in host.listeners:
         ours = (row.unit or "").startswith("kimi-")
@@ -48,7 +56,8 @@ def check_ports(
             fix="stop that program, or the container that publishes the port (docker ps), or set "
             "kimi_port to another port"
             + (" (kimi_web_port for the page's)" if web else "")
-            + ("; kimi_acme_challenge: dns-01 does without port 80" if ordering else ""),
+            + ("; kimi_acme_challenge: dns-01 does without port 80" if ordering else "")
+            + ("; kimi_group_port for those of the group" if group else ""),
         )
     else:
         findings.add(

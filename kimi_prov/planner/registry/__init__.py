@@ -13,6 +13,7 @@ from kimi_prov.planner.registry import (
     engine,
     experts,
     gpu,
+    groups,
     machine,
     serving,
     site,
@@ -38,6 +39,7 @@ SUBJECTS = {
     "experts": "Experts in host memory",
     "firewall": "The firewall",
     "gpu": "GPUs",
+    "group": "One model over several machines",
     "host": "What else is installed",
     "kv": "The cache",
     "memory": "Memory",
@@ -68,6 +70,6 @@ def by_id(rows: Iterable[Definition]) -> dict[str, Definition]:
 
 DEFINITIONS: Mapping[str, Definition] = by_id(
     row
-    for module in (driver, engine, experts, gpu, machine, serving, site, storage, web)
+    for module in (driver, engine, experts, gpu, groups, machine, serving, site, storage, web)
     for row in module.DEFINITIONS
 )

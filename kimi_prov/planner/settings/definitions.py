@@ -62,6 +62,7 @@ _PAGE = "The page to talk to the model"
 _ENGINE = "Engine"
 _DRIVER = "NVIDIA driver"
 _SITE = "Sites behind a mirror"
+_GROUP = "One model over several machines"
 
 VARIABLES: tuple[Variable, ...] = (
     _v(
@@ -423,6 +424,34 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
     ),
     _v(
+        _GROUP,
+        "hosts_per_model",
+        "count",
+        1,
+        "2",
+        "Hosts that serve one model together. Above 1 each child group of kimi with so many hosts "
+        "is one such group, else all hosts of kimi are one; the first host of a group is its head, "
+        "and has the API's port.",
+    ),
+    _v(
+        _GROUP,
+        "group_port",
+        "port",
+        29500,
+        "29500",
+        "TCP port at which the hosts of a group watch over each other. The engine takes the next "
+        "one, and those from 10 to 41 after it.",
+    ),
+    _v(
+        _GROUP,
+        "group_address",
+        "text",
+        None,
+        "10.1.0.11",
+        "This host's own address on the network of the group. Not set: ansible_host where the "
+        "machine has that address, else its only one.",
+    ),
+    _v(
         _DRIVER,
         "nvidia_driver_version",
         "text",
@@ -542,4 +571,4 @@ BY_NAME = {variable.name: variable for variable in VARIABLES}
 LENGTHS = ("kimi_input_tokens", "kimi_output_tokens")
 # Set by the product itself while a playbook runs; nobody writes them in an inventory.
 _KEY = ("kimi_key_rotate", "kimi_key_list", "kimi_key_remove")
-INTERNAL = frozenset({"kimi_plan", "kimi_facts", *_KEY, *LENGTHS})
+INTERNAL = frozenset({"kimi_plan", "kimi_facts", "kimi_shared_settings", *_KEY, *LENGTHS})

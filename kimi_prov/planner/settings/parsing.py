@@ -106,6 +106,9 @@ class Settings:
     speculative_tokens: int
     engine_stand_in: str | None
     start_timeout_s: int | Literal["auto"]
+    hosts_per_model: int
+    group_port: int
+    group_address: str | None
     nvidia_driver_version: str
     nvidia_repo_url: str | None
     nvidia_repo_key_url: str | None

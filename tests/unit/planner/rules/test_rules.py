@@ -320,6 +320,21 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
     ),
     ("engine.override", E8, None, {"engine": "ktransformers"}, "info"),
     ("weights.format_override", E8, None, {"weights_format": "nvfp4"}, "info"),
+    ("group.engine", NVL, None, {"hosts_per_model": 2, "engine": "ktransformers"}, "blocker"),
+    (
+        "group.ray",
+        E8,
+        None,
+        {"hosts_per_model": 2, ARGS: {"distributed-executor-backend": "ray"}},
+        "blocker",
+    ),
+    (
+        "group.layout",
+        E8,
+        None,
+        {"hosts_per_model": 2, ARGS: {"pipeline-parallel-size": 1}},
+        "blocker",
+    ),
     ("gpu.held", E8, change("gpus.2.memory_used_bytes", 70 * GIB), {}, "warning"),
     (
         "engine.speculative",
@@ -345,6 +360,8 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
         )
     ),
 ]
+# Rules that compare hosts: tests/unit/planner/test_groups.py has them.
+COMPARED = {"group.settings", "group.unlike"}
 # Rules that say something of every machine of their kind.
 ALWAYS: list[tuple[str, Callable[[], dict[str, Any]], dict[str, Any], str]] = [
     ("cpu.identity", NVL, {}, "info"),
@@ -399,7 +416,7 @@ def test_a_rule_says_what_was_assumed(
 
 
 def test_every_rule_has_a_test() -> None:
-    assert {row[0] for row in [*TABLE, *ALWAYS]} == set(RULES)
+    assert {row[0] for row in [*TABLE, *ALWAYS]} | COMPARED == set(RULES)
 
 
 @pytest.mark.parametrize(
