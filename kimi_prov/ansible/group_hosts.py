@@ -27,7 +27,7 @@ def group_of(variables: Mapping[str, Any], size: int) -> tuple[str, list[str]]:
     inside = {
         name: list(hosts)
         for name, hosts in groups.items()
-        if name not in ("all", "ungrouped", _ALL) and host in hosts and set(hosts) < set(every)
+        if name not in ("all", "ungrouped", _ALL) and host in hosts and set(hosts) <= set(every)
     }
     fitting = {name: hosts for name, hosts in inside.items() if len(hosts) == size}
     if not fitting and len(every) == size:

@@ -18,6 +18,7 @@ from kimi_prov.planner import measurements
 from kimi_prov.planner.plan import blockers, make_plan_with_curve
 from kimi_prov.planner.settings import parsing
 from kimi_prov.report import check as reports
+from kimi_prov.report import group_targets
 from kimi_prov.report.cost import Use
 from kimi_prov.report.forms import renderer
 from kimi_prov.report.prices import for_machine
@@ -275,7 +276,7 @@ def _judged(
 
     With a load it is planned for the requests that come on one of the machines that carry it.
     """
-    catalogue, settings, load = loader.load(), options.settings(name), options.load
+    catalogue, settings, load = loader.load(), _settings(name, facts, options), options.load
     plan = make_plan_with_curve(facts, settings, catalogue)
     check_measured.refuse_others(results, facts, plan, catalogue)
     if load is not None and "kimi_concurrency" not in options.variables:
@@ -286,6 +287,14 @@ def _judged(
     prices = for_machine(facts, catalogue)
     target = reports.target(name, facts, plan, options.use, prices, load)
     return reports.with_measured(target, measurements.document(facts, plan, settings, catalogue))
+
+
+def _settings(name: str, facts: Mapping[str, Any], options: CheckOptions) -> Settings:
+    """Give a target's settings: a sheet says how many hosts serve together, an option wins."""
+    settings, group = options.settings(name), facts.get("group")
+    if group and "kimi_hosts_per_model" not in options.variables:
+        return replace(settings, hosts_per_model=int(group["hosts"]))
+    return settings
 
 
 def _suggested(options: CheckOptions) -> list[dict[str, Any]]:
@@ -315,8 +324,8 @@ def _live(
     finished = playbook_run.run(request, inventory)
     catalogue, outcome = loader.load(), finished.outcome
     targets = []
-    for host, plan in outcome.plans.items():
-        facts = outcome.facts[host]
+    for host, plan in group_targets.joined(outcome.plans).items():
+        facts = outcome.facts[group_targets.head(host, plan)]
         prices = for_machine(facts, catalogue)
         targets.append(reports.target(host, facts, plan, options.use, prices, options.load))
     return targets, playbook_run.conclude(finished)

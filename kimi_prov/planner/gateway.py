@@ -94,22 +94,50 @@ def proxy(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dic
     }
 
 
-def firewall(host: Host, settings: Settings) -> dict[str, Any]:
-    """Give the plan's `firewall`: an accept of ours cannot undo another table's drop."""
+def firewall(
+    host: Host, settings: Settings, group: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Give the plan's `firewall`: an accept of ours cannot undo another table's drop.
+
+    `group`: the plan's. Clients reach its head alone; its other members serve on no port.
+    """
     networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
+    serves = group is None or group["rank"] == 0
+    ports = [settings.port, *([settings.web_port] if settings.web_ui else [])]
     return {
         "port": settings.port,
-        "ports": [settings.port, *([settings.web_port] if settings.web_ui else [])],
+        "ports": ports if serves else [],
         "ipv4": [str(n) for n in networks if n.version == 4],
         "ipv6": [str(n) for n in networks if n.version == 6],
         "manager": host.firewall_manager,
-        "challenge_port": certificates.challenge_port(settings),
+        "challenge_port": certificates.challenge_port(settings) if serves else None,
+        **(_peers(group) if group else {}),
     }
 
 
-def check_access(settings: Settings, findings: Findings) -> None:
-    """Check that somebody may reach the proxy."""
-    if not settings.allowed_networks:
+def peer_ports(group: Mapping[str, Any]) -> list[str]:
+    """Give the ports on which members of a group listen for each other, as ranges."""
+    own = {
+        *(group["control_port"], group["master_port"]),
+        *range(group["first_port"], group["last_port"] + 1),
+    }
+    starts = sorted(port for port in own if port - 1 not in own)
+    ends = sorted(port for port in own if port + 1 not in own)
+    return [f"{a}-{b}" if a != b else str(a) for a, b in zip(starts, ends, strict=True)]
+
+
+def _peers(group: Mapping[str, Any]) -> dict[str, Any]:
+    addresses = [ipaddress.ip_address(text) for text in group["peers"]]
+    return {
+        "peers_ipv4": [str(address) for address in addresses if address.version == 4],
+        "peers_ipv6": [str(address) for address in addresses if address.version == 6],
+        "peer_ports": peer_ports(group),
+    }
+
+
+def check_access(settings: Settings, group: Group | None, findings: Findings) -> None:
+    """Check that somebody may reach the proxy, where there is one."""
+    if not settings.allowed_networks and not (group and group.rank):
         findings.add(
             "firewall.closed",
             observed="kimi_allowed_networks is empty",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import ports, unit_names
 from kimi_prov.facts import gpu_names
 from kimi_prov.facts.host import Host, read_host
+from kimi_prov.planner import networks
 from kimi_prov.planner.decisions import Slot
 
 if TYPE_CHECKING:
@@ -202,24 +203,22 @@ def environment(group: Group, settings: Settings) -> dict[str, str]:
     if interface:
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
         found |= dict.fromkeys(names, interface)
+    rdma = networks.rdma(group.own.host)
+    if rdma:
+        # With = a name is matched as a whole: mlx5_1 is not mlx5_10.
+        found["NCCL_IB_HCA"] = f"={','.join(rdma['devices'])}"
+        if rdma["gid_index"] is not None:
+            found["NCCL_IB_GID_INDEX"] = str(rdma["gid_index"])
     return found
 
 
 def own_interface(group: Group) -> str | None:
     """Name the interface that has the planned host's address; None where it is not known."""
-    return _interface(group.own.host.facts, group.own.address)
+    found = networks.own_interface(group.own)
+    return found.name if found else None
 
 
-def _interface(facts: Mapping[str, Any], address: str | None) -> str | None:
-    for row in facts["network"].get("interfaces") or ():
-        if address in [str(text).partition("/")[0] for text in row.get("addresses") or ()]:
-            return str(row["name"])
-    return None
-
-
-def document(
-    group: Group | None, settings: Settings, digest: str, rdma: Mapping[str, Any] | None = None
-) -> dict[str, Any] | None:
+def document(group: Group | None, settings: Settings, digest: str) -> dict[str, Any] | None:
     """Give the plan's `group`; None for a host that serves its model alone."""
     if group is None:
         return None
@@ -239,7 +238,7 @@ def document(
         "first_port": first,
         "last_port": last,
         "peers": [member.address for member in group.peers if member.address],
-        "rdma": dict(rdma) if rdma else None,
+        "rdma": networks.rdma(group.own.host),
         "digest": digest,
     }
 

@@ -202,12 +202,13 @@ def _plan(
 
     shown = _model(model, checkpoint, choice, budget, served)
     digest = groups.digest(choice, shown, flags, served.names)
+    together = groups.document(group, settings, digest)
     plan = {
         "schema": SCHEMA,
         "stand_in": None,
         "engine": _engine(choice),
         "model": shown,
-        "group": groups.document(group, settings, digest),
+        "group": together,
         "weights": weights.document(
             settings, checkpoint, draft, conversion.fetched(converted, settings)
         ),
@@ -240,7 +241,7 @@ def _plan(
         ),
         "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
         "proxy": gateway.proxy(host, settings, backends),
-        "firewall": gateway.firewall(host, settings),
+        "firewall": gateway.firewall(host, settings, together),
         "web": page,
         "driver": driver_plan,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
@@ -273,7 +274,7 @@ def _plan(
         "users": paths.users(),
     }
     plan["installation"] = installation.document(settings, choice, catalogue, plan)
-    gateway.check_access(settings, findings)
+    gateway.check_access(settings, group, findings)
     context = PlanContext(
         host, settings, catalogue, model, choice, budget, place, bound, proposed, flags, plan, group
     )

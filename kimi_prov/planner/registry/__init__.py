@@ -15,6 +15,7 @@ from kimi_prov.planner.registry import (
     gpu,
     groups,
     machine,
+    network,
     serving,
     site,
     storage,
@@ -70,6 +71,18 @@ def by_id(rows: Iterable[Definition]) -> dict[str, Definition]:
 
 DEFINITIONS: Mapping[str, Definition] = by_id(
     row
-    for module in (driver, engine, experts, gpu, groups, machine, serving, site, storage, web)
+    for module in (
+        driver,
+        engine,
+        experts,
+        gpu,
+        groups,
+        machine,
+        network,
+        serving,
+        site,
+        storage,
+        web,
+    )
     for row in module.DEFINITIONS
 )

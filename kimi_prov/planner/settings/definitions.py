@@ -27,7 +27,10 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable. `auto`: the word auto is taken too, and means that the planner chooses."""
+    """One variable. `auto`: the word auto is taken too, and means that the planner chooses.
+
+    `most`: the largest number that a count may have.
+    """
 
     name: str
     kind: Kind
@@ -37,6 +40,7 @@ class Variable:
     group: str
     auto: bool = False
     choices: tuple[str, ...] = ()
+    most: int = 100_000_000
 
 
 def _v(  # noqa: PLR0913  (a row of the table)
@@ -49,8 +53,9 @@ def _v(  # noqa: PLR0913  (a row of the table)
     *,
     auto: bool = False,
     choices: tuple[str, ...] = (),
+    most: int = Variable.most,
 ) -> Variable:
-    return Variable(f"kimi_{name}", kind, default, text, example, group, auto, choices)
+    return Variable(f"kimi_{name}", kind, default, text, example, group, auto, choices, most)
 
 
 _OFF = False
@@ -432,6 +437,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Hosts that serve one model together. Above 1 each child group of kimi with so many hosts "
         "is one such group, else all hosts of kimi are one; the first host of a group is its head, "
         "and has the API's port.",
+        most=64,
     ),
     _v(
         _GROUP,

@@ -35,7 +35,6 @@ _SOURCES = "file:///DIRECTORY, http(s)://HOST/PATH or hf://OWNER/NAME@REVISION"
 # What a URL is made of (RFC 3986): none of it ends a line, a quoted word or a comment.
 _URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _PROXY = re.compile(r"https?://[^/?#]+/?")
-_LARGEST_COUNT = 100_000_000
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
 _LARGEST_MANIFEST = 16 << 20
 
@@ -286,9 +285,9 @@ def _whole(value: object) -> int | None:
 
 
 def _count(value: object, place: _Place, _base: Path | None) -> int:
-    number = _whole(value)
-    if number is None or not 1 <= number <= _LARGEST_COUNT:
-        raise place.refuse(value, f"a whole number from 1 to {_LARGEST_COUNT}")
+    number, most = _whole(value), place.variable.most
+    if number is None or not 1 <= number <= most:
+        raise place.refuse(value, f"a whole number from 1 to {most}")
     return number
 
 

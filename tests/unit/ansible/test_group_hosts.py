@@ -22,6 +22,10 @@ def test_all_hosts_of_kimi_are_one_group_without_others() -> None:
     assert group_of(variables("b", kimi=["a", "b"]), 2) == ("kimi", ["a", "b"])
 
 
+def test_a_lone_child_group_gives_its_name() -> None:
+    assert group_of(variables("b", pair=["a", "b"]), 2) == ("pair", ["a", "b"])
+
+
 def test_a_child_group_of_that_size_is_one_in_the_inventory_s_order() -> None:
     given = variables("c", first=["b", "a"], second=["d", "c"])
     assert group_of(given, 2) == ("second", ["d", "c"])

@@ -91,6 +91,8 @@ def test_a_variable_beside_a_host_in_an_ini_file_is_found(tmp_path: Path) -> Non
         ("kimi_context", 0),
         ("kimi_concurrency", "auto"),
         ("kimi_concurrency", 1.5),
+        ("kimi_hosts_per_model", 0),
+        ("kimi_hosts_per_model", 65),
         ("kimi_engine", "vlm"),
         ("kimi_engine_version", 0.32),
         ("kimi_ram_disk", True),
