@@ -10,15 +10,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from machines import make_lab
+import yaml
+from machines import Host, Lab, kimi_prov, make_lab
 
 from kimi_prov.on_host.gateway import api, tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from machines import Host, Lab
 
 CONTROL_PORT = 29500
 API_PORT = 8000
@@ -180,9 +179,19 @@ EOF
 
 
 def make_group(inventory: Path, network: str, size: int, **wishes: object) -> Group:
-    """Write the inventory of a group of lab hosts, with a host outside it."""
+    """Write the inventory of a group of lab hosts."""
     names = ["head", *(f"rank{number}" for number in range(1, size))]
-    lab = make_lab(
-        inventory, network, nodes=names, outsiders=["client"], kimi_hosts_per_model=size, **wishes
-    )
+    lab = make_lab(inventory, network, nodes=names, kimi_hosts_per_model=size, **wishes)
     return Group(lab, [lab.hosts[name] for name in names])
+
+
+def shipped_group(inventory: Path, network: str) -> Group:
+    """Write the shipped inventory of a group, in another network."""
+    done = kimi_prov("init", inventory, "--profile", "lab-group")
+    assert done.returncode == 0, done.stderr
+    for file in (path for path in inventory.rglob("*.yml") if path.is_file()):
+        file.write_text(file.read_text().replace("10.93.10.", f"{network}."))
+    hosts = yaml.safe_load((inventory / "hosts.yml").read_text())["all"]["children"]
+    rows = hosts["kimi"]["children"]["pair"]["hosts"] | hosts["kimi_outsiders"]["hosts"]
+    made = {name: Host(name, row["lab_address"], inventory) for name, row in rows.items()}
+    return Group(Lab(inventory, made), [host for name, host in made.items() if name != "client"])

@@ -1,4 +1,4 @@
-"""One model over two hosts: applied, asked, harmed once, guarded, and taken away."""
+"""One model over two hosts, as `inventories/lab-group` has them: applied, harmed once, destroyed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from groups import API_PORT, AT_ONCE_S, CONTROL_PORT, HEAD_UNIT, RANK_UNIT, SERVED, make_group
+from groups import API_PORT, AT_ONCE_S, CONTROL_PORT, HEAD_UNIT, RANK_UNIT, SERVED, shipped_group
 from machines import kimi_prov, newest_run, picture
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.lab
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """Two hosts that are up, and one outside their group."""
-    made = make_group(tmp_path_factory.mktemp("group") / "inv", "10.93.92", 2)
+    made = shipped_group(tmp_path_factory.mktemp("group") / "inv", "10.93.92")
     made.lab.up()
     yield made
     made.lab.down()
@@ -36,7 +36,7 @@ def bare(group: Group) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def served(group: Group, bare: dict[str, dict[str, Any]]) -> Group:
     """The group after one apply that succeeded."""
-    assert set(bare) == {"head", "rank1"}
+    assert set(bare) == {"node1", "node2"}
     done = kimi_prov("apply", group.lab.inventory)
     assert done.returncode == 0, done.stdout + done.stderr
     return group
@@ -68,13 +68,13 @@ def test_the_plan_names_the_same_group_on_both(served: Group) -> None:
         assert planned[host.name]["rank"] == rank
         assert planned[host.name]["address"] == host.address
     own = {"rank", "address", "peers"}
-    head, rank1 = (
+    one, other = (
         {key: value for key, value in planned[host.name].items() if key not in own}
         for host in served.members
     )
-    assert head == rank1
-    assert [row["address"] for row in head["members"]] == [h.address for h in served.members]
-    assert planned["head"]["peers"] == [served.members[1].address]
+    assert one == other
+    assert [row["address"] for row in one["members"]] == [h.address for h in served.members]
+    assert planned["node1"]["peers"] == [served.members[1].address]
 
 
 def test_it_answers_through_the_heads_port(served: Group) -> None:
@@ -93,7 +93,7 @@ def test_both_hosts_compute_each_answer(served: Group) -> None:
 def test_it_passes_verify_with_the_network_between_them(
     served: Group, record_property: Callable[[str, object], None]
 ) -> None:
-    checks = {row["name"]: row for row in reported("verify", served)["head"]["checks"]}
+    checks = {row["name"]: row for row in reported("verify", served)["node1"]["checks"]}
     assert checks["chat"]["status"] == "ok"
     assert checks["network"]["status"] == "ok"
     record_property("network", checks["network"]["detail"])
@@ -101,9 +101,9 @@ def test_it_passes_verify_with_the_network_between_them(
 
 def test_status_shows_both(served: Group) -> None:
     found = reported("status", served)
-    assert {name: row["ok"] for name, row in found.items()} == {"head": True, "rank1": True}
-    assert found["head"]["units"][HEAD_UNIT]["state"] == "active"
-    assert found["rank1"]["units"][RANK_UNIT]["state"] == "active"
+    assert {name: row["ok"] for name, row in found.items()} == {"node1": True, "node2": True}
+    assert found["node1"]["units"][HEAD_UNIT]["state"] == "active"
+    assert found["node2"]["units"][RANK_UNIT]["state"] == "active"
 
 
 def test_a_second_apply_changes_nothing(served: Group) -> None:
@@ -112,7 +112,7 @@ def test_a_second_apply_changes_nothing(served: Group) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((newest_run(served.lab.inventory) / "result.json").read_text())
     changed = {name: row["changed"] for name, row in result["hosts"].items()}
-    assert changed == {"head": 0, "rank1": 0}
+    assert changed == {"node1": 0, "node2": 0}
     assert served.starts() == before
 
 
