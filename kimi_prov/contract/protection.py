@@ -16,6 +16,8 @@ Settings = List[Tuple[str, str]]
 # calls them: a path is only allowed when it exists at the start of a unit, and /dev/nvidia-uvm may
 # be made by the unit itself, hence `m`. The first driver's name changed with its versions.
 GPU_DEVICES = ("nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps*")
+# As the kernel calls the files by which NCCL sends over InfiniBand and RoCE.
+RDMA_DEVICE = "infiniband_verbs"
 # What makes them: the driver's module before the unit's devices are settled, the file after.
 GPU_MODULE = "modprobe@nvidia_uvm.service"
 GPU_FILES = "-+/usr/bin/nvidia-modprobe -u -c=0"
@@ -178,10 +180,11 @@ def options(kind: str, *, gpus: bool = False, write: Sequence[str] = ()) -> List
     return [f"--property={name}={value}" for name, value in settings(kind, gpus=gpus, write=write)]
 
 
-def sandbox(*, gpus: bool) -> List[str]:
+def sandbox(*, gpus: bool, peers: Sequence[str] = (), rdma: bool = False) -> List[str]:
     """Return the options of systemd-run for code of an engine: its user, and its unit's protection.
 
-    It has the cache to write to, and a /tmp of its own.
+    It has the cache to write to, and a /tmp of its own. `peers`: addresses that it reaches beside
+    the loopback. `rdma`: whether it has the RDMA devices.
     """
     devices = [f"Wants={GPU_MODULE}", f"After={GPU_MODULE}", f"ExecStartPre={GPU_FILES}"]
     given = [
@@ -196,6 +199,9 @@ def sandbox(*, gpus: bool) -> List[str]:
         "OOMPolicy=stop",
         "TimeoutStopSec=10",
         *(devices if gpus else []),
+        *([f"DeviceAllow=char-{RDMA_DEVICE} rwm"] if rdma else []),
+        # Each in an option of its own: systemd-run takes no list that has a name in it.
+        *(f"IPAddressAllow={peer}" for peer in peers),
     ]
     return [
         *(f"--property={setting}" for setting in given),

@@ -41,6 +41,7 @@ COMMANDS = {
     "package-manager": "kimi_prov.on_host.probe.package_manager",
     "nccl-plugins": "kimi_prov.on_host.engine.nccl_plugins",
     "nccl-proof": "kimi_prov.on_host.engine.nccl_proof",
+    "network-proof": "kimi_prov.on_host.engine.network_proof",
     "destroy": "kimi_prov.on_host.destroy",
     "web-backup": "kimi_prov.on_host.web.backup",
     "web-data": "kimi_prov.on_host.web.store",

@@ -214,7 +214,7 @@ def environment(group: Group, settings: Settings) -> dict[str, str]:
 
 def own_interface(group: Group) -> str | None:
     """Name the interface that has the planned host's address; None where it is not known."""
-    found = networks.own_interface(group.own)
+    found = networks.interface_with(group.own.host, group.own.address)
     return found.name if found else None
 
 
