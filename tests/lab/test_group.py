@@ -1,4 +1,4 @@
-"""One model over two hosts, as `inventories/lab-group` has them: applied, harmed once, destroyed."""
+"""One model over two hosts, `inventories/lab-group`: applied, asked, harmed once, destroyed."""
 
 from __future__ import annotations
 
