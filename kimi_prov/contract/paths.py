@@ -124,6 +124,8 @@ BENCH_PROGRESS = f"{PROGRESS}/bench.json"
 # Of the unit of that name, while it is started; for root's eyes.
 SANDBOX_ENV = f"{RUN}/sandbox.env"
 APPLY_LOCK = "/run/kimi-apply.lock"
+# How often a group's engine did not come up; kept while its unit is started anew.
+GROUP_RUN = "/run/kimi-group"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
 
 # Written last into an engine's environment, and beside an interpreter that was brought: without it

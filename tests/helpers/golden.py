@@ -114,5 +114,5 @@ def units(plan: dict[str, Any]) -> str:
     role["serve_start_timeout_s"] = plan["timeouts"]["unit_start_s"]
     options = {name.removeprefix("serve_"): value for name, value in role.items()}
     written = serve_units.render(plan, serve_units.Options(**options))
-    text = f"{written.template}\n{written.drop_ins[0]}"
+    text = f"{written.template}\n{next(iter(written.drop_ins.values()))}"
     return re.sub(r"(?<=KIMI_STAMP=)[0-9a-f]{16}$", "STAMP", text, flags=re.MULTILINE)

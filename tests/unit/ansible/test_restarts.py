@@ -28,7 +28,7 @@ def planned(**instance: object) -> dict[str, Any]:
 def serve(root: Path, plan: dict[str, Any], *, mark: str | None = None) -> None:
     """Make a machine on which an instance of this plan runs; `mark`: with a stamp of its own."""
     units = serve_units.render(plan, OPTIONS)
-    drop_in = units.drop_ins[0]
+    drop_in = units.drop_ins[UNIT]
     own = re.findall(r"KIMI_STAMP=(\w+)", drop_in)[0]
     folder = root / "etc/systemd/system"
     (folder / f"{UNIT}.d").mkdir(parents=True)

@@ -90,7 +90,7 @@ class Machine:
     def has(self, template: str, drop_in: str) -> None:
         """These files lie there, as older versions wrote them: the template first."""
         self.places.drop_in(UNIT).parent.mkdir(parents=True, exist_ok=True)
-        files = ((self.places.template, template), (self.places.drop_in(UNIT), drop_in))
+        files = ((self.places.file(UNIT), template), (self.places.drop_in(UNIT), drop_in))
         for second, (path, text) in enumerate(files):
             path.write_text(text)
             path.chmod(0o644)
@@ -133,7 +133,7 @@ def test_an_engine_of_another_version_goes_on_where_its_unit_means_the_same(
     assert first["changed"]
     assert (first["started"], first["restarted"]) == ([], [])
     assert machine.told == "daemon-reload\n"
-    assert machine.places.template.read_text() == wanted[0]
+    assert machine.places.file(UNIT).read_text() == wanted[0]
     assert machine.places.drop_in(UNIT).read_text() == wanted[1]
     for _ in range(2):
         assert not machine.ensure(wanted)["changed"]
@@ -212,7 +212,7 @@ def test_a_version_with_other_stamps_finds_what_was_started(machine: Machine) ->
     assert machine.ensure(unit(mark=OLD))["started"] == [UNIT]
     machine.runs(OLD)
     # Since then another comment was written, which that version did not restart for.
-    machine.places.template.write_text(unit(note="Newer than the drop-in.")[0])
+    machine.places.file(UNIT).write_text(unit(note="Newer than the drop-in.")[0])
     assert machine.ensure(unit())["restarted"] == []
     assert machine.ensure(unit(length=8192), check=True)["reasons"] == {
         UNIT: ["command line: --len 4096 -> 8192"]
@@ -250,7 +250,7 @@ def test_what_it_was_started_with_is_not_guessed(machine: Machine) -> None:
     assert machine.ensure(wanted, check=True)["reasons"] == {UNIT: [UNKNOWN]}
     # A run of an older version that was killed after it wrote the template, before the drop-in.
     machine.has(*unit(mark=OLD))
-    machine.places.template.write_text(unit(clock="no")[0])
+    machine.places.file(UNIT).write_text(unit(clock="no")[0])
     assert machine.ensure(wanted, check=True)["reasons"] == {UNIT: [UNKNOWN]}
 
 
@@ -258,7 +258,7 @@ def test_a_unit_that_nobody_can_read_is_set_right(machine: Machine) -> None:
     wanted = unit()
     machine.has(*wanted)
     machine.runs(stamp(form(started.joined(*wanted))))
-    machine.places.template.chmod(0o600)
+    machine.places.file(UNIT).chmod(0o600)
     assert machine.ensure(wanted)["changed"]
-    assert machine.places.template.stat().st_mode & 0o777 == 0o644
+    assert machine.places.file(UNIT).stat().st_mode & 0o777 == 0o644
     assert not machine.ensure(wanted)["changed"]
