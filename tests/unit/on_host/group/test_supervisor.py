@@ -178,12 +178,12 @@ def test_rounds_that_fail_though_all_are_there_are_counted_to_an_end(
         head, rank = group.start(0, **kept), group.start(1)
         status = PERMANENT if number == 3 else TRANSIENT
         assert [head.end(), rank.end()] == [status, status], head.text + rank.text
-        assert f"the engine on b ended: ended with status 3 (round {number} of 3" in head.text
+        assert f"the engine on b ended with status 3 (round {number} of 3" in head.text
     assert "given up until somebody starts it again" in head.text
     assert "given up until somebody starts it again" in rank.text
     seen = record.read(kept["RUNTIME_DIRECTORY"])
     assert (seen.phase, seen.failed) == ("", 3)
-    assert seen.why == "the engine on b ended: ended with status 3"
+    assert seen.why == "the engine on b ended with status 3"
 
 
 def test_an_answer_begins_the_count_anew_and_waiting_counts_as_nothing(
