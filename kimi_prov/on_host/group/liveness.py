@@ -38,29 +38,38 @@ def steps(metrics: str) -> Dict[str, float]:
 
 
 class Watch:
-    """Asks the engine in a thread, and tells what came of each question."""
+    """Asks the engine in threads, and tells what came of each question.
+
+    Steps are looked at while a chat waits: behind a long prompt it may wait for minutes.
+    """
 
     def __init__(self, port: int, model: str, *, every_s: float, limit_s: float) -> None:
         self._port, self._model = port, model
         self._every_s, self._limit_s = every_s, limit_s
-        self._last: Dict[str, float] = {}
         self._answered = False
+        self._stepped = float("-inf")
 
     def start(self, told: Told) -> None:
         """Begin to ask; it goes on until this process ends."""
-        threading.Thread(target=self._ask, args=[told], name="liveness", daemon=True).start()
+        for ask in (self._steps, self._chats):
+            threading.Thread(target=ask, args=[told], name="liveness", daemon=True).start()
 
-    def _ask(self, told: Told) -> None:
+    def _steps(self, told: Told) -> None:
+        last: Dict[str, float] = {}
         while True:
-            told(self._look())
-            time.sleep(self._every_s if self._answered else min(1.0, self._every_s))
+            time.sleep(self._every_s)
+            refusal, text = ready.ask(self._port, "GET", "/metrics", timeout_s=self._limit_s)
+            now = {} if refusal else steps(text)
+            # What moves before the first answer are the engine's own questions as it warms up.
+            if self._answered and last and now and now != last:
+                self._stepped = time.monotonic()
+                told(None)
+            last = now or last
 
-    def _look(self) -> Optional[str]:
-        """Return None when it lives; a chat is what counts first: an engine warms itself up."""
-        refusal, text = ready.ask(self._port, "GET", "/metrics", timeout_s=self._limit_s)
-        last, self._last = self._last, {} if refusal else steps(text)
-        if self._answered and last and self._last and self._last != last:
-            return None
-        reason = ready.chat(self._port, self._model, timeout_s=self._limit_s)
-        self._answered = self._answered or reason is None
-        return reason
+    def _chats(self, told: Told) -> None:
+        while True:
+            if time.monotonic() - self._stepped > 1.5 * self._every_s:
+                reason = ready.chat(self._port, self._model, timeout_s=self._limit_s)
+                self._answered = self._answered or reason is None
+                told(reason)
+            time.sleep(self._every_s if self._answered else min(1.0, self._every_s))

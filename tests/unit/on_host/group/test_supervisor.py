@@ -142,11 +142,11 @@ def test_steps_are_life_although_no_chat_is_answered(group: Group, tmp_path: Pat
     moves = iter(range(1, 1000))
 
     def moved() -> bool:
-        (tmp_path / "metrics").write_text(f"{series}0.{next(moves)}")
+        (tmp_path / "metrics.new").write_text(f"{series}0.{next(moves)}")
+        (tmp_path / "metrics.new").replace(tmp_path / "metrics")
         return rank.process.poll() is not None or head.process.poll() is not None
 
     assert not until(moved, 3.5)
-    (tmp_path / "metrics").write_text(series + "0.5")
     assert head.end() == TRANSIENT
 
 
