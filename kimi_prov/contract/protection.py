@@ -21,6 +21,8 @@ RDMA_DEVICE = "infiniband_verbs"
 # What makes them: the driver's module before the unit's devices are settled, the file after.
 GPU_MODULE = "modprobe@nvidia_uvm.service"
 GPU_FILES = "-+/usr/bin/nvidia-modprobe -u -c=0"
+# As the kernel calls the files by which NCCL sends over InfiniBand and RoCE.
+RDMA_DEVICE = "infiniband_verbs"
 # Workers of an engine find each other on the loopback, the one network that is allowed.
 LOOPBACK = "VLLM_HOST_IP=127.0.0.1 GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo"
 _FAMILIES = {
@@ -115,11 +117,14 @@ def settings(
     gpus: bool = False,
     write: Sequence[str] = (),
     capabilities: Sequence[str] = (),
+    peers: Sequence[str] = (),
+    rdma: bool = False,
 ) -> Settings:
     """Return the settings of [Service] for a kind of unit, sorted by name.
 
     `write`: directories that it may write to. `capabilities`: beside those of its kind, and given
-    to a user who has none.
+    to a user who has none. `peers`: addresses that it may reach besides the loopback, and be
+    reached from. `rdma`: with the devices that leave the kernel's network out.
     """
     needs = KINDS[kind]
     bounds = " ".join([*needs.capabilities, *capabilities])
@@ -151,10 +156,12 @@ def settings(
     if needs.network != "any":
         found.append(("IPAddressDeny", "any"))
     if needs.network == "loopback":
-        found.append(("IPAddressAllow", "localhost"))
+        # One a line: systemd-run takes no list with this name in it.
+        found += [("IPAddressAllow", name) for name in ("localhost", *peers)]
     if gpus:
         found.append(("DevicePolicy", "closed"))
-        found += [("DeviceAllow", f"char-{name} rwm") for name in GPU_DEVICES]
+        names = [*GPU_DEVICES, *([RDMA_DEVICE] if rdma else [])]
+        found += [("DeviceAllow", f"char-{name} rwm") for name in names]
     else:
         found.append(("PrivateDevices", "yes"))
     found += [setting for setting, wanted in _chosen(needs) if wanted]
@@ -169,9 +176,13 @@ def lines(
     gpus: bool = False,
     write: Sequence[str] = (),
     capabilities: Sequence[str] = (),
+    peers: Sequence[str] = (),
+    rdma: bool = False,
 ) -> str:
     """Return the settings as lines of a unit file."""
-    found = settings(kind, gpus=gpus, write=write, capabilities=capabilities)
+    found = settings(
+        kind, gpus=gpus, write=write, capabilities=capabilities, peers=peers, rdma=rdma
+    )
     return "\n".join(f"{name}={value}" for name, value in found)
 
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "probe": "kimi_prov.on_host.probe.collect",
     "lock": "kimi_prov.on_host.system.apply_lock",
     "engine": "kimi_prov.on_host.engine.launch",
+    "group": "kimi_prov.on_host.group.supervisor",
     "engine-check": "kimi_prov.on_host.engine.command_check",
     "cuda-home": "kimi_prov.on_host.engine.cuda_home",
     "kt-prove": "kimi_prov.on_host.kt.prove",

@@ -21,6 +21,17 @@ def interface_with(host: Host, address: str | None) -> Interface | None:
     return next((row for row in host.interfaces if wanted in [a.ip for a in row.addresses]), None)
 
 
+def addresses(host: Host, address: str | None) -> list[str]:
+    """Give every address of the interface that has this one, itself first.
+
+    A host connects from any of them: Gloo takes the first of the interface that it is told, and
+    for IPv6 the kernel chooses.
+    """
+    found = interface_with(host, address)
+    own = [address] if address else []
+    return list(dict.fromkeys([*own, *(str(a.ip) for a in (found.addresses if found else ()))]))
+
+
 def devices(host: Host) -> tuple[Rdma, ...]:
     """Give the active RDMA ports that NCCL shall take: of one kind, the fastest, by name.
 

@@ -99,7 +99,7 @@ def _in_sandbox(plan: Dict[str, Any], group: Dict[str, Any]) -> Dict[str, Any]:
         timeout=_PATIENCE_S,
         gpus=gpus,
         # A rank reaches itself by its own address.
-        peers=[member["address"] for member in group["members"]],
+        peers=[*group["own_addresses"], *group["peer_addresses"]],
         rdma=bool(group.get("rdma")),
     )
     try:

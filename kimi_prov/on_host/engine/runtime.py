@@ -116,7 +116,7 @@ def collect(paths: Paths) -> dict[str, Any]:
     """Return the plan as applied and, for each instance, its unit and its processes' placement."""
     plan = read_json(paths.plan)
     instances = plan.get("instances", [])
-    names = [item.get("unit") or unit_names.serve(item["index"]) for item in instances]
+    names = [unit_names.engine(item) for item in instances]
     states = units.show(*names) if instances else {}
     found = []
     for item, name in zip(instances, names):

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.group_hosts import group_of
 from kimi_prov.ansible.remote import RemoteError, target
 from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def obstacle(group: Sequence[str], play: Sequence[str], forks: int) -> str:
+    """Say why the hosts of a group would wait for each other in vain; empty where they would not.
+
+    `play`: the hosts that this run still has. Beyond `forks` Ansible starts hosts when others have
+    ended.
+    """
+    lacking = [host for host in group if host not in play]
+    if lacking:
+        return f"{', '.join(lacking)} left out by --limit, or not reached"
+    return f"--forks {forks} is less than the {len(play)} hosts" if forks < len(play) else ""
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -36,11 +51,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _measured(self, variables: dict[str, Any]) -> dict[str, Any]:
         _, hosts = group_of(variables, int(self._task.args["hosts"]))
         here = variables["ansible_play_hosts"]
-        lacking = [host for host in hosts if host not in here]
-        if lacking:
-            names = ", ".join(lacking)
-            return {"error": f"not measured: {names} left out by --limit, or not reached"}
-        # Ansible would start the others when the first have ended.
-        if 0 < int(variables.get("ansible_forks") or 0) < len(here):
-            return {"error": f"not measured: --forks is less than the {len(here)} hosts"}
-        return target(self, "network-proof")
+        why = obstacle(hosts, here, int(variables.get("ansible_forks") or len(here)))
+        return {"error": f"not measured: {why}"} if why else target(self, "network-proof")

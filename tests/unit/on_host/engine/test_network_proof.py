@@ -25,6 +25,8 @@ GROUP = {
         {"host": "beta", "rank": 1, "address": "10.0.0.2"},
     ],
     "interface": "ens1",
+    "own_addresses": ["10.0.0.2"],
+    "peer_addresses": ["10.0.0.1"],
     "last_port": 29541,
     "rdma": None,
 }

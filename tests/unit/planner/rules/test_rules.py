@@ -369,8 +369,11 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
         )
     ),
 ]
-# Rules that compare hosts: tests/unit/planner/test_groups.py has them.
-COMPARED = {"group.settings", "group.unlike"}
+# Rules that compare hosts: tests/unit/planner/test_groups.py and test_group_network_rules.py.
+COMPARED = {
+    *("group.settings", "group.unlike"),
+    *("group.address", "group.gid", "group.link", "group.mtu", "group.rdma"),
+}
 # Rules that say something of every machine of their kind.
 ALWAYS: list[tuple[str, Callable[[], dict[str, Any]], dict[str, Any], str]] = [
     ("cpu.identity", NVL, {}, "info"),
