@@ -74,7 +74,8 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
     template = environment.get_template(f"{unit_names.shared(first)}.j2").render(
         kimi_plan=plan,
         group=group,
-        members=[row["address"] for row in group["members"]] if group else [],
+        # Its own among them: a host's engine also reaches itself by them.
+        members=[*group["own_addresses"], *group["peer_addresses"]] if group else [],
         options=options,
         start_limit_interval_s=options.start_limit_interval_s,
         on_gpus=any(instance["gpus"] for instance in plan["instances"]),

@@ -174,6 +174,7 @@ def planned(plan: dict[str, Any], rank: int, *, size: int = 2) -> dict[str, Any]
     argv = [*one["argv"], "--nnodes", str(size), "--node-rank", str(rank)]
     argv += ["--master-addr", "10.0.0.1", "--master-port", "29501"]
     own = members[rank]["address"]
+    peers = [member["address"] for member in members if member["rank"] != rank]
     env = {"VLLM_HOST_IP": own, "GLOO_SOCKET_IFNAME": "host0", "VLLM_PORT": "29510"}
     instance = {**one, "env": {**one["env"], **env}, "argv": argv}
     found = {
@@ -188,7 +189,9 @@ def planned(plan: dict[str, Any], rank: int, *, size: int = 2) -> dict[str, Any]
             "control_port": 29500,
             "master_port": 29501,
             "first_port": 29510,
-            "peers": [member["address"] for member in members if member["rank"] != rank],
+            "peers": peers,
+            "own_addresses": [own],
+            "peer_addresses": peers,
             "rdma": None,
             "digest": "d" * 64,
         },
