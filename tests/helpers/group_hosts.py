@@ -123,7 +123,7 @@ class Group:
         command += ["--rank", str(rank), *members, "--port", str(self.port), "--digest", digest]
         command += ["--environment", str(self.folder / "complete")]
         command += ["--weights", str(self.folder / "verified")]
-        command += ["--silence", "2", "--progress", "2", "--ask-every", "0.2", "--grace", "1"]
+        command += ["--silence", "60", "--progress", "60", "--ask-every", "0.2", "--grace", "1"]
         engine = ["engine", "-m", "vllm", "--host-is", self.names[rank]]
         if rank == 0:
             command += ["--chat-port", str(self.chat_port), "--model", "k"]

@@ -38,29 +38,40 @@ def steps(metrics: str) -> Dict[str, float]:
 
 
 class Watch:
-    """Asks the engine in a thread, and tells what came of each question."""
+    """Asks the engine in threads of its own, and tells what came of each question.
+
+    A chat may wait behind long prompts for longer than the limit: what is counted is looked at
+    meanwhile, so that an engine which makes steps lives although it answers nothing.
+    """
 
     def __init__(self, port: int, model: str, *, every_s: float, limit_s: float) -> None:
         self._port, self._model = port, model
         self._every_s, self._limit_s = every_s, limit_s
         self._last: Dict[str, float] = {}
         self._answered = False
+        self._chat: Optional[threading.Thread] = None
 
     def start(self, told: Told) -> None:
         """Begin to ask; it goes on until this process ends."""
-        threading.Thread(target=self._ask, args=[told], name="liveness", daemon=True).start()
+        threading.Thread(target=self._watch, args=[told], name="liveness", daemon=True).start()
 
-    def _ask(self, told: Told) -> None:
+    def _watch(self, told: Told) -> None:
         while True:
-            told(self._look())
+            if self._moved() and self._answered:
+                told(None)
+            elif self._chat is None or not self._chat.is_alive():
+                self._chat = threading.Thread(target=self._ask, args=[told], daemon=True)
+                self._chat.start()
             time.sleep(self._every_s if self._answered else min(1.0, self._every_s))
 
-    def _look(self) -> Optional[str]:
-        """Return None when it lives; a chat is what counts first: an engine warms itself up."""
+    def _moved(self) -> bool:
+        """Whether what is counted has moved; a chat is what counts first: an engine warms up."""
         refusal, text = ready.ask(self._port, "GET", "/metrics", timeout_s=self._limit_s)
-        last, self._last = self._last, {} if refusal else steps(text)
-        if self._answered and last and self._last and self._last != last:
-            return None
+        seen = {} if refusal else steps(text)
+        last, self._last = self._last, seen or self._last
+        return bool(last and seen) and seen != last
+
+    def _ask(self, told: Told) -> None:
         reason = ready.chat(self._port, self._model, timeout_s=self._limit_s)
         self._answered = self._answered or reason is None
-        return reason
+        told(reason)
