@@ -171,11 +171,11 @@ def test_a_rank_is_ready_when_the_head_of_its_group_serves(tmp_path: Path):
 def test_a_round_that_failed_with_all_hosts_there_is_told_with_its_reason(tmp_path: Path):
     paths = supervised(tmp_path)
     assert smoke_test.round_failed(paths, OF_RANK) is None
-    rounds = {"failed": 1, "why": "the engine on b ended: ended with status 3"}
+    rounds = {"failed": 1, "why": "the engine on b ended with status 3"}
     (paths.group_run / "rounds.json").write_text(json.dumps(rounds))
     error = smoke_test.round_failed(paths, OF_RANK)
     assert error is not None
-    assert error.message == "group pair: the engine on b ended: ended with status 3"
+    assert error.message == "group pair: the engine on b ended with status 3"
     assert "journalctl -u kimi-rank.service" in str(error.fix)
     assert smoke_test.round_failed(paths, {"group": None}) is None
 
