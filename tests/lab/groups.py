@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import threading
 import time
@@ -127,12 +128,16 @@ class Group:
         """The largest process of the engine that has no child: the one that computes."""
         return int(host.ssh(LARGEST_LEAF % self.unit(host)))
 
+    def processes_file(self, host: Host) -> str:
+        """Where the kernel lists the processes of a member's unit, as a word for a shell."""
+        return shlex.quote(f"/sys/fs/cgroup{self.show(host, 'ControlGroup')}/cgroup.procs")
+
     def engine_processes(self) -> dict[str, int]:
         """How many processes each member's unit has beside its supervisor."""
-        count = "grep -c . /sys/fs/cgroup{}/cgroup.procs || true"
-        found = {host.name: self.show(host, "ControlGroup") for host in self.members}
+        count = "cat {} | wc -l"
         return {
-            host.name: int(host.ssh(count.format(found[host.name]))) - 1 for host in self.members
+            host.name: int(host.ssh(count.format(self.processes_file(host)))) - 1
+            for host in self.members
         }
 
     def journal(self, host: Host, lines: int = 60) -> str:

@@ -68,8 +68,7 @@ def stop_worker(group: Group, host: Host) -> None:
 
 
 def stop_all(group: Group, host: Host) -> None:
-    folder = group.show(host, "ControlGroup")
-    host.ssh(f"kill -STOP $(cat /sys/fs/cgroup{folder}/cgroup.procs)")
+    host.ssh(f"kill -STOP $(cat {group.processes_file(host)})")
 
 
 def cut_for(seconds: float) -> Callable[..., None]:
