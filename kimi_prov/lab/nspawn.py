@@ -117,7 +117,9 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
         remove_tree(fresh)
         fresh.mkdir(parents=True)
         with tarfile.open(state.seed) as tar:
-            tar.extractall(fresh, filter="fully_trusted")  # noqa: S202 - written by this program
+            # Debian 12's Python 3.11.2 takes no filter as an argument; newer ones want one.
+            tar.extraction_filter = lambda member, _: member
+            tar.extractall(fresh)  # noqa: S202 - written by this program
         fresh.rename(upper)
     given = gpus.find() if host.gpus else None
     if given:

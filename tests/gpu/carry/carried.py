@@ -199,7 +199,12 @@ def inside(kind: str, words: list[str]) -> None:
     serve = [sys.executable, "-m", "http.server", str(PORT[kind]), "--directory", str(INDEX)]
     with (report / "index.log").open("w") as log:
         server = subprocess.Popen(serve, stdout=log, stderr=log)
-    tests = [f"tests/gpu/{FILES[kind]}", "-m", "gpu", "-p", "no:cacheprovider", "-v", *words]
+    hosts = W / "tmp" / kind
+    for inventory in hosts.glob("*/inv"):
+        # Of a run that was ended.
+        subprocess.run(["kimi-prov", "lab", "down", str(inventory)], check=False)
+    tests = [f"tests/gpu/{FILES[kind]}", "-m", "gpu", "-p", "no:cacheprovider", "-v"]
+    tests += [f"--basetemp={hosts}", *words]
     try:
         done = subprocess.run([sys.executable, "-m", "pytest", *tests], cwd=W / "src", check=False)
     finally:

@@ -79,7 +79,7 @@ class Pack:
             Part("debian-12.tar.gz", "images/debian-12/root", KINDS, self.image("debian-12")),
             Part("control.tar.gz", "control", KINDS, self.control),
             Part(
-                "packages-12.tar", "index/debian-12", ("processor",), self.archive("debian-12")
+                "packages-12.tar.gz", "index/debian-12", ("processor",), self.archive("debian-12")
             ),
             Part("wheels-processor.tar", "index/wheels-processor", ("processor",), self.processor),
         ]
@@ -92,9 +92,7 @@ class Pack:
         """The lab's own image, as `lab up` would build it."""
 
         def make(into: Path) -> None:
-            tree = self.tree(name)
-            # Device nodes are the host's own.
-            _run("sh", "-c", 'tar -C "$1" -c . | gzip -6 > "$2"', "sh", tree, into)
+            _compress(self.tree(name), into)
 
         return make
 
@@ -126,7 +124,7 @@ class Pack:
             /opt/control/bin/pip install -q --no-index --no-deps --no-build-isolation -e /w/src
             """,
         )
-        _run("sh", "-c", 'tar -C "$1" -c . | gzip -6 > "$2"', "sh", upper, into)
+        _compress(upper, into)
 
     def archive(self, name: str) -> Callable[[Path], None]:
         """Make a part of Debian's archive, signed by Debian: what the image lacks of packages."""
@@ -136,11 +134,11 @@ class Pack:
                 name,
                 f"packages-{name}",
                 f"""
-                options="-q -y -o Acquire::Languages=none -o Acquire::GzipIndexes=true"
-                apt-get $options update
+                rm -rf /var/lib/apt/lists/*
+                apt-get -q update
                 wanted="--no-install-recommends install {" ".join(_HOST_PACKAGES)}"
-                apt-get $options --print-uris $wanted > /uris
-                apt-get $options --download-only $wanted
+                apt-get -q -y --print-uris $wanted > /uris
+                apt-get -q -y --download-only $wanted
                 """,
             )
             mirror = self.build / f"mirror-{name}"
@@ -151,8 +149,11 @@ class Pack:
             for file in sorted((upper / "var/lib/apt/lists").iterdir()):
                 base, _, rest = file.name.rpartition("_dists_")
                 if base:
-                    _lay_list(file, mirror / base.rpartition("_")[2] / "dists", rest)
-            _run("tar", "-C", mirror, "-cf", into, ".")
+                    # apt asks for the plain files where it finds no other form.
+                    suite, _, list_ = rest.partition("_")
+                    path = Path("dists", suite, list_.replace("_", "/"))
+                    _link(file, mirror / base.rpartition("_")[2] / path)
+            _compress(mirror, into)
 
         return make
 
@@ -308,14 +309,9 @@ def instructions(index: dict[str, list[dict]], kinds: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _lay_list(file: Path, dists: Path, rest: str) -> None:
-    """Put a file of apt's lists where a mirror has it, by name and by digest."""
-    suite, _, name = rest.partition("_")
-    _link(file, dists / suite / name.replace("_", "/"))
-    if name.endswith(".xz"):
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        folder = (dists / suite / name.replace("_", "/")).parent
-        _link(file, folder / "by-hash" / "SHA256" / digest)
+def _compress(folder: Path, into: Path) -> None:
+    # The machine may have no other program than gzip.
+    _run("sh", "-c", 'tar -C "$1" -c . | gzip -6 > "$2"', "sh", folder, into)
 
 
 def _link(file: Path, to: Path) -> None:
