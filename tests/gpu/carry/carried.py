@@ -154,7 +154,7 @@ def start(kind: str, words: list[str]) -> None:
     (report / "settings.yml").write_text(json.dumps(settings(kind)) + "\n")
     command = ["unshare", "--mount", "--propagation=private", "sh", "-c", ENTER, "sh", DRIVER]
     command += [f"{name}={value}" for name, value in sorted(environment(kind, report).items())]
-    command += ["/opt/control/bin/python", "-u", "-B", str(PIECES / "carried.py")]
+    command += ["/opt/control/bin/python", "-u", str(PIECES / "carried.py")]
     with (report / "log").open("w") as log:
         detached([*command, "inside", kind, *words], log)
     print(f"{kind}: started")

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from kimi_prov.catalog.loader import LOCKS
 from kimi_prov.lab import images
@@ -44,10 +45,10 @@ _NOT_CARRIED = frozenset(
     "hypothesis librt mypy mypy-extensions nh3 pip pip-audit playwright pytokens ruff "
     "secretstorage tokenizers twine types-jsonschema types-psutil types-pyyaml uv yamllint".split()
 )
-# What `apply` installs of Debian's packages on a host of either kind.
+# What `apply` installs of Debian's packages on a host of either kind; python3-apt is Ansible's.
 _HOST_PACKAGES = (
     *("ca-certificates", "g++", "haproxy", "nftables", "numactl", "openssl"),
-    *("python3-dev", "python3-venv"),
+    *("python3-apt", "python3-dev", "python3-venv"),
 )
 # An index answers one request at a time slowly, and three do not harm it.
 _DOWNLOADS = 3
@@ -145,7 +146,8 @@ class Pack:
             shutil.rmtree(mirror, ignore_errors=True)
             for line in (upper / "uris").read_text().splitlines():
                 if match := re.match(r"'[a-z]+://[^']*?/(debian[^/]*)/(pool/\S+)' (\S+) ", line):
-                    _link(upper / "var/cache/apt/archives" / match[3], mirror / match[1] / match[2])
+                    file = upper / "var/cache/apt/archives" / match[3]
+                    _link(file, mirror / match[1] / unquote(match[2]))
             for file in sorted((upper / "var/lib/apt/lists").iterdir()):
                 base, _, rest = file.name.rpartition("_dists_")
                 if base:
