@@ -15,16 +15,20 @@ import email.parser
 import fcntl
 import hashlib
 import html
+import importlib.metadata
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO, Any
 from urllib.parse import quote
 
 W = Path("/w")
@@ -34,6 +38,11 @@ INDEX = W / "index"
 PORT = {"processor": 8901, "served": 8902}
 FILES = {"processor": "test_processor_served.py", "served": "test_served.py"}
 IMAGES = {"processor": "debian-12", "served": "debian-13"}
+# Of the engine's packages, what the machine's own Python has: it is written as wheels again.
+FROM_MACHINE = re.compile(r"(torch|torchvision|torchaudio|triton|nvidia-.*|cuda-.*)$")
+LOCK = "vllm-cuda-0.25.1-cp312.txt"
+# What an owner set so that programs leave NVLink's multicast alone holds for the host's as well.
+MULTICAST = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
 # The driver, where it has a folder of its own.
 DRIVER = "/usr/local/nvidia"
 
@@ -83,7 +92,7 @@ def take() -> None:
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
     there = [row["name"] for row in index["pieces"] if (MARKS / row["name"]).exists()]
-    print(f"{len(there)} of {len(index['pieces'])} pieces")
+    say(f"{len(there)} of {len(index['pieces'])} pieces")
     with (W / "unpack.log").open("a") as log:
         detached([sys.executable, __file__, "unpack"], log)
 
@@ -100,9 +109,12 @@ def unpack() -> None:
                 continue
             to = W / row["to"]
             to.mkdir(parents=True, exist_ok=True)
-            command = ["tar", "-C", str(to), "-xp", *(["-z"] if row["name"][-3:] == ".gz" else [])]
+            # This machine's users are not those of an image.
+            command = ["tar", "-C", str(to), "--numeric-owner", "-xp"]
+            command += ["-z"] if row["name"].endswith(".gz") else []
             began = time.monotonic()
             with subprocess.Popen(command, stdin=subprocess.PIPE) as tar:
+                assert tar.stdin is not None
                 for name, start, end in spans:
                     with (PIECES / name).open("rb") as stream:
                         stream.seek(start)
@@ -110,13 +122,16 @@ def unpack() -> None:
                 tar.stdin.close()
             if tar.returncode:
                 sys.exit(f"{row['name']} was not unpacked: tar ended with {tar.returncode}")
-            print(f"{row['name']}: {time.monotonic() - began:.1f} s", flush=True)
+            say(f"{row['name']}: {time.monotonic() - began:.1f} s")
             mark.touch()
             if row["name"].startswith("checkout"):
                 make_model()
+                if any("served" in other["kinds"] for other in index["archives"]):
+                    with (W / "rewheel.log").open("w") as log:
+                        detached([sys.executable, __file__, "rewheel"], log)
 
 
-def covered(pieces: list[dict], start: int, end: int) -> list[tuple[str, int, int]]:
+def covered(pieces: list[dict[str, Any]], start: int, end: int) -> list[tuple[str, int, int]]:
     """Say which bytes of which pieces are those from `start` to before `end` of all of them."""
     found = []
     position = 0
@@ -150,6 +165,12 @@ def start(kind: str, words: list[str]) -> None:
     report.mkdir(parents=True)
     for folder in ("home", "cache", "state", "tmp"):
         (W / folder).mkdir(exist_ok=True)
+    if kind == "served":
+        lay_python(W / "images" / IMAGES[kind] / "root")
+        while not (MARKS / "rewheel").exists() and time.monotonic() < end:
+            time.sleep(0.5)
+        add_wheels()
+        write_lock(INDEX / "wheels-served", W / "site" / "locks" / LOCK)
     simple_index(INDEX / f"wheels-{kind}", INDEX / f"simple-{kind}")
     (report / "settings.yml").write_text(json.dumps(settings(kind)) + "\n")
     command = ["unshare", "--mount", "--propagation=private", "sh", "-c", ENTER, "sh", DRIVER]
@@ -157,19 +178,34 @@ def start(kind: str, words: list[str]) -> None:
     command += ["/opt/control/bin/python", "-u", str(PIECES / "carried.py")]
     with (report / "log").open("w") as log:
         detached([*command, "inside", kind, *words], log)
-    print(f"{kind}: started")
+    say(f"{kind}: started")
 
 
 def environment(kind: str, report: Path) -> dict[str, str]:
     """Give the variables that `make gpu` reads; what was set by hand wins."""
     which = "PROCESSOR_SETTINGS" if kind == "processor" else "SETTINGS"
+    site = {"KIMI_PROV_CATALOG": str(W / "site")} if kind == "served" else {}
     return {
+        **site,
         "KIMI_PROV_GPU_REPORT": str(report),
         f"KIMI_PROV_GPU_{which}": str(report / "settings.yml"),
-        "KIMI_PROV_GPU_PREPARE": PREPARE,
+        "KIMI_PROV_GPU_PREPARE": prepare(),
         "KIMI_PROV_GPU_MINUTES": "20",
         **{name: text for name, text in os.environ.items() if name.startswith("KIMI_PROV_GPU_")},
     }
+
+
+def prepare() -> str:
+    """Give the command that a host runs once it is up."""
+    kept = [f'{name}="{os.environ[name]}"' for name in MULTICAST if name in os.environ]
+    if not kept:
+        return PREPARE
+    lines = f"[Manager]\\nDefaultEnvironment={' '.join(kept)}\\n"
+    folder = "/etc/systemd/system.conf.d"
+    return (
+        f"{PREPARE} && mkdir -p {folder} && printf '{lines}' > {folder}/multicast.conf "
+        "&& systemctl daemon-reexec"
+    )
 
 
 def settings(kind: str) -> dict[str, str]:
@@ -181,6 +217,7 @@ def settings(kind: str) -> dict[str, str]:
         "kimi_pip_index_url": f"{at}/simple-{kind}/",
         # PyTorch's builds for CPUs lie beside the others.
         "kimi_torch_index_url": f"{at}/simple-{kind}/",
+        **({"kimi_engine_version": "0.25.1"} if kind == "served" else {}),
     }
 
 
@@ -218,9 +255,9 @@ def watch(kind: str, seconds: float) -> None:
     end = time.monotonic() + seconds
     while not (report / "ended").exists() and time.monotonic() < end:
         time.sleep(1)
-    print((report / "log").read_text(errors="replace")[-9000:])
+    say((report / "log").read_text(errors="replace")[-9000:])
     ended = report / "ended"
-    print(f"{kind}: ended with {ended.read_text()}" if ended.exists() else f"{kind}: goes on")
+    say(f"{kind}: ended with {ended.read_text()}" if ended.exists() else f"{kind}: goes on")
     if out := os.environ.get("OUT"):
         keep(kind, report, Path(out))
 
@@ -233,9 +270,110 @@ def keep(kind: str, report: Path, out: Path) -> None:
             shutil.copy(found / name, out / f"{kind}-{name}")
     with tarfile.open(out / f"{kind}.tar.gz", "w:gz") as tar:
         tar.add(report, arcname=kind)
-        for log in (W / "unpack.log", W / "model.log", W / "state" / "kimi-prov" / "runs"):
+        runs = W / "state" / "kimi-prov" / "runs"
+        for log in (W / "unpack.log", W / "model.log", W / "rewheel.log", runs):
             if log.exists():
                 tar.add(log, arcname=f"{kind}/{log.name}")
+
+
+def rewheel() -> None:
+    """Write the machine's own torch, and NVIDIA's libraries for it, as wheels again."""
+    into = INDEX / "wheels-machine"
+    into.mkdir(parents=True, exist_ok=True)
+    found = {
+        re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower(): one
+        for one in importlib.metadata.distributions()
+    }
+    mine = [one for name, one in found.items() if FROM_MACHINE.match(name)]
+    with ThreadPoolExecutor() as pool:
+        for line in pool.map(lambda one: write_wheel(one, into), mine):
+            say(line)
+    MARKS.mkdir(parents=True, exist_ok=True)
+    (MARKS / "rewheel").touch()
+
+
+def write_wheel(one: importlib.metadata.Distribution, into: Path) -> str:
+    """Write a package that is installed as a wheel, without its programs; return the name."""
+    files = [
+        path
+        for path in one.files or ()
+        if ".." not in path.parts
+        and "__pycache__" not in path.parts
+        and path.name not in {"INSTALLER", "REQUESTED", "direct_url.json"}
+    ]
+    metadata = next(p for p in files if p.name == "METADATA" and p.parent.suffix == ".dist-info")
+    folder = metadata.parent
+    tag = re.findall(r"^Tag: (\S+)", one.read_text("WHEEL") or "", re.MULTILINE)[0]
+    rows = [
+        f"{path},{f'{path.hash.mode}={path.hash.value}' if path.hash else ''},{path.size or ''}"
+        for path in files
+        if path.name != "RECORD"
+    ]
+    wheel = into / f"{folder.stem}-{tag}.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in files:
+            if path.name != "RECORD" or path.parent != folder:
+                archive.write(path.locate(), str(path))
+        archive.writestr(f"{folder}/RECORD", "\n".join([*rows, f"{folder}/RECORD,,"]) + "\n")
+    return f"{wheel.name}: {wheel.stat().st_size >> 20} MiB"
+
+
+def add_wheels() -> None:
+    """Lay the machine's wheels beside those that were carried."""
+    for wheel in (INDEX / "wheels-machine").glob("*.whl"):
+        link = INDEX / "wheels-served" / wheel.name
+        if not link.exists():
+            os.link(wheel, link)
+
+
+def write_lock(wheels: Path, lock: Path) -> None:
+    """Write a site's lock for wheels as they are here."""
+
+    def row(wheel: Path) -> str:
+        with zipfile.ZipFile(wheel) as archive:
+            name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+            metadata = email.parser.BytesHeaderParser().parsebytes(archive.read(name))
+        digest = hashlib.sha256()
+        with wheel.open("rb") as stream:
+            while block := stream.read(1 << 22):
+                digest.update(block)
+        project = re.sub(r"[-_.]+", "-", metadata["Name"]).lower()
+        return f"{project}=={metadata['Version']} \\\n    --hash=sha256:{digest.hexdigest()}\n"
+
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    found = [wheel for wheel in wheels.glob("*.whl") if not wheel.name.startswith("uv-")]
+    with ThreadPoolExecutor() as pool:
+        lock.write_text("# Made of the wheels at hand.\n" + "".join(sorted(pool.map(row, found))))
+
+
+def lay_python(root: Path) -> None:
+    """Copy this machine's Python 3.12 into an image, under the packages that a plan asks for."""
+    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    program = Path(os.path.realpath(sys.executable))
+    libraries = Path("/usr/lib/x86_64-linux-gnu")
+    config = Path(sysconfig.get_config_h_filename()).parent
+    folders = {Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("include")), config}
+    for folder in folders:
+        if folder.is_dir():
+            shutil.copytree(
+                folder,
+                root / str(folder).lstrip("/"),
+                symlinks=True,
+                dirs_exist_ok=True,
+                ignore=shutil.ignore_patterns("__pycache__", "dist-packages", "site-packages"),
+            )
+    for file in (program, *libraries.glob(f"lib{name}*.so*")):
+        to = root / "usr/bin" / name if file == program else root / str(file).lstrip("/")
+        shutil.copy(file, to)
+    for package in (f"{name}-venv", f"{name}-dev"):
+        control = root / "opt" / package / "DEBIAN" / "control"
+        control.parent.mkdir(parents=True, exist_ok=True)
+        control.write_text(
+            f"Package: {package}\nVersion: {sys.version.split()[0]}\nArchitecture: all\n"
+            f"Maintainer: make gpu <root@localhost>\nDescription: stands for {name} of elsewhere\n"
+        )
+        script = f"cd /opt && dpkg-deb -b {package} && dpkg -i {package}.deb && rm -r {package}*"
+        subprocess.run(["chroot", str(root), "sh", "-c", script], check=True)
 
 
 def simple_index(wheels: Path, into: Path) -> None:
@@ -261,7 +399,7 @@ def simple_index(wheels: Path, into: Path) -> None:
         page.write_text("<!DOCTYPE html>\n" + "\n".join(links) + "\n")
 
 
-def detached(command: list[str], log, environment: dict | None = None) -> None:  # type: ignore[no-untyped-def]
+def detached(command: list[str], log: IO[str], environment: dict[str, str] | None = None) -> None:
     """Start what goes on when the caller has ended."""
     subprocess.Popen(
         command,
@@ -273,9 +411,15 @@ def detached(command: list[str], log, environment: dict | None = None) -> None: 
     )
 
 
-def read_index() -> dict:
+def say(line: str) -> None:
+    """Write one line."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def read_index() -> dict[str, Any]:
     """Read how the pieces go together."""
-    return json.loads((PIECES / "index.json").read_text())
+    return dict(json.loads((PIECES / "index.json").read_text()))
 
 
 def main() -> None:
@@ -285,6 +429,8 @@ def main() -> None:
         take()
     elif what == "unpack":
         unpack()
+    elif what == "rewheel":
+        rewheel()
     elif what == "start":
         start(words[0], words[1:])
     elif what == "inside":

@@ -21,15 +21,18 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+
+import carried
 
 from kimi_prov.catalog.loader import LOCKS
 from kimi_prov.lab import images
 from kimi_prov.lab.settings import apt_settings
+from kimi_prov.packaging import lock_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -40,18 +43,27 @@ CONTROL_PACKAGES = (
     *("iproute2", "mmdebstrap", "nftables", "openssh-client", "python3-venv", "systemd-container"),
 )
 # Tools of the checkout's own tests that need no GPU.
-_NOT_CARRIED = frozenset(
+_NOT_CARRIED = (
     "ansible-compat ansible-lint ast-serialize black build greenlet hf-xet huggingface-hub "
     "hypothesis librt mypy mypy-extensions nh3 pip pip-audit playwright pytokens ruff "
-    "secretstorage tokenizers twine types-jsonschema types-psutil types-pyyaml uv yamllint".split()
+    "secretstorage tokenizers twine types-jsonschema types-psutil types-pyyaml uv yamllint"
 )
 # What `apply` installs of Debian's packages on a host of either kind; python3-apt is Ansible's.
 _HOST_PACKAGES = (
     *("ca-certificates", "g++", "haproxy", "nftables", "numactl", "openssl"),
     *("python3-apt", "python3-dev", "python3-venv"),
 )
+SERVED = "vllm-cuda-0.25.1"
+# What vLLM loads for other cards or other models alone, with what only these need: 2 GB.
+_LEFT_OUT = (
+    "cuda-python cuda-tile fastsafetensors flashinfer-cubin flashinfer-python "
+    "humming-kernels nvidia-cudnn-frontend nvidia-cutlass-dsl nvidia-cutlass-dsl-libs-base "
+    "nvidia-cutlass-dsl-libs-cu13 pynvvideocodec quack-kernels tilelang tokenspeed-mla "
+    "tokenspeed-triton torch-c-dlpack-ext torchcodec z3-solver"
+)
 # An index answers one request at a time slowly, and three do not harm it.
 _DOWNLOADS = 3
+TAKE = "mv .gpu/* /w/pieces/ && python3 /w/pieces/carried.py take"
 _BLOCK = 1 << 20
 
 
@@ -83,6 +95,9 @@ class Pack:
                 "packages-12.tar.gz", "index/debian-12", ("processor",), self.archive("debian-12")
             ),
             Part("wheels-processor.tar", "index/wheels-processor", ("processor",), self.processor),
+            Part("debian-13.tar.gz", "images/debian-13/root", ("served",), self.image("debian-13")),
+            Part("packages-13.tar.gz", "index/debian-13", ("served",), self.archive("debian-13")),
+            Part("wheels-served.tar", "index/wheels-served", ("served",), self.served),
         ]
 
     def checkout(self, into: Path) -> None:
@@ -111,7 +126,7 @@ class Pack:
     def control(self, into: Path) -> None:
         """What the control machine has over the image: the lab's tools and an environment."""
         wheels = self.build / "wheels-control"
-        self.wheels([ROOT / "tests" / "requirements.txt"], wheels, "3.11", 36, _NOT_CARRIED)
+        self.wheels([ROOT / "tests" / "requirements.txt"], wheels, "3.11", 36, _NOT_CARRIED.split())
         upper = self.over(
             "debian-12",
             "control",
@@ -166,13 +181,24 @@ class Pack:
         self.wheels(locks, wheels, "3.11", 36)
         _run("tar", "-C", wheels, "-cf", into, ".")
 
+    def served(self, into: Path) -> None:
+        """The wheels of vLLM for CUDA that the machine has not: torch and NVIDIA's it writes."""
+        wheels = self.build / "wheels-served"
+        locks = [LOCKS / name for name in (f"{SERVED}-cp312.txt", "uv.txt")]
+        pins = {pin.name for lock in locks for pin in lock_files.pins(lock.read_text())}
+        without = {
+            name for name in pins if name in _LEFT_OUT.split() or carried.FROM_MACHINE.match(name)
+        }
+        self.wheels(locks, wheels, "3.12", 41, without)
+        _run("tar", "-C", wheels, "-cf", into, ".")
+
     def wheels(
         self,
         locks: Iterable[Path],
         into: Path,
         python: str,
         glibc: int,
-        without: frozenset[str] = frozenset(),
+        without: Collection[str] = (),
     ) -> None:
         """Download the wheels that locks name, by their digests; those that are there stay."""
         rows = [
@@ -250,13 +276,15 @@ class Pack:
         _say(f"{len(index['pieces'])} pieces; see {self.output / 'RUN.md'}")
 
 
-def cut(parts: list[tuple[Part, Path]], into: Path, piece_bytes: int) -> dict[str, list[dict]]:
+def cut(
+    parts: list[tuple[Part, Path]], into: Path, piece_bytes: int
+) -> dict[str, list[dict[str, Any]]]:
     """Cut archives, one behind the other, into pieces in folders; return what puts them together.
 
     An archive is the bytes from `start` to before `end` of all pieces in order.
     """
-    archives: list[dict[str, object]] = []
-    pieces: list[dict[str, object]] = []
+    archives: list[dict[str, Any]] = []
+    pieces: list[dict[str, Any]] = []
     piece = bytearray()
     position = 0
 
@@ -284,30 +312,31 @@ def cut(parts: list[tuple[Part, Path]], into: Path, piece_bytes: int) -> dict[st
     return {"archives": archives, "pieces": pieces}
 
 
-def instructions(index: dict[str, list[dict]], kinds: list[str]) -> str:
+def instructions(index: dict[str, list[dict[str, Any]]], kinds: list[str]) -> str:
     """Say which folder is carried with which command."""
     last = len(index["pieces"]) - 1
-    lines = [
-        "# The calls, in order",
-        "",
-        "Each carries one folder to the machine, here as `.gpu` in the folder where the command",
-        "runs. No command takes ten minutes; `$OUT` is a folder whose files come back.",
-        "",
-        "| carried | command |",
-        "| --- | --- |",
-        "| `calls/00` | `mkdir -p /w/pieces && mv .gpu/* /w/pieces/ && "
-        "python3 /w/pieces/carried.py take` |",
-        f"| `calls/01` to `calls/{last:02}`, one a call | `mv .gpu/* /w/pieces/ && "
-        "python3 /w/pieces/carried.py take` |",
+    rows = [
+        ("`calls/00`", f"mkdir -p /w/pieces && {TAKE}"),
+        (f"`calls/01` to `calls/{last:02}`, one a call", TAKE),
     ]
     for kind in kinds:
         needed = [row for row in index["archives"] if kind in row["kinds"]]
-        whole = sum(row["end"] - row["start"] for row in needed)
-        lines += [
-            f"| nothing | `python3 /w/pieces/carried.py start {kind}; "
-            f"python3 /w/pieces/carried.py watch {kind} 500` ({whole / 1e6:.0f} MB) |",
-            f"| nothing, until it says `ended` | `python3 /w/pieces/carried.py watch {kind} 500` |",
-        ]
+        size = sum(row["end"] - row["start"] for row in needed) / 1e6
+        begin = f"python3 /w/pieces/carried.py start {kind}"
+        wait = f"python3 /w/pieces/carried.py watch {kind} 480"
+        rows += [(f"nothing, once its {size:.0f} MB are there", f"{begin}; {wait}")]
+        rows += [("nothing, until it says `ended`", wait)]
+    lines = [
+        "# The calls, in order",
+        "",
+        "Each carries the files of one folder to the machine, here as `.gpu` below the folder",
+        "that the command runs in. None takes ten minutes. What lies in `$OUT` after `watch` comes",
+        "back: report and logs as they are then. Tests go on in the background meanwhile.",
+        "",
+        "| carried | command |",
+        "| --- | --- |",
+        *(f"| {what} | `{command}` |" for what, command in rows),
+    ]
     return "\n".join(lines) + "\n"
 
 
