@@ -5,7 +5,7 @@
     python3 carried.py watch KIND [SECONDS]      the log so far; report and log go to $OUT
 
 KIND: `processor` or `served`. It runs in the background, as root, below /w, in a Debian root of its
-own whose network is the machine's. Python 3.9 or newer and its standard library; gzip and tar.
+own whose network is the machine's. Python 3.10 or newer and its standard library; gzip and tar.
 Variables that begin with KIMI_PROV_GPU_ are handed on.
 """
 
@@ -160,6 +160,11 @@ def start(kind: str, words: list[str]) -> None:
         if time.monotonic() > end:
             sys.exit(f"not unpacked: {', '.join(missing)}\n{(W / 'unpack.log').read_text()}")
         time.sleep(0.5)
+    models = W / "cache" / "kimi-prov" / "models"
+    while not [*models.glob("kimi-k2-cut-*")] and time.monotonic() < end:
+        if "Error" in (W / "model.log").read_text():
+            break  # `lab up` tries it again, and tells
+        time.sleep(0.5)
     report = W / "report" / kind
     shutil.rmtree(report, ignore_errors=True)
     report.mkdir(parents=True)
@@ -303,7 +308,10 @@ def write_wheel(one: importlib.metadata.Distribution, into: Path) -> str:
     ]
     metadata = next(p for p in files if p.name == "METADATA" and p.parent.suffix == ".dist-info")
     folder = metadata.parent
-    tag = re.findall(r"^Tag: (\S+)", one.read_text("WHEEL") or "", re.MULTILINE)[0]
+    tags = re.findall(r"^Tag: (\S+)", one.read_text("WHEEL") or "", re.MULTILINE)
+    # Several tags differ in one place each, and are written together there.
+    places = zip(*(tag.split("-") for tag in tags), strict=True)
+    tag = "-".join(".".join(dict.fromkeys(place)) for place in places)
     rows = [
         f"{path},{f'{path.hash.mode}={path.hash.value}' if path.hash else ''},{path.size or ''}"
         for path in files

@@ -270,9 +270,12 @@ class Pack:
         calls = self.output / "calls"
         shutil.rmtree(calls, ignore_errors=True)
         index = cut([(part, self.build / part.name) for part in parts], calls, piece_bytes)
+        commit = subprocess.check_output(
+            ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], text=True
+        ).strip()
         (calls / "00" / "index.json").write_text(json.dumps(index, indent=1) + "\n")
         shutil.copy(PROGRAM, calls / "00")
-        (self.output / "RUN.md").write_text(instructions(index, kinds))
+        (self.output / "RUN.md").write_text(instructions(index, kinds, commit))
         _say(f"{len(index['pieces'])} pieces; see {self.output / 'RUN.md'}")
 
 
@@ -312,7 +315,7 @@ def cut(
     return {"archives": archives, "pieces": pieces}
 
 
-def instructions(index: dict[str, list[dict[str, Any]]], kinds: list[str]) -> str:
+def instructions(index: dict[str, list[dict[str, Any]]], kinds: list[str], commit: str) -> str:
     """Say which folder is carried with which command."""
     last = len(index["pieces"]) - 1
     rows = [
@@ -327,7 +330,7 @@ def instructions(index: dict[str, list[dict[str, Any]]], kinds: list[str]) -> st
         rows += [(f"nothing, once its {size:.0f} MB are there", f"{begin}; {wait}")]
         rows += [("nothing, until it says `ended`", wait)]
     lines = [
-        "# The calls, in order",
+        f"# The calls, in order, for commit {commit}",
         "",
         "Each carries the files of one folder to the machine, here as `.gpu` below the folder",
         "that the command runs in. None takes ten minutes. What lies in `$OUT` after `watch` comes",
