@@ -50,8 +50,8 @@ _NOT_CARRIED = (
 )
 # What `apply` installs of Debian's packages on a host of either kind; python3-apt is Ansible's.
 _HOST_PACKAGES = (
-    *("ca-certificates", "g++", "haproxy", "nftables", "numactl", "openssl"),
-    *("python3-apt", "python3-dev", "python3-venv"),
+    *("ca-certificates", "g++", "gpg", "haproxy", "nftables", "numactl", "openssl"),
+    *("python3-apt", "python3-debian", "python3-dev", "python3-venv"),
 )
 SERVED = "vllm-cuda-0.25.1"
 # What vLLM loads for other cards or other models alone, with what only these need: 2 GB.
