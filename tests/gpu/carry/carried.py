@@ -50,10 +50,11 @@ DRIVER = "/usr/local/nvidia"
 # a root that is a mount. What stays is seen by everybody: /w, /proc, /sys, /dev, the network.
 ENTER = r"""
 set -e
-mkdir -p /w/run/upper /w/run/work /w/run/root
-root=/w/run/root
+run=/w/run/$2
+root=$run/root
+mkdir -p $run/upper $run/work $root
 mount -t overlay overlay -o \
-  lowerdir=/w/control:/w/images/debian-12/root,upperdir=/w/run/upper,workdir=/w/run/work $root
+  lowerdir=/w/control:/w/images/debian-12/root,upperdir=$run/upper,workdir=$run/work $root
 mkdir -p $root/w $root/old
 for name in proc sys dev; do mount --rbind /$name $root/$name; done
 mount --bind /w $root/w
@@ -64,7 +65,7 @@ if [ -d "$1" ]; then
   ln -sf "$1/bin/nvidia-smi" $root/usr/bin/nvidia-smi
   chroot $root ldconfig
 fi
-shift
+shift 2
 cd $root
 pivot_root . old
 umount -l /old
@@ -179,6 +180,7 @@ def start(kind: str, words: list[str]) -> None:
     simple_index(INDEX / f"wheels-{kind}", INDEX / f"simple-{kind}")
     (report / "settings.yml").write_text(json.dumps(settings(kind)) + "\n")
     command = ["unshare", "--mount", "--propagation=private", "sh", "-c", ENTER, "sh", DRIVER]
+    command += [kind]
     command += [f"{name}={value}" for name, value in sorted(environment(kind, report).items())]
     command += ["/opt/control/bin/python", "-u", str(PIECES / "carried.py")]
     with (report / "log").open("w") as log:
