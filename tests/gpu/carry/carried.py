@@ -3,6 +3,7 @@
     python3 carried.py take              what was laid beside this file is checked and unpacked
     python3 carried.py start KIND [PYTEST'S WORDS...]
     python3 carried.py watch KIND [SECONDS]      the log so far; report and log go to $OUT
+    python3 carried.py control COMMAND...        run in the control machine, to look at a host
 
 KIND: `processor` or `served`. It runs in the background, as root, below /w, in a Debian root of its
 own whose network is the machine's. Python 3.10 or newer and its standard library; gzip and tar.
@@ -179,13 +180,17 @@ def start(kind: str, words: list[str]) -> None:
         write_lock(INDEX / "wheels-served", W / "site" / "locks" / LOCK)
     simple_index(INDEX / f"wheels-{kind}", INDEX / f"simple-{kind}")
     (report / "settings.yml").write_text(json.dumps(settings(kind)) + "\n")
-    command = ["unshare", "--mount", "--propagation=private", "sh", "-c", ENTER, "sh", DRIVER]
-    command += [kind]
-    command += [f"{name}={value}" for name, value in sorted(environment(kind, report).items())]
-    command += ["/opt/control/bin/python", "-u", str(PIECES / "carried.py")]
+    variables = [f"{name}={value}" for name, value in sorted(environment(kind, report).items())]
+    program = ["/opt/control/bin/python", "-u", str(PIECES / "carried.py")]
     with (report / "log").open("w") as log:
-        detached([*command, "inside", kind, *words], log)
+        detached(entered(kind, [*variables, *program, "inside", kind, *words]), log)
     say(f"{kind}: started")
+
+
+def entered(name: str, words: list[str]) -> list[str]:
+    """Give the command that runs `words` in the control machine, in mounts of that name."""
+    enter = ["unshare", "--mount", "--propagation=private", "sh", "-c", ENTER, "sh", DRIVER]
+    return [*enter, name, *words]
 
 
 def environment(kind: str, report: Path) -> dict[str, str]:
@@ -443,6 +448,8 @@ def main() -> None:
         rewheel()
     elif what == "start":
         start(words[0], words[1:])
+    elif what == "control":
+        sys.exit(subprocess.run(entered("control", words), check=False).returncode)
     elif what == "inside":
         inside(words[0], words[1:])
     elif what == "watch":
