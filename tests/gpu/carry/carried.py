@@ -365,7 +365,8 @@ def lay_python(root: Path) -> None:
     """Copy this machine's Python 3.12 into an image, under the packages that a plan asks for."""
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     program = Path(os.path.realpath(sys.executable))
-    libraries = Path("/usr/lib/x86_64-linux-gnu")
+    told = sysconfig.get_config_vars()
+    libraries = {Path(told["LIBDIR"]), Path(told["LIBDIR"], told.get("MULTIARCH") or "")}
     config = Path(sysconfig.get_config_h_filename()).parent
     folders = {Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("include")), config}
     for folder in folders:
@@ -377,8 +378,9 @@ def lay_python(root: Path) -> None:
                 dirs_exist_ok=True,
                 ignore=shutil.ignore_patterns("__pycache__", "dist-packages", "site-packages"),
             )
-    for file in (program, *libraries.glob(f"lib{name}*.so*")):
+    for file in (program, *(file for at in libraries for file in at.glob(f"lib{name}*.so*"))):
         to = root / "usr/bin" / name if file == program else root / str(file).lstrip("/")
+        to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, to)
     for package in (f"{name}-venv", f"{name}-dev"):
         control = root / "opt" / package / "DEBIAN" / "control"
