@@ -295,6 +295,7 @@ def rewheel() -> None:
     found = {
         re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower(): one
         for one in importlib.metadata.distributions()
+        if one.metadata["Name"]
     }
     mine = [one for name, one in found.items() if FROM_MACHINE.match(name)]
     with ThreadPoolExecutor() as pool:
@@ -312,6 +313,7 @@ def write_wheel(one: importlib.metadata.Distribution, into: Path) -> str:
         if ".." not in path.parts
         and "__pycache__" not in path.parts
         and path.name not in {"INSTALLER", "REQUESTED", "direct_url.json"}
+        and Path(str(path.locate())).is_file()
     ]
     metadata = next(p for p in files if p.name == "METADATA" and p.parent.suffix == ".dist-info")
     folder = metadata.parent
@@ -328,7 +330,7 @@ def write_wheel(one: importlib.metadata.Distribution, into: Path) -> str:
     with zipfile.ZipFile(wheel, "w") as archive:
         for path in files:
             if path.name != "RECORD" or path.parent != folder:
-                archive.write(path.locate(), str(path))
+                archive.write(str(path.locate()), str(path))
         archive.writestr(f"{folder}/RECORD", "\n".join([*rows, f"{folder}/RECORD,,"]) + "\n")
     return f"{wheel.name}: {wheel.stat().st_size >> 20} MiB"
 
