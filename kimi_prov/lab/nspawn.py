@@ -35,6 +35,7 @@ exec unshare --cgroup --mount sh -c "$0" sh "$@"
 """
 
 # Second stage: the overlay, the network, then the machine; exit status 133 requests a reboot.
+# /sys still shows the control machine's interfaces, which may have an eth0 or none.
 # From $5 on: what systemd-nspawn binds beside.
 _STAGE_TWO = r"""
 set -e
@@ -42,7 +43,7 @@ umount /sys/fs/cgroup
 mount -t cgroup2 none /sys/fs/cgroup
 mkdir -p "$3/upper" "$3/work" "$3/root"
 mount -t overlay overlay -o "lowerdir=$2,upperdir=$3/upper,workdir=$3/work" "$3/root"
-until [ -e /sys/class/net/eth0 ]; do sleep 0.02; done
+until grep -q '^ *eth0:' /proc/self/net/dev; do sleep 0.02; done
 root=$3/root machine=$4
 shift 4
 while :; do
@@ -117,7 +118,9 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
         remove_tree(fresh)
         fresh.mkdir(parents=True)
         with tarfile.open(state.seed) as tar:
-            tar.extractall(fresh, filter="fully_trusted")  # noqa: S202 - written by this program
+            # Debian 12's Python 3.11.2 takes no filter as an argument; newer ones want one.
+            tar.extraction_filter = lambda member, _: member
+            tar.extractall(fresh)  # noqa: S202 - written by this program
         fresh.rename(upper)
     given = gpus.find() if host.gpus else None
     if given:
