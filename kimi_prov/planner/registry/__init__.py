@@ -18,6 +18,7 @@ from kimi_prov.planner.registry import (
     network,
     serving,
     site,
+    slurm,
     storage,
     web,
 )
@@ -52,6 +53,7 @@ SUBJECTS = {
     "python": "The engine's interpreter",
     "ram_disk": "The RAM disk",
     "serve": "Engines that run already",
+    "slurm": "Jobs of a SLURM cluster",
     "tuning": "Settings of the kernel",
     "web": "The page to talk to the model",
     "weights": "The weights",
@@ -81,6 +83,7 @@ DEFINITIONS: Mapping[str, Definition] = by_id(
         network,
         serving,
         site,
+        slurm,
         storage,
         web,
     )
