@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FETCH = "kimi-fetch.service"
 CONVERT = "kimi-convert.service"
@@ -65,8 +69,18 @@ def serve(index: int) -> str:
 
 
 def is_serve(name: str) -> bool:
-    """Whether a unit is one of our engine instances."""
-    return name.startswith(SERVE_PREFIX)
+    """Whether a unit runs an engine of ours, or a host's part of one."""
+    return name.startswith(SERVE_PREFIX) or name == RANK
+
+
+def engine(instance: Mapping[str, Any]) -> str:
+    """Name of the unit that runs one of the plan's `instances`."""
+    return str(instance.get("unit") or serve(instance["index"]))
+
+
+def shared(name: str) -> str:
+    """Name of the file that a unit of an engine has beside its drop-in."""
+    return RANK if name == RANK else SERVE_TEMPLATE
 
 
 def is_ours(name: str) -> bool:

@@ -127,7 +127,7 @@ def peer_ports(group: Mapping[str, Any]) -> list[str]:
 
 
 def _peers(group: Mapping[str, Any]) -> dict[str, Any]:
-    addresses = [ipaddress.ip_address(text) for text in group["peers"]]
+    addresses = [ipaddress.ip_address(text) for text in group["peer_addresses"]]
     return {
         "peers_ipv4": [str(address) for address in addresses if address.version == 4],
         "peers_ipv6": [str(address) for address in addresses if address.version == 6],

@@ -203,6 +203,7 @@ def environment(group: Group, settings: Settings) -> dict[str, str]:
     if interface:
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
         found |= dict.fromkeys(names, interface)
+        found["NCCL_SOCKET_FAMILY"] = "AF_INET6" if ":" in (group.own.address or "") else "AF_INET"
     rdma = networks.rdma(group.own.host)
     if rdma:
         # With = a name is matched as a whole: mlx5_1 is not mlx5_10.
@@ -214,7 +215,7 @@ def environment(group: Group, settings: Settings) -> dict[str, str]:
 
 def own_interface(group: Group) -> str | None:
     """Name the interface that has the planned host's address; None where it is not known."""
-    found = networks.own_interface(group.own)
+    found = networks.interface_with(group.own.host, group.own.address)
     return found.name if found else None
 
 
@@ -238,6 +239,12 @@ def document(group: Group | None, settings: Settings, digest: str) -> dict[str, 
         "first_port": first,
         "last_port": last,
         "peers": [member.address for member in group.peers if member.address],
+        "own_addresses": networks.addresses(group.own.host, group.own.address),
+        "peer_addresses": [
+            address
+            for member in group.peers
+            for address in networks.addresses(member.host, member.address)
+        ],
         "rdma": networks.rdma(group.own.host),
         "digest": digest,
     }

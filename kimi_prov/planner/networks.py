@@ -8,19 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kimi_prov.facts.host import Host, Interface, Rdma
-    from kimi_prov.planner.groups import Member
 
 ROCE_V2 = "RoCE v2"
 
 
-def own_interface(member: Member) -> Interface | None:
-    """Give the interface that has a member's address; None where none has it."""
+def interface_with(host: Host, address: str | None) -> Interface | None:
+    """Give the interface that has an address; None where none has it."""
     try:
-        wanted = ipaddress.ip_address(member.address or "")
+        wanted = ipaddress.ip_address(address or "")
     except ValueError:
         return None
-    rows = member.host.interfaces
-    return next((row for row in rows if wanted in [a.ip for a in row.addresses]), None)
+    return next((row for row in host.interfaces if wanted in [a.ip for a in row.addresses]), None)
+
+
+def addresses(host: Host, address: str | None) -> list[str]:
+    """Give every address of the interface that has this one, itself first.
+
+    A host connects from any of them: Gloo takes the first of the interface that it is told, and
+    for IPv6 the kernel chooses.
+    """
+    found = interface_with(host, address)
+    own = [address] if address else []
+    return list(dict.fromkeys([*own, *(str(a.ip) for a in (found.addresses if found else ()))]))
 
 
 def devices(host: Host) -> tuple[Rdma, ...]:

@@ -149,18 +149,16 @@ def gpus(target: Target) -> str:
 def _ram(target: Target) -> str:
     found = target["plan"]["memory"]
     available = human(found["host_ram_available_bytes"])
-    needed = f"{human(found['host_ram_required_bytes'])} of {available}"
-    return f"{needed} on each host" if hosts.of(target) > 1 else needed
+    return hosts.on_each(target, f"{human(found['host_ram_required_bytes'])} of {available}")
 
 
 def _disk(target: Target) -> str:
-    needed = human(target["plan"]["disk"]["required_bytes"])
-    return f"{needed} on each host" if hosts.of(target) > 1 else needed
+    return hosts.on_each(target, human(target["plan"]["disk"]["required_bytes"]))
 
 
 def _ram_disk(target: Target) -> str:
     found = target["plan"]["ram_disk"]
-    return human(found["size_bytes"]) if found["enabled"] else "no"
+    return hosts.on_each(target, human(found["size_bytes"])) if found["enabled"] else "no"
 
 
 def _power(target: Target) -> str:

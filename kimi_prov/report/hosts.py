@@ -28,6 +28,11 @@ def each(target: Target, text: str) -> str:
     return f"{hosts} hosts, each {text}" if hosts > 1 else text
 
 
+def on_each(target: Target, text: str) -> str:
+    """Say of what a host needs that each of several does."""
+    return f"{text} on each host" if of(target) > 1 else text
+
+
 def joined(target: Target) -> str:
     """Say how many hosts there are, and by what a sheet says that they are joined."""
     hosts, link = of(target), (target["facts"].get("group") or {}).get("link")

@@ -11,6 +11,7 @@ from kimi_prov.planner.rules import (
     groups,
     machine,
     network,
+    recipes,
     site,
     software,
     weights,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.rules.context import PlanContext
 
 # Imported for the rules that they register.
-_MODULES = (cpu, engines, gpu, groups, machine, network, site, software, weights)
+_MODULES = (cpu, engines, gpu, groups, machine, network, recipes, site, software, weights)
 
 
 def check(context: PlanContext) -> list[Finding]:

@@ -9,7 +9,7 @@ import ipaddress
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.networks import ROCE_V2, devices, own_interface
+from kimi_prov.planner.networks import ROCE_V2, devices, interface_with
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def address(members: Sequence[Member]) -> Iterator[RuleResult]:
                 required="one address, or one that is named",
                 fix=set_it,
             )
-        elif own_interface(member) is None:
+        elif interface_with(member.host, member.address) is None:
             yield RuleResult(
                 severity="blocker",
                 observed=f"no interface of {member.name} has {member.address}",
@@ -56,7 +56,7 @@ def address(members: Sequence[Member]) -> Iterator[RuleResult]:
     seen = {
         m.name: a
         for m in members
-        if (row := own_interface(m)) is not None
+        if (row := interface_with(m.host, m.address)) is not None
         for a in row.addresses
         if str(a.ip) == _plain(m.address)
     }
@@ -99,7 +99,7 @@ def _plain(text: str | None) -> str | None:
 
 def _links(members: Sequence[Member]) -> dict[str, Interface]:
     """Give the interface of each member on the network of the group, of those that are known."""
-    found = {member.name: own_interface(member) for member in members}
+    found = {member.name: interface_with(member.host, member.address) for member in members}
     return {name: row for name, row in found.items() if row is not None}
 
 

@@ -143,3 +143,31 @@ def test_a_host_whose_head_was_not_reached_stands_for_itself() -> None:
     found = group_targets.joined(left)
     assert list(found) == ["b", "c"]
     assert group_targets.head("b", found["b"]) == "b"
+
+
+def found(*arguments: object) -> dict[str, dict[str, Any]]:
+    return {row["id"]: row for row in target(*arguments)["findings"]}
+
+
+def test_a_layout_that_ran_elsewhere_is_told_with_its_source() -> None:
+    rows = found(SHEET)
+    assert rows["group.proven"]["severity"] == "info"
+    assert "recipes/pull/395" in rows["group.proven"]["source"]
+    assert "group.unproven" not in rows
+
+
+def test_what_it_wrote_there_is_told(tmp_path: Path) -> None:
+    rows = found(sheet(tmp_path, "hosts: 4", without=("hosts",)), "--model", "kimi-k2.6")
+    assert "90 tokens/s alone, 335 of 8 together" in rows["group.proven"]["observed"]
+
+
+def test_a_layout_that_nobody_told_of_is_a_warning_with_the_nearest(tmp_path: Path) -> None:
+    rows = found(sheet(tmp_path, "gpus: 8x H200", without=("gpus",)))
+    assert rows["group.unproven"]["severity"] == "warning"
+    observed = rows["group.unproven"]["observed"]
+    assert observed.startswith("TP8 PP2 over 2 hosts with H200 SXM, kimi-k2.5 in int4; the nearest")
+    assert "group.proven" not in rows
+
+
+def test_one_host_is_no_layout_over_several() -> None:
+    assert not {"group.proven", "group.unproven"} & set(found(SPECS / "quote-8x-h200.yml"))

@@ -114,7 +114,7 @@ def test_the_page_s_port_is_not_the_api_s_nor_an_engine_s() -> None:
 
 GROUP = {
     "rank": 0,
-    "peers": ["10.0.0.2", "fd00::2"],
+    "peer_addresses": ["10.0.0.2", "fd00::2"],
     "control_port": 29500,
     "master_port": 29501,
     "first_port": 29510,

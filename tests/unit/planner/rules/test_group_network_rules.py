@@ -6,12 +6,15 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plan_inputs import gpu_facts, lab_facts
+from plan_inputs import HUGE, LAB_SETTINGS, found, gpu_facts, lab_facts
 
+from kimi_prov.catalog.loader import load
 from kimi_prov.facts.host import read_host
-from kimi_prov.planner import networks
+from kimi_prov.planner import groups, networks
 from kimi_prov.planner.groups import Member
+from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.rules import network
+from kimi_prov.planner.settings.parsing import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -147,3 +150,67 @@ def test_the_fastest_devices_of_one_kind_carry_the_group() -> None:
         "gid_index": None,
     }
     assert networks.rdma(member(0, rdma=[PORT]).host) is None, "no GPUs"
+
+
+def planned(members: list[Member], **settings: Any) -> dict[str, Any]:
+    """The plan of the head of these hosts."""
+    given = {**LAB_SETTINGS, "kimi_hosts_per_model": len(members)}
+    given |= {f"kimi_{name}": value for name, value in (HUGE | settings).items()}
+    parsed = parse(given, host=members[0].name)
+    hosts = tuple(
+        groups.Given(m.name, m.host.facts, groups.shared(parsed), m.address) for m in members
+    )
+    for row, m in zip(hosts, members, strict=True):
+        row.facts["network"]["addresses"] = [m.address]  # type: ignore[index]
+    together = groups.GroupHosts("pair", members[0].name, hosts)
+    return make_plan(members[0].host.facts, parsed, load(), together)
+
+
+def two(**given: Any) -> list[Member]:
+    return pair("10.0.0.1", "10.0.0.2", base=gpu_facts(), **given)
+
+
+def test_a_pipeline_over_tcp_is_planned_and_tensor_parallelism_is_not() -> None:
+    plan = planned(two(mtu=1500))
+    assert [row["severity"] for row in found(plan, "group.rdma")] == ["warning"]
+    wide = {"tensor-parallel-size": 16}
+    (row,) = found(planned(two(), engine_args=wide), "group.rdma")
+    assert row["severity"] == "blocker"
+    assert "InfiniBand or RoCE" in row["title"]
+    assert found(planned(two(rdma=[PORT]), engine_args=wide), "group.rdma") == []
+
+
+def test_a_plan_tells_every_fault_of_the_network() -> None:
+    old = {**ROCE, "gid_type": "IB/RoCE v1"}
+    members = [
+        member(0, "10.0.0.1", base=gpu_facts(), rdma=[old], mtu=9000),
+        member(1, "10.7.0.2", base=gpu_facts(), rdma=[old], mtu=1500, state="down"),
+    ]
+    plan = planned(members)
+    names = ("group.address", "group.gid", "group.link", "group.mtu")
+    told = {name: [row["severity"] for row in found(plan, name)] for name in names}
+    assert told == {
+        "group.address": ["blocker"],
+        "group.gid": ["warning", "warning"],
+        "group.link": ["blocker"],
+        "group.mtu": ["warning"],
+    }
+
+
+def test_nccl_is_told_the_devices_and_the_gid_and_the_firewall_the_peers() -> None:
+    plan = planned(two(rdma=[ROCE]))
+    env = plan["instances"][0]["env"]
+    assert (env["NCCL_IB_HCA"], env["NCCL_IB_GID_INDEX"]) == ("=mlx5_0", "3")
+    assert plan["group"]["rdma"]["kind"] == "roce"
+    assert plan["firewall"]["peers_ipv4"] == ["10.0.0.2"]
+    assert env["NCCL_SOCKET_FAMILY"] == "AF_INET"
+    more = {"addresses": ["10.0.0.9/24", "10.0.0.2/24", "fd00::2/64"]}
+    head, _ = two()
+    several = planned([head, member(1, "10.0.0.2", base=gpu_facts(), **more)])
+    assert several["firewall"]["peers_ipv4"] == ["10.0.0.2", "10.0.0.9"]
+    assert several["firewall"]["peers_ipv6"] == ["fd00::2"]
+    assert several["group"]["peers"] == ["10.0.0.2"]
+    assert plan["firewall"]["peer_ports"] == ["29500-29501", "29510-29541"]
+    fabric = planned(two(rdma=[PORT]))["instances"][0]["env"]
+    assert "NCCL_IB_GID_INDEX" not in fabric
+    assert "NCCL_IB_HCA" not in planned(two())["instances"][0]["env"]
