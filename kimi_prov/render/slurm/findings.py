@@ -21,6 +21,14 @@ _NOT_THERE = frozenset(
     {"disk", "driver", "firewall", "host", "packages", "port", "python", "ram_disk", "serve"}
     | {"tuning", "web"}
 )
+_NOT_THERE_EITHER = frozenset(
+    {
+        *("os.apparmor", "os.cgroups", "os.selinux", "os.supported", "os.systemd"),
+        # A job finds its nodes' addresses when it runs; other jobs come and go on them.
+        *("group.address", "group.settings", "gpu.held", "memory.cgroup"),
+        "engine.not_provisioned",
+    }
+)
 # What `render slurm` sets itself: a value of the site's has no effect in a job.
 _WITHOUT_EFFECT: dict[str, Any] = {
     "web_ui": False,
@@ -66,9 +74,7 @@ def of_plan(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
     `settings` are the site's own, as they were before `of_job`.
     """
     findings = Findings()
-    findings.extend(
-        row for row in plan["findings"] if row["id"].partition(".")[0] not in _NOT_THERE
-    )
+    findings.extend(row for row in plan["findings"] if holds(row["id"]))
     _engine(plan, findings)
     _driver(plan, findings)
     _tuning(plan, findings)
@@ -88,6 +94,12 @@ def of_plan(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
     )
     _settings(settings, findings)
     return findings.rows()
+
+
+def holds(identity: str) -> bool:
+    """Whether a finding of a plan is as true of a job as of a machine of one's own."""
+    subject = identity.partition(".")[0]
+    return subject not in _NOT_THERE and identity not in _NOT_THERE_EITHER
 
 
 def _engine(plan: Mapping[str, Any], findings: Findings) -> None:
@@ -152,11 +164,13 @@ def _tuning(plan: Mapping[str, Any], findings: Findings) -> None:
 def _memory(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
     load, size = plan["throughput"]["load_s"], plan["weights"]["bytes"]
     always = settings.ram_disk == "always"
+    seen = f"{human(size)} are read at each start"
+    if load["low"] and load["high"]:
+        seen += f", {load['low']:.0f} to {load['high']:.0f} s from a local disk (estimated)"
     findings.add(
         "slurm.ram_disk",
         severity="warning" if always else "info",
-        observed=f"{human(size)} are read at each start, {load['low']:.0f} to {load['high']:.0f} s "
-        "from a local disk (estimated)",
+        observed=seen,
         required="a shared file system that reads fast enough for your patience",
         fix="remove kimi_ram_disk; ask the administrator for node-local storage (burst buffer)"
         if always

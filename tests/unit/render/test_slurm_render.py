@@ -18,6 +18,8 @@ from cluster_stand_in import Cluster
 
 from kimi_prov import cli, schemas
 from kimi_prov.console.exit_handling import guarded
+from kimi_prov.planner.registry import DEFINITIONS
+from kimi_prov.render.slurm import findings
 
 ROOT = Path(__file__).parents[3]
 SPECS = ROOT / "inventories" / "specs"
@@ -266,6 +268,58 @@ def test_a_blocker_writes_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert "slurm.engine" in told
     assert "nothing was written" in told
     assert not (tmp_path / "out").exists()
+
+
+def test_the_distribution_of_the_nodes_is_no_blocker(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Clusters run Rocky: `apply` needs apt there, a job does not."""
+    sheet = tmp_path / "node.yml"
+    text = (SPECS / "quote-8x-h200.yml").read_text()
+    sheet.write_text(text.replace("ubuntu-24.04", "rocky-9"))
+    assert "rocky-9" in sheet.read_text()
+    words = ("render", "slurm", str(sheet), "--root", "/p", "--output", str(tmp_path / "out"))
+    assert run(*words) == 0
+    assert "os.supported" not in capfd.readouterr().err
+
+
+def test_a_node_without_gpus_is_rendered_too(tmp_path: Path) -> None:
+    """As the lab does: one rank a node, tensor parallelism over both."""
+    (tmp_path / "v.yml").write_text(
+        "kimi_slurm_root: /p\nkimi_model: kimi-k2-lab\nkimi_hosts_per_model: 2\n"
+        "kimi_weights_source: file:///p/source\n"
+    )
+    facts = str(ROOT / "tests" / "data" / "facts" / "lab-nspawn.json")
+    out = tmp_path / "out"
+    words = ("render", "slurm", facts, "--vars", str(tmp_path / "v.yml"), "--output", str(out))
+    assert run(*words) == 0
+    job = (out / "jobs" / "serve.sbatch").read_text()
+    assert "#SBATCH --nodes=2" in job
+    assert "--gres" not in job
+    assert "  --distributed-executor-backend mp\n" in job
+    assert "--node-rank" not in job
+
+
+def test_settings_without_effect_are_named(tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_text("x")
+    variables = (
+        f"kimi_slurm_root: /p\nkimi_web_ui: true\nkimi_ram_disk: always\n"
+        f"kimi_hf_token_file: {tmp_path}/cert.pem\nkimi_allowed_networks: [10.0.0.0/8]\n"
+    )
+    assert render("reference-002", tmp_path / "out", variables=variables) == 0
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    rows = {row["id"]: row for row in plan["findings"]}
+    named = rows["slurm.settings"]["observed"]
+    assert named == "kimi_web_ui, kimi_allowed_networks, kimi_hf_token_file"
+    assert "keys/hub-token" in rows["slurm.settings"]["required"]
+    assert rows["slurm.ram_disk"]["severity"] == "warning"
+
+
+def test_what_holds_in_a_job_is_told_by_ids_that_exist() -> None:
+    gone = {name for name in DEFINITIONS if not findings.holds(name)}
+    assert {"firewall.closed", "os.supported", "python.lock", "driver.branch"} <= gone
+    assert {"gpu.memory", "context.memory", "os.glibc", "weights.unpinned"}.isdisjoint(gone)
+    assert set(findings._NOT_THERE_EITHER) <= set(DEFINITIONS)
 
 
 def test_what_root_would_do_is_asked_of_the_administrator(folder: Path) -> None:
