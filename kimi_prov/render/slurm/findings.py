@@ -79,10 +79,14 @@ def of_plan(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
     _driver(plan, findings)
     _tuning(plan, findings)
     _memory(plan, settings, findings)
+    several = plan["parallel"]["hosts"] > 1
     findings.add(
         "slurm.firewall",
-        observed=f"port {settings.port} and those after it, on every address of the node",
+        severity="warning" if several else "info",
+        observed=f"port {settings.port} and those after it, on every address of the node"
+        + ("; between nodes vLLM's own ports, which ask for no key" if several else ""),
         required="the cluster's network, or the administrator's rules, keep others out",
+        fix="ask the administrator who reaches the nodes' ports; take whole nodes (--exclusive)",
     )
     version = plan["engine"]["python_version"]
     findings.add(
