@@ -321,6 +321,15 @@ def test_what_holds_in_a_job_is_told_by_ids_that_exist() -> None:
     assert set(findings._NOT_THERE_EITHER) <= set(DEFINITIONS)
 
 
+def test_weights_from_nowhere_are_a_blocker(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    facts = str(ROOT / "tests" / "data" / "facts" / "lab-nspawn.json")
+    words = ("render", "slurm", facts, "--root", "/p", "--model", "kimi-k2-lab")
+    assert run(*words, "--output", str(tmp_path / "out")) == 3
+    assert "set kimi_weights_source" in capfd.readouterr().err
+
+
 def test_what_root_would_do_is_asked_of_the_administrator(folder: Path) -> None:
     rows: dict[str, dict[str, Any]] = {
         row["id"]: row for row in json.loads((folder / "plan.json").read_text())["findings"]
