@@ -108,7 +108,7 @@ def holds(identity: str) -> bool:
 
 
 def _as_of_job(row: Finding) -> Finding:
-    """What forbids `apply` forbids a job: neither can fetch weights from nowhere."""
+    """Make a blocker of what forbids `apply`: a job cannot fetch weights from nowhere either."""
     return {**row, "severity": "blocker"} if DEFINITIONS[row["id"]].blocks_apply else row
 
 
