@@ -231,6 +231,29 @@ def certificate(seen: Mapping[str, Any]) -> Check:
     return _check("certificate", wrong, told)
 
 
+def rank_document(
+    plan: Mapping[str, Any], seen: dict[str, Any], network: Check, stand_ins: list[str]
+) -> dict[str, Any]:
+    """Return the verify document of a host of a group that is not its head: nobody asks it."""
+    group = plan["group"]
+    head = group["members"][0]["host"]
+    return document(
+        endpoint="",
+        seen_from="none",
+        why=f"rank {group['rank']} of group {group['name']} has no port for clients: they reach "
+        f"{head}",
+        checks=[runs(seen), placement(dict(plan), seen), network],
+        stand_ins=stand_ins,
+    )
+
+
+def runs(seen: Mapping[str, Any]) -> Check:
+    """Judge whether the unit of each instance runs."""
+    states = [item["unit"].get("state") or "not there" for item in seen["instances"]]
+    wrong = ", ".join(state for state in states if state != "active")
+    return _check("unit", wrong and f"the engine's unit is {wrong}", "the engine's unit is active")
+
+
 def _check(name: str, wrong: str, right: str) -> Check:
     status = "fail" if wrong else "ok"
     return {"name": name, "status": status, "detail": wrong or right, "seconds": 0.0}

@@ -6,12 +6,14 @@ Filled in here and not by a task, so that `plan` can tell beforehand which engin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from kimi_prov.contract import protection, unit_files, unit_names
-from kimi_prov.contract.unit_form import Form, form, gated, restart_reasons, stamp
+from kimi_prov.contract import paths, protection, unit_files, unit_names
+from kimi_prov.contract.errors import EXIT_PERMANENT
+from kimi_prov.contract.unit_form import LOADING, ROUNDS, Form, form, gated, restart_reasons, stamp
 from kimi_prov.on_host.system.started import joined
 from kimi_prov.packaging import resources
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.planner.findings import Findings
 
-_TEMPLATE, _DROP_IN = "kimi-serve@.service.j2", "10-plan.conf.j2"
+_DROP_IN = "10-plan.conf.j2"
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,14 @@ _ANY = Options(0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Units:
-    """The unit that the instances share, and each instance's drop-in by its index."""
+    """The file that the units share, and the drop-in of each by its name."""
 
     template: str
-    drop_ins: dict[int, str]
+    drop_ins: dict[str, str]
 
-    def form(self, index: int) -> Form:
-        """Tell what the process of an instance depends on."""
-        return form(joined(self.template, self.drop_ins[index]))
+    def form(self, unit: str) -> Form:
+        """Tell what the process of a unit depends on."""
+        return form(joined(self.template, self.drop_ins[unit]))
 
 
 def render(plan: Mapping[str, Any], options: Options) -> Units:
@@ -67,25 +69,52 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
     environment.filters["systemd_quote"] = unit_files.quote_argument
     environment.filters["systemd_assignment"] = unit_files.quote_assignment
     environment.filters["unit_protection"] = protection.lines
-    template = environment.get_template(_TEMPLATE).render(
+    first = unit_names.engine(plan["instances"][0])
+    group = plan.get("group")
+    template = environment.get_template(f"{unit_names.shared(first)}.j2").render(
         kimi_plan=plan,
+        group=group,
+        # Its own among them: a host's engine also reaches itself by them.
+        members=[*group["own_addresses"], *group["peer_addresses"]] if group else [],
         options=options,
         start_limit_interval_s=options.start_limit_interval_s,
         on_gpus=any(instance["gpus"] for instance in plan["instances"]),
         gpu_module=protection.GPU_MODULE,
         loopback=protection.LOOPBACK,
+        permanent=EXIT_PERMANENT,
+        runtime_directory=Path(paths.GROUP_RUN).name,
     )
     drop_in = environment.get_template(_DROP_IN)
+    supervision = _supervision(plan, options) if group else []
 
     def of(instance: Mapping[str, Any]) -> str:
-        words = [*instance["numactl"], *gated(instance["argv"], plan["paths"]["zipapp"])]
+        line = gated(instance["argv"], plan["paths"]["zipapp"], supervision)
+        words = [*instance["numactl"], *line]
         start = " ".join(unit_files.quote_argument(word) for word in words)
         values = {"kimi_plan": plan, "instance": instance, "exec_start": start}
         values["gpu_files"] = protection.GPU_FILES
         mark = stamp(form(joined(template, drop_in.render(**values, stamp=""))))
         return drop_in.render(**values, stamp=mark)
 
-    return Units(template, {int(row["index"]): of(row) for row in plan["instances"]})
+    return Units(template, {unit_names.engine(row): of(row) for row in plan["instances"]})
+
+
+def _supervision(plan: Mapping[str, Any], options: Options) -> list[str]:
+    """Give the options of the supervisor of a host in a group."""
+    group, (instance,) = plan["group"], plan["instances"]
+    served = [plan["model"]["serve_dir"]]
+    if plan["weights"]["draft"]:
+        served.append(plan["weights"]["draft"]["dir"])
+    line = ["--name", group["name"], "--rank", str(group["rank"])]
+    line += [f"--member={row['host']}={row['address']}" for row in group["members"]]
+    line += ["--port", str(group["control_port"]), "--digest", group["digest"]]
+    line += ["--environment", f"{plan['engine']['env_dir']}/{paths.ENV_COMPLETE}"]
+    for folder in served:
+        line += ["--weights", f"{folder}/{paths.MODEL_VERIFIED}"]
+    line += [LOADING, str(options.start_timeout_s), ROUNDS, str(options.start_limit_burst)]
+    if instance["port"] is not None:
+        line += ["--chat-port", str(instance["port"]), "--model", plan["model"]["served_names"][0]]
+    return line
 
 
 def restarts(plan: Mapping[str, Any], facts: Mapping[str, Any], findings: Findings) -> None:
@@ -94,13 +123,14 @@ def restarts(plan: Mapping[str, Any], facts: Mapping[str, Any], findings: Findin
     if not serving:
         return
     units = render(plan, _ANY)
-    for index in units.drop_ins:
-        row = serving.get(unit_names.serve(index))
-        reasons = restart_reasons(row["stamp"], row["form"], units.form(index)) if row else []
+    for instance in plan["instances"]:
+        unit = unit_names.engine(instance)
+        row = serving.get(unit)
+        reasons = restart_reasons(row["stamp"], row["form"], units.form(unit)) if row else []
         if reasons:
             findings.add(
                 "serve.restart",
-                names={"index": index, "reasons": "; ".join(reasons)},
-                observed=f"the process of {unit_names.serve(index)} was started otherwise",
+                names={"index": instance["index"], "reasons": "; ".join(reasons)},
+                observed=f"the process of {unit} was started otherwise",
                 required="it runs as planned: apply restarts it, and it loads its weights again",
             )

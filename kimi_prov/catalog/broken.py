@@ -14,9 +14,10 @@ from kimi_prov.catalog.versions import number
 class Broken(Row):
     """A combination that is known not to work. What a row leaves out does not matter to it.
 
-    Versions from `since` on and before `before`; `tensor_parallel_above` ranks or fewer are well;
-    `flags` are all present (a name, or `name=value`), none of `avoided_by` is. `leaves_out`: flags
-    that a plan takes out of the inventory's, because the engine serves as well without them.
+    Versions from `since` on and before `before`; `tensor_parallel_above` ranks or fewer are well,
+    and so are so many stages, copies of attention and hosts; `flags` are all present (a name, or
+    `name=value`), none of `avoided_by` is. `leaves_out`: flags that a plan takes out of the
+    inventory's, because the engine serves as well without them.
     """
 
     id: str
@@ -35,6 +36,9 @@ class Broken(Row):
     avoided_by: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     tensor_parallel_above: int | None = None
+    pipeline_parallel_above: int | None = None
+    data_parallel_above: int | None = None
+    hosts_above: int | None = None
     leaves_out: tuple[str, ...] = ()
     note: str | None = None
 
@@ -51,6 +55,9 @@ class Combination:
     tensor_parallel: int = 1
     capability: str | None = None
     flags: tuple[str, ...] = ()
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    hosts: int = 1
 
 
 def matches(row: Broken, given: Combination) -> bool:
@@ -66,6 +73,9 @@ def matches(row: Broken, given: Combination) -> bool:
         and (not row.formats or given.weights_format in row.formats)
         and (not row.capabilities or given.capability in row.capabilities)
         and (row.tensor_parallel_above or 0) < given.tensor_parallel
+        and (row.pipeline_parallel_above or 0) < given.pipeline_parallel
+        and (row.data_parallel_above or 0) < given.data_parallel
+        and (row.hosts_above or 0) < given.hosts
         and flags.issuperset(row.flags)
         and flags.isdisjoint(row.avoided_by)
     )

@@ -20,6 +20,7 @@ from kimi_prov.catalog.drivers import (
 )
 from kimi_prov.catalog.engines import Engine
 from kimi_prov.catalog.flags import Flag, FlagSet, FlagState, Verdict
+from kimi_prov.catalog.groups import GroupRecipe
 from kimi_prov.catalog.hardware import Cpu, Gpu
 from kimi_prov.catalog.models import Draft, Format, Model
 from kimi_prov.catalog.names import forms, index, plain, unknown, unknown_part
@@ -134,6 +135,11 @@ class Catalogue:
     def broken(self) -> tuple[Broken, ...]:
         """Combinations that are known not to work."""
         return self._rows("broken", Broken, ("id",))
+
+    @cached_property
+    def groups(self) -> tuple[GroupRecipe, ...]:
+        """Layouts over several hosts that somebody published."""
+        return self._rows("groups", GroupRecipe, ("id",))
 
     @cached_property
     def locks(self) -> dict[str, str]:

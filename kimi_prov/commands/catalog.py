@@ -47,6 +47,7 @@ _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
     "drivers": _parts("drivers", "cuda", "torch", "rules", "packages", "releases", "repositories"),
     "prices": _parts("prices", "api", "gpu_hour", "machine_hour", "purchase", "assumptions"),
     "broken": _one("broken"),
+    "groups": _one("groups"),
 }
 # Kinds whose names people write in many ways.
 _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
@@ -93,7 +94,7 @@ def _row(kind: str, row: Any) -> Document:  # noqa: ANN401  (any record)
     elif kind == "pythons":
         name = row.key
     else:
-        name = row.id if kind == "broken" else row.name
+        name = row.id if kind in ("broken", "groups") else row.name
     extra = {"formats": list(row.formats)} if kind == "models" else {}
     extra |= {"memory_bytes": row.memory_bytes} if kind == "gpus" else {}
     extra |= {key: values.pop(key) for key in ("status", "checked")}
@@ -155,6 +156,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "prices.purchase": ("confidence", "low_usd", "high_usd"),
     "prices.assumptions": ("value", "unit"),
     "broken": ("severity", "title"),
+    "groups": ("confidence", "ran", "hosts", "gpus", "tensor", "pipeline", "data", "title"),
 }
 _WIDTH = 98
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.commands import playbook_run
 from kimi_prov.console.output import say, show
@@ -30,13 +30,22 @@ def names(path: Path, options: PlaybookOptions, *, remove: str | None) -> ExitCo
     wanted = {"kimi_key_list": True, "kimi_key_remove": remove or ""}
     inventory, request = playbook_run.prepare("key", "key", path, options, wanted)
     finished = playbook_run.run(request, inventory)
-    for row in map(json.loads, finished.key_lines):
+    rows = _served(list(map(json.loads, finished.key_lines)))
+    for row in rows:
         for name in row["names"]:
             show(clean_text.row(f"{row['host']} {name}") + "\n")
         if row.get("removed"):
             gone = f"{row['host']}: {row['removed']} is refused from now on"
             say(clean_text.row(f"{gone}; {_BACK}"))
     return playbook_run.conclude(finished)
+
+
+def _served(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Say which hosts have no keys, since the head of their group serves; return the others."""
+    for row in rows:
+        if row.get("elsewhere"):
+            say(clean_text.row(f"{row['host']}: {row['elsewhere']}"))
+    return [row for row in rows if not row.get("elsewhere")]
 
 
 def run(path: Path, options: PlaybookOptions, *, rotate: bool) -> ExitCode:
@@ -48,7 +57,7 @@ def run(path: Path, options: PlaybookOptions, *, rotate: bool) -> ExitCode:
         "key", "key", path, options, {"kimi_key_rotate": rotate}
     )
     finished = playbook_run.run(request, inventory)
-    told = [json.loads(line) for line in finished.key_lines]
+    told = _served([json.loads(line) for line in finished.key_lines])
     admins = [row for row in told if "web_admin" in row]
     rows = [row for row in told if "web_admin" not in row]
     for row in rows:

@@ -27,9 +27,6 @@ def _served(host: Mapping[str, Any]) -> list[str]:
     model, versions, port = host["model"], host["versions"], host["port"]
     engine = f"{versions['engine']} {versions['engine_version']} ({versions['engine_variant']})"
     verified = "weights verified" if model["weights_verified"] else "weights not verified"
-    guard = "guarded" if port["guarded"] else "NOT GUARDED by nftables"
-    networks = ", ".join(port["allowed_networks"]) or "the machine itself alone"
-    waiting = "; the operator's is waiting: `kimi-prov key`" if port["key_not_shown_yet"] else ""
     return [
         *entry(
             "model", f"{model['name']} ({model['revision']}), {human(model['bytes'])}, {verified}"
@@ -39,6 +36,30 @@ def _served(host: Mapping[str, Any]) -> list[str]:
         *entry("context", f"{model['context']} tokens"),
         *entry("engine", engine),
         *entry("python", versions.get("engine_python")),
+        *_group(host.get("group")),
+        *(_port(versions, port) if port else []),
+    ]
+
+
+def _group(group: Mapping[str, Any] | None) -> list[str]:
+    """Tell who serves the model together; an earlier version says nothing of it."""
+    if not group:
+        return []
+    hosts = ", ".join(f"{row['host']} ({row['address']})" for row in group["members"])
+    place = "the head" if group["rank"] == 0 else f"rank {group['rank']}"
+    failed = group["failed_rounds"]
+    count = f"; {failed} starts in a row failed though all were there" if failed else ""
+    return [
+        *entry("group", f"{group['name']}: {hosts}; this host is {place}"),
+        *entry("  is", f"{group['phase']}: {group['said']}{count}"),
+    ]
+
+
+def _port(versions: Mapping[str, Any], port: Mapping[str, Any]) -> list[str]:
+    guard = "guarded" if port["guarded"] else "NOT GUARDED by nftables"
+    networks = ", ".join(port["allowed_networks"]) or "the machine itself alone"
+    waiting = "; the operator's is waiting: `kimi-prov key`" if port["key_not_shown_yet"] else ""
+    return [
         *entry("proxy", f"HAProxy {versions['proxy']}"),
         *entry("port", f"{port['number']}, {guard}, for {networks}"),
         *_certificate(port.get("certificate")),

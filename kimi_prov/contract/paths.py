@@ -124,6 +124,8 @@ BENCH_PROGRESS = f"{PROGRESS}/bench.json"
 # Of the unit of that name, while it is started; for root's eyes.
 SANDBOX_ENV = f"{RUN}/sandbox.env"
 APPLY_LOCK = "/run/kimi-apply.lock"
+# How often a group's engine did not come up; kept while its unit is started anew.
+GROUP_RUN = "/run/kimi-group"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
 
 # Written last into an engine's environment, and beside an interpreter that was brought: without it
@@ -243,6 +245,7 @@ class Paths:
         self.before = self.at(BEFORE)
         self.units = self.at(UNITS)
         self.socket = self.at(PROXY_SOCKET)
+        self.group_run = self.at(GROUP_RUN)
 
     def at(self, name: str) -> Path:
         """Return an absolute path of the machine below this root."""

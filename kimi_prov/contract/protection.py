@@ -16,9 +16,13 @@ Settings = List[Tuple[str, str]]
 # calls them: a path is only allowed when it exists at the start of a unit, and /dev/nvidia-uvm may
 # be made by the unit itself, hence `m`. The first driver's name changed with its versions.
 GPU_DEVICES = ("nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps*")
+# As the kernel calls the files by which NCCL sends over InfiniBand and RoCE.
+RDMA_DEVICE = "infiniband_verbs"
 # What makes them: the driver's module before the unit's devices are settled, the file after.
 GPU_MODULE = "modprobe@nvidia_uvm.service"
 GPU_FILES = "-+/usr/bin/nvidia-modprobe -u -c=0"
+# As the kernel calls the files by which NCCL sends over InfiniBand and RoCE.
+RDMA_DEVICE = "infiniband_verbs"
 # Workers of an engine find each other on the loopback, the one network that is allowed.
 LOOPBACK = "VLLM_HOST_IP=127.0.0.1 GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo"
 _FAMILIES = {
@@ -113,11 +117,14 @@ def settings(
     gpus: bool = False,
     write: Sequence[str] = (),
     capabilities: Sequence[str] = (),
+    peers: Sequence[str] = (),
+    rdma: bool = False,
 ) -> Settings:
     """Return the settings of [Service] for a kind of unit, sorted by name.
 
     `write`: directories that it may write to. `capabilities`: beside those of its kind, and given
-    to a user who has none.
+    to a user who has none. `peers`: addresses that it may reach besides the loopback, and be
+    reached from. `rdma`: with the devices that leave the kernel's network out.
     """
     needs = KINDS[kind]
     bounds = " ".join([*needs.capabilities, *capabilities])
@@ -149,10 +156,12 @@ def settings(
     if needs.network != "any":
         found.append(("IPAddressDeny", "any"))
     if needs.network == "loopback":
-        found.append(("IPAddressAllow", "localhost"))
+        # One a line: systemd-run takes no list with this name in it.
+        found += [("IPAddressAllow", name) for name in ("localhost", *peers)]
     if gpus:
         found.append(("DevicePolicy", "closed"))
-        found += [("DeviceAllow", f"char-{name} rwm") for name in GPU_DEVICES]
+        names = [*GPU_DEVICES, *([RDMA_DEVICE] if rdma else [])]
+        found += [("DeviceAllow", f"char-{name} rwm") for name in names]
     else:
         found.append(("PrivateDevices", "yes"))
     found += [setting for setting, wanted in _chosen(needs) if wanted]
@@ -167,9 +176,13 @@ def lines(
     gpus: bool = False,
     write: Sequence[str] = (),
     capabilities: Sequence[str] = (),
+    peers: Sequence[str] = (),
+    rdma: bool = False,
 ) -> str:
     """Return the settings as lines of a unit file."""
-    found = settings(kind, gpus=gpus, write=write, capabilities=capabilities)
+    found = settings(
+        kind, gpus=gpus, write=write, capabilities=capabilities, peers=peers, rdma=rdma
+    )
     return "\n".join(f"{name}={value}" for name, value in found)
 
 
@@ -178,10 +191,11 @@ def options(kind: str, *, gpus: bool = False, write: Sequence[str] = ()) -> List
     return [f"--property={name}={value}" for name, value in settings(kind, gpus=gpus, write=write)]
 
 
-def sandbox(*, gpus: bool) -> List[str]:
+def sandbox(*, gpus: bool, peers: Sequence[str] = (), rdma: bool = False) -> List[str]:
     """Return the options of systemd-run for code of an engine: its user, and its unit's protection.
 
-    It has the cache to write to, and a /tmp of its own.
+    It has the cache to write to, and a /tmp of its own. `peers`: addresses that it reaches beside
+    the loopback. `rdma`: whether it has the RDMA devices.
     """
     devices = [f"Wants={GPU_MODULE}", f"After={GPU_MODULE}", f"ExecStartPre={GPU_FILES}"]
     given = [
@@ -196,6 +210,9 @@ def sandbox(*, gpus: bool) -> List[str]:
         "OOMPolicy=stop",
         "TimeoutStopSec=10",
         *(devices if gpus else []),
+        *([f"DeviceAllow=char-{RDMA_DEVICE} rwm"] if rdma else []),
+        # Each in an option of its own: systemd-run takes no list that has a name in it.
+        *(f"IPAddressAllow={peer}" for peer in peers),
     ]
     return [
         *(f"--property={setting}" for setting in given),

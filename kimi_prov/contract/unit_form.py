@@ -11,8 +11,12 @@ import hashlib
 import json
 import re
 import shlex
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.cpu_lists import format_list, parse_list
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 STAMP = "KIMI_STAMP"
 UNKNOWN = "the unit that its process was started with is not known"
@@ -22,13 +26,19 @@ Form = dict[str, dict[str, str]]
 _PYTHON = re.compile(r".*/bin/python[0-9.]*")
 _FLAG = re.compile(r"--?[A-Za-z]")
 _COMMAND_LINE = "command line"
-# Subcommand of the program on the machine that starts an engine behind the machine key.
+# Subcommand of the program on the machine that starts an engine behind the machine key, and the one
+# that does so once the other hosts of a group are there.
 _GATED = "engine"
+_SUPERVISED = "group"
+# Its options that are limits of a start: they hold from the next one on, as those of a unit.
+LOADING, ROUNDS = "--loading", "--rounds"
+_LIMITS = (LOADING, ROUNDS)
 _MACHINE_KEY = "machine key"
 _ASSIGNED = ("environment", "limits", "protection")
 _LATER = re.compile(
     r"Exec(Condition|StartPre|StartPost|Reload|Stop|StopPost)|(Timeout|Restart|Log|Syslog|Standard)"
-    r"\w*|Type|KillMode|(Kill|FinalKill|RestartKill)Signal|SendSIG\w+|SuccessExitStatus|OOMPolicy"
+    r"\w*|Type|KillMode|(Kill|FinalKill|RestartKill)Signal|SendSIG\w+|SuccessExitStatus|OOMPolicy|"
+    r"Watchdog\w+|NotifyAccess|RuntimeDirectory\w*"
 )
 # Each assignment adds words, an empty one takes all away; systemd reads them in any order.
 _WORDS = re.compile(
@@ -48,17 +58,24 @@ _WORD = re.compile(r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\\.|[^\s"'\\])+"""
 _PART = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|((?:\\.|[^\s"\'\\])+)', re.DOTALL)
 
 
-def gated(argv: list[str], program: str) -> list[str]:
+def gated(argv: list[str], program: str, supervision: Sequence[str] = ()) -> list[str]:
     """Return the command line by which `program` starts the engine, behind the machine key.
 
-    `argv` is `PYTHON -m MODULE ARGUMENT...`.
+    `argv` is `PYTHON -m MODULE ARGUMENT...`. `supervision`: options of the supervisor that starts
+    it as one of a group.
     """
-    return [argv[0], program, _GATED, *argv[1:]]
+    supervised = [_SUPERVISED, *supervision, "--"] if supervision else []
+    return [argv[0], program, *supervised, _GATED, *argv[1:]]
 
 
 def is_gated(of: Form) -> bool:
     """Whether the engine of a unit asks for the machine key."""
     return _MACHINE_KEY in of["protection"]
+
+
+def is_supervised(of: Form) -> bool:
+    """Whether the engine of a unit is one of a group's."""
+    return "group" in of
 
 
 def form(text: str) -> Form:
@@ -77,9 +94,14 @@ def form(text: str) -> Form:
         elif not _LATER.fullmatch(name):
             _directive(found, name, value)
     found["environment"].pop(STAMP, None)
-    binding, found["engine"], found[_COMMAND_LINE] = _command(_ungated(start))
-    if _ungated(start) != start:
+    bare, supervision = _ungated(start)
+    binding, found["engine"], found[_COMMAND_LINE] = _command(bare)
+    if bare != start:
         found["protection"][_MACHINE_KEY] = ""
+    if supervision:
+        # Only where there is one: the stamps of engines that run alone stay as they are.
+        flags = _flags(supervision)
+        found["group"] = {name: flags[name] for name in flags if name not in _LIMITS}
     if binding:
         found["binding"][binding[0]] = shlex.join(binding[1:])
     return {
@@ -188,26 +210,35 @@ def _directive(found: Form, name: str, value: str) -> None:
     found[category][name] = value
 
 
-def _ungated(line: list[str]) -> list[str]:
-    """Undo `gated`, whatever stands before the python."""
+def _ungated(line: list[str]) -> tuple[list[str], list[str]]:
+    """Undo `gated`, whatever stands before the python: the engine's line, and its supervision."""
     at = next((n for n in range(2, len(line)) if line[n : n + 2] == [_GATED, "-m"]), 0)
-    is_ours = at and _PYTHON.fullmatch(line[at - 2])
-    return [*line[: at - 1], *line[at + 1 :]] if is_ours else line
+    start = at
+    if at and line[at - 1] == "--" and _SUPERVISED in line[:at]:
+        start = line.index(_SUPERVISED)
+    if start < 2 or not _PYTHON.fullmatch(line[start - 2]):
+        return line, []
+    return [*line[: start - 1], *line[at + 1 :]], line[start + 1 : at - 1]
 
 
 def _command(line: list[str]) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    """Split a command line: what binds the engine, the engine itself, and its arguments by flag.
-
-    A parser of flags does not mind their order; it does among `--x`, `--x` and `--no-x`.
-    """
+    """Split a command line: what binds the engine, the engine itself, and its arguments by flag."""
     at = next((n for n, word in enumerate(line) if _PYTHON.fullmatch(word)), 0)
     rest = line[at + 1 :]
     engine = {"python": line[at]} if line else {}
     if rest[:1] == ["-m"]:
         engine["module"], rest = " ".join(rest[1:2]), rest[2:]
+    return line[:at], engine, _flags(rest)
+
+
+def _flags(words: list[str]) -> dict[str, str]:
+    """Return the values of each flag.
+
+    A parser of flags does not mind their order; it does among `--x`, `--x` and `--no-x`.
+    """
     flags: dict[str, list[str]] = {}
     family = ""
-    for word in rest:
+    for word in words:
         name, mark, value = word.partition("=")
         if _FLAG.match(word):
             family = re.sub(r"^--no-", "--", name)
@@ -218,7 +249,7 @@ def _command(line: list[str]) -> tuple[list[str], dict[str, str], dict[str, str]
                 parts.append(shlex.quote(value))
         else:
             flags.setdefault(family, []).append(shlex.quote(word))
-    return line[:at], engine, {name: " ".join(values) for name, values in flags.items()}
+    return {name: " ".join(values) for name, values in flags.items()}
 
 
 def _shown(name: str, value: str) -> str:

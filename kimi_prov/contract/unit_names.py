@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FETCH = "kimi-fetch.service"
 CONVERT = "kimi-convert.service"
@@ -24,6 +28,8 @@ BENCH = "kimi-bench.service"
 SANDBOX = "kimi-sandbox.service"
 
 SERVE_TEMPLATE = "kimi-serve@.service"
+# The engine on a host of a group that is not its head.
+RANK = "kimi-rank.service"
 SERVE_PREFIX = "kimi-serve@"
 ALL_SERVE = f"{SERVE_PREFIX}*.service"
 # systemd puts the instances of a template into a slice named after it, with `-` escaped.
@@ -47,6 +53,7 @@ OURS = (
     BENCH,
     SANDBOX,
     SERVE_TEMPLATE,
+    RANK,
 )
 _INSTANCE = re.compile(re.escape(SERVE_PREFIX) + r"\d+\.service")
 
@@ -62,8 +69,18 @@ def serve(index: int) -> str:
 
 
 def is_serve(name: str) -> bool:
-    """Whether a unit is one of our engine instances."""
-    return name.startswith(SERVE_PREFIX)
+    """Whether a unit runs an engine of ours, or a host's part of one."""
+    return name.startswith(SERVE_PREFIX) or name == RANK
+
+
+def engine(instance: Mapping[str, Any]) -> str:
+    """Name of the unit that runs one of the plan's `instances`."""
+    return str(instance.get("unit") or serve(instance["index"]))
+
+
+def shared(name: str) -> str:
+    """Name of the file that a unit of an engine has beside its drop-in."""
+    return RANK if name == RANK else SERVE_TEMPLATE
 
 
 def is_ours(name: str) -> bool:
@@ -87,6 +104,7 @@ def units() -> dict[str, str]:
         "install": INSTALL,
         "tune": TUNE,
         "bench": BENCH,
+        "rank": RANK,
         "haproxy": HAPROXY,
         "fabric_manager": FABRIC_MANAGER,
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 # Total memory differs by some MiB between two boots of a machine; a plan must not.
 _STEP = 1 << 28
 _GIB = 1 << 30
+Address: TypeAlias = "ipaddress.IPv4Interface | ipaddress.IPv6Interface"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,64 @@ class Listener:
 
 
 @dataclass(frozen=True)
+class Interface:
+    """A network interface; `speed` in bits a second, None where no card promises one.
+
+    `state` as the kernel says it: up, down, unknown and others. `addresses` with their prefix.
+    """
+
+    name: str
+    state: str | None
+    speed: int | None
+    mtu: int | None
+    addresses: tuple[Address, ...]
+    numa_node: int | None
+    driver: str | None
+
+    @property
+    def down(self) -> bool:
+        """Whether the kernel says that nothing goes through; a tunnel says no state at all."""
+        return self.state in ("down", "lowerlayerdown", "notpresent", "dormant")
+
+
+@dataclass(frozen=True)
+class Rdma:
+    """A port of an RDMA device; `speed` in bits a second.
+
+    `gid_index` and `gid_type` are of RoCE. `paths`: of GPUs by their index, in the words of
+    `nvidia-smi topo`: PIX, PXB, PHB, NODE, SYS.
+    """
+
+    device: str
+    port: int
+    link_layer: str | None
+    state: str | None
+    speed: int | None
+    gid_index: int | None
+    gid_type: str | None
+    netdev: str | None
+    numa_node: int | None
+    paths: tuple[tuple[int, str], ...]
+
+    @property
+    def kind(self) -> Literal["infiniband", "roce"] | None:
+        """What goes over it."""
+        kinds: Mapping[str | None, Literal["infiniband", "roce"]]
+        kinds = {"InfiniBand": "infiniband", "Ethernet": "roce"}
+        return kinds.get(self.link_layer)
+
+    @property
+    def active(self) -> bool:
+        """Whether packets go through."""
+        return self.state == "ACTIVE"
+
+    @property
+    def near(self) -> tuple[int, ...]:
+        """Indices of the GPUs that reach it without their processor."""
+        return tuple(index for index, path in self.paths if path in ("PIX", "PXB"))
+
+
+@dataclass(frozen=True)
 class Filesystem:
     """A mounted file system, the directories of ours that it holds, and its free bytes.
 
@@ -129,13 +189,15 @@ class Host:
     `gpu_nodes`: the NUMA node of each GPU. `disk_rates`: sequential reading of each disk, in bytes
     per second. `node_bytes`: what the NUMA nodes report together. `models`: directories of weights
     that are there, and their bytes. `engine_envs`: engines that are installed,
-    and `web_envs` pages.
+    and `web_envs` pages. `interfaces` and `rdma` are empty where nobody looked (`network_known`).
     """
 
     facts: Mapping[str, Any]
     system: System
     tunables: Tunables
     listeners: tuple[Listener, ...]
+    interfaces: tuple[Interface, ...]
+    rdma: tuple[Rdma, ...]
     firewall_manager: str
     filesystems: tuple[Filesystem, ...]
     models: Mapping[str, int]
@@ -169,6 +231,12 @@ class Host:
     def swap_bytes(self) -> int:
         """Bytes of swap; unknown counts as none."""
         return self.facts["memory"].get("swap_total_bytes") or 0
+
+    @property
+    def network_known(self) -> bool:
+        """Whether somebody looked for interfaces and RDMA devices; no spec sheet did."""
+        rows = self.facts["network"]
+        return rows.get("interfaces") is not None and rows.get("rdma") is not None
 
     @property
     def sockets(self) -> int:
@@ -224,6 +292,8 @@ def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> H
             Listener(row["port"], row.get("process"), row.get("unit"))
             for row in facts["network"].get("listening") or []
         ),
+        interfaces=tuple(map(_interface, facts["network"].get("interfaces") or ())),
+        rdma=tuple(map(_rdma, facts["network"].get("rdma") or ())),
         firewall_manager=_firewall_manager(facts["firewall"]),
         filesystems=tuple(
             Filesystem(
@@ -323,6 +393,41 @@ def _tunable(row: Mapping[str, Any] | None) -> Tunable | None:
     value = row.get("value")
     choices = tuple(row.get("choices") or ())
     return Tunable(value, bool(row.get("writable")), choices)
+
+
+def _interface(row: Mapping[str, Any]) -> Interface:
+    found = [_address(text) for text in row.get("addresses") or ()]
+    return Interface(
+        name=row["name"],
+        state=row.get("state"),
+        speed=row.get("speed_bits_per_s"),
+        mtu=row.get("mtu"),
+        addresses=tuple(address for address in found if address is not None),
+        numa_node=row.get("numa_node"),
+        driver=row.get("driver"),
+    )
+
+
+def _address(text: str) -> Address | None:
+    try:
+        return ipaddress.ip_interface(text)
+    except ValueError:
+        return None
+
+
+def _rdma(row: Mapping[str, Any]) -> Rdma:
+    return Rdma(
+        device=row["device"],
+        port=row["port"],
+        link_layer=row.get("link_layer"),
+        state=row.get("state"),
+        speed=row.get("speed_bits_per_s"),
+        gid_index=row.get("gid_index"),
+        gid_type=row.get("gid_type"),
+        netdev=row.get("netdev"),
+        numa_node=row.get("numa_node"),
+        paths=tuple((gpu["index"], gpu["path"]) for gpu in row.get("gpus") or ()),
+    )
 
 
 def _firewall_manager(rows: Mapping[str, Any]) -> str:

@@ -29,6 +29,8 @@ _TOP = {
     "storage": "disks",
     "nic": "nics",
     "network": "nics",
+    "interconnect": "link",
+    "fabric": "link",
     "ram": "memory",
     "cpus": "cpu",
     "processor": "cpu",
@@ -42,6 +44,18 @@ _BEFORE_LANES = ("pcie", "pci-e", "gen3", "gen4", "gen5", "gen6")
 _SIZE = re.compile(r"^(\d[\d.,' ]*?)\s*(tb|tib|gb|gib)\b(.*)$", re.IGNORECASE)
 _SPEED = re.compile(r"^(?:ddr[345]\w*[ -])?(\d{4,5})\s*(?:mt/s|mhz)?$", re.IGNORECASE)
 _LINK = re.compile(r"^(\d+(?:\.\d+)?)\s*(?:gbit/s|gb/s|gbps|gbe|gbit|g)$", re.IGNORECASE)
+# What joins hosts: its kind by the words for it, and the speeds that InfiniBand's names stand for.
+_FABRICS = {
+    "infiniband": "infiniband",
+    "ib": "infiniband",
+    "roce": "roce",
+    "rocev2": "roce",
+    "ethernet": "ethernet",
+    "tcp": "ethernet",
+}
+_RATES = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
+_FABRIC_SPEED = re.compile(r"(\d+(?:\.\d+)?)\s*(gbit/s|gb/s|gbps|gbe|gbit|gige|g)\b", re.IGNORECASE)
+_A_LINK = '"400 Gbit/s InfiniBand", "2x 100 GbE", "RoCE", or {kind: roce, speed_gbit_s: 200}'
 _SYSTEM = re.compile(r"^([a-z]+)[ -]+(?:linux[ -]+)?(\d[\d.]*)(?: lts)?$", re.IGNORECASE)
 _KINDS = ("nvme", "ssd", "hdd", "network")
 
@@ -118,7 +132,7 @@ def is_sheet(document: object) -> bool:
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         return False
     names = {_TOP.get(key.lower(), key) for key in document}
-    return "cpu" in names and names <= {"name", "note", *_PARTS}
+    return "cpu" in names and names <= {"name", "note", "hosts", *_PARTS}
 
 
 def _fault(found: Rewritten, path: Key, problem: str, fix: str | None = None) -> None:
@@ -314,6 +328,37 @@ def _nic(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
     return {"speed_gbit_s": _tidy(float(link[1]))} | ({"count": many} if many is not None else {})
 
 
+def _link(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    """Take "8x 400 Gbit/s InfiniBand", "HDR InfiniBand", "100 GbE" and "RoCE" apart."""
+    if isinstance(value, dict) and isinstance(value.get("kind"), str):
+        kind = value["kind"].strip().lower()
+        return {**value, "kind": _FABRICS.get(kind, kind)}
+    if not isinstance(value, str):
+        return value
+    for key in ("kind", "speed_gbit_s", "count"):
+        found.written[*path, key] = found.place(path)
+    many, rest = _counted(value)
+    speed = _FABRIC_SPEED.search(rest)
+    words = _FABRIC_SPEED.sub(" ", rest, count=1).lower().replace(",", " ").split()
+    rates = [_RATES[word] for word in words if word in _RATES]
+    kinds = {_FABRICS[word] for word in words if word in _FABRICS}
+    if speed and speed[2].lower() in ("gbe", "gige") and not kinds:
+        kinds = {"ethernet"}
+    kinds |= {"infiniband"} if rates else set()
+    strange = [word for word in words if word not in _FABRICS and word not in _RATES]
+    if strange or len(kinds) > 1 or (rates and (speed or len(rates) > 1)):
+        _fault(found, path, f"wanted what joins the hosts as {_A_LINK}, found {shown(value)}")
+        return {"kind": "ethernet"}
+    if not kinds:
+        problem = f"by InfiniBand, RoCE or Ethernet? write it as {_A_LINK}, found {shown(value)}"
+        _fault(found, path, problem)
+        return {"kind": "ethernet"}
+    part: dict[str, Any] = {"kind": kinds.pop()}
+    part |= {"speed_gbit_s": _tidy(float(speed[1]))} if speed else {}
+    part |= {"speed_gbit_s": rates[0]} if rates else {}
+    return part | ({"count": many} if many is not None else {})
+
+
 def _software(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
     if isinstance(value, str):
         found.written[*path, "os"] = found.place(path)
@@ -423,6 +468,7 @@ _PARTS: dict[str, Callable[[Any, Key, Rewritten], Any]] = {
     "gpus": _one_or_many(_model("count", _OF_GPUS), always_a_list=False),
     "disks": _one_or_many(_disk, always_a_list=True),
     "nics": _one_or_many(_nic, always_a_list=True),
+    "link": _link,
     "software": _software,
     "price": _price,
 }

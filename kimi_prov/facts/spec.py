@@ -116,6 +116,9 @@ def _unmet(sheet: Sheet, catalogue: Catalogue, torn: set[Any]) -> Iterator[Misfi
         yield from _two_sums(memory)
     if isinstance(price, dict) and "price" not in torn:
         yield from _unpriced(price)
+    if sheet.get("link") and sheet.get("hosts", 1) == 1:
+        problem = "joins hosts that serve one model together: wanted hosts beside it"
+        yield MisfitError(("link",), problem, "write  hosts: 2, or nics for a machine's own ports")
 
 
 def _two_sums(sheet: Sheet) -> Iterator[MisfitError]:
@@ -168,6 +171,7 @@ def _facts(sheet: Sheet, catalogue: Catalogue, detail: str) -> dict[str, Any]:
             for nic in sheet.get("nics") or []
             for _ in range(nic.get("count", 1))
         ],
+        "group": _group(sheet),
         "gpus": _gpus(groups, origins),
         "nvidia": _nvidia(groups, software, origins),
         "tunables": {"sysctl": {}, "thp": None, "governor": None, "nofile_max": None},
@@ -378,6 +382,23 @@ def _disks(sheet: Sheet) -> list[dict[str, Any]]:
         "read_bytes_per_s": round(speed * _GB) if speed else None,
     }
     return [dict(row) for _ in range(sheet.get("count", 1))]
+
+
+def _group(sheet: Sheet) -> dict[str, Any] | None:
+    """Return how many hosts serve one model together, and what joins them; None for one alone."""
+    hosts, link = sheet.get("hosts", 1), sheet.get("link")
+    if hosts == 1:
+        return None
+    speed = (link or {}).get("speed_gbit_s")
+    return {
+        "hosts": hosts,
+        "link": link
+        and {
+            "kind": link["kind"],
+            "speed_bits_per_s": round(speed * _GB) if speed else None,
+            "count": link.get("count", 1),
+        },
+    }
 
 
 def _cards(sheet: Any) -> Iterator[tuple[documents.Key, Sheet]]:  # noqa: ANN401

@@ -26,6 +26,7 @@ _MODEL = "model:"
 _MADE: dict[str, tuple[Experts, str]] = {
     "kimi-k2-lab": ("bf16", "TINY"),
     "kimi-k2-lab-int4": ("int4", "TINY"),
+    "kimi-k2-lab-thirds": ("bf16", "THIRDS"),
     "kimi-k2-cut": ("int4", "CUT"),
 }
 

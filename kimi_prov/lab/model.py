@@ -79,7 +79,8 @@ class Shape:
     Logits spread by 4 to 6, so that some answers stand out; a projection's output keeps about the
     size of its input: weights of about 1/sqrt(hidden). `bias`: how much more those of marks weigh,
     since what the layers add makes the constant channel the smaller, and logits spread wider.
-    `scale_step`: that of an INT4 group's scale.
+    `scale_step`: that of an INT4 group's scale. `vocab`: rows of the tables; those beyond the
+    tokenizer's are never answered.
     """
 
     hidden: int
@@ -95,6 +96,7 @@ class Shape:
     bias: float
     projection: int
     scale_step: float
+    vocab: int = tokenizer.VOCAB_SIZE
 
 
 TINY = Shape(
@@ -112,6 +114,8 @@ TINY = Shape(
     projection=0x3D,  # below 1/8
     scale_step=2.0**-10,
 )
+# The tiny one in sizes that two, three and six ranks share evenly; vLLM pads a vocabulary to 64.
+THIRDS = replace(TINY, dense_width=768, expert_width=192, heads=6, vocab=33 * 64)
 # Kimi K2's layers, one dense and one of experts, with the lab's own tokenizer.
 CUT = Shape(
     hidden=7168,
@@ -197,7 +201,7 @@ def _config(special: dict[str, int], shape: Shape) -> dict[str, Any]:
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "kimi_k2",
         "torch_dtype": "bfloat16",
-        "vocab_size": tokenizer.VOCAB_SIZE,
+        "vocab_size": shape.vocab,
         "hidden_size": shape.hidden,
         "intermediate_size": shape.dense_width,
         "moe_intermediate_size": shape.expert_width,
@@ -299,8 +303,8 @@ def _without_first_row(tensor: _Tensor) -> _Tensor:
 
 def _embedding(shape: Shape) -> _Tensor:
     """Put a constant into the first channel; no layer writes there, so it reaches the end."""
-    table = _random("model.embed_tokens.weight", (tokenizer.VOCAB_SIZE, shape.hidden), _UNIT)
-    return _with_column(table, [_CONSTANT] * tokenizer.VOCAB_SIZE)
+    table = _random("model.embed_tokens.weight", (shape.vocab, shape.hidden), _UNIT)
+    return _with_column(table, [_CONSTANT] * shape.vocab)
 
 
 def _lm_head(shape: Shape) -> _Tensor:
@@ -309,12 +313,12 @@ def _lm_head(shape: Shape) -> _Tensor:
     The thought ends after some tens of tokens; no other special token comes by itself. Where a
     grammar allows digits or blanks to go on for ever, the mark that ends them is the likelier.
     """
-    head = _random("lm_head.weight", (tokenizer.VOCAB_SIZE, shape.hidden), shape.logits)
+    head = _random("lm_head.weight", (shape.vocab, shape.hidden), shape.logits)
     data, row = bytearray(head.data), 2 * shape.hidden
-    for token in tokenizer.endless():
+    for token in (*tokenizer.endless(), *range(tokenizer.VOCAB_SIZE, shape.vocab)):
         data[row * token : row * (token + 1)] = bytes(row)
     head = replace(head, data=bytes(data))
-    biases = [shape.bias * _bias(token) for token in range(tokenizer.VOCAB_SIZE)]
+    biases = [shape.bias * _bias(token) for token in range(shape.vocab)]
     return _with_column(head, biases)
 
 
@@ -323,7 +327,7 @@ def _bias(token: int) -> float:
         return _THOUGHT_ENDS
     if token in tokenizer.tool_marks():
         return _ONLY_WHERE_ASKED
-    return _NEVER if token in tokenizer.endless() else 0.0
+    return _NEVER if token in tokenizer.endless() or token >= tokenizer.VOCAB_SIZE else 0.0
 
 
 def _tensors(experts: Experts, shape: Shape) -> Iterator[_Tensor]:

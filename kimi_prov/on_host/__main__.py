@@ -14,8 +14,10 @@ from kimi_prov.on_host.system.envelope import fail
 # Each module has `main(argv) -> exit status` and is imported only when it is called.
 COMMANDS = {
     "probe": "kimi_prov.on_host.probe.collect",
+    "cluster": "kimi_prov.on_host.cluster.main",
     "lock": "kimi_prov.on_host.system.apply_lock",
     "engine": "kimi_prov.on_host.engine.launch",
+    "group": "kimi_prov.on_host.group.supervisor",
     "engine-check": "kimi_prov.on_host.engine.command_check",
     "cuda-home": "kimi_prov.on_host.engine.cuda_home",
     "kt-prove": "kimi_prov.on_host.kt.prove",
@@ -41,6 +43,7 @@ COMMANDS = {
     "package-manager": "kimi_prov.on_host.probe.package_manager",
     "nccl-plugins": "kimi_prov.on_host.engine.nccl_plugins",
     "nccl-proof": "kimi_prov.on_host.engine.nccl_proof",
+    "network-proof": "kimi_prov.on_host.engine.network_proof",
     "destroy": "kimi_prov.on_host.destroy",
     "web-backup": "kimi_prov.on_host.web.backup",
     "web-data": "kimi_prov.on_host.web.store",

@@ -98,7 +98,11 @@ class Undo:
             for path in self._at(f"{UNIT_DIRECTORY}/*")
             if unit_names.is_ours(path.name) and not path.is_dir() and self._is_ours(path)
         ]
-        drop_ins = self._at(f"{UNIT_DIRECTORY}/{unit_names.ALL_SERVE}.d/{layout.SERVE_DROP_IN}")
+        drop_ins = [
+            path
+            for unit in (unit_names.ALL_SERVE, unit_names.RANK)
+            for path in self._at(f"{UNIT_DIRECTORY}/{unit}.d/{layout.SERVE_DROP_IN}")
+        ]
         return sorted(found + [path for path in drop_ins if self._is_ours(path)])
 
     def units(self) -> None:
@@ -228,7 +232,8 @@ class Undo:
                 self.act(self.removed, self._name(path), work)
         if self.paths.srv.is_dir():
             self._root(keep=bool(kept))
-        for path in (*self._of_etc(web_stays=layout.WEB in kept), self.paths.at(layout.RUN)):
+        runs = (self.paths.at(layout.RUN), self.paths.at(layout.GROUP_RUN))
+        for path in (*self._of_etc(web_stays=layout.WEB in kept), *runs):
             if path.exists():
                 self.act(self.removed, self._name(path), partial(_delete, path))
 

@@ -7,12 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.engine import runtime
 from kimi_prov.on_host.gateway import certificate, haproxy, keys, tls
+from kimi_prov.on_host.group import record
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
@@ -131,7 +132,7 @@ def _web(paths: Paths, web: dict[str, Any], states: dict[str, dict[str, Any]]) -
     }
 
 
-def _memory(states: dict[str, dict[str, Any]], placed: list[dict[str, Any]]) -> dict[str, Any]:
+def _memory(placed: list[dict[str, Any]]) -> dict[str, Any]:
     fields = dict(line.split(":", 1) for line in read_text(Path("/proc/meminfo")).splitlines())
     return {
         "host_total_bytes": int(fields["MemTotal"].split()[0]) * 1024,
@@ -139,7 +140,7 @@ def _memory(states: dict[str, dict[str, Any]], placed: list[dict[str, Any]]) -> 
         "engines": [
             {
                 "index": item["index"],
-                "cgroup_bytes": states.get(unit_names.serve(item["index"]), {}).get("memory_bytes"),
+                "cgroup_bytes": item["unit"].get("memory_bytes"),
                 "resident_bytes": sum(one["resident_bytes"] for one in item["processes"]),
             }
             for item in placed
@@ -153,25 +154,32 @@ def collect(paths: Paths) -> dict[str, Any]:
     if not plan:
         return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
     model = plan["model"]
-    serving = [unit_names.serve(item["index"]) for item in plan["instances"]]
+    serving = [unit_names.engine(item) for item in plan["instances"]]
+    serves = groups.serves(plan)
     states = units.show(*serving, unit_names.PROXY, unit_names.WEB, unit_names.FIREWALL, *SUPPORT)
     shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
     web = plan.get("web")
-    needed = [*serving, unit_names.PROXY, unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
+    needed = [*serving, unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
+    needed += [unit_names.PROXY] if serves else []
     # A plan of an earlier version says nothing of it.
     needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     placed = runtime.collect(paths)["instances"]
-    port = _port(paths, plan)
-    refused = _REFUSED.get(port["certificate"]["state"], "")
+    port = _port(paths, plan) if serves else None
+    refused = _REFUSED.get(port["certificate"]["state"], "") if port else ""
+    group = _group(paths, plan, serving[0]) if plan.get("group") else None
     detail = "not active: " + ", ".join(down) if down else "serving"
+    if group and not down:
+        served = detail if serves else f"rank {group['rank']}; {group['head']} serves"
+        detail = served if group["phase"] == record.SERVING else group["said"] or "not serving yet"
     return {
-        "ok": not down and not refused,
+        "ok": not down and not refused and (not group or group["phase"] == record.SERVING),
         "provisioned": True,
         "random_weights": bool(model["random_weights"]),
         "stand_in": (plan.get("stand_in") or {}).get("said"),
         "detail": detail + refused,
         "units": shown,
+        "group": group,
         "versions": _versions(plan),
         "model": {
             "name": model["name"],
@@ -189,9 +197,24 @@ def collect(paths: Paths) -> dict[str, Any]:
         },
         "port": port,
         "web": _web(paths, web, states) if web else None,
-        "memory": _memory(states, placed),
+        "memory": _memory(placed),
         "placement": [_placed(item["index"], item["processes"]) for item in placed],
         "uptime_seconds": _machine_uptime(),
+    }
+
+
+def _group(paths: Paths, plan: dict[str, Any], unit: str) -> dict[str, Any]:
+    """Say who serves the model together with this host, and how far they are."""
+    group, seen = plan["group"], record.read(paths.group_run)
+    return {
+        "name": group["name"],
+        "rank": group["rank"],
+        "head": groups.head(plan),
+        "members": [{key: row[key] for key in ("host", "address")} for row in group["members"]],
+        "unit": unit,
+        "phase": seen.phase or "stopped",
+        "said": seen.said,
+        "failed_rounds": seen.failed,
     }
 
 

@@ -6,9 +6,11 @@ Sizes are in bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.models import Model
     from kimi_prov.catalog.pythons import Interpreter
@@ -246,6 +248,21 @@ class Served:
     directory: str
     names: list[str]
     experts: str | None = None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What tells one instance from the others: its number, unit and port.
+
+    `flags` and `environment` are what it has besides as one host of a group; a host that is not
+    its group's head has no `port`.
+    """
+
+    index: int
+    unit: str
+    port: int | None
+    flags: Mapping[str, Any]
+    environment: Mapping[str, str]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.ports import master
 from kimi_prov.planner import certificates
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.groups import Group
     from kimi_prov.planner.settings.parsing import Settings
 
 
@@ -26,13 +28,19 @@ def check_ports(
     settings: Settings,
     backends: list[dict[str, int]],
     web: Mapping[str, Any] | None,
+    group: Group | None,
     findings: Findings,
 ) -> None:
     """Find ports that another program holds. On a converged host our own units hold them."""
-    ports = [settings.port, *[row["port"] for row in backends]]
+    ports = [settings.port, *[row["port"] for row in backends]] if backends else []
+    if group and not group.rank:
+        # What a group's engines take besides, they look for past what is taken.
+        ports += [settings.group_port, master(settings.group_port)]
     ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
     ordering = certificates.ports(settings, len(backends))
     ports = list(dict.fromkeys([*ports, *ordering]))
+    if not ports:
+        return
     taken = []
     for row in host.listeners:
         ours = (row.unit or "").startswith("kimi-")
@@ -48,7 +56,8 @@ def check_ports(
             fix="stop that program, or the container that publishes the port (docker ps), or set "
             "kimi_port to another port"
             + (" (kimi_web_port for the page's)" if web else "")
-            + ("; kimi_acme_challenge: dns-01 does without port 80" if ordering else ""),
+            + ("; kimi_acme_challenge: dns-01 does without port 80" if ordering else "")
+            + ("; kimi_group_port for those of the group" if group else ""),
         )
     else:
         findings.add(
@@ -85,22 +94,50 @@ def proxy(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dic
     }
 
 
-def firewall(host: Host, settings: Settings) -> dict[str, Any]:
-    """Give the plan's `firewall`: an accept of ours cannot undo another table's drop."""
+def firewall(
+    host: Host, settings: Settings, group: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Give the plan's `firewall`: an accept of ours cannot undo another table's drop.
+
+    `group`: the plan's. Clients reach its head alone; its other members serve on no port.
+    """
     networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
+    serves = group is None or group["rank"] == 0
+    ports = [settings.port, *([settings.web_port] if settings.web_ui else [])]
     return {
         "port": settings.port,
-        "ports": [settings.port, *([settings.web_port] if settings.web_ui else [])],
+        "ports": ports if serves else [],
         "ipv4": [str(n) for n in networks if n.version == 4],
         "ipv6": [str(n) for n in networks if n.version == 6],
         "manager": host.firewall_manager,
-        "challenge_port": certificates.challenge_port(settings),
+        "challenge_port": certificates.challenge_port(settings) if serves else None,
+        **(_peers(group) if group else {}),
     }
 
 
-def check_access(settings: Settings, findings: Findings) -> None:
-    """Check that somebody may reach the proxy."""
-    if not settings.allowed_networks:
+def peer_ports(group: Mapping[str, Any]) -> list[str]:
+    """Give the ports on which members of a group listen for each other, as ranges."""
+    own = {
+        *(group["control_port"], group["master_port"]),
+        *range(group["first_port"], group["last_port"] + 1),
+    }
+    starts = sorted(port for port in own if port - 1 not in own)
+    ends = sorted(port for port in own if port + 1 not in own)
+    return [f"{a}-{b}" if a != b else str(a) for a, b in zip(starts, ends, strict=True)]
+
+
+def _peers(group: Mapping[str, Any]) -> dict[str, Any]:
+    addresses = [ipaddress.ip_address(text) for text in group["peer_addresses"]]
+    return {
+        "peers_ipv4": [str(address) for address in addresses if address.version == 4],
+        "peers_ipv6": [str(address) for address in addresses if address.version == 6],
+        "peer_ports": peer_ports(group),
+    }
+
+
+def check_access(settings: Settings, group: Group | None, findings: Findings) -> None:
+    """Check that somebody may reach the proxy, where there is one."""
+    if not settings.allowed_networks and not (group and group.rank):
         findings.add(
             "firewall.closed",
             observed="kimi_allowed_networks is empty",

@@ -13,6 +13,7 @@ from kimi_prov.planner import (
     driver,
     forward_proxy,
     gateway,
+    groups,
     installation,
     remediation,
     rules,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
     from kimi_prov.planner.decisions import Budget, Choice, Weights
+    from kimi_prov.planner.groups import Group, GroupHosts
     from kimi_prov.planner.settings.parsing import Settings
 
 SCHEMA = "kimi-prov/plan/v1"
@@ -56,17 +58,27 @@ _OF_CURVE = ("concurrency", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s", 
 _OF_MORE = ("concurrency", "aggregate_tok_s", "prefill_tok_s")
 
 
-def make_plan(facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue) -> dict[str, Any]:
+def make_plan(
+    facts: Mapping[str, Any],
+    settings: Settings,
+    catalogue: Catalogue,
+    hosts: GroupHosts | None = None,
+) -> dict[str, Any]:
     """Decide everything for one machine. Pure: the same input gives the same plan.
 
-    Nothing that moves by itself (free memory, free disk, what is converged already) is in the
-    plan, findings aside. Raises UserError for an unknown model.
+    `hosts`: those that serve the model together with it, itself among them; without them it is one
+    of `kimi_hosts_per_model` equal ones, the head. Nothing that moves by itself (free memory, free
+    disk, what is converged already) is in the plan, findings aside. Raises UserError for an unknown
+    model.
     """
-    return _made(facts, settings, catalogue)[0]
+    return _made(facts, settings, catalogue, hosts)[0]
 
 
 def make_plan_with_curve(
-    facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue
+    facts: Mapping[str, Any],
+    settings: Settings,
+    catalogue: Catalogue,
+    hosts: GroupHosts | None = None,
 ) -> dict[str, Any]:
     """Plan as `make_plan`, and add to `throughput` what more and fewer requests at once do.
 
@@ -75,8 +87,8 @@ def make_plan_with_curve(
     their own; one that the machine does not serve, or that shortens the context, ends the curve.
     `more_requests`: those above the planned number, as long as they gain.
     """
-    plan, speeds = _made(facts, settings, catalogue)
-    rows = _curve(plan, speeds, facts, settings, catalogue)
+    plan, speeds = _made(facts, settings, catalogue, hosts)
+    rows = _curve(plan, speeds, facts, settings, catalogue, hosts)
     rows = [{key: row[key] for key in _OF_CURVE} for row in rows]
     more, best = [], plan["throughput"]["aggregate_tok_s"]["expected"]
     for row in rows:
@@ -94,12 +106,13 @@ def _curve(
     facts: Mapping[str, Any],
     settings: Settings,
     catalogue: Catalogue,
+    hosts: GroupHosts | None,
 ) -> list[dict[str, Any]]:
     """Give the plan's `throughput` for each number of requests at once."""
     planned, known = settings.concurrency, {row["id"] for row in blockers(plan)}
 
     def planned_for(many: int) -> dict[str, Any] | None:
-        other, _ = _made(facts, replace(settings, concurrency=many), catalogue)
+        other, _ = _made(facts, replace(settings, concurrency=many), catalogue, hosts)
         refused = {row["id"] for row in blockers(other)} - known
         if refused or other["model"]["context"] < plan["model"]["context"]:
             return None
@@ -124,21 +137,29 @@ def _curve(
 
 
 def _made(
-    facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue
+    facts: Mapping[str, Any],
+    settings: Settings,
+    catalogue: Catalogue,
+    hosts: GroupHosts | None,
 ) -> tuple[dict[str, Any], Callable[[int], dict[str, Any]]]:
     """Give the plan, and what gives its `throughput` with so many requests at once."""
-    real, speeds = _plan(facts, settings, catalogue)
+    hosts = hosts or groups.equal(facts, settings)
+    group = hosts.group(catalogue) if hosts else None
+    settings = groups.of_rank(settings, group)
+    real, speeds = _plan(facts, settings, catalogue, group)
     if not settings.engine_stand_in:
         return real, speeds
     instead = stand_in.settings(settings, real["model"]["served_names"])
-    return stand_in.merged(real, _plan(stand_in.facts(facts), instead, catalogue)[0]), speeds
+    small = hosts.seen_as(stand_in.facts).group(catalogue) if hosts else None
+    served = _plan(stand_in.facts(facts), instead, catalogue, small)[0]
+    return stand_in.merged(real, served), speeds
 
 
 def _plan(
-    facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue
+    facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue, group: Group | None
 ) -> tuple[dict[str, Any], Callable[[int], dict[str, Any]]]:
     findings = Findings()
-    host = read_host(gpu_names.recognised(facts, catalogue), catalogue)
+    host = groups.least(read_host(gpu_names.recognised(facts, catalogue), catalogue), group)
     model = catalogue.model(settings.model)
     system.check(host, catalogue, findings)
     choice = selection.choose(host, settings, catalogue, model, findings)
@@ -165,11 +186,12 @@ def _plan(
         list(settings.served_names) or [model.name],
         converted.directory if converted else None,
     )
-    backends = gateway.backends(settings, budget.instances)
+    backends = gateway.backends(settings, 0 if group and group.rank else budget.instances)
     page = web.document(
         settings, catalogue, model, choice, served.names, budget.instances, findings
     )
-    gateway.check_ports(host, settings, backends, page, findings)
+    gateway.check_ports(host, settings, backends, page, group, findings)
+    slots = groups.slots(group, settings, backends, on_cpu=not host.gpu_bytes)
     warm = ram_disk.page_cache(tmpfs, host, checkpoint, bound.total, converted)
 
     def speeds(many: int) -> dict[str, Any]:
@@ -178,21 +200,25 @@ def _plan(
             host, asked, model, choice, budget, place, in_memory=tmpfs.enabled
         )
 
+    shown = _model(model, checkpoint, choice, budget, served)
+    digest = groups.digest(choice, shown, flags, served.names)
+    together = groups.document(group, settings, digest)
     plan = {
         "schema": SCHEMA,
         "stand_in": None,
         "engine": _engine(choice),
-        "model": _model(model, checkpoint, choice, budget, served),
+        "model": shown,
+        "group": together,
         "weights": weights.document(
             settings, checkpoint, draft, conversion.fetched(converted, settings)
         ),
         "conversion": conversion.document(converted, choice, model, flags),
         "instances": [
-            command.instance(host, choice, budget, where, flags, backend, served)
-            for backend, where in zip(backends, places, strict=True)
+            command.instance(host, choice, budget, where, flags, slot, served)
+            for where, slot in zip(places, slots, strict=True)
         ],
         "memory": budgets.document(budget, host, tmpfs.size_bytes),
-        "parallel": budgets.parallel(budget, flags),
+        "parallel": budgets.parallel(budget, flags, settings.hosts_per_model),
         "hybrid": hybrid.document(choice, budget, place),
         "experts": expert_backend.document(choice.experts, place),
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
@@ -215,7 +241,7 @@ def _plan(
         ),
         "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
         "proxy": gateway.proxy(host, settings, backends),
-        "firewall": gateway.firewall(host, settings),
+        "firewall": gateway.firewall(host, settings, together),
         "web": page,
         "driver": driver_plan,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
@@ -248,9 +274,9 @@ def _plan(
         "users": paths.users(),
     }
     plan["installation"] = installation.document(settings, choice, catalogue, plan)
-    gateway.check_access(settings, findings)
+    gateway.check_access(settings, group, findings)
     context = PlanContext(
-        host, settings, catalogue, model, choice, budget, place, bound, proposed, flags, plan
+        host, settings, catalogue, model, choice, budget, place, bound, proposed, flags, plan, group
     )
     findings.extend(rules.check(context))
     return {**plan, "findings": remediation.priced(findings.rows(), context)}, speeds

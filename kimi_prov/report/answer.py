@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.report import hosts
 from kimi_prov.report.cost import HOURS_A_YEAR, rounded
 from kimi_prov.report.findings import of_severity
 from kimi_prov.report.formats import clean, figure, money
@@ -175,9 +176,9 @@ def _reason(entry: Entry, load: Load | None, place: int | None, targets: Sequenc
     if load is None:
         what = f"{money(entry['usd_per_million_output_tokens']['expected'])} a million tokens"
     else:
-        what = f"{_machines(entry)} for {money(entry['usd_per_hour'])} an hour"
+        what = f"{_machines(entry, targets)} for {money(entry['usd_per_hour'])} an hour"
     if entry["priced_by"] is None:
-        what = "its cost is not known" + (f" ({_machines(entry)})" if load else "")
+        what = "its cost is not known" + (f" ({_machines(entry, targets)})" if load else "")
     elif entry["priced_by"] == "usual rent":
         what += ", by the usual rent of such GPUs, for it has no price"
     first = "" if place or len(targets) == 1 or place is None else ": the first of its pace"
@@ -188,10 +189,10 @@ def _first(lacks: Sequence[str]) -> str:
     return lacks[0] if lacks else "what the load asks for"
 
 
-def _machines(entry: Entry) -> str:
+def _machines(entry: Entry, targets: Sequence[Target]) -> str:
     low, high = entry["machines_low"], entry["machines_high"]
-    many = entry["machines"]
-    word = f"{many:,} machine{'s' * (many != 1)}"
+    together = next(hosts.of(t) for t in targets if t["name"] == entry["target"])
+    word = hosts.machines(entry["machines"], together)
     if low == high:
         return word
     if high is None:
@@ -216,7 +217,7 @@ def _sentence(
     if load is None:
         done = f"{name} serves {models}, {_PACE_WORDS[best['pace']]}{price}."
     else:
-        done = f"For {describe(load)} of {models}: {_machines(best)} like {name}{price}."
+        done = f"For {describe(load)} of {models}: {_machines(best, targets)} like {name}{price}."
     rest = len(ranking) - 1
     others = sum(_carries(entry, load) for entry in ranking) - 1
     if rest == 0:

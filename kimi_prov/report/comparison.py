@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import human
+from kimi_prov.report import hosts
 from kimi_prov.report.capacity import cache_tokens
 from kimi_prov.report.cost_text import cheaper_from, hourly, over_years, price
 from kimi_prov.report.findings import of_severity, warnings
@@ -65,10 +66,13 @@ def table(targets: Sequence[Target]) -> list[tuple[str, list[Cell]]]:
         plain("Pace", [PACE[t["pace"]] for t in targets]),
         plain("Blockers", [str(len(of_severity(t, "blocker"))) for t in targets]),
         plain("Warnings", [str(len(warnings(t))) for t in targets]),
-        plain("Processors", [processor(t) for t in targets]),
-        plain(
-            "Memory", [human((t["facts"].get("memory") or {}).get("total_bytes")) for t in targets]
+        *(
+            [plain("Hosts that serve together", [hosts.joined(t) for t in targets])]
+            if any(hosts.of(t) > 1 for t in targets)
+            else []
         ),
+        plain("Processors", [processor(t) for t in targets]),
+        plain("Memory", [memory(t) for t in targets]),
         plain("GPUs", [gpus(t) for t in targets]),
         plain("Engine", [engine(t) for t in targets]),
         plain(
@@ -93,7 +97,7 @@ def table(targets: Sequence[Target]) -> list[tuple[str, list[Cell]]]:
         time("load_s", "From start to first answer"),
         plain("Host memory needed", [_ram(t) for t in targets]),
         plain("RAM disk", [_ram_disk(t) for t in targets]),
-        plain("Disk needed", [human(t["plan"]["disk"]["required_bytes"]) for t in targets]),
+        plain("Disk needed", [_disk(t) for t in targets]),
         best("Power", [_power(t) for t in targets], [cost["power_kw"] for cost in costs], min),
         plain("Price", [price(t) for t in targets]),
         best("Cost of an hour", [hourly(t) for t in targets], hours, min),
@@ -108,33 +112,53 @@ def table(targets: Sequence[Target]) -> list[tuple[str, list[Cell]]]:
     ]
 
 
+def machine(target: Target) -> str:
+    """Name processors, memory and GPUs in a line."""
+    return f"{processor(target)}; {memory(target)} of memory; GPUs: {gpus(target)}"
+
+
+def memory(target: Target) -> str:
+    """Give the memory of the machine, of each where there are several."""
+    found = human((target["facts"].get("memory") or {}).get("total_bytes"))
+    return f"{hosts.of(target)} x {found}" if hosts.of(target) > 1 else found
+
+
 def processor(target: Target) -> str:
-    """Name the processors."""
+    """Name the processors, of each host where there are several."""
     cpu = target["facts"].get("cpu") or {}
     name = clean(cpu.get("catalogue_name") or cpu.get("model") or UNKNOWN)
     cores = f", {cpu['cores']} cores" if cpu.get("cores") else ""
     sockets = cpu.get("sockets") or 1
-    return f"{sockets} x {name}{cores}" if sockets > 1 else f"{name}{cores}"
+    return hosts.each(target, f"{sockets} x {name}{cores}" if sockets > 1 else f"{name}{cores}")
 
 
 def gpus(target: Target) -> str:
-    """Name the GPUs with their number."""
+    """Name the GPUs with their number: "8 x H200 SXM", of two hosts "2 x 8 H200 SXM"."""
     counted: dict[str, int] = {}
     for gpu in target["facts"].get("gpus") or ():
         name = clean(gpu.get("model") or gpu.get("name_raw") or UNKNOWN)
         counted[name] = counted.get(name, 0) + 1
-    return ", ".join(f"{number} x {name}" for name, number in counted.items()) or "none"
+    many = hosts.of(target)
+    if many > 1 and len(counted) == 1:
+        name, number = next(iter(counted.items()))
+        return f"{many} x {number} {name}"
+    found = ", ".join(f"{number} x {name}" for name, number in counted.items())
+    return (f"{many} x ({found})" if many > 1 and found else found) or "none"
 
 
 def _ram(target: Target) -> str:
     found = target["plan"]["memory"]
     available = human(found["host_ram_available_bytes"])
-    return f"{human(found['host_ram_required_bytes'])} of {available}"
+    return hosts.on_each(target, f"{human(found['host_ram_required_bytes'])} of {available}")
+
+
+def _disk(target: Target) -> str:
+    return hosts.on_each(target, human(target["plan"]["disk"]["required_bytes"]))
 
 
 def _ram_disk(target: Target) -> str:
     found = target["plan"]["ram_disk"]
-    return human(found["size_bytes"]) if found["enabled"] else "no"
+    return hosts.on_each(target, human(found["size_bytes"])) if found["enabled"] else "no"
 
 
 def _power(target: Target) -> str:

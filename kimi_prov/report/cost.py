@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.report import hosts
 from kimi_prov.report.formats import share
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing.curve import output_rate
@@ -74,6 +75,22 @@ class MachinePrices:
     usual_rent: Rate | None = None
     usual_gpu_price: tuple[float, float, str] | None = None
 
+    def of_hosts(self, many: int) -> MachinePrices:
+        """Give money and power of several equal machines."""
+        if many == 1:
+            return self
+
+        def all_of(one: Rate | None) -> Rate | None:
+            return one and Rate(one.value * many, f"{many} hosts, each by {one.source}")
+
+        sold = self.usual_gpu_price
+        return replace(
+            self,
+            power_kw=all_of(self.power_kw),
+            usual_rent=all_of(self.usual_rent),
+            usual_gpu_price=sold and (sold[0] * many, sold[1] * many, sold[2]),
+        )
+
 
 @dataclass
 class _Notes:
@@ -114,18 +131,21 @@ def of(
 
     A load tells how many tokens are put in for each that comes out, and `daily` is the use that
     its tokens a day make; else both are assumed. A use that `use` names goes before either.
+    Facts, prices and the plan's power are of one host; the cost is of all that serve together.
     """
     own = plan.get("power")
     if own:
         known = replace(known, power_kw=Rate(float(own["kw"]), str(own["source"])))
-    notes = _Notes(known)
+    together = hosts.count(plan)
+    notes = _Notes(known.of_hosts(together))
     utilisation = notes.chosen("utilisation", use.utilisation)
     if daily is not None and use.utilisation is None:
         utilisation = Rate(float(f"{daily:.5g}"), "the load's tokens a day")
     inputs = known.assumed["input_per_output"]
     if load is not None:
         inputs = Rate(load.inputs, "the load")
-    hour, parts = _hour(facts.get("price") or {}, use, utilisation.value, notes)
+    price = _of_hosts(facts.get("price") or {}, together, notes)
+    hour, parts = _hour(price, use, utilisation.value, notes)
     rate = _rate(plan["throughput"], inputs.value, notes)
     curve = curves.of(plan["throughput"])
     points = _points(curve, inputs.value)
@@ -172,6 +192,16 @@ def of(
         "unknown": notes.unknown,
     }
     return document, notes.rows
+
+
+def _of_hosts(price: Mapping[str, Any], many: int, notes: _Notes) -> Mapping[str, Any]:
+    """Give the price of all hosts, of which each costs the same."""
+    amounts = {key: price[key] for key in ("purchase_usd", "hourly_usd") if price.get(key)}
+    if many == 1 or not amounts:
+        return price
+    one = " and ".join(f"${amount:,.2f}" for amount in amounts.values())
+    notes.add("Hosts", f"{many} that serve one model together, each {one}", "the quote")
+    return {**price, **{key: amount * many for key, amount in amounts.items()}}
 
 
 def _hour(

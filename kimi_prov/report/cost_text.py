@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.report import hosts
 from kimi_prov.report.formats import (
     UNKNOWN,
     clean,
@@ -33,10 +34,12 @@ def hourly(target: Target) -> str:
 def price(target: Target) -> str:
     """Give the price as it was quoted; where there is none, the rent that is usual."""
     quoted = target["facts"].get("price") or {}
-    if quoted.get("purchase_usd") is not None:
-        return f"{money(quoted['purchase_usd'])} to buy"
-    if quoted.get("hourly_usd") is not None:
-        return f"{money(quoted['hourly_usd'])} an hour"
+    many = hosts.of(target)
+    for key, way in (("purchase_usd", "to buy"), ("hourly_usd", "an hour")):
+        one = quoted.get(key)
+        if one is not None:
+            parts = f" ({many} x {money(one)})" if many > 1 else ""
+            return f"{money(one * many)} {way}{parts}"
     rent = target["cost"]["usual_rent_usd_per_hour"]
     if rent is None:
         return UNKNOWN

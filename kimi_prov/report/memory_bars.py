@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.report import hosts
 from kimi_prov.report.formats import clean
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def memory(target: Target) -> list[Bar]:
             index = int(gpu.get("index", place))
             groups.setdefault((size, index in used), []).append(index)
         bars += [_gpu(found, size, numbers, mine) for (size, mine), numbers in groups.items()]
-    return [*bars, _host(plan)]
+    bars.append(_host(plan))
+    if hosts.of(target) > 1:
+        return [replace(bar, label=f"In each host: {bar.label}") for bar in bars]
+    return bars
 
 
 def _gpu(found: Mapping[str, Any], size: int, numbers: Sequence[int], mine: bool) -> Bar:  # noqa: FBT001

@@ -43,13 +43,14 @@ def plan(document: Mapping[str, Any]) -> str:
         *_row("speed", _speed(document["throughput"])),
         *_row("tuning", _tuning(tuning)),
         *[line for text in _skipped(tuning["skipped"]) for line in _row("", text)],
-        *_row("port", f"{proxy['port']}, TLS {proxy['tls']['mode']}"),
-        *_row("", "from " + (", ".join(proxy["allowed_networks"]) or "the machine itself alone")),
+        *[line for label, text in _group(document.get("group")) for line in _row(label, text)],
+        *[line for label, text in _door(proxy) for line in _row(label, text)],
         *_row("firewall", document["firewall"]["manager"]),
     ]
     for instance in document["instances"]:
         words = shlex.join([*instance["numactl"], *instance["argv"]])
-        lines += ["", *_row(f"instance {instance['index']}", f"port {instance['port']}")]
+        port = "no port" if instance["port"] is None else f"port {instance['port']}"
+        lines += ["", *_row(f"instance {instance['index']}", port)]
         lines += _row("", f"NUMA nodes {instance['numa_nodes']}, CPUs {instance['cpus']}")
         lines += _row("", _near(instance))
         lines += _row("", words)
@@ -79,6 +80,32 @@ def _near(instance: Mapping[str, Any]) -> str | None:
         return f"GPUs {gpus}; which NUMA node each is near is not known"
     near = {node: [g for g, n in zip(gpus, nodes, strict=True) if n == node] for node in nodes}
     return "; ".join(f"GPUs {cards} near node {node}" for node, cards in sorted(near.items()))
+
+
+def _group(group: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Name the hosts that serve the model together, and which of them this one is."""
+    if group is None:
+        return []
+    hosts = [f"{row['host']} ({row['address'] or 'address unknown'})" for row in group["members"]]
+    own = "the head" if group["rank"] == 0 else f"rank {group['rank']}"
+    link = group["interface"] or "an interface that is not known"
+    if group["rdma"]:
+        link += f" and {', '.join(group['rdma']['devices'])}"
+    return [
+        ("group", f"{group['name']}: {', '.join(hosts)}"),
+        ("", f"this host is {own}, by {link}"),
+    ]
+
+
+def _door(proxy: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Say at which port who may ask; nobody where no engine is asked."""
+    if not proxy["backends"]:
+        return [("port", "none: the group is reached at its head")]
+    networks = ", ".join(proxy["allowed_networks"]) or "the machine itself alone"
+    return [
+        ("port", f"{proxy['port']}, TLS {proxy['tls']['mode']}"),
+        ("", f"from {networks}"),
+    ]
 
 
 def _row(label: str, value: str | None) -> list[str]:

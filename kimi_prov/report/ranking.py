@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.report import hosts
 from kimi_prov.report.formats import Cell, cells, clean, figure, money, sentence, years
 from kimi_prov.report.verdict import running
 from kimi_prov.sizing.curve import CHAT_TOK_S, SLOW_TOK_S
@@ -215,15 +216,16 @@ def _columns(
         columns.append(column(head, "speed", texts, values, max))
     if any(row["machines"] is not None for row in rows):
         machines = [row["machines"] for row in rows]
-        texts = [_machines(row) for row in rows]
+        texts = [_machines(row, hosts.of(t)) for row, t in zip(rows, targets, strict=True)]
         columns.insert(0, column("Machines", "count", texts, machines, min))
     return columns
 
 
-def _machines(row: Mapping[str, Any]) -> str:
+def _machines(row: Mapping[str, Any], together: int) -> str:
     if row["machines"] is None:
         return "none do"
     low, high = row["machines_low"], row["machines_high"]
+    many = f"{row['machines']:,}" + (f" groups of {together}" if together > 1 else "")
     if low is None or low == high:
-        return f"{row['machines']:,}"
-    return f"{row['machines']:,} ({low:,} " + ("or more)" if high is None else f"to {high:,})")
+        return many
+    return f"{many} ({low:,} " + ("or more)" if high is None else f"to {high:,})")

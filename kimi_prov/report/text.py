@@ -11,7 +11,7 @@ from kimi_prov.contract.sizes import human
 from kimi_prov.report import measured, plots
 from kimi_prov.report.assumptions import assumptions
 from kimi_prov.report.capacity import capacity
-from kimi_prov.report.comparison import gpus, processor, table
+from kimi_prov.report.comparison import machine, table
 from kimi_prov.report.cost_text import (
     assumed,
     money_sentences,
@@ -173,7 +173,7 @@ def _block(number: int, target: Target) -> list[str]:
     decode = [span(speed[key]) for key in ("single_tok_s", "decode_tok_s", "aggregate_tok_s")]
     rows = [
         ("", verdict(target)),
-        ("machine", f"{processor(target)}; {human(_memory(target))}; GPUs: {gpus(target)}"),
+        ("machine", machine(target)),
         ("engine", engine(target)),
         ("decode", f"{decode[0]} alone, {decode[1]} each of {many}, {decode[2]} together"),
         ("prefill", str(span(speed["prefill_tok_s"]))),
@@ -193,11 +193,6 @@ def _state(target: Target) -> str:
     """Give the verdict in a word, and the pace of a machine that serves."""
     word = STATUS[status(target)].upper()
     return word if status(target) == "blocked" else f"{word}, {PACE[target['pace']].lower()}"
-
-
-def _memory(target: Target) -> int | None:
-    found: int | None = (target["facts"].get("memory") or {}).get("total_bytes")
-    return found
 
 
 def _shares(bar: Bar) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from kimi_prov.ansible import serve_units
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording, synthetic
+from kimi_prov.planner import groups
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
+
+if TYPE_CHECKING:
+    from kimi_prov.planner.settings.parsing import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "data" / "golden"
@@ -29,20 +34,49 @@ def h100(driver: str = "580.126.09", cuda: str = "13.0") -> dict[str, Any]:
     return synthetic.made(h200(), "h100-x8", card=synthetic.H100, driver=driver, cuda=cuda)
 
 
+def paired(rank: int) -> dict[str, Any]:
+    """One of two such hosts, with an InfiniBand card of 400 Gbit/s for each GPU."""
+    facts = copy.deepcopy(h100())
+    address = f"10.1.0.{rank + 1}"
+    link = {"link_layer": "InfiniBand", "state": "ACTIVE", "speed_bits_per_s": 400 * 10**9}
+    facts["network"] |= {
+        "addresses": [address],
+        "interfaces": [{"name": "ens1", "state": "up", "addresses": [f"{address}/24"]}],
+        "rdma": [{"device": f"mlx5_{card}", "port": 1, **link} for card in range(8)],
+    }
+    return facts
+
+
 # Name of the golden files: inventory, facts, and settings beside the inventory's.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "h100x8": ("h100x8", h100(), {}),
     "dgx-h200": ("dgx-h200", h200(), {}),
     "gcp-h100-spot": ("gcp-h100-spot", h100("570.133.20", "12.8"), {}),
     "gcp-h100-spot-nvfp4": ("gcp-h100-spot", h100(), NVFP4),
+    "h100x8-pair": ("h100x8-pair", paired(0), {}),
+    "h100x8-pair-rank": ("h100x8-pair", paired(1), {}),
 }
 
 
-def planned(name: str) -> dict[str, Any]:
-    inventory, facts, more = CASES[name]
+def planned(name: str, **more: Any) -> dict[str, Any]:
+    """The plan of a case; `more`: settings over its own."""
+    inventory, facts, own = CASES[name]
     folder = ROOT / "inventories" / inventory
-    settings = yaml.safe_load((folder / "group_vars" / "kimi.yml").read_text())
-    return make_plan(facts, parse(settings | more, host=inventory, base=folder), load())
+    wanted = yaml.safe_load((folder / "group_vars" / "kimi.yml").read_text())
+    settings = parse(wanted | own | more, host=inventory, base=folder)
+    return make_plan(facts, settings, load(), pair(facts, settings))
+
+
+def pair(facts: dict[str, Any], settings: Settings) -> groups.GroupHosts | None:
+    """The hosts of the inventory of two; None for one that serves alone."""
+    if settings.hosts_per_model == 1:
+        return None
+    hosts = tuple(
+        groups.Given(f"h100x8-{rank + 1}", paired(rank), groups.shared(settings))
+        for rank in range(2)
+    )
+    own = next(row.host for row in hosts if row.facts == facts)
+    return groups.GroupHosts("kimi", own, hosts)
 
 
 def essence(plan: dict[str, Any]) -> dict[str, Any]:
@@ -65,6 +99,7 @@ def essence(plan: dict[str, Any]) -> dict[str, Any]:
         "start_s": plan["timeouts"]["start_s"],
         "weights": {key: plan["weights"][key] for key in ("source", "bytes")},
         "draft": plan["weights"]["draft"],
+        **({"group": {**plan["group"], "digest": "DIGEST"}} if plan["group"] else {}),
         "findings": [
             f"{row['severity']} {row['id']}: {row['observed']}"
             for row in plan["findings"]
@@ -79,5 +114,5 @@ def units(plan: dict[str, Any]) -> str:
     role["serve_start_timeout_s"] = plan["timeouts"]["unit_start_s"]
     options = {name.removeprefix("serve_"): value for name, value in role.items()}
     written = serve_units.render(plan, serve_units.Options(**options))
-    text = f"{written.template}\n{written.drop_ins[0]}"
+    text = f"{written.template}\n{next(iter(written.drop_ins.values()))}"
     return re.sub(r"(?<=KIMI_STAMP=)[0-9a-f]{16}$", "STAMP", text, flags=re.MULTILINE)

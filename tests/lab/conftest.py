@@ -27,6 +27,14 @@ def _able() -> None:
         pytest.fail(f"the lab tests need {', '.join(missing)}: make deps")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the figures that tests recorded: how long a group took to serve again, say."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, value in report.user_properties:
+                terminalreporter.write_line(f"{report.nodeid}: {name}: {value}")
+
+
 def _lab(factory: pytest.TempPathFactory, name: str, network: str, **parts: object) -> Lab:
     # ssh's control sockets have short paths only.
     return make_lab(factory.mktemp(name) / "inv", network, **parts)  # type: ignore[arg-type]

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
+from kimi_prov.contract import groups, protection, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract import protection, unit_names
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
@@ -67,6 +67,8 @@ def start() -> None:
     plan = read_json(layout.PLAN)
     if not plan:
         raise _no_plan()
+    if not groups.serves(plan):
+        raise groups.elsewhere(plan, "the model is measured")
     _end()
     remove(RESULT)
     done = run(

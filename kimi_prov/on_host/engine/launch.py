@@ -1,5 +1,8 @@
 """`engine -m MODULE ARGUMENT...` starts an engine behind the gate, in the engine's own python.
 
+With `--headless` among vLLM's arguments it starts a rank that another host serves for: it opens no
+port for requests, and needs no gate.
+
 vLLM's own key guards some of its paths only, and sglang takes one on its command line, which
 everybody may read, and logs it. So neither gets the key that way: the gate reads it from its file.
 """
@@ -8,18 +11,20 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import runpy
 import sys
 import traceback
 from importlib import import_module
 from pathlib import Path
-from typing import Any, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.on_host.engine.gate import Gate
 from kimi_prov.on_host.system import machine_key
 
+_HEADLESS = "--headless"
 # As vLLM imports it.
 GATE = f"{Gate.__module__}.{Gate.__qualname__}"
 
@@ -39,21 +44,54 @@ def main(argv: List[str]) -> int:
     if len(argv) < 2 or argv[0] != "-m":
         raise HostError("usage: engine -m MODULE ARGUMENT...")
     module, arguments = argv[1], argv[2:]
+    engine = module.partition(".")[0]
+    if engine == "vllm" and _HEADLESS in arguments:
+        return _told(lambda: headless(arguments))
     key = machine_key.read(Path(paths.MACHINE_KEY))
     if not key:
         raise HostError(f"there is no key in {paths.MACHINE_KEY}", "run `kimi-prov apply`")
-    engine = module.partition(".")[0]
     if engine == "vllm":
         arguments += ["--middleware", GATE]
     elif engine == "sglang":
         guard_sglang(key)
     else:
         raise HostError(f"{module} is no engine that the machine key is known to guard")
+    return start(module, arguments)
+
+
+def start(module: str, arguments: List[str]) -> int:
+    """Run a module as `python -m` would; return when it ends."""
     sys.argv = [module, *arguments]
-    # What this file brings along besides its own code shall not hide a module of the engine's.
+    _engine_first()
+    return _told(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
+
+
+def headless(arguments: List[str]) -> None:
+    """Run vLLM's workers of this host for a head elsewhere, until they end.
+
+    Its server's module parses `--headless` and then serves all the same; `vllm serve` does not, and
+    asks for metadata of a package that the CPU build lacks. So its parser and what that calls are
+    used as they are.
+    """
+    _engine_first()
+    # As vLLM's own entry points do before they parse.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    sys.argv = ["vllm", *arguments]
+    serve: Any = import_module("vllm.entrypoints.cli.serve")
+    given = serve.make_arg_parser(serve.FlexibleArgumentParser()).parse_args()
+    serve.validate_parsed_serve_args(given)
+    given.api_server_count = 0
+    serve.run_headless(given)
+
+
+def _engine_first() -> None:
+    """Let what this file brings along besides its own code hide no module of the engine's."""
     sys.path.append(sys.path.pop(0))
+
+
+def _told(run: Callable[[], object]) -> int:
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        run()
     except Exception:  # noqa: BLE001 - its traceback says why, as without this start
         traceback.print_exc()
         return EXIT_TRANSIENT

@@ -16,7 +16,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 from kimi_prov.contract.paths import MACHINE_KEY, MODEL_VERIFIED
 from kimi_prov.on_host.system import machine_key
@@ -121,7 +121,7 @@ def wait_for_chat(port: int, model: str, pid: int) -> int:
         if not _alive(pid):
             print("the engine ended before it was ready; its own lines above say why", flush=True)
             return 1
-        reason = _health(port) or _chat(port, model)
+        reason = _health(port) or chat(port, model)
         if reason is None:
             print(f"ready after {time.monotonic() - started:.0f} s", flush=True)
             return 0
@@ -142,21 +142,28 @@ def _alive(pid: int) -> bool:
 
 
 def _health(port: int) -> Optional[str]:
-    return _ask(port, "GET", "/health", None)
+    return ask(port, "GET", "/health")[0]
 
 
-def _chat(port: int, model: str) -> Optional[str]:
+def chat(port: int, model: str, *, timeout_s: float = _TIMEOUT_S) -> Optional[str]:
+    """Ask the engine for one token; None when it came, else why not."""
     question = {
         "model": model,
         "messages": [{"role": "user", "content": "Hello"}],
         "max_tokens": 1,
     }
-    return _ask(port, "POST", "/v1/chat/completions", json.dumps(question))
+    body = json.dumps(question)
+    return ask(port, "POST", "/v1/chat/completions", body, timeout_s=timeout_s)[0]
 
 
-def _ask(port: int, method: str, path: str, body: Optional[str]) -> Optional[str]:
-    """Send one request over the loopback; None when it was answered with 200, else why not."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+def ask(
+    port: int, method: str, path: str, body: Optional[str] = None, *, timeout_s: float = _TIMEOUT_S
+) -> Tuple[Optional[str], str]:
+    """Send one request over the loopback, with the machine key.
+
+    Returns None when it was answered with 200, else why not, and the answer's text.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     key = machine_key.read(Path(MACHINE_KEY))
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     try:
@@ -164,9 +171,11 @@ def _ask(port: int, method: str, path: str, body: Optional[str]) -> Optional[str
         answer = connection.getresponse()
         text = answer.read().decode(errors="replace")
     except ConnectionRefusedError:
-        return "the engine is loading"
+        return "the engine is loading", ""
     except (OSError, http.client.HTTPException) as error:
-        return f"{method} {path}: {error or type(error).__name__}"
+        return f"{method} {path}: {error or type(error).__name__}", ""
     finally:
         connection.close()
-    return None if answer.status == 200 else f"{method} {path}: {answer.status} {text[:200]}"
+    if answer.status == 200:
+        return None, text
+    return f"{method} {path}: {answer.status} {text[:200]}", text

@@ -116,12 +116,11 @@ def collect(paths: Paths) -> dict[str, Any]:
     """Return the plan as applied and, for each instance, its unit and its processes' placement."""
     plan = read_json(paths.plan)
     instances = plan.get("instances", [])
-    states = (
-        units.show(*[unit_names.serve(item["index"]) for item in instances]) if instances else {}
-    )
+    names = [unit_names.engine(item) for item in instances]
+    states = units.show(*names) if instances else {}
     found = []
-    for item in instances:
-        unit = states.get(unit_names.serve(item["index"]), {})
+    for item, name in zip(instances, names):
+        unit = states.get(name, {})
         placed = processes(unit.get("cgroup", "")) if unit.get("main_pid") else []
         found.append({"index": item["index"], "unit": unit, "processes": placed})
     return {
@@ -129,7 +128,7 @@ def collect(paths: Paths) -> dict[str, Any]:
         "certificate": read_text(paths.tls_crt),
         "certificate_standing": certificate.in_use(paths, plan) if plan else None,
         "instances": found,
-        "listening": listening([item["port"] for item in instances]),
+        "listening": listening([item["port"] for item in instances if item["port"]]),
         "nodes": sorted(
             int(node.name[4:]) for node in Path("/sys/devices/system/node").glob("node[0-9]*")
         ),

@@ -20,8 +20,15 @@ from typing import Any, Dict, List, Optional
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.unit_form import Form, form, is_gated, restart_reasons, stamp_in
-from kimi_prov.on_host.system import machine_key, started
+from kimi_prov.contract.unit_form import (
+    Form,
+    form,
+    is_gated,
+    is_supervised,
+    restart_reasons,
+    stamp_in,
+)
+from kimi_prov.on_host.system import files, machine_key, started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
@@ -29,6 +36,8 @@ from kimi_prov.on_host.system.process import run
 
 # What starts an engine behind the machine key, in the program on the machine.
 _LAUNCH = "kimi_prov/on_host/engine/launch.py"
+# What starts it in a group: a program that has it has the other too.
+_SUPERVISOR = "kimi_prov/on_host/group/supervisor.py"
 _DROP_IN = re.compile(re.escape(unit_names.SERVE_PREFIX) + r"(\d+)\.service\.d")
 _PROPERTIES = (
     "ActiveState", "SubState", "Job", "MainPID", "ControlPID", "UnitFileState", "NeedDaemonReload",
@@ -36,7 +45,10 @@ _PROPERTIES = (
 
 
 def main(argv: List[str]) -> int:
-    """Read {"template": TEXT, "drop_ins": {INDEX: TEXT}} from standard input.
+    """Read {"template": TEXT, "drop_ins": {UNIT: TEXT}} from standard input.
+
+    `template` is the file that the units share, of which a host has one kind: instances of its own
+    engines, or its part of a group's.
 
     `--check` only reports what would be done. Starts do not wait for readiness. The answer is
     {"changed", "started", "restarted", "removed", "reasons", "written", "made"}: `reasons` has
@@ -44,15 +56,14 @@ def main(argv: List[str]) -> int:
     machine key where there was none.
     """
     wanted = json.load(sys.stdin)
-    drop_ins = {unit_names.serve(int(index)): text for index, text in wanted["drop_ins"].items()}
     check = "--check" in argv
-    return answer(ensure(wanted["template"], drop_ins, started.UnitPaths(), check=check))
+    return answer(ensure(wanted["template"], wanted["drop_ins"], started.UnitPaths(), check=check))
 
 
 def ensure(
     template: str, drop_ins: Dict[str, str], places: started.UnitPaths, *, check: bool
 ) -> Dict[str, Any]:
-    """Write units; start, restart and remove until exactly the instances in `drop_ins` run."""
+    """Write units; start, restart and remove until exactly the units in `drop_ins` run."""
     gone = [unit for unit in installed(places.units) if unit not in drop_ins]
     states = show([*drop_ins, *gone])
     wanted = {unit: started.joined(template, text) for unit, text in drop_ins.items()}
@@ -66,11 +77,12 @@ def ensure(
     enabled = [unit for unit in wanted if states.get(unit, {}).get("UnitFileState") != "enabled"]
     begun = [unit for unit, word in verdicts.items() if word == "start"]
     restarted = [unit for unit, word in verdicts.items() if word == "restart"]
-    written = _differing({places.template: template}) + _differing(
+    shared = {places.file(unit): template for unit in wanted}
+    written = _differing(shared) + _differing(
         {places.drop_in(unit): text for unit, text in drop_ins.items()}
     )
     if not check and any(is_gated(found) for found in forms.values()):
-        _check_gate(places)
+        _check_gate(places, supervised=any(is_supervised(found) for found in forms.values()))
     made = machine_key.ensure(places.machine_key, check=check)
     if not check:
         for unit, text in wanted.items():
@@ -80,7 +92,7 @@ def ensure(
             if verdicts[unit] != "leave":
                 started.keep(stamp_in(text), text, places)
         for unit in gone:
-            remove(unit, places.units)
+            remove(unit, places, keep=list(shared))
         for row in written:
             path = Path(row["path"])
             make_directory(path.parent, 0o755)
@@ -122,14 +134,15 @@ def verdict(state: Dict[str, str], *, differs: bool) -> str:
     return "leave" if waits or not differs else "restart"
 
 
-def _check_gate(places: started.UnitPaths) -> None:
+def _check_gate(places: started.UnitPaths, *, supervised: bool) -> None:
     """Refuse to start an engine that an older program cannot start, or an older proxy not reach."""
     fix = "run  kimi-prov apply  without --tags and --skip-tags"
-    names = [_LAUNCH]
+    needed = _SUPERVISOR if supervised else _LAUNCH
+    names = [needed]
     # Without a program at all the unit itself says so.
     with contextlib.suppress(OSError), zipfile.ZipFile(str(places.program)) as program:
         names = program.namelist()
-    if _LAUNCH not in names:
+    if needed not in names:
         raise HostError(f"{places.program} is of an older version than this unit", fix)
     config = read_text(places.proxy_config)
     if config and paths.MACHINE_KEY not in config:
@@ -137,9 +150,10 @@ def _check_gate(places: started.UnitPaths) -> None:
 
 
 def installed(units: Path) -> List[str]:
-    """List the instances that have a drop-in of ours."""
+    """List the units of engines that have a drop-in of ours."""
     found = (_DROP_IN.fullmatch(path.name) for path in units.glob(f"{unit_names.ALL_SERVE}.d"))
-    return sorted(unit_names.serve(int(match.group(1))) for match in found if match)
+    serving = sorted(unit_names.serve(int(match.group(1))) for match in found if match)
+    return [*serving, *([unit_names.RANK] if (units / f"{unit_names.RANK}.d").is_dir() else [])]
 
 
 def show(units: List[str]) -> Dict[str, Dict[str, str]]:
@@ -152,12 +166,14 @@ def stamp_of(state: Dict[str, str], places: started.UnitPaths) -> str:
     return started.running_stamp(started.pid_of(state), places) or ""
 
 
-def remove(unit: str, units: Path) -> None:
-    """Stop and remove an instance that is no longer planned."""
+def remove(unit: str, places: started.UnitPaths, keep: List[Path]) -> None:
+    """Stop and remove a unit that is no longer planned, its file with it where none shares it."""
     run("systemctl", "disable", "--quiet", unit)
     run("systemctl", "stop", unit, timeout=300)
     run("systemctl", "reset-failed", unit)
-    shutil.rmtree(str(units / f"{unit}.d"), ignore_errors=True)
+    shutil.rmtree(str(places.units / f"{unit}.d"), ignore_errors=True)
+    if places.file(unit) not in keep:
+        files.remove(str(places.file(unit)))
 
 
 def _form(text: Optional[str]) -> Optional[Form]:

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     import subprocess
 
 COMMENT = "kimi-prov"
+_CHOSEN = "/proc/sys/net/ipv4/ip_local_port_range"
 Rule = dict[str, str]
 
 
-def rich_rule(network: str, port: int) -> str:
-    """Return the rich rule by which firewalld lets this network reach the port."""
+def rich_rule(network: str, port: int | str) -> str:
+    """Return the rich rule by which firewalld lets this network reach a port, or a range."""
     family = f"ipv{ipaddress.ip_network(network, strict=False).version}"
     source = f'source address="{network}"'
     return f'rule family="{family}" {source} port port="{port}" protocol="tcp" accept'
@@ -43,8 +44,13 @@ def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
         # Our own table keeps it closed but while an order is answered, and comes before theirs.
         everywhere = ["0.0.0.0/0", *(["::/0"] if settings.get("knows_ipv6", True) else [])]
         networks += [(net, settings["challenge_port"]) for net in everywhere]
+    peers = [*settings.get("peers_ipv4", ()), *settings.get("peers_ipv6", ())]
+    networks += [(peer, ports) for ports in settings.get("peer_ports", ()) for peer in peers]
     if settings["manager"] == "ufw":
-        return [{"manager": "ufw", "from": net, "port": str(port)} for net, port in networks]
+        return [
+            {"manager": "ufw", "from": net, "port": str(port).replace("-", ":")}
+            for net, port in networks
+        ]
     if settings["manager"] == "firewalld":
         return [
             {"manager": "firewalld", "zone": zone, "rule": rich_rule(net, port)}
@@ -52,6 +58,18 @@ def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
             for net, port in networks
         ]
     return []
+
+
+def with_chosen_ports(settings: dict[str, Any]) -> dict[str, Any]:
+    """Add the ports that the kernel chooses to those of the peers, where there are peers.
+
+    Gloo and NCCL listen on what the kernel gives them and tell their peers, whatever ports were
+    named; our table lets that pass, a manager that drops by default does not.
+    """
+    low, _, high = read_text(_CHOSEN).strip().partition("\t")
+    if not settings.get("peer_ports") or not high:
+        return settings
+    return {**settings, "peer_ports": [*settings["peer_ports"], f"{low}-{high}"]}
 
 
 def ufw_line(network: str, port: str) -> re.Pattern[str]:
@@ -176,9 +194,10 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
         settings = {
             **settings,
             "ipv6": [],
+            "peers_ipv6": [],
             "knows_ipv6": False,
         }  # with IPV6=no ufw neither filters nor takes such a rule
-    wanted = wanted_rules(settings, zones)
+    wanted = wanted_rules(with_chosen_ports(settings), zones)
     added, removed, kept = [], [], []
     for rule in wanted:
         held = _manager(rule["manager"]).holds(rule)
@@ -267,10 +286,13 @@ def _join(path: Path) -> list[str]:
 def drops_elsewhere(settings: dict[str, Any]) -> list[str]:
     """Return other chains that would drop traffic to the port, in sentences."""
     done = run("nft", "-j", "list", "ruleset")
-    if done.returncode != 0 or not [*settings["ipv4"], *settings["ipv6"]]:
-        return []  # the port is closed to others, so no rule can block it by mistake
+    # A port that is closed to others can be blocked by no mistake.
+    ports = settings["ports"] if [*settings["ipv4"], *settings["ipv6"]] else []
+    ports = [*ports, *(int(text.partition("-")[0]) for text in settings.get("peer_ports", ()))]
+    if done.returncode != 0 or not ports:
+        return []
     ruleset = json.loads(done.stdout or "{}")
-    found = [find_drops(ruleset, port, settings["manager"]) for port in settings["ports"]]
+    found = [find_drops(ruleset, port, settings["manager"]) for port in ports]
     return list(dict.fromkeys(line for lines in found for line in lines))
 
 

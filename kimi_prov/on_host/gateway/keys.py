@@ -14,7 +14,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import unit_names
+from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, WEB_KEY_NAME, Paths
 from kimi_prov.on_host.gateway import haproxy
@@ -180,8 +180,14 @@ def forget(paths: Paths) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`keys rotate|show|forget|list|remove NAME`; only `show` brings a key to standard output."""
+    """`keys rotate|show|forget|list|remove NAME`; only `show` brings a key to standard output.
+
+    On a host that another serves for, the answer is {"elsewhere": why nothing was done}.
+    """
     paths = Paths()
+    plan = read_json(paths.plan)
+    if not groups.serves(plan):
+        return answer({"ok": True, "elsewhere": groups.elsewhere(plan, "its keys are").message})
     action = argv[0] if argv else ""
     if action == "rotate":
         rotate(paths)

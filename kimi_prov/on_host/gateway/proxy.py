@@ -19,6 +19,7 @@ from kimi_prov.on_host.gateway import haproxy, keys, tls
 from kimi_prov.on_host.system import file_lock, machine_key, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, remove, write_atomic
+from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,9 +145,29 @@ def _wait(paths: Paths, wanted: str) -> None:
         time.sleep(0.1)
 
 
+def remove_proxy(paths: Paths, *, check: bool = False) -> dict[str, Any]:
+    """Take the proxy away where nothing is served any more: its unit and configuration.
+
+    Keys and certificate stay for the day on which this host serves again; `destroy` takes them.
+    """
+    unit = paths.units / unit_names.PROXY
+    if not unit.exists():
+        return {"changed": False, "did": "nothing"}
+    if not check:
+        units.systemctl("disable", "--now", unit_names.PROXY)
+        # The unit is last: a run that is killed in between is completed by the next.
+        for path in (paths.proxy_config, paths.proxy_stamp, unit):
+            remove(str(path))
+        units.systemctl("daemon-reload")
+        run("systemctl", "reset-failed", unit_names.PROXY)
+    return {"changed": True, "did": "remove"}
+
+
 def main(argv: list[str]) -> int:
-    """`proxy-ensure [--check] < SETTINGS`, or `proxy-ensure run [--check]`; never prints a key."""
+    """`proxy-ensure [--check] < SETTINGS`, `proxy-ensure run|remove [--check]`; prints no key."""
     check = "--check" in argv
+    if argv[:1] == ["remove"]:
+        return answer({"ok": True, **remove_proxy(Paths(), check=check)})
     if argv[:1] == ["run"]:
         return answer({"ok": True, **converge(Paths(), check=check)})
     return answer({"ok": True, **ensure(Paths(), json.load(sys.stdin), check=check)})

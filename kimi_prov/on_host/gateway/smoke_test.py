@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from kimi_prov.contract import unit_names
+from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import api, checks, tls
+from kimi_prov.on_host.group import record
 from kimi_prov.on_host.system import apply_lock, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
@@ -52,6 +53,18 @@ def failed(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
     return ""
 
 
+def round_failed(paths: Paths, plan: dict[str, Any]) -> HostError | None:
+    """Return why the engine of a group did not come up though all of its hosts were there."""
+    seen = record.read(paths.group_run) if plan.get("group") else None
+    if seen is None or not seen.failed:
+        return None
+    return HostError(
+        f"group {plan['group']['name']}: {seen.why}",
+        f"read the lines of the engine on that host: `journalctl -u {unit_names.RANK}`, on the "
+        f"head `journalctl -u '{unit_names.ALL_SERVE}'`",
+    )
+
+
 def try_once(paths: Paths, plan: dict[str, Any]) -> str:
     """Request one token; empty when it came, else why not."""
     endpoint = api.Endpoint(
@@ -78,18 +91,25 @@ def try_once(paths: Paths, plan: dict[str, Any]) -> str:
 def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[str, Any]:
     """Try for `wait_s` seconds; returns at once when it answers, raises when a unit failed.
 
-    `restarts` is the count of restarts by unit that the caller saw first; give {} at first.
+    `restarts` is the count of restarts by unit that the caller saw first; give {} at first. On a
+    host that another serves for, it answers when that one does.
     """
     plan = read_json(paths.plan)
     if not plan:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
-    names = [unit_names.serve(item["index"]) for item in plan["instances"]]
+    serves = groups.serves(plan)
+    names = [unit_names.engine(item) for item in plan["instances"]]
+    watched = [*names, *([unit_names.PROXY] if serves else [])]
     until = time.monotonic() + wait_s
     while True:
-        states = units.show(*names, unit_names.PROXY)
+        states = units.show(*watched)
         restarts = restarts or {name: unit["restarts"] for name, unit in states.items()}
-        refusal = try_once(paths, plan)
-        broken = failed(states, restarts) if refusal else ""
+        refusal = try_once(paths, plan) if serves else not_served(paths, plan, states[names[0]])
+        if refusal and (error := round_failed(paths, plan)):
+            raise error
+        # Hosts of a group start again until all are there: that is no failure.
+        counted = {} if plan.get("group") else restarts
+        broken = failed(states, counted) if refusal else ""
         report: dict[str, Any] = {
             "ok": True,
             "answered": not refusal,
@@ -112,9 +132,19 @@ def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[st
         time.sleep(1)
 
 
+def not_served(paths: Paths, plan: dict[str, Any], unit: dict[str, Any]) -> str:
+    """Say why the head of a group does not answer yet, as its rank knows; empty when it does."""
+    seen = record.read(paths.group_run)
+    if unit["state"] == "active" and seen.phase == record.SERVING:
+        return ""
+    return seen.said or f"{unit_names.RANK} is {unit['state']}; {groups.head(plan)} serves for it"
+
+
 def verify(paths: Paths) -> dict[str, Any]:
     """Run the checks through the port from this machine itself."""
     plan = read_json(paths.plan)
+    if not groups.serves(plan):
+        raise groups.elsewhere(plan, "the model is asked")
     print_of = tls.fingerprint(read_text(paths.tls_crt))
     key = read_text(paths.verify_key).strip()
     subject = checks.subject_of(plan, "127.0.0.1", print_of, key)

@@ -22,7 +22,6 @@ def gpus(machine: Machine) -> List[Dict[str, Any]]:
         size = machine.read_int(f"{path}/mem_info_vram_total")
         if size is None or size < _LEAST_BYTES:
             continue
-        node = machine.read_int(f"{path}/numa_node")
         name = machine.read(f"{path}/product_name") or None
         found.append(
             {
@@ -46,7 +45,7 @@ def gpus(machine: Machine) -> List[Dict[str, Any]]:
                 "mig": None,
                 "ecc": None,
                 "persistence": None,
-                "numa_node": node if node is not None and node >= 0 else None,
+                "numa_node": machine.node(f"{path}/numa_node"),
                 "fabric_state": None,
             }
         )

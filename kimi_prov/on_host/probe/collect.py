@@ -61,7 +61,7 @@ def collect(machine: Machine) -> Dict[str, Any]:
         "nvidia": cards.facts(nvidia, found, states),
         "amd": amd_smi.amd(machine),
         "tunables": system.tunables(machine),
-        "network": network.network(machine),
+        "network": network.network(machine, nvidia + amd),
         "firewall": network.firewall(machine, states),
         "packages": software.packages(machine, found),
         "security": security.security(machine),

@@ -49,24 +49,35 @@ def nics(machine: Machine) -> List[Dict[str, Any]]:
     for path in machine.glob("/sys/class/net/*"):
         if not machine.exists(f"{path}/device"):
             continue
-        speed = machine.read_int(f"{path}/speed")
+        name = path.rsplit("/", 1)[1]
         found.append(
             {
-                "name": path.rsplit("/", 1)[1],
+                "name": name,
                 "kind": "infiniband" if machine.read(f"{path}/type") == "32" else "ethernet",
-                "speed_bits_per_s": speed * 10**6 if speed and speed > 0 else None,
+                "speed_bits_per_s": link_speed(machine, name),
                 "up": machine.read(f"{path}/operstate") == "up",
             }
         )
     for path in machine.glob("/sys/class/infiniband/*/ports/*"):
-        rate = _RATE.match(machine.read(f"{path}/rate") or "")
         words = path.split("/")
         found.append(
             {
                 "name": f"{words[-3]}/{words[-1]}",
                 "kind": "infiniband",
-                "speed_bits_per_s": round(float(rate.group(1)) * 1e9) if rate else None,
+                "speed_bits_per_s": rdma_rate(machine, path),
                 "up": "ACTIVE" in (machine.read(f"{path}/state") or ""),
             }
         )
     return found
+
+
+def link_speed(machine: Machine, name: str) -> Optional[int]:
+    """Return the speed of an interface in bits a second; the kernel says -1 where it has none."""
+    speed = machine.read_int(f"/sys/class/net/{name}/speed")
+    return speed * 10**6 if speed and speed > 0 else None
+
+
+def rdma_rate(machine: Machine, port: str) -> Optional[int]:
+    """Return the rate of a port of an RDMA device in bits a second: `400 Gb/sec (4X NDR)`."""
+    rate = _RATE.match(machine.read(f"{port}/rate") or "")
+    return round(float(rate.group(1)) * 1e9) if rate else None

@@ -87,10 +87,9 @@ class Nvidia:
         return found
 
     def _node(self, address: Optional[str]) -> Optional[int]:
-        """NUMA node by the bus: `00000000:00:06.0` is 0000:00:06.0 there; -1 is not known."""
+        """NUMA node by the bus: `00000000:00:06.0` is 0000:00:06.0 there."""
         short = (address or "").lower()[-12:]
-        number = self._machine.read_int(f"/sys/bus/pci/devices/{short}/numa_node")
-        return number if number is not None and number >= 0 else None
+        return self._machine.node(f"/sys/bus/pci/devices/{short}/numa_node")
 
     def facts(
         self, gpus: List[Dict[str, Any]], packages: Packages, units: Dict[str, Dict[str, str]]

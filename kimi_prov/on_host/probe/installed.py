@@ -30,6 +30,7 @@ _UNITS = (
     unit_names.PROXY,
     unit_names.WEB,
     unit_names.ALL_SERVE,
+    unit_names.RANK,
     unit_names.STAGE,
     unit_names.WARM,
     unit_names.FABRIC_MANAGER,
@@ -127,7 +128,7 @@ def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, A
     places = started.UnitPaths(machine.root or "/")
     found: Dict[str, Any] = {}
     for unit, row in sorted(states.items()):
-        if unit.startswith("kimi-serve@") and started.pid_of(row) != "0":
+        if unit_names.is_serve(unit) and started.pid_of(row) != "0":
             stamp = started.running_stamp(started.pid_of(row), places)
             if stamp is not None:
                 try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from kimi_prov.on_host.probe import interfaces, rdma
 from kimi_prov.on_host.system.machine import Machine, fields
 
 _LISTEN = "0A"
@@ -22,10 +23,16 @@ _MOST_PORTS = 1024
 _SERVICE = re.compile(r"([^/]+\.(?:service|socket|scope))")
 
 
-def network(machine: Machine) -> Dict[str, Any]:
-    """Addresses by which others reach the machine, and the TCP ports that are taken."""
+def network(machine: Machine, gpus: Sequence[Dict[str, Any]] = ()) -> Dict[str, Any]:
+    """Addresses by which others reach the machine, its interfaces, and TCP ports that are taken.
+
+    `gpus`: rows with `index` and `pci`, for their way to the RDMA devices.
+    """
+    own6 = sorted(address.ip for _, address in interfaces.global_ipv6(machine))
     return {
-        "addresses": _ipv4(machine) + _ipv6(machine),
+        "addresses": interfaces.local_ipv4(machine) + [str(address) for address in own6],
+        "interfaces": interfaces.interfaces(machine),
+        "rdma": rdma.rdma(machine, gpus),
         "default_ipv6": _default_ipv6(machine),
         "listening": _listening(machine),
     }
@@ -73,29 +80,6 @@ def _redirected(machine: Machine) -> Optional[List[Dict[str, Any]]]:
             row = {"port": port, "address": address, "to": rule.group("to")}
             rows.setdefault((port, address), row)
     return sorted(rows.values(), key=lambda row: (row["port"], row["address"] or ""))
-
-
-def _ipv4(machine: Machine) -> List[str]:
-    """Local addresses of the routing table, loopback aside."""
-    found: List[str] = []
-    address = ""
-    for line in (machine.read("/proc/net/fib_trie") or "").splitlines():
-        match = re.search(r"(?:\+|\|)-- (\d+\.\d+\.\d+\.\d+)", line)
-        if match:
-            address = match.group(1)
-        elif "/32 host LOCAL" in line and not address.startswith("127.") and address not in found:
-            found.append(address)
-    return sorted(found, key=ipaddress.IPv4Address)
-
-
-def _ipv6(machine: Machine) -> List[str]:
-    """Addresses of global scope: link-local ones are of no use to a client."""
-    found = []
-    for line in (machine.read("/proc/net/if_inet6") or "").splitlines():
-        words = line.split()
-        if len(words) == 6 and words[3] == "00":
-            found.append(ipaddress.IPv6Address(int(words[0], 16)))
-    return [str(address) for address in sorted(found)]
 
 
 def _default_ipv6(machine: Machine) -> bool:

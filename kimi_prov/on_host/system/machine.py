@@ -47,6 +47,16 @@ class Machine:
         except ValueError:
             return None
 
+    def node(self, name: str) -> Optional[int]:
+        """Return a NUMA node; the kernel says -1 of a device whose node it does not know."""
+        number = self.read_int(name)
+        return number if number is not None and number >= 0 else None
+
+    def resolve(self, name: str) -> str:
+        """Return the path of the machine that a path with links leads to."""
+        start = os.path.realpath(self.root) if self.root else ""
+        return os.path.realpath(self.path(name))[len(start) :]
+
     def exists(self, name: str) -> bool:
         """Whether something is there, as far as we may see."""
         return os.path.exists(self.path(name))

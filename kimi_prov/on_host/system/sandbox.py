@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping
+from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
 from kimi_prov.contract import paths, protection, unit_names
 from kimi_prov.contract.errors import HostError
@@ -34,11 +34,14 @@ def opened(
     env: Mapping[str, str],
     limit_s: float,
     gpus: bool,
+    peers: Sequence[str] = (),
+    rdma: bool = False,
     **streams: Any,  # noqa: ANN401
 ) -> Iterator[subprocess.Popen[str]]:
     """Start `argv` in the sandbox and yield the process that stands for it; at the end it ended.
 
-    `env` is its environment, beside what systemd gives to every unit. `streams`: as of Popen.
+    `env` is its environment, beside what systemd gives to every unit. `peers`: addresses that it
+    reaches beside the loopback. `streams`: as of Popen.
     """
     end()
     make_directory(Path(paths.SANDBOX_ENV).parent, 0o755)
@@ -49,7 +52,7 @@ def opened(
         "--description=Kimi: code of the engine",
         f"--property=RuntimeMaxSec={limit_s + _GRACE_S:.0f}",
         f"--property=EnvironmentFile={paths.SANDBOX_ENV}",
-        *protection.sandbox(gpus=gpus),
+        *protection.sandbox(gpus=gpus, peers=peers, rdma=rdma),
         "--",
         *argv,
     ]
@@ -66,11 +69,19 @@ def run(
     stdin: str = "",
     timeout: float,
     gpus: bool = False,
+    peers: Sequence[str] = (),
+    rdma: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in the sandbox; the exit status is the caller's to judge, as of process.run."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    text = {"encoding": "utf-8", "errors": "replace"}
-    with opened(list(argv), env=env, limit_s=timeout, gpus=gpus, **pipes, **text) as running:
+    streams: Dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
+    streams |= {"encoding": "utf-8", "errors": "replace"}
+    with opened(
+        list(argv), env=env, limit_s=timeout, gpus=gpus, peers=peers, rdma=rdma, **streams
+    ) as running:
         try:
             out, said = running.communicate(stdin, timeout)
         except subprocess.TimeoutExpired:

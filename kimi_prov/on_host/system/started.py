@@ -31,10 +31,9 @@ class UnitPaths:
         self.program = base / paths.ZIPAPP[1:]
         self.proxy_config = base / paths.PROXY_CONFIG[1:]
 
-    @property
-    def template(self) -> Path:
-        """Return the path of the unit that the instances share."""
-        return self.units / unit_names.SERVE_TEMPLATE
+    def file(self, unit: str) -> Path:
+        """Return the path of a unit's file, which instances share."""
+        return self.units / unit_names.shared(unit)
 
     def drop_in(self, unit: str) -> Path:
         """Return the path of one instance's drop-in."""
@@ -71,13 +70,13 @@ def unit_of(unit_stamp: str, unit: str, places: UnitPaths) -> Optional[str]:
     drop_in = read_text(places.drop_in(unit))
     if stamp_in(drop_in) != unit_stamp:
         return None
-    text = joined(read_text(places.template), drop_in)
+    text = joined(read_text(places.file(unit)), drop_in)
     return text if stamp(form(text)) == unit_stamp or _in_order(unit, places) else None
 
 
 def _in_order(unit: str, places: UnitPaths) -> bool:
     try:
-        return places.template.stat().st_mtime <= places.drop_in(unit).stat().st_mtime
+        return places.file(unit).stat().st_mtime <= places.drop_in(unit).stat().st_mtime
     except OSError:
         return False
 

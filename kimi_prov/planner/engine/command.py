@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract import paths
 from kimi_prov.planner.engine import selection, sglang, vllm
 from kimi_prov.planner.engine.flag_names import KT, kv_dtype, whole
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Budget, Choice, Placement, Served
+    from kimi_prov.planner.decisions import Budget, Choice, Placement, Served, Slot
     from kimi_prov.planner.engine.flag_names import FlagNames
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
@@ -28,6 +28,11 @@ _RESERVED = {
     "root-path": "kimi_port",
     "served-model-name": "kimi_served_names",
     KT.weights: "kimi_weights_source",
+    "headless": "kimi_hosts_per_model",
+    "master-addr": "kimi_group_address",
+    "master-port": "kimi_group_port",
+    "nnodes": "kimi_hosts_per_model",
+    "node-rank": "kimi_hosts_per_model",
     "ssl-certfile": "kimi_tls_cert_file",
     "ssl-keyfile": "kimi_tls_key_file",
     "uds": "kimi_port",
@@ -112,29 +117,32 @@ def instance(
     budget: Budget,
     where: Placement,
     chosen: Mapping[str, Any],
-    backend: Mapping[str, int],
+    slot: Slot,
     served: Served,
 ) -> dict[str, Any]:
     """Give one of the plan's `instances`: its command line, port and GPUs, neighbours together."""
-    size, index = budget.gpu.gpus if budget.gpu else 0, backend["index"]
+    index = slot.index
+    size = budget.gpu.gpus if budget.gpu else 0
     gpus = list(range(len(host.gpu_bytes))[index * size : (index + 1) * size])
     nodes = [where.gpu_nodes[gpu] for gpu in gpus] if where.gpu_nodes else []
     own = dict(chosen) if choice.hybrid else vllm.of_instance(chosen, where, nodes)
+    own |= slot.flags
+    environment = _environment(choice, own, budget, where, gpus) | dict(slot.environment)
     return {
         "index": index,
-        "unit": unit_names.serve(index),
-        "argv": _argv(choice, own, served, backend["port"]),
-        "env": _environment(choice, own, budget, where, gpus),
+        "unit": slot.unit,
+        "argv": _argv(choice, own, served, slot.port),
+        "env": dict(sorted(environment.items())),
         "numactl": list(where.numactl),
         "numa_nodes": list(where.nodes),
         "cpus": where.cpus,
         "gpus": gpus,
         "gpu_nodes": nodes,
-        "port": backend["port"],
+        "port": slot.port,
     }
 
 
-def _argv(choice: Choice, chosen: dict[str, Any], served: Served, port: int) -> list[str]:
+def _argv(choice: Choice, chosen: dict[str, Any], served: Served, port: int | None) -> list[str]:
     """Give an instance's whole command line; each element is one argument."""
     serve_dir, names = served.directory, served.names
     # Not through the link: python imports by the path that it was called by.
@@ -142,7 +150,8 @@ def _argv(choice: Choice, chosen: dict[str, Any], served: Served, port: int) -> 
     line += ["--model", serve_dir, "--served-model-name"]
     # sglang takes one name.
     line += names[:1] if choice.hybrid else names
-    line += ["--host", "127.0.0.1", "--port", str(port)]
+    if port is not None:
+        line += ["--host", "127.0.0.1", "--port", str(port)]
     if choice.hybrid:
         line += [f"--{KT.weights}", served.experts or serve_dir]
     for flag, value in chosen.items():
@@ -191,4 +200,4 @@ def _environment(
         own = sglang.environment(selection.env_dir(choice))
     else:
         own = vllm.environment(choice, chosen, budget, placement, gpus)
-    return dict(sorted({**found, **own}.items()))
+    return {**found, **own}

@@ -45,6 +45,9 @@ def flags(
     if gpu is None:
         # Compiling takes minutes at every start on CPUs and was measured to gain nothing.
         chosen |= {"dtype": "bfloat16", EAGER: True}
+        if settings.hosts_per_model > 1:
+            # Its workers of pipeline and data parallelism fail at the first chat (0.32.0, tried).
+            chosen[VLLM.tensor_parallel] = settings.hosts_per_model
     else:
         chosen |= _on_gpus(choice, budget, gpu)
         blackwell = choice.engine.variant == "cuda" and (capability or "").startswith("10.")

@@ -34,10 +34,13 @@ def choose(
         return hybrid.budget(host, settings, catalogue, work)
     if choice.on_gpus is None:
         routed = expert_backend.resident_bytes(catalogue, choice.experts, model)
-        resident = cpu.resident_bytes(model, choice.weights_format, routed)
+        hosts = settings.hosts_per_model
+        resident = cpu.resident_bytes(model, choice.weights_format, routed, hosts)
         slices = expert_backend.slices(host, catalogue, choice.experts, model)
         least = resident + choice.engine.overhead_bytes + GIB
-        if choice.experts == "kt":
+        if hosts > 1:
+            count = 1
+        elif choice.experts == "kt":
             count = expert_backend.instances(settings, findings)
         else:
             count = numa.copies(host, settings, least, findings)
@@ -68,11 +71,15 @@ def document(found: Budget, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
     }
 
 
-def parallel(found: Budget, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the plan's `parallel`: over how many GPUs each kind of parallelism goes."""
+def parallel(found: Budget, flags: Mapping[str, Any], hosts: int = 1) -> dict[str, Any]:
+    """Give the plan's `parallel`: over how many GPUs each kind of parallelism goes, of all `hosts`.
+
+    Without GPUs each host of a group is one rank of tensor parallelism.
+    """
     gpu = found.gpu
     return {
-        "tensor": gpu.ranks if gpu else 1,
+        "hosts": hosts,
+        "tensor": gpu.ranks if gpu else hosts,
         "expert": bool(gpu and flags.get(VLLM.expert_parallel)),
         "decode_context": gpu.decode_context if gpu else 1,
         "pipeline": gpu.pipeline if gpu else 1,

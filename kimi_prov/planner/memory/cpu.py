@@ -70,12 +70,17 @@ def budget(
     )
 
 
-def resident_bytes(model: Model, weights_format: str, experts: int | None) -> int:
+def resident_bytes(model: Model, weights_format: str, experts: int | None, hosts: int = 1) -> int:
     """Return what the weights take in memory without GPUs: more than the files where repacked.
 
     `experts`: bytes of the routed experts in memory, None where they stay as in the files.
+    `hosts` share them by tensor parallelism: the bytes are those of one.
     """
     shape = model.architecture
+    if hosts > 1:
+        if experts is None:
+            experts = round(architecture.expert_bytes(shape, weights_format) * shape.experts)
+        return experts // hosts + architecture.plain_bytes(shape, weights_format, hosts)
     if experts is None:
         return architecture.checkpoint_bytes(shape, weights_format)
     return experts + architecture.plain_bytes(shape, weights_format)

@@ -66,21 +66,28 @@ def layouts(host: Host, settings: Settings, catalogue: Catalogue, work: Workload
 
     Tensor parallelism over one NVSwitch domain; over all GPUs, where they are more; stages of
     layers, where their number is no power of two; context parallelism for a context that was
-    set. What the inventory names is taken as it is, and once.
+    set. Over several hosts: tensor parallelism inside each, a stage of layers or more on each.
+    What the inventory names is taken as it is, and once.
     """
     args = settings.engine_args
     given = [whole(args.get(name)) for name in (VLLM.pipeline_parallel, VLLM.data_parallel)]
     context = whole(args.get(VLLM.decode_context_parallel))
     most = ranks(host, settings, catalogue, work)
+    hosts = settings.hosts_per_model
+    gpus = len(host.gpu_bytes) * hosts
     stages, copies = given[0] or 1, given[1] or 1
     if any(given) or VLLM.tensor_parallel in args:
         if VLLM.tensor_parallel not in args:
-            most = max(1, min(most, _power(len(host.gpu_bytes) // (stages * copies))))
+            most = max(1, min(most, _power(gpus // (stages * copies))))
+        if hosts > 1 and given[0] is None:
+            stages = max(1, gpus // (most * copies))
         return [Layout(most, stages, copies, context or 1)]
-    gpus = len(host.gpu_bytes)
-    sizes = dict.fromkeys((min(most, _NODE), most))
-    found = [Layout(size, instances=max(1, gpus // size)) for size in sizes]
-    found += _staged(most, gpus)
+    if hosts > 1:
+        found = [Layout(most, gpus // most)]
+    else:
+        sizes = dict.fromkeys((min(most, _NODE), most))
+        found = [Layout(size, instances=max(1, gpus // size)) for size in sizes]
+        found += _staged(most, gpus)
     if context:
         return [replace(layout, context=context) for layout in found]
     mla = work.model.architecture.attention == "mla" and not host.amd

@@ -36,7 +36,9 @@ def choose(
     resident = budget.host_required - host.reserve_bytes
     if gpu is not None:
         can_bind = choice.engine.numa_bind_flags
-        return (numa.beside(host, gpu.gpus * count, resident, can_bind=can_bind),) * count
+        # Of a group's GPUs the host's own.
+        near = min(gpu.gpus * count, len(host.gpu_bytes))
+        return (numa.beside(host, near, resident, can_bind=can_bind),) * count
     if count > 1:
         return numa.one_each(host, count)
     return (numa.place(host, resident, findings),)

@@ -13,9 +13,13 @@ from kimi_prov.planner.registry import (
     engine,
     experts,
     gpu,
+    groups,
     machine,
+    network,
+    recipes,
     serving,
     site,
+    slurm,
     storage,
     web,
 )
@@ -38,6 +42,7 @@ SUBJECTS = {
     "experts": "Experts in host memory",
     "firewall": "The firewall",
     "gpu": "GPUs",
+    "group": "One model over several machines",
     "host": "What else is installed",
     "kv": "The cache",
     "memory": "Memory",
@@ -49,6 +54,7 @@ SUBJECTS = {
     "python": "The engine's interpreter",
     "ram_disk": "The RAM disk",
     "serve": "Engines that run already",
+    "slurm": "Jobs of a SLURM cluster",
     "tuning": "Settings of the kernel",
     "web": "The page to talk to the model",
     "weights": "The weights",
@@ -68,6 +74,20 @@ def by_id(rows: Iterable[Definition]) -> dict[str, Definition]:
 
 DEFINITIONS: Mapping[str, Definition] = by_id(
     row
-    for module in (driver, engine, experts, gpu, machine, serving, site, storage, web)
+    for module in (
+        driver,
+        engine,
+        experts,
+        gpu,
+        groups,
+        machine,
+        network,
+        recipes,
+        serving,
+        site,
+        slurm,
+        storage,
+        web,
+    )
     for row in module.DEFINITIONS
 )

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.rules import cpu, engines, gpu, machine, site, software, weights
+from kimi_prov.planner.rules import (
+    cpu,
+    engines,
+    gpu,
+    groups,
+    machine,
+    network,
+    recipes,
+    site,
+    software,
+    weights,
+)
 from kimi_prov.planner.rules.context import RULES, finding
 
 if TYPE_CHECKING:
@@ -12,7 +23,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.rules.context import PlanContext
 
 # Imported for the rules that they register.
-_MODULES = (cpu, engines, gpu, machine, site, software, weights)
+_MODULES = (cpu, engines, gpu, groups, machine, network, recipes, site, software, weights)
 
 
 def check(context: PlanContext) -> list[Finding]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Bound, Budget, Choice, Placement
+    from kimi_prov.planner.groups import Group
     from kimi_prov.planner.registry.definition import Definition
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -26,7 +27,7 @@ class PlanContext:
     """One machine, its settings, and what was decided.
 
     `proposed` are the flags that the planner chose, `flags` those with the inventory's over them;
-    `plan` is the plan without findings.
+    `plan` is the plan without findings. `group`: the hosts that serve the model together with it.
     """
 
     host: Host
@@ -40,6 +41,7 @@ class PlanContext:
     proposed: Mapping[str, Any]
     flags: Mapping[str, Any]
     plan: Mapping[str, Any]
+    group: Group | None = None
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -55,6 +57,11 @@ class PlanContext:
     def gpus(self) -> list[Mapping[str, Any]]:
         """The GPUs' facts."""
         return list(self.host.facts["gpus"])
+
+    @property
+    def gpu_count(self) -> int:
+        """How many GPUs the model can have: those of every host of its group."""
+        return len(self.host.gpu_bytes) * self.settings.hosts_per_model
 
     @property
     def heavy(self) -> bool:

@@ -73,6 +73,9 @@ def _broken(context: PlanContext) -> Iterator[RuleResult]:
         tensor_parallel=context.budget.tensor_parallel,
         capability=context.host.capability,
         flags=tuple(flags),
+        pipeline_parallel=context.plan["parallel"]["pipeline"],
+        data_parallel=context.plan["parallel"]["data"],
+        hosts=context.settings.hosts_per_model,
     )
     for row in context.catalogue.broken_with(given):
         if row.id == "vllm-cpu-int4":

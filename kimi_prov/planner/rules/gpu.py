@@ -151,7 +151,7 @@ def _fabric(context: PlanContext) -> Iterator[RuleResult]:
 
 @rule("gpu.divisible")
 def _divisible(context: PlanContext) -> Iterator[RuleResult]:
-    ranks, shape = context.budget.tensor_parallel, context.model.architecture
+    ranks, shape = context.plan["parallel"]["tensor"], context.model.architecture
     for name, size in (("attention heads", shape.heads), ("expert width", shape.expert_width)):
         if ranks > 0 and size % ranks:
             yield RuleResult(
@@ -160,12 +160,12 @@ def _divisible(context: PlanContext) -> Iterator[RuleResult]:
                 fix="remove tensor-parallel-size from kimi_engine_args",
             )
     gpu = context.budget.gpu
-    if gpu and gpu.gpus > len(context.host.gpu_bytes):
+    if gpu and gpu.gpus > context.gpu_count:
         parallel = {"tensor": ranks, "pipeline": gpu.pipeline, "data": gpu.data}
         named = {name: size for name, size in parallel.items() if size > 1 or name == "tensor"}
         yield RuleResult(
             observed=", ".join(f"{name}-parallel-size {size}" for name, size in named.items())
-            + f", {len(context.host.gpu_bytes)} GPU(s)",
+            + f", {context.gpu_count} GPU(s)",
             required="not more ranks than GPUs",
             fix=f"remove {', '.join(f'{name}-parallel-size' for name in named)} from "
             "kimi_engine_args",
@@ -174,7 +174,7 @@ def _divisible(context: PlanContext) -> Iterator[RuleResult]:
 
 @rule("gpu.idle")
 def _idle(context: PlanContext) -> Iterator[RuleResult]:
-    count, gpu = len(context.host.gpu_bytes), context.budget.gpu
+    count, gpu = context.gpu_count, context.budget.gpu
     work = gpu.gpus * context.budget.instances if gpu else 0
     if 0 < work < count:
         yield RuleResult(
@@ -216,8 +216,9 @@ def _context(context: PlanContext) -> Iterator[RuleResult]:
 def _pipeline(context: PlanContext) -> Iterator[RuleResult]:
     gpu = context.budget.gpu
     if gpu and gpu.pipeline > 1 and _chosen(context, VLLM.pipeline_parallel):
+        hosts = context.settings.hosts_per_model
         yield RuleResult(
-            observed=f"{len(context.host.gpu_bytes)} GPUs",
+            observed=f"{context.gpu_count} GPUs" + (f" of {hosts} hosts" if hosts > 1 else ""),
             required=f"tensor-parallel-size {gpu.ranks}, pipeline-parallel-size {gpu.pipeline}: "
             "one request is no faster than on the GPUs of one stage",
         )

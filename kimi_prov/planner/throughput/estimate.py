@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.throughput import first_token, physics, stored
+from kimi_prov.planner.throughput import first_token, hosts, physics, stored
 from kimi_prov.planner.throughput.calibrate import model_of
 from kimi_prov.planner.throughput.cases import NOISE, Case, Quantity, kind_of
 from kimi_prov.planner.throughput.inputs import Basis, Estimate, Range
@@ -98,7 +98,8 @@ def _range(model: ModelShape, machine: Machine, serving: Serving, quantity: Quan
         noise=NOISE["high"],
     )
     found = model_of(case, stored.load()).predict(case)
-    return Range(found.low, found.expected, found.high)
+    more = hosts.spread(machine.gpus, serving, quantity)
+    return hosts.widened(Range(found.low, found.expected, found.high), more)
 
 
 def times(given: Range, factor: float) -> Range:

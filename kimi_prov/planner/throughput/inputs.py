@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Basis = Literal["latency-bound", "bandwidth-bound", "kernel-bound"]
+LinkKind = Literal["infiniband", "roce", "ethernet"]
 Part = Literal["memory", "gpu_memory", "copy", "matrix", "disk"]
 EngineFamily = Literal[
     "vllm", "sglang", "ktransformers", "ktransformers-legacy", "llama.cpp", "ik_llama.cpp"
@@ -143,6 +144,17 @@ class Gpus:
 
 
 @dataclass(frozen=True)
+class Link:
+    """What joins hosts: `gb_s` that one of them sends over all its ports, in one direction."""
+
+    kind: LinkKind = "ethernet"
+    gb_s: float = 1.25
+
+    def __post_init__(self) -> None:
+        _positive(self, "gb_s")
+
+
+@dataclass(frozen=True)
 class Machine:
     """What serves: processors, GPUs, or both. `disk_gb_s`: sequential read.
 
@@ -174,7 +186,8 @@ class Serving:
     `stream_chunk` tokens at a time. `old_build`: an engine of 2025, before its kernels were tuned
     for more than DeepSeek's models. llama.cpp and ik_llama.cpp take a prompt in passes of
     `micro_batch` tokens; `repacked`: their weights lie in memory in the order of the CPU's kernels;
-    `offloads_prompts`: they copy experts to a GPU where a pass is large enough.
+    `offloads_prompts`: they copy experts to a GPU where a pass is large enough. `hosts` serve one
+    model together over `link`; ranks, copies and stages count over all of them.
     """
 
     engine: EngineFamily
@@ -196,10 +209,12 @@ class Serving:
     micro_batch: int = 512
     repacked: bool = False
     offloads_prompts: bool = True
+    hosts: int = 1
+    link: Link = field(default_factory=Link)
 
     def __post_init__(self) -> None:
         _positive(self, "concurrency", "input_tokens", "output_tokens", "tensor_parallel")
-        _positive(self, "kv_dtype_bytes", "cpu_threads", "data_parallel", "stages")
+        _positive(self, "kv_dtype_bytes", "cpu_threads", "data_parallel", "stages", "hosts")
 
     @property
     def running(self) -> float:

@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kimi_prov.planner.throughput import hosts
+
 if TYPE_CHECKING:
     from kimi_prov.planner.throughput.inputs import Cpu, Gpus, Machine, ModelShape, Serving
     from kimi_prov.planner.throughput.parameters import Values
@@ -137,7 +139,7 @@ def _layer_us(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -
     own = values["layer_us"] * (values["fused"] if fused and gpus.native(serving.weights) else 1.0)
     if model.kv_heads > 1:
         own *= values["grouped"]
-    ranks = _ranks(gpus, serving)
+    ranks = hosts.ranks_inside(gpus.count, serving)
     reduce = values["reduce_us"] * math.log2(ranks) / 3
     if gpus.nvlink_gb_s == 0:
         reduce *= values["pcie_reduce"]
@@ -167,7 +169,7 @@ def _untuned(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) ->
 
 def _gpu_step(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
     # Stages work on batches of their own in turn; copies of attention on requests of their own.
-    batch = max(1.0, serving.running / serving.stages)
+    batch = max(1.0, serving.running / hosts.batches(serving))
     mine = max(1.0, batch / serving.data_parallel)
     own = 1e-6 * values["request_us"] * mine
     cache = mine * _cache_bytes(model, serving, _ranks(gpus, serving))
@@ -182,11 +184,14 @@ def _gpu_pass(
     """Count launches of all layers and one reading of the weights that so many tokens meet."""
     launches = _layer_us(model, gpus, serving, values) * 1e-6 * model.layers
     weights = serving.weights
+    between = Parts(
+        hosts.latency(model, gpus, serving), hosts.transfer(model, gpus, serving, tokens)
+    )
     experts = model.distinct_experts(tokens) * model.moe_layers * model.params_per_expert
     shared = experts * weights.gpu_expert / serving.data_parallel
     read = model.always_params * weights.rest + shared
     rate = _ranks(gpus, serving) * gpus.bandwidth_gb_s * 1e9 * values["memory_share"]
-    return Parts(launches, read / rate)
+    return Parts(launches, read / rate) + between
 
 
 def _cache_bytes(model: ModelShape, serving: Serving, ranks: int) -> float:
@@ -201,7 +206,8 @@ def _gpu_prefill(model: ModelShape, gpus: Gpus, serving: Serving, values: Values
     tokens = min(serving.input_tokens, _PASS)
     passes = math.ceil(serving.input_tokens / _PASS) / serving.input_tokens
     one = _gpu_pass(model, gpus, serving, values, tokens)
-    one_pass = Parts(one.latency * _NO_GRAPH, one.bandwidth).times(passes)
+    slower = (_NO_GRAPH - 1) * (one.latency - hosts.latency(model, gpus, serving))
+    one_pass = Parts(one.latency + slower, one.bandwidth).times(passes)
     amd = values["amd_compute"] if gpus.vendor == "AMD" else 1.0
     # Only what is packed is multiplied in narrow numbers: attention and the rest are as they were.
     narrow, wide = (gpus.tflops_at(bits) * 1e12 * amd for bits in serving.weights.multiplied)
@@ -210,7 +216,8 @@ def _gpu_prefill(model: ModelShape, gpus: Gpus, serving: Serving, values: Values
     rest = model.flops_per_token(serving.input_tokens / 2) - 2 * model.routed_active_params
     seconds = experts / (narrow * share) + rest / (wide * _DENSE_SHARE)
     ranks = _ranks(gpus, serving)
-    return one_pass + Parts(kernel=seconds / ranks + _exchanged(model, gpus, ranks))
+    inside = hosts.ranks_inside(gpus.count, serving)
+    return one_pass + Parts(kernel=seconds / ranks + _exchanged(model, gpus, inside))
 
 
 def _exchanged(model: ModelShape, gpus: Gpus, ranks: int) -> float:

@@ -57,6 +57,7 @@ def document(
     from kimi_prov.planner.throughput import (  # noqa: PLC0415
         anchor,
         estimate,
+        hosts,
         plugin,
         shape_of,
         times,
@@ -67,19 +68,26 @@ def document(
         return nothing(concurrency, f"not estimated: {assumed}")
     shape = shape_of(model.name, model.architecture)
     serving = _serving(settings, model, choice, budget, place, in_memory=in_memory)
+    if settings.hosts_per_model > 1:
+        serving, unknown = _over_hosts(host, settings, serving)
+        assumed = "; ".join(text for text in (assumed, unknown) if text) or None
     layout = None
     if choice.experts is not None and machine.cpu is not None:
         layout = _layout(host, choice.experts, machine.cpu, place)
 
     def speak(load: Serving) -> Estimate:
         if layout is not None:
-            return plugin.estimate(shape, layout, load, machine.disk_gb_s)
-        return estimate(shape, machine, load)
+            one = plugin.estimate(shape, layout, load, machine.disk_gb_s)
+        else:
+            one = estimate(shape, machine, load)
+        return one if machine.gpus else hosts.of_processors(one, shape, load)
 
     readings = anchor.of(host.facts)
     held = anchor.anchored(speak, readings, budget.instances)
     found, alone = (held(load) for load in (serving, replace(serving, concurrency=1)))
-    basis = f"{found.basis}; {_measured(layout)}" if layout is not None else None
+    basis = [found.basis, *([_measured(layout)] if layout is not None else [])]
+    if serving.hosts > 1:
+        basis.append(f"over {serving.hosts} hosts, where no speed was measured by this project")
     anchors = anchor.compared(speak, serving, readings, budget.instances)
     ranges = (
         found.decode_tok_s,
@@ -101,7 +109,7 @@ def document(
     return {
         "concurrency": concurrency,
         **speeds,
-        "basis": basis or found.basis,
+        "basis": "; ".join(basis),
         "kind": found.kind,
         "input_tokens": int(serving.input_tokens),
         "output_tokens": int(serving.output_tokens),
@@ -174,6 +182,14 @@ def _serving(
         stream_prefill_from=sglang.prefill_from(method),
         stream_chunk=gpu.batched_tokens if gpu else 1,
     )
+
+
+def _over_hosts(host: Host, settings: Settings, serving: Serving) -> tuple[Serving, str | None]:
+    """Add the hosts that serve together and what joins them; and what of that was assumed."""
+    from kimi_prov.planner.throughput import links  # noqa: PLC0415
+
+    link, assumed = links.of(host.facts)
+    return replace(serving, hosts=settings.hosts_per_model, link=link), assumed
 
 
 def _lengths(settings: Settings, context: int) -> tuple[int, int]:

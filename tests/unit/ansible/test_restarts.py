@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
+from group_hosts import planned as in_group
 from serve_inputs import INSTANCE, OPTIONS, PLAN
 
 from kimi_prov import schemas
@@ -28,7 +29,7 @@ def planned(**instance: object) -> dict[str, Any]:
 def serve(root: Path, plan: dict[str, Any], *, mark: str | None = None) -> None:
     """Make a machine on which an instance of this plan runs; `mark`: with a stamp of its own."""
     units = serve_units.render(plan, OPTIONS)
-    drop_in = units.drop_ins[0]
+    drop_in = units.drop_ins[UNIT]
     own = re.findall(r"KIMI_STAMP=(\w+)", drop_in)[0]
     folder = root / "etc/systemd/system"
     (folder / f"{UNIT}.d").mkdir(parents=True)
@@ -97,3 +98,22 @@ def test_a_timeout_restarts_nothing() -> None:
     now, then = (serve_units.render(planned(), options) for options in (OPTIONS, longer))
     assert now.template != then.template
     assert now.drop_ins == then.drop_ins
+
+
+def test_a_rank_is_compared_by_its_own_unit(tmp_path: Path) -> None:
+    rank = in_group(planned(), 1)
+    units = serve_units.render(rank, OPTIONS)
+    text = units.drop_ins["kimi-rank.service"]
+    folder = tmp_path / "etc/systemd/system"
+    (folder / "kimi-rank.service.d").mkdir(parents=True)
+    (folder / "kimi-rank.service").write_text(units.template)
+    (folder / "kimi-rank.service.d/10-plan.conf").write_text(text)
+    (tmp_path / "proc/4711").mkdir(parents=True)
+    mark = re.findall(r"KIMI_STAMP=(\w+)", text)[0]
+    (tmp_path / "proc/4711/environ").write_bytes(f"KIMI_STAMP={mark}\0".encode())
+    states = {"kimi-rank.service": {**STATES[UNIT], "Id": "kimi-rank.service"}}
+    facts = {"kimi": installed.kimi(Machine(str(tmp_path)), states)}
+    assert restarts(rank, facts) == []
+    moved = {**rank, "group": {**rank["group"], "digest": "e" * 64}}
+    (said,) = restarts(moved, facts)
+    assert "group: --digest" in said

@@ -211,6 +211,9 @@ def test_between_versions_that_agree_the_answer_is_theirs() -> None:
 
 KT = Combination("ktransformers", "cuda", "0.7.2", "kimi-k2.6", "int4", tensor_parallel=4)
 VLLM = Combination("vllm", "cuda", "0.15.0", "kimi-k2.5", "int4", tensor_parallel=8)
+WIDE = dataclasses.replace(VLLM, data_parallel=4, hosts=4, flags=("--enable-expert-parallel",))
+STAGES = dataclasses.replace(VLLM, model="kimi-k3", weights_format="mxfp4", pipeline_parallel=2)
+RAY = dataclasses.replace(WIDE, flags=("--distributed-executor-backend=ray",))
 
 
 @pytest.mark.parametrize(
@@ -227,6 +230,9 @@ VLLM = Combination("vllm", "cuda", "0.15.0", "kimi-k2.5", "int4", tensor_paralle
             "vllm-fp8-kv-chunked-prefill",
         ),
         (VLLM, {"variant": "cpu"}, "vllm-cpu-int4"),
+        (WIDE, {}, "vllm-marlin-wide-ep"),
+        (STAGES, {}, "vllm-k3-pipeline"),
+        (RAY, {}, "vllm-data-parallel-ray"),
         (
             VLLM,
             {"flags": ("--load-format=compressed-tensors",)},
@@ -257,6 +263,17 @@ def test_known_broken_combinations_are_found(given: Combination, changed: dict, 
             "kt-sm120-fp8",
         ),
         (VLLM, {"flags": ("--enable-eplb",), "weights_format": "nvfp4"}, "vllm-eplb-int4"),
+        (WIDE, {"hosts": 1}, "vllm-marlin-wide-ep"),
+        (WIDE, {"data_parallel": 1}, "vllm-marlin-wide-ep"),
+        (WIDE, {"tensor_parallel": 1}, "vllm-marlin-wide-ep"),
+        (WIDE, {"weights_format": "fp8"}, "vllm-marlin-wide-ep"),
+        (STAGES, {"pipeline_parallel": 1}, "vllm-k3-pipeline"),
+        (STAGES, {"model": "kimi-k2.5"}, "vllm-k3-pipeline"),
+        (
+            RAY,
+            {"flags": (*RAY.flags, "--data-parallel-backend=ray")},
+            "vllm-data-parallel-ray",
+        ),
         (
             VLLM,
             {"flags": ("--kv-cache-dtype=fp8", "--enable-chunked-prefill"), "version": "0.19.1"},

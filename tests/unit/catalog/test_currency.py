@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # No row of a release can be from later than the release.
-LATEST = datetime.date(2026, 11, 22)
+LATEST = datetime.date(2026, 11, 23)
 ASSUMPTION = "{name: electricity, value: 0.3, unit: USD per kWh, source: our bill, confidence: high"
 
 

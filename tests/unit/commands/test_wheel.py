@@ -211,7 +211,7 @@ def test_init_works_from_anywhere_and_overwrites_nothing(installed, profile):
 def test_an_unknown_profile_is_refused_with_the_list(installed):
     done = installed.run("init", "mine", "--profile", "nosuch")
     assert done.returncode == 2
-    assert "lab, lab-amx, lab-qemu, localhost, xeon-amx" in done.stderr
+    assert "lab, lab-amx, lab-group, lab-qemu, localhost, xeon-amx" in done.stderr
     assert not (installed.home / "mine").exists()
 
 

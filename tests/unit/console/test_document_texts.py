@@ -29,6 +29,21 @@ VERIFY = {
     },
 }
 ABSENT = {"ok": False, "provisioned": False, "detail": "not provisioned", "stand_ins": []}
+GROUP = {
+    "name": "pair",
+    "rank": 1,
+    "head": "a",
+    "members": [{"host": "a", "address": "10.0.0.1"}, {"host": "b", "address": "10.0.0.2"}],
+    "unit": "kimi-rank.service",
+    "phase": "waiting",
+    "said": "waiting for a, the head, at 10.0.0.1: Connection refused",
+    "failed_rounds": 2,
+}
+RANK = {
+    "schema": "kimi-prov/status/v1",
+    "ok": False,
+    "hosts": {"b": {**SERVING, "port": None, "web": None, "group": GROUP}},
+}
 STATUS = {
     "schema": "kimi-prov/status/v1",
     "ok": False,
@@ -36,7 +51,9 @@ STATUS = {
 }
 
 
-@pytest.mark.parametrize(("name", "document"), [("verify", VERIFY), ("status", STATUS)])
+@pytest.mark.parametrize(
+    ("name", "document"), [("verify", VERIFY), ("status", STATUS), ("status", RANK)]
+)
 def test_documents_fit_their_schema_and_a_renamed_key_does_not(name, document):
     schema = schemas.load(name)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -46,7 +63,9 @@ def test_documents_fit_their_schema_and_a_renamed_key_does_not(name, document):
         jsonschema.validate(broken, schema)
 
 
-@pytest.mark.parametrize("text", [verify_text.text(VERIFY), status_text.text(STATUS)])
+@pytest.mark.parametrize(
+    "text", [verify_text.text(VERIFY), status_text.text(STATUS), status_text.text(RANK)]
+)
 def test_text_keeps_to_eighty_columns(text):
     assert max(map(len, text.splitlines())) <= 80
     assert "\x1b" not in text
@@ -101,3 +120,11 @@ def test_a_page_that_was_never_installed_is_told_as_such():
     text = status_text.text({"hosts": {"node1": {**SERVING, "web": page}}})
     words = "Open WebUI not installed, 0.12.4 is planned, DOES NOT ANSWER"
     assert words in " ".join(text.split())
+
+
+def test_status_of_a_rank_tells_its_group_and_no_port():
+    text = " ".join(status_text.text(RANK).split())
+    assert "group pair: a (10.0.0.1), b (10.0.0.2); this host is rank 1" in text
+    assert "waiting: waiting for a, the head, at 10.0.0.1: Connection refused" in text
+    assert "2 starts in a row failed though all were there" in text
+    assert "HAProxy" not in text

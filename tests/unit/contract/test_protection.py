@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from golden import planned, units
+from group_hosts import planned as in_group
 from role_templates import filled
 from serve_inputs import INSTANCE, PLAN
 
@@ -26,6 +27,10 @@ MOST = 2.5
 
 def on_cpu() -> dict[str, Any]:
     return {**GPU, **PLAN, "instances": [INSTANCE]}
+
+
+def planned_group(rank: int) -> dict[str, Any]:
+    return in_group(on_cpu(), rank)
 
 
 def ram_disk(*, enabled: bool) -> dict[str, Any]:
@@ -54,6 +59,8 @@ def proxy(plan: dict[str, Any]) -> str:
 UNITS = {
     "serve-gpu": units(GPU),
     "serve-cpu": units(on_cpu()),
+    "serve-head": units(planned_group(0)),
+    "rank": units(planned_group(1)),
     "convert": filled("convert", "kimi-convert.service.j2", {**GPU, "conversion": CONVERSION}),
     "fetch": filled("weights", "kimi-fetch.service.j2", GPU),
     "stage": filled("ram_disk", "fill.service.j2", ram_disk(enabled=True)),

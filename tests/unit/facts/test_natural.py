@@ -244,3 +244,65 @@ def test_what_a_sheet_says_twice_is_no_guess(tmp_path: Path) -> None:
     assert "memory.total_gb: 16 modules of 64 GB are 1024, found 768" in sums.message
     same = read(tmp_path, with_line("memory: {dimms: 16, dimm_gb: 64, total_gb: 1024}"))
     assert same["memory"]["total_bytes"] == 1024 << 30
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "gbit", "ports"),
+    [
+        ("400 Gbit/s InfiniBand", "infiniband", 400, 1),
+        ("8x 400 Gbit/s InfiniBand", "infiniband", 400, 8),
+        ("8 x NDR InfiniBand", "infiniband", 400, 8),
+        ("HDR", "infiniband", 200, 1),
+        ("100 Gbit/s Ethernet", "ethernet", 100, 1),
+        ("2x 100 GbE", "ethernet", 100, 2),
+        ("RoCE", "roce", None, 1),
+        ("RoCEv2 200 Gbps", "roce", 200, 1),
+        ("{kind: IB, speed_gbit_s: 400}", "infiniband", 400, 1),
+        ('{kind: roce, speed_gbit_s: "400 Gbit/s", count: 4}', "roce", 400, 4),
+    ],
+)
+def test_a_link_is_taken_as_people_write_it(
+    tmp_path: Path, written: str, kind: str, gbit: int | None, ports: int
+) -> None:
+    facts = read(tmp_path, f"{WHOLE}hosts: 2\nlink: {written}\n")
+    speed = gbit and gbit * 10**9
+    assert facts["group"] == {
+        "hosts": 2,
+        "link": {"kind": kind, "speed_bits_per_s": speed, "count": ports},
+    }
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("100 Gbit/s", "by InfiniBand, RoCE or Ethernet?"),
+        ("InfiniBand over Ethernet", "wanted what joins the hosts as"),
+        ("NDR 200 Gbit/s", "wanted what joins the hosts as"),
+        ("RoCE Ethernet", "wanted what joins the hosts as"),
+        ("{speed_gbit_s: 100}", "kind"),
+        ("{kind: token ring}", "link.kind"),
+    ],
+)
+def test_a_link_with_two_meanings_or_none_is_refused(
+    tmp_path: Path, written: str, problem: str
+) -> None:
+    assert problem in refused(tmp_path, f"{WHOLE}hosts: 2\nlink: {written}\n").message
+
+
+def test_hosts_without_a_link_leave_it_unknown(tmp_path: Path) -> None:
+    facts = read(tmp_path, f'{WHOLE}hosts: "4"\n')
+    documents.check(facts, "vendor.yml", "mend it")
+    assert facts["group"] == {"hosts": 4, "link": None}
+    assert read(tmp_path, WHOLE)["group"] is None
+    assert read(tmp_path, f"{WHOLE}hosts: 1\n")["group"] is None
+
+
+def test_a_link_that_joins_nothing_is_refused(tmp_path: Path) -> None:
+    error = refused(tmp_path, f"{WHOLE}link: RoCE\n")
+    assert "link: joins hosts that serve one model together" in error.message
+    assert "hosts: 2" in error.fix
+
+
+@pytest.mark.parametrize("hosts", ["0", "65", "two", "1.5"])
+def test_a_number_of_hosts_that_is_none_is_refused(tmp_path: Path, hosts: str) -> None:
+    assert "hosts" in refused(tmp_path, f"{WHOLE}hosts: {hosts}\n").message

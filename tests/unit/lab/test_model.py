@@ -68,6 +68,26 @@ def test_tokenizer_keeps_marks_whole_and_text_intact(made: Path) -> None:
     assert read.get_vocab_size() == json.loads((made / "config.json").read_text())["vocab_size"]
 
 
+def test_the_model_for_groups_is_shared_evenly_by_two_and_three(tmp_path: Path) -> None:
+    made = model.make(tmp_path / "thirds", "bf16", model.THIRDS)
+    config = json.loads((made / "config.json").read_text())
+    shared = ("num_attention_heads", "intermediate_size", "moe_intermediate_size", "vocab_size")
+    assert [config[name] % 6 for name in shared] == [0, 0, 0, 0]
+    # vLLM pads a vocabulary to a multiple of 64 before it divides it.
+    assert config["vocab_size"] % 64 == 0
+    read = Tokenizer.from_file(str(made / "tokenizer.json"))
+    beyond = config["vocab_size"] - read.get_vocab_size()
+    assert beyond == 64
+    last = max(made.glob("*.safetensors"))
+    with safe_open(last, framework="numpy") as opened:
+        rows = opened.get_slice("lm_head.weight").get_shape()
+    assert rows == [config["vocab_size"], config["hidden_size"]]
+    # Rows of no token are zero but for the mark that keeps them from being answered.
+    tail = last.read_bytes()[-2 * beyond * config["hidden_size"] :]
+    row = 2 * config["hidden_size"]
+    assert {tail[row * n : row * (n + 1)] for n in range(beyond)} == {b"\x00\xc1" + bytes(row - 2)}
+
+
 def test_the_cut_model_has_kimis_layers_in_int4_and_its_large_tensors_differ(
     tmp_path: Path,
 ) -> None:

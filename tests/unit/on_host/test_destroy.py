@@ -34,6 +34,7 @@ def machine(tmp_path):
         "srv/kimi/models/m/r/shard": "weights",
         "srv/kimi/lib/kimi-target.pyz": "x",
         "srv/kimi/engines/e/bin/python": "x",
+        "run/kimi-group/state.json": "{}",
     }.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -77,6 +78,8 @@ OTHERS = (
 OUR_UNITS = (
     "etc/systemd/system/kimi-fetch.service",
     "etc/systemd/system/kimi-proxy.service",
+    "etc/systemd/system/kimi-rank.service",
+    "etc/systemd/system/kimi-rank.service.d/10-plan.conf",
     "etc/systemd/system/kimi-serve@.service",
     "etc/systemd/system/kimi-serve@0.service.d/10-plan.conf",
     "etc/systemd/system/kimi-serve@11.service.d/10-plan.conf",

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 from plan_inputs import (
+    LAB_SETTINGS,
     found,
     lab_facts,
     plan,
 )
+
+from kimi_prov.facts.host import read_host
+from kimi_prov.planner import gateway
+from kimi_prov.planner.settings.parsing import parse
 
 
 @pytest.mark.parametrize("port", [8000, 8001])
@@ -105,3 +110,27 @@ def test_the_page_s_port_is_not_the_api_s_nor_an_engine_s() -> None:
         [row] = found(plan(lab_facts(), web_ui=True, web_port=port), "web.port")
         assert row["severity"] == "blocker"
     assert not found(plan(lab_facts(), web_ui=True, web_port=8002), "web.port")
+
+
+GROUP = {
+    "rank": 0,
+    "peer_addresses": ["10.0.0.2", "fd00::2"],
+    "control_port": 29500,
+    "master_port": 29501,
+    "first_port": 29510,
+    "last_port": 29541,
+}
+
+
+def test_a_head_opens_its_port_to_clients_and_the_group_s_to_its_peers() -> None:
+    host, settings = read_host(lab_facts()), parse(LAB_SETTINGS, host="h1")
+    alone = gateway.firewall(host, settings)
+    assert gateway.firewall(host, settings, GROUP) == {
+        **alone,
+        "peers_ipv4": ["10.0.0.2"],
+        "peers_ipv6": ["fd00::2"],
+        "peer_ports": ["29500-29501", "29510-29541"],
+    }
+    rank = gateway.firewall(host, settings, {**GROUP, "rank": 1})
+    assert alone["ports"]
+    assert (rank["ports"], rank["challenge_port"]) == ([], None)

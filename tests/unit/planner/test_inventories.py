@@ -12,14 +12,11 @@ import os
 
 import jsonschema
 import pytest
-import yaml
-from golden import CASES, GOLDEN, ROOT, essence, h100, planned, units
+from golden import CASES, GOLDEN, essence, h100, planned, units
 from plan_inputs import GIB, metal_facts, plan
 
 from kimi_prov import schemas
-from kimi_prov.catalog.loader import load
-from kimi_prov.planner.plan import blockers, make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.plan import blockers
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -54,13 +51,8 @@ def test_made_facts_say_that_they_were_made() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_stand_in_keeps_the_real_command_line_and_says_what_it_is(name: str) -> None:
-    inventory, facts, more = CASES[name]
-    settings = yaml.safe_load(
-        (ROOT / "inventories" / inventory / "group_vars" / "kimi.yml").read_text()
-    )
     source = "file:///opt/models/kimi-k2-lab"
-    given = settings | more | {"kimi_engine_stand_in": source}
-    plan = make_plan(facts, parse(given, host=inventory), load())
+    plan = planned(name, kimi_engine_stand_in=source)
     jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
     assert plan["engine"]["variant"] == "cpu"
     assert plan["model"]["name"] == "kimi-k2-lab"

@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+from plan_inputs import lab_facts, plan
+
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan
@@ -43,3 +45,21 @@ def test_blockers_come_with_how_to_mend_them() -> None:
     page = shown(context=999999)
     assert "BLOCKER" in page
     assert "fix: set kimi_context to 4096" in page
+
+
+def test_a_group_s_hosts_are_named_and_a_rank_has_no_port() -> None:
+    head = plan(lab_facts(), hosts_per_model=2)
+    rank = {
+        **head,
+        "group": {**head["group"], "rank": 1, "name": "pair"},
+        "proxy": {**head["proxy"], "backends": []},
+        "instances": [{**head["instances"][0], "port": None}],
+    }
+    page = plan_text.plan(rank)
+    assert "pair: host-1 (" in page
+    assert "this host is rank 1" in page
+    assert "none: the group is reached at its head" in page
+    assert "no port" in page
+    assert "8000" not in page.partition("instance 0")[0]
+    assert "this host is the head" in plan_text.plan(head)
+    assert "group  " not in shown()

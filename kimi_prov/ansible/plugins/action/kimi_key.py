@@ -48,25 +48,33 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | {"changed": changed, "msg": "check mode: no key was shown"}
         host = (task_vars or {}).get("inventory_hostname", "")
         try:
-            if gone or self._task.args.get("list"):
-                return result | self._names(Path(out), host, gone)
-            if rotate:
-                target(self, "keys", "rotate")
-            shown = target(self, "keys", "show", secret=True)
-            key, admin = shown["key"], shown.get("web_admin")
-            if admin:
-                hand_over(Path(out), {"host": host, "web_admin": admin})
-            line: dict[str, Any] = {"host": host, "name": "operator", "key": key}
-            if key is None:
-                line["detail"] = "the key was shown before; `--rotate` makes a new one"
-            hand_over(Path(out), line)
-            if key is not None or admin:
-                target(self, "keys", "forget")
+            return result | self._hand_over(Path(out), host, rotate=rotate, gone=gone)
         except RemoteError as error:
             return result | failure(error)
         except OSError as error:
             return result | failure(f"{out} cannot be written: {error.strerror}", None, "bad_input")
-        return result | {"changed": rotate, "shown": key is not None}
+
+    def _hand_over(self, out: Path, host: str, *, rotate: bool, gone: str) -> dict[str, Any]:
+        """Do what was asked for, and write what came of it for the caller alone."""
+        elsewhere = target(self, "keys", "list").get("elsewhere")
+        if elsewhere:
+            hand_over(out, {"host": host, "elsewhere": elsewhere})
+            return {"changed": False, "msg": elsewhere}
+        if gone or self._task.args.get("list"):
+            return self._names(out, host, gone)
+        if rotate:
+            target(self, "keys", "rotate")
+        shown = target(self, "keys", "show", secret=True)
+        key, admin = shown["key"], shown.get("web_admin")
+        if admin:
+            hand_over(out, {"host": host, "web_admin": admin})
+        line: dict[str, Any] = {"host": host, "name": "operator", "key": key}
+        if key is None:
+            line["detail"] = "the key was shown before; `--rotate` makes a new one"
+        hand_over(out, line)
+        if key is not None or admin:
+            target(self, "keys", "forget")
+        return {"changed": rotate, "shown": key is not None}
 
     def _names(self, out: Path, host: str, gone: str) -> dict[str, Any]:
         """Take the key `gone` away, if any, and hand over the names that there are."""

@@ -15,12 +15,14 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import apply_lock, role_options, serve_units
+from kimi_prov.ansible.group_hosts import described_hosts, group_of
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import NoRightsError, run_sent
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
 from kimi_prov.facts import clock
 from kimi_prov.packaging import python_archives
+from kimi_prov.planner import groups
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.plan import make_plan_with_curve
 from kimi_prov.planner.settings import parsing
@@ -42,7 +44,11 @@ class LockedError(Exception):
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Returns `plan` and `facts`; the role plan keeps them as `kimi_plan` and `kimi_facts`."""
+    """Returns `plan` and `facts`; the role plan keeps them as `kimi_plan` and `kimi_facts`.
+
+    Of a host of a group the first call returns facts and `shared` settings and no plan; the second,
+    with `facts`, makes the plan from what all of the group's hosts were found to be.
+    """
 
     TRANSFERS_FILES = False
     _supports_check_mode = True
@@ -62,15 +68,22 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         locate = locator(_sources(variables), extra=_extra())
         try:
             settings = self._settings(variables, locate)
+            many = settings.hosts_per_model
+            members = group_of(variables, many) if many > 1 else None
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
+        given: dict[str, Any] | None = self._task.args.get("facts")
         try:
-            facts = self._facts(variables, locking=locking)
-            catalogue = loader.load()
-            plan = make_plan_with_curve(facts, settings, catalogue)
-            plan["findings"] = _with_restarts(plan, facts)
-            _check_archive(plan, facts)
-            self._check_role_options(variables, {"kimi_plan": plan, "kimi_facts": facts}, locate)
+            facts = given or self._facts(variables, locking=locking)
+            found = {"plan": None, "facts": facts, "shared": groups.shared(settings)}
+            if members is None or given is not None:
+                hosts = described_hosts(members, variables) if members else None
+                plan = make_plan_with_curve(facts, settings, loader.load(), hosts)
+                plan["findings"] = _with_restarts(plan, facts)
+                _check_archive(plan, facts)
+                planned = {"kimi_plan": plan, "kimi_facts": facts}
+                self._check_role_options(variables, planned, locate)
+                found |= {"plan": plan, "kimi_document": plan}
         except NoRightsError as error:
             return result | failure(error, code="bad_input")
         except AnsibleConnectionFailure:
@@ -86,7 +99,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if isinstance(error, RemoteError):
                 return result | failure(error)
             raise
-        return result | {"changed": False, "plan": plan, "facts": facts, "kimi_document": plan}
+        return result | {"changed": False} | found
 
     def _facts(self, variables: Mapping[str, Any], *, locking: bool) -> dict[str, Any]:
         """Describe the machine, after taking its lock; raises LockedError where another has it."""

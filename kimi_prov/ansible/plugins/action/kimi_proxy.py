@@ -1,4 +1,7 @@
-"""Action `kimi_proxy`: bring the proxy's certificate and keys to the machine, and have it run."""
+"""Action `kimi_proxy`: bring the proxy's certificate and keys to the machine, and have it run.
+
+`state`: present (certificate and keys), running, or absent where nothing is served.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Bring certificate and keys to the plan; reports what changed by name."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         check = bool(self._task.check_mode)
-        if self._task.args.get("state", "present") == "running":
-            return result | self._converge(check=check)
+        state = self._task.args.get("state", "present")
+        if state != "present":
+            return result | self._converge("run" if state == "running" else "remove", check=check)
         plan = self._task.args["plan"]
         try:
             wanted = settings(plan)
@@ -76,10 +80,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             "converged": done.get("converged", False),
         }
 
-    def _converge(self, *, check: bool) -> dict[str, Any]:
-        """Make the proxy run what is in place; `did` says how."""
+    def _converge(self, verb: str, *, check: bool) -> dict[str, Any]:
+        """Make the proxy `run` what is in place, or `remove` it; `did` says how."""
         try:
-            done = target(self, "proxy-ensure", "run", *(["--check"] if check else []))
+            done = target(self, "proxy-ensure", verb, *(["--check"] if check else []))
         except RemoteError as error:
             return {"changed": True, "msg": f"would run: {error.line}"} if check else failure(error)
         return {"changed": done["changed"], "did": done["did"]}

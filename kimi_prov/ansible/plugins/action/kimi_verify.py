@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.acceptance import suite
+from kimi_prov.acceptance import network, suite
 from kimi_prov.ansible.remote import RemoteError, failure, shell, target
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.contract import clean_text, paths
@@ -27,6 +27,17 @@ def source_address(address: str, port: int) -> str | None:
             return str(probe.getsockname()[0])
     except OSError:
         return None
+
+
+def _proofs(plan: dict[str, Any], variables: dict[str, Any]) -> dict[str, dict[str, Any] | None]:
+    """Return what `kimi_network_proof` brought from each host of the plan's group."""
+    known = variables.get("hostvars") or {}
+    members = (plan.get("group") or {}).get("members", ())
+    proofs = {}
+    for name in (member["host"] for member in members):
+        registered = known[name].get("verify_network") if name in known else None
+        proofs[name] = (registered or {}).get("proof")
+    return proofs
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -70,6 +81,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         plan = seen["plan"]
         if not plan:
             raise RemoteError(f"there is no {paths.PLAN} on it", "run `kimi-prov apply` first")
+        proofs = _proofs(plan, variables)
+        if plan.get("group") and plan["group"]["rank"]:
+            return suite.rank_document(
+                plan, seen, network.of_rank(plan, proofs), suite.stand_ins(plan, variables)
+            )
         host = str(variables.get("ansible_host") or variables.get("inventory_hostname"))
         local = self._connection.transport == "local"
         port = plan["proxy"]["port"]
@@ -94,6 +110,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             suite.outsiders(tries),
             suite.certificate(seen),
         ]
+        if plan.get("group"):
+            found.append(network.check(plan, proofs))
         return suite.document(
             endpoint=endpoint,
             seen_from=seen_from,

@@ -53,6 +53,23 @@ copy = pickle.loads(pickle.dumps(server_args))
 print(json.dumps({"logged": f"{server_args=} {copy=} {vars(server_args)}", "kind": app.kind,
     "options": app.options, "sent": f"Bearer {copy.api_key}"}))
 """
+# What vLLM 0.32.0's own entry point to headless ranks uses, by the same names.
+HEADLESS = """
+import argparse, json, os, sys
+FlexibleArgumentParser = argparse.ArgumentParser
+def make_arg_parser(parser):
+    parser.add_argument("--headless", action="store_true")
+    parser.add_argument("--node-rank", type=int)
+    parser.add_argument("--api-server-count", type=int)
+    return parser
+def validate_parsed_serve_args(args):
+    assert args.node_rank > 0, "a head is not headless"
+def run_headless(args):
+    import cpuinfo
+    assert args.api_server_count == 0
+    print(json.dumps({"rank": args.node_rank, "cpuinfo": cpuinfo.__file__,
+        "spawn": os.environ["VLLM_WORKER_MULTIPROC_METHOD"], "argv": sys.argv}))
+"""
 # A chat template with an umlaut, read and logged as engines do: without naming an encoding.
 READS = """
 import subprocess, sys
@@ -69,6 +86,7 @@ def start(tmp_path: Path):
     (tmp_path / "key").write_text(f"engine {KEY}\n")
     modules = {
         "vllm/server.py": VLLM,
+        "vllm/entrypoints/cli/serve.py": HEADLESS,
         "cpuinfo.py": "",
         "sglang/launch_server.py": SGLANG,
         "sglang/srt/utils/auth.py": "def add_api_key_middleware(app, **_): app.open = True\n",
@@ -99,6 +117,24 @@ def test_vllm_is_started_with_the_gate_and_the_key_in_no_argument_or_variable(st
     assert KEY not in json.dumps(told)
     # The engine's own module, not the one that travels with our code.
     assert told["cpuinfo"].endswith("env/cpuinfo.py")
+
+
+def test_a_headless_rank_is_started_by_vllm_s_own_way_without_key_and_gate(
+    start, tmp_path: Path
+) -> None:
+    (tmp_path / "key").unlink()
+    done = start("vllm.server", "--node-rank", "1", "--headless")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["rank"], told["spawn"]) == (1, "spawn")
+    assert told["argv"] == ["vllm", "--node-rank", "1", "--headless"]
+    assert told["cpuinfo"].endswith("env/cpuinfo.py")
+    refused = start("vllm.server", "--headless", "--what")
+    assert refused.returncode == 2
+    assert "unrecognized arguments: --what" in refused.stderr
+    crashed = start("vllm.server", "--headless", "--node-rank", "0")
+    assert crashed.returncode == 1
+    assert "a head is not headless" in crashed.stderr
 
 
 def test_sglang_has_the_key_to_warm_up_with_and_logs_it_nowhere(start) -> None:

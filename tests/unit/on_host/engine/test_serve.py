@@ -56,6 +56,8 @@ def test_instances_are_known_by_their_drop_ins(tmp_path: Path) -> None:
     for name in ("kimi-serve@0.service.d", "kimi-serve@12.service.d", "kimi-serve@x.service.d"):
         (tmp_path / name).mkdir()
     assert serve.installed(tmp_path) == ["kimi-serve@0.service", "kimi-serve@12.service"]
+    (tmp_path / "kimi-rank.service.d").mkdir()
+    assert serve.installed(tmp_path)[-1] == "kimi-rank.service"
 
 
 class Machine:
@@ -90,7 +92,7 @@ class Machine:
     def has(self, template: str, drop_in: str) -> None:
         """These files lie there, as older versions wrote them: the template first."""
         self.places.drop_in(UNIT).parent.mkdir(parents=True, exist_ok=True)
-        files = ((self.places.template, template), (self.places.drop_in(UNIT), drop_in))
+        files = ((self.places.file(UNIT), template), (self.places.drop_in(UNIT), drop_in))
         for second, (path, text) in enumerate(files):
             path.write_text(text)
             path.chmod(0o644)
@@ -133,7 +135,7 @@ def test_an_engine_of_another_version_goes_on_where_its_unit_means_the_same(
     assert first["changed"]
     assert (first["started"], first["restarted"]) == ([], [])
     assert machine.told == "daemon-reload\n"
-    assert machine.places.template.read_text() == wanted[0]
+    assert machine.places.file(UNIT).read_text() == wanted[0]
     assert machine.places.drop_in(UNIT).read_text() == wanted[1]
     for _ in range(2):
         assert not machine.ensure(wanted)["changed"]
@@ -212,7 +214,7 @@ def test_a_version_with_other_stamps_finds_what_was_started(machine: Machine) ->
     assert machine.ensure(unit(mark=OLD))["started"] == [UNIT]
     machine.runs(OLD)
     # Since then another comment was written, which that version did not restart for.
-    machine.places.template.write_text(unit(note="Newer than the drop-in.")[0])
+    machine.places.file(UNIT).write_text(unit(note="Newer than the drop-in.")[0])
     assert machine.ensure(unit())["restarted"] == []
     assert machine.ensure(unit(length=8192), check=True)["reasons"] == {
         UNIT: ["command line: --len 4096 -> 8192"]
@@ -250,7 +252,7 @@ def test_what_it_was_started_with_is_not_guessed(machine: Machine) -> None:
     assert machine.ensure(wanted, check=True)["reasons"] == {UNIT: [UNKNOWN]}
     # A run of an older version that was killed after it wrote the template, before the drop-in.
     machine.has(*unit(mark=OLD))
-    machine.places.template.write_text(unit(clock="no")[0])
+    machine.places.file(UNIT).write_text(unit(clock="no")[0])
     assert machine.ensure(wanted, check=True)["reasons"] == {UNIT: [UNKNOWN]}
 
 
@@ -258,7 +260,50 @@ def test_a_unit_that_nobody_can_read_is_set_right(machine: Machine) -> None:
     wanted = unit()
     machine.has(*wanted)
     machine.runs(stamp(form(started.joined(*wanted))))
-    machine.places.template.chmod(0o600)
+    machine.places.file(UNIT).chmod(0o600)
     assert machine.ensure(wanted)["changed"]
-    assert machine.places.template.stat().st_mode & 0o777 == 0o644
+    assert machine.places.file(UNIT).stat().st_mode & 0o777 == 0o644
     assert not machine.ensure(wanted)["changed"]
+
+
+RANK = "kimi-rank.service"
+
+
+def test_a_head_that_becomes_a_rank_and_back_leaves_no_unit_behind(machine: Machine) -> None:
+    template, drop_in = unit()
+    machine.ensure((template, drop_in))
+    machine.log.write_text("")
+    done = serve.ensure(template, {RANK: drop_in}, machine.places, check=True)
+    assert (done["started"], done["removed"]) == ([RANK], [UNIT])
+    assert machine.told == ""
+    done = serve.ensure(template, {RANK: drop_in}, machine.places, check=False)
+    assert (done["started"], done["removed"]) == ([RANK], [UNIT])
+    assert f"stop {UNIT}\n" in machine.told
+    assert f"start --no-block {RANK}\n" in machine.told
+    assert machine.places.file(RANK).read_text() == template
+    assert machine.places.drop_in(RANK).read_text() == drop_in
+    assert sorted(path.name for path in machine.places.units.iterdir()) == [RANK, f"{RANK}.d"]
+    done = machine.ensure((template, drop_in))
+    assert (done["started"], done["removed"]) == ([UNIT], [RANK])
+    names = ["kimi-serve@.service", f"{UNIT}.d"]
+    assert sorted(path.name for path in machine.places.units.iterdir()) == names
+
+
+def test_an_instance_that_goes_leaves_the_file_that_others_share(machine: Machine) -> None:
+    template, drop_in = unit()
+    both = {UNIT: drop_in, "kimi-serve@1.service": drop_in}
+    serve.ensure(template, both, machine.places, check=False)
+    assert machine.ensure((template, drop_in))["removed"] == ["kimi-serve@1.service"]
+    assert machine.places.file(UNIT).read_text() == template
+
+
+def test_a_host_of_a_group_needs_a_program_that_supervises(machine: Machine) -> None:
+    template, drop_in = gated()
+    bare = " engine -m "
+    supervised = drop_in.replace(bare, " group --name pair -- engine -m ")
+    machine.places.program.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(machine.places.program, "w") as program:
+        program.writestr("kimi_prov/on_host/engine/launch.py", "")
+    machine.ensure((template, drop_in))
+    with pytest.raises(HostError, match="is of an older version"):
+        machine.ensure((template, supervised))

@@ -74,6 +74,41 @@ def test_each_manager_lets_port_80_through_to_our_table_which_opens_it_for_an_or
     assert firewall.wanted_rules({**wish, "manager": "nftables"}, []) == []
 
 
+GROUP = {
+    "ports": [],
+    "ipv4": [],
+    "ipv6": [],
+    "peers_ipv4": ["10.0.0.2"],
+    "peers_ipv6": ["fd00::2"],
+    "peer_ports": ["29500-29501", "29541"],
+}
+
+
+def test_each_manager_lets_the_other_members_of_a_group_through_by_address():
+    ufw = firewall.wanted_rules({**GROUP, "manager": "ufw"}, [])
+    assert [(one["from"], one["port"]) for one in ufw] == [
+        ("10.0.0.2", "29500:29501"),
+        ("fd00::2", "29500:29501"),
+        ("10.0.0.2", "29541"),
+        ("fd00::2", "29541"),
+    ]
+    assert firewall.ufw_line("10.0.0.2", "29500:29501").match(
+        "29500:29501/tcp            ALLOW       10.0.0.2                   # kimi-prov"
+    )
+    rich = firewall.wanted_rules({**GROUP, "manager": "firewalld"}, ["public"])
+    assert rich[1]["rule"] == (
+        'rule family="ipv6" source address="fd00::2" port port="29500-29501" protocol="tcp" accept'
+    )
+
+
+def test_a_manager_lets_peers_reach_the_ports_that_the_kernel_gives_to_gloo_and_nccl():
+    found = firewall.with_chosen_ports(GROUP)["peer_ports"]
+    assert found[:2] == GROUP["peer_ports"]
+    low, high = found[2].split("-")
+    assert 1024 <= int(low) < int(high) <= 65535
+    assert firewall.with_chosen_ports(WISH) == WISH, "no group"
+
+
 @pytest.mark.parametrize(
     ("network", "line", "comment"),
     [

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import smoke_test
 from kimi_prov.on_host.system import units
 
@@ -136,3 +138,43 @@ def test_without_a_telling_line_the_last_one_is_shown():
     assert units.cause(["a", "b"]) == "b"
     assert units.cause([]) == "nothing in the journal"
     assert "journalctl" in smoke_test.advice("b")
+
+
+GROUP = {"name": "pair", "rank": 1, "members": [{"host": "a"}, {"host": "b"}]}
+OF_RANK = {"group": GROUP, "instances": [{"index": 0, "unit": "kimi-rank.service"}]}
+
+
+def supervised(root: Path, **more: object) -> Paths:
+    """A root where the supervisor of this host, this process, has left its state."""
+    paths = Paths(root)
+    paths.group_run.mkdir(parents=True, exist_ok=True)
+    state = {"phase": "serving", "said": "the model is served by a", "pid": os.getpid(), **more}
+    (paths.group_run / "state.json").write_text(json.dumps(state))
+    return paths
+
+
+def test_a_rank_is_ready_when_the_head_of_its_group_serves(tmp_path: Path):
+    paths = supervised(tmp_path)
+    assert smoke_test.not_served(paths, OF_RANK, unit()) == ""
+    said = "the model is served by a"
+    assert smoke_test.not_served(paths, OF_RANK, unit("activating")) == said
+    supervised(tmp_path, phase="waiting", said="waiting for a\x1b[2J, the head")
+    assert smoke_test.not_served(paths, OF_RANK, unit()) == "waiting for a\\x1b[2J, the head"
+    # It was killed, and its unit waits to start it again.
+    supervised(tmp_path, pid=2**31)
+    said = "kimi-rank.service is activating; a serves for it"
+    assert smoke_test.not_served(paths, OF_RANK, unit("activating")) == said
+    supervised(tmp_path, pid=2**31, phase="waiting", said="a, the head, left")
+    assert smoke_test.not_served(paths, OF_RANK, unit("activating")) == "a, the head, left"
+
+
+def test_a_round_that_failed_with_all_hosts_there_is_told_with_its_reason(tmp_path: Path):
+    paths = supervised(tmp_path)
+    assert smoke_test.round_failed(paths, OF_RANK) is None
+    rounds = {"failed": 1, "why": "the engine on b ended: ended with status 3"}
+    (paths.group_run / "rounds.json").write_text(json.dumps(rounds))
+    error = smoke_test.round_failed(paths, OF_RANK)
+    assert error is not None
+    assert error.message == "group pair: the engine on b ended: ended with status 3"
+    assert "journalctl -u kimi-rank.service" in str(error.fix)
+    assert smoke_test.round_failed(paths, {"group": None}) is None

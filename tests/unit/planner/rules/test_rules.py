@@ -44,6 +44,13 @@ def change(path: str, value: object) -> Callable[[dict[str, Any]], None]:
     return apply
 
 
+def eight_h100() -> dict[str, Any]:
+    facts = gpu_facts(mib=81559)
+    for row in facts["gpus"]:
+        row["model"] = "NVIDIA H100 80GB HBM3"
+    return facts
+
+
 def balancing(facts: dict[str, Any]) -> None:
     facts["tunables"]["sysctl"]["kernel.numa_balancing"] = {"value": "1", "writable": False}
 
@@ -320,6 +327,23 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
     ),
     ("engine.override", E8, None, {"engine": "ktransformers"}, "info"),
     ("weights.format_override", E8, None, {"weights_format": "nvfp4"}, "info"),
+    ("group.proven", eight_h100, None, {"hosts_per_model": 2}, "info"),
+    ("group.unproven", E8, None, {"hosts_per_model": 4}, "warning"),
+    ("group.engine", NVL, None, {"hosts_per_model": 2, "engine": "ktransformers"}, "blocker"),
+    (
+        "group.ray",
+        E8,
+        None,
+        {"hosts_per_model": 2, ARGS: {"distributed-executor-backend": "ray"}},
+        "blocker",
+    ),
+    (
+        "group.layout",
+        E8,
+        None,
+        {"hosts_per_model": 2, ARGS: {"pipeline-parallel-size": 1}},
+        "blocker",
+    ),
     ("gpu.held", E8, change("gpus.2.memory_used_bytes", 70 * GIB), {}, "warning"),
     (
         "engine.speculative",
@@ -345,6 +369,11 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
         )
     ),
 ]
+# Rules that compare hosts: tests/unit/planner/test_groups.py and test_group_network_rules.py.
+COMPARED = {
+    *("group.settings", "group.unlike"),
+    *("group.address", "group.gid", "group.link", "group.mtu", "group.rdma"),
+}
 # Rules that say something of every machine of their kind.
 ALWAYS: list[tuple[str, Callable[[], dict[str, Any]], dict[str, Any], str]] = [
     ("cpu.identity", NVL, {}, "info"),
@@ -399,7 +428,7 @@ def test_a_rule_says_what_was_assumed(
 
 
 def test_every_rule_has_a_test() -> None:
-    assert {row[0] for row in [*TABLE, *ALWAYS]} == set(RULES)
+    assert {row[0] for row in [*TABLE, *ALWAYS]} | COMPARED == set(RULES)
 
 
 @pytest.mark.parametrize(

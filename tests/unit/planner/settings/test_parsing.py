@@ -45,8 +45,8 @@ def declared(variable: definitions.Variable) -> object:
     """The type of a variable's value, as its definition has it."""
     if variable.choices:
         return Literal[(*variable.choices, *(["auto"] if variable.auto else []))]
-    plain: dict[str, Any] = {"count": int, "port": int, "seconds": int, "flags": dict[str, Any]}
-    plain["switch"] = bool
+    plain: dict[str, Any] = dict.fromkeys(("count", "port", "seconds", "minutes"), int)
+    plain |= {"flags": dict[str, Any], "switch": bool}
     kind = plain.get(variable.kind, str)
     if variable.default == []:
         return list[str]
@@ -91,6 +91,8 @@ def test_a_variable_beside_a_host_in_an_ini_file_is_found(tmp_path: Path) -> Non
         ("kimi_context", 0),
         ("kimi_concurrency", "auto"),
         ("kimi_concurrency", 1.5),
+        ("kimi_hosts_per_model", 0),
+        ("kimi_hosts_per_model", 65),
         ("kimi_engine", "vlm"),
         ("kimi_engine_version", 0.32),
         ("kimi_ram_disk", True),

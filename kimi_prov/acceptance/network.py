@@ -1,0 +1,92 @@
+"""Judges what the hosts of a group measured of the network between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    # What `network-proof` answered; None or {"error"} where nothing came.
+    Proof = Mapping[str, Any] | None
+
+# Less of what the link promises is no matter of protocol or of a busy machine.
+_SHARE = 1 / 3
+# Over TCP the processors copy, and an engine keeps them busy: this measurement fills no faster
+# link, and judges none by more. A third of it still shows one that fell to 1 Gbit/s.
+_MOST_OF_TCP = 3e9
+_BITS = 8
+
+
+def check(plan: Mapping[str, Any], proofs: Mapping[str, Proof]) -> dict[str, Any]:
+    """Return the check `network` of a group's head; `proofs` by the name of the host."""
+    members = [member["host"] for member in plan["group"]["members"]]
+    own = proofs.get(members[0])
+    wrong = [text for name in members if (text := _silent(name, proofs.get(name)))]
+    if wrong or own is None:
+        return _row("; ".join(wrong), "", own)
+    links = {name: proof["link"] for name in members if (proof := proofs.get(name))}
+    found = own["found"]
+    nccl = found["backend"] == "nccl"
+    rate = float(found["bandwidth_bytes_s"]) * _BITS
+    promise, told = _promise(links, nccl=nccl)
+    detail = (
+        f"{'NCCL' if nccl else 'Gloo'} between {len(members)} hosts: {_gbit(rate)}, "
+        f"{float(found['latency_s']) * 1e6:.0f} µs for a small sum; {told}"
+    )
+    mtus = {name: row.get("mtu") for name, row in links.items() if row.get("mtu")}
+    if len(set(mtus.values())) > 1:
+        shown = ", ".join(f"{name} {mtu}" for name, mtu in mtus.items())
+        detail = f"{detail}; the MTU differs: {shown}"
+    short = promise is not None and rate < promise * _SHARE
+    wrong_text = (
+        f"{detail}: less than a third; look at the speed that was negotiated (ethtool, ibstat), at "
+        "errors (ip -s link), at the MTU of hosts and switches, and at what else uses the network"
+    )
+    return _row(wrong_text if short else "", detail, own)
+
+
+def of_rank(plan: Mapping[str, Any], proofs: Mapping[str, Proof]) -> dict[str, Any]:
+    """Return the check `network` of a host that is not its group's head: whether it took part."""
+    group = plan["group"]
+    own, head = (group["members"][rank]["host"] for rank in (group["rank"], 0))
+    proof = proofs.get(own)
+    return _row(_silent(own, proof), f"took part; {head} tells what was measured", proof)
+
+
+def _silent(name: str, proof: Proof) -> str:
+    """Say why a host measured nothing; empty where it did."""
+    if not proof:
+        return f"{name} was not asked: verify all hosts of the group at once"
+    if proof.get("error"):
+        return f"{name}: {proof['error']}"
+    if not proof.get("found"):
+        return f"{name}: {proof.get('said') or 'no reason given'}"
+    return ""
+
+
+def _promise(links: Mapping[str, Mapping[str, Any]], *, nccl: bool) -> tuple[float | None, str]:
+    """Return the bits a second that the slowest host promises, as far as judged; and in words."""
+    rates = {name: row.get("rdma_bits_per_s") or 0 for name, row in links.items()}
+    if nccl and all(rates.values()):
+        slowest = min(rates.values())
+        return slowest, f"RDMA promises {_gbit(slowest)}"
+    speeds = {name: row.get("speed_bits_per_s") or 0 for name, row in links.items()}
+    unknown = [f"{links[name].get('interface')} of {name}" for name in speeds if not speeds[name]]
+    if unknown:
+        return None, f"not judged: no speed is known of {', '.join(unknown)}"
+    name = min(speeds, key=lambda host: speeds[host])
+    told = f"{links[name].get('interface')} of {name} promises {_gbit(speeds[name])}"
+    if speeds[name] > _MOST_OF_TCP:
+        told = f"{told}, judged as {_gbit(_MOST_OF_TCP)} over TCP"
+    return min(speeds[name], _MOST_OF_TCP), told
+
+
+def _gbit(bits: float) -> str:
+    return f"{bits / 1e9:.3g} Gbit/s"
+
+
+def _row(wrong: str, right: str, proof: Proof) -> dict[str, Any]:
+    seconds = float((proof or {}).get("seconds") or 0.0)
+    status = "fail" if wrong else "ok"
+    return {"name": "network", "status": status, "detail": wrong or right, "seconds": seconds}

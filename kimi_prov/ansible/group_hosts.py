@@ -1,0 +1,95 @@
+"""Which hosts of the inventory serve one model together, and what this run found them to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.errors import UserError
+from kimi_prov.planner.groups import Given, GroupHosts
+from kimi_prov.planner.plan import refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ALL = "kimi"
+
+
+def group_of(variables: Mapping[str, Any], size: int) -> tuple[str, list[str]]:
+    """Give the name and the hosts of the group that a host is in, in the inventory's order.
+
+    `variables` are the host's, `groups` among them. A group is one of the inventory with `size`
+    hosts, all of them in `kimi`; else all of `kimi`. Raises UserError where there is none, or more
+    than one.
+    """
+    host = str(variables["inventory_hostname"])
+    groups: Mapping[str, list[str]] = variables["groups"]
+    every = list(groups.get(_ALL) or ())
+    inside = {
+        name: list(hosts)
+        for name, hosts in groups.items()
+        if name not in ("all", "ungrouped", _ALL) and host in hosts and set(hosts) <= set(every)
+    }
+    fitting = {name: hosts for name, hosts in inside.items() if len(hosts) == size}
+    if not fitting and len(every) == size:
+        return _ALL, every
+    if len({tuple(hosts) for hosts in fitting.values()}) == 1:
+        return next(iter(fitting.items()))
+    said = f"host {host}: kimi_hosts_per_model is {size}, and "
+    if fitting:
+        raise UserError(
+            f"{said}it is in several groups of {size} hosts: {', '.join(fitting)}",
+            fix="leave it in one of them",
+        )
+    sizes = {**inside, _ALL: every}
+    shown = ", ".join(f"{name} has {len(hosts)}" for name, hosts in sizes.items())
+    raise UserError(
+        f"{said}no group of the inventory that it is in has {size} hosts: {shown}",
+        fix="make child groups of kimi, each with the hosts that serve one model together, the "
+        "head first",
+    )
+
+
+def described_hosts(group: tuple[str, list[str]], variables: Mapping[str, Any]) -> GroupHosts:
+    """Give what the hosts of a group were found to be, and how they were told to serve.
+
+    Raises UserError that names a host which this run did not describe.
+    """
+    name, hosts = group
+    known: Mapping[str, Mapping[str, Any]] = variables["hostvars"]
+    lacking = [host for host in hosts if not known[host].get("kimi_shared_settings")]
+    if lacking:
+        raise UserError(
+            f"{', '.join(lacking)} of group {name} {'was' if len(lacking) == 1 else 'were'} not "
+            "described: left out by --limit, or not reached; a group is planned as a whole",
+            fix="run the command for all hosts of the group, when all of them answer",
+        )
+    given = [_given(host, known[host]) for host in hosts]
+    return GroupHosts(name, str(variables["inventory_hostname"]), tuple(given))
+
+
+def _given(host: str, variables: Mapping[str, Any]) -> Given:
+    def text(name: str) -> str | None:
+        value = variables.get(name)
+        return str(value) if value else None
+
+    return Given(
+        host,
+        variables["kimi_facts"],
+        variables["kimi_shared_settings"],
+        text("ansible_host") or host,
+        text("kimi_group_address"),
+    )
+
+
+def refused_peers(
+    group: Mapping[str, Any], own: str, known: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """Say which other hosts of a plan's group this run will not provision, and why."""
+    found = []
+    for host in (member["host"] for member in group["members"] if member["host"] != own):
+        plan = known[host].get("kimi_plan")
+        if not plan:
+            found.append(f"{host} has no plan")
+        elif blockers := [row["id"] for row in refusals(plan)]:
+            found.append(f"{host} is refused ({', '.join(blockers)})")
+    return found

@@ -1,0 +1,105 @@
+"""Layouts of one model over several hosts that somebody published. Units stand in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.currency import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True)
+class GroupRecipe(Row):
+    """A layout over `hosts` with `gpus` GPUs each, by ranks, stages and copies of attention.
+
+    `ran`: its source says that it answered; else it was only written down. `single_tok_s` and the
+    like are what the source measured, in tokens a second. `separate`: prompts are computed by
+    other hosts than answers are.
+    """
+
+    id: str
+    title: str
+    models: tuple[str, ...]
+    formats: tuple[str, ...]
+    engine: str
+    gpu: str
+    hosts: int
+    gpus: int
+    tensor: int
+    source: str
+    confidence: Confidence
+    pipeline: int = 1
+    data: int = 1
+    expert: bool = False
+    separate: bool = False
+    ran: bool = True
+    version: str | None = None
+    context: int | None = None
+    single_tok_s: float | None = None
+    aggregate_tok_s: float | None = None
+    concurrency: int | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class GroupLayout:
+    """What is to run over `hosts`: sizes over all of them; `gpu` by the catalogue's name."""
+
+    model: str
+    weights_format: str
+    engine: str
+    gpu: str
+    hosts: int
+    tensor: int
+    pipeline: int = 1
+    data: int = 1
+    expert: bool = False
+
+    @property
+    def text(self) -> str:
+        """The sizes in short: "TP8 PP2", "DP16 EP"."""
+        return sizes(self)
+
+
+def sizes(row: GroupLayout | GroupRecipe) -> str:
+    """Write sizes in short, those that are 1 left out: "TP8 PP2"."""
+    named = (("TP", row.tensor), ("PP", row.pipeline), ("DP", row.data))
+    words = [f"{name}{size}" for name, size in named if size > 1]
+    return " ".join([*(words or ["TP1"]), *(["EP"] if row.expert else [])])
+
+
+def ran(rows: Iterable[GroupRecipe], given: GroupLayout) -> tuple[GroupRecipe, ...]:
+    """Return the rows whose source says that just this answered."""
+    return tuple(row for row in rows if row.ran and _same(row, given))
+
+
+def nearest(rows: Iterable[GroupRecipe], given: GroupLayout) -> GroupRecipe | None:
+    """Return the row that has most in common with what is to run; None where none is near.
+
+    Layout and number of hosts weigh most, then model, GPU and format. A layout that only stands in
+    a configuration comes after those that ran.
+    """
+
+    def near(row: GroupRecipe) -> tuple[int, bool]:
+        shape = (row.tensor, row.pipeline, row.data) == (given.tensor, given.pipeline, given.data)
+        common = 4 * (shape and row.hosts == given.hosts) + 2 * (given.model in row.models)
+        common += (row.gpu == given.gpu) + (given.weights_format in row.formats)
+        return common, row.ran
+
+    known = [row for row in rows if row.engine == given.engine and near(row)[0] > 2]
+    return max(known, key=near, default=None)
+
+
+def _same(row: GroupRecipe, given: GroupLayout) -> bool:
+    return (
+        given.model in row.models
+        and given.weights_format in row.formats
+        and (row.engine, row.gpu, row.hosts) == (given.engine, given.gpu, given.hosts)
+        and (row.tensor, row.pipeline, row.data) == (given.tensor, given.pipeline, given.data)
+        and row.expert == given.expert
+        and not row.separate
+    )

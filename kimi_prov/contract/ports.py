@@ -1,0 +1,23 @@
+"""TCP ports of a group of hosts, from the one that is set: `kimi_group_port`."""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+_ENGINE, _COUNT = 10, 32
+
+
+def master(control: int) -> int:
+    """Port at which the engines of a group find each other."""
+    return control + 1
+
+
+def engine(control: int) -> Tuple[int, int]:
+    """First and last port of those that an engine of a group listens on besides."""
+    return control + _ENGINE, control + _ENGINE + _COUNT - 1
+
+
+def used(control: int) -> Tuple[int, ...]:
+    """Every port of a group."""
+    first, last = engine(control)
+    return (control, master(control), *range(first, last + 1))

@@ -1,0 +1,19 @@
+"""What joins the hosts of a group, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAMES = {"infiniband": "InfiniBand", "roce": "RoCE", "ethernet": "Ethernet"}
+_GBIT = 1e9
+
+
+def text(link: Mapping[str, Any]) -> str:
+    """Name the link of facts' `group`: "8 x 400 Gbit/s InfiniBand"."""
+    speed, ports = link.get("speed_bits_per_s"), int(link.get("count") or 1)
+    name = NAMES.get(link["kind"], str(link["kind"]))
+    rate = f"{speed / _GBIT:g} Gbit/s {name}" if speed else name
+    return f"{ports} x {rate}" if ports > 1 else rate

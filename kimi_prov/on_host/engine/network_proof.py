@@ -1,0 +1,197 @@
+"""Measures the network between the hosts of a group, with the engine's own Python and torch.
+
+`network-proof` runs on all hosts of a group at the same time, and beside an engine that serves: it
+takes some seconds, one port of the group's and little memory. It reads the group from the plan on
+the machine and has `network-proof --rank ...` run in the sandbox, as code of the engine.
+
+The figures are those of nccl-tests (doc/PERFORMANCE.md of NVIDIA/nccl-tests): an all-reduce of S
+bytes over n ranks that takes t seconds has the bus bandwidth S / t x 2 (n - 1) / n, which is what
+each link carries in each direction, whatever n is. The latency is the mean time of an all-reduce
+of four bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import time
+from importlib import import_module
+from typing import Any, Dict, List
+
+from kimi_prov.contract import paths
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.probe import devices, interfaces
+from kimi_prov.on_host.system import sandbox
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json
+from kimi_prov.on_host.system.machine import Machine
+
+# The last to come imports torch from a slow disk while its engine serves.
+_TOGETHER_S = 90
+_PATIENCE_S = 150.0
+_MIB = 1 << 20
+_LEAST = _MIB
+_MOST = {"gloo": 64 * _MIB, "nccl": 256 * _MIB}
+_ROUND_S = 0.4
+_ROUNDS = 4
+_SMALL_ROUNDS = 100
+_FLOAT = 4
+_SAID = 400
+
+
+def main(argv: List[str]) -> int:
+    """Answer with {"rank", "found", "said", "link"}; `--rank` is what the sandbox runs.
+
+    `found` is what `measure` returns, None where it could not measure: `said` has the reason then.
+    """
+    if argv:
+        options = _options(argv)
+        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+        os.environ.update(dict.fromkeys(names, options.interface))
+        return answer(
+            measure(
+                rank=options.rank,
+                size=options.size,
+                master=options.master,
+                port=options.port,
+                backend=options.backend,
+            )
+        )
+    plan = read_json(paths.PLAN)
+    group = plan.get("group")
+    if not group:
+        raise HostError(f"{paths.PLAN} names no group: the host serves its model alone")
+    found = _in_sandbox(plan, group)
+    return answer({"rank": group["rank"], "link": link(group, Machine()), **found})
+
+
+def _options(argv: List[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="network-proof")
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--size", type=int, required=True)
+    parser.add_argument("--master", required=True, metavar="ADDRESS")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--interface", required=True)
+    parser.add_argument("--backend", choices=("gloo", "nccl"), required=True)
+    return parser.parse_args(argv)
+
+
+def _in_sandbox(plan: Dict[str, Any], group: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what this rank measured, or why it did not; it is data, whatever it looks like."""
+    instance = plan["instances"][0]
+    gpus = bool(instance["gpus"])
+    python = f"{plan['engine']['env_dir']}/bin/python"
+    options = {
+        "rank": group["rank"],
+        "size": group["size"],
+        "master": group["members"][0]["address"],
+        # The last of those that the firewall leaves to the group: engines count up from the first.
+        "port": group["last_port"],
+        "interface": group["interface"],
+        "backend": "nccl" if gpus else "gloo",
+    }
+    done = sandbox.run(
+        *(python, "-I", paths.ZIPAPP, "network-proof"),
+        *(f"--{name}={value}" for name, value in options.items()),
+        env={"PATH": os.defpath, **instance["env"], "OMP_NUM_THREADS": "1"},
+        timeout=_PATIENCE_S,
+        gpus=gpus,
+        # A rank reaches itself by its own address.
+        peers=[*group["own_addresses"], *group["peer_addresses"]],
+        rdma=bool(group.get("rdma")),
+    )
+    try:
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+        error = HostError.read(found)
+        if error is None:
+            figures = {key: _positive(found[key]) for key in ("bandwidth_bytes_s", "latency_s")}
+            kept = {"backend": options["backend"], "bytes": int(found["bytes"]), **figures}
+            return {"found": kept, "said": ""}
+        said = error.message
+    except (IndexError, ValueError, TypeError, KeyError, AttributeError):
+        said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    return {"found": None, "said": said[-_SAID:]}
+
+
+def _positive(value: object) -> float:
+    if isinstance(value, float) and 0 < value < float("inf"):
+        return value
+    raise ValueError(value)
+
+
+def link(group: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
+    """Return what the network of the group promises here; speeds in bits a second.
+
+    `rdma_bits_per_s` is the slowest of the devices that NCCL takes, None without them.
+    """
+    rows = {row["name"]: row for row in interfaces.interfaces(machine)}
+    own = rows.get(group["interface"], {})
+    rates = [
+        devices.rdma_rate(machine, path)
+        for name in (group.get("rdma") or {}).get("devices", ())
+        for device, _, port in [name.partition(":")]
+        for path in machine.glob(f"/sys/class/infiniband/{device}/ports/{port or '*'}")
+    ]
+    return {
+        "interface": group["interface"],
+        "speed_bits_per_s": own.get("speed_bits_per_s"),
+        "mtu": own.get("mtu"),
+        "rdma_bits_per_s": min((rate for rate in rates if rate), default=None),
+    }
+
+
+def measure(*, rank: int, size: int, master: str, port: int, backend: str) -> Dict[str, Any]:
+    """Measure as one of `size` processes that call this; all of them return about the same.
+
+    {"backend", "bandwidth_bytes_s", "latency_s", "bytes"}: bytes a second as above, seconds, and
+    the size of the large tensor. Raises what torch raises where a peer does not come or a
+    connection breaks, and HostError for a wrong sum.
+    """
+    torch: Any = import_module("torch")
+    group: Any = import_module("torch.distributed")
+    os.environ.update(MASTER_ADDR=master, MASTER_PORT=str(port))
+    where = torch.device("cuda", 0) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(where)
+    patience = datetime.timedelta(seconds=_TOGETHER_S)
+    group.init_process_group(backend, rank=rank, world_size=size, timeout=patience)
+
+    def timed(values: Any, rounds: int) -> float:  # noqa: ANN401 - a tensor
+        """Seconds of one round."""
+        group.barrier()
+        start = time.monotonic()
+        for _ in range(rounds):
+            group.all_reduce(values)
+        if backend == "nccl":
+            torch.cuda.synchronize()
+        return (time.monotonic() - start) / rounds
+
+    try:
+        small = torch.zeros(1, device=where)
+        # The first ones make connections, and tell how much the link carries.
+        timed(small, 3)
+        trial = torch.zeros(_LEAST // _FLOAT, device=where)
+        timed(trial, 1)
+        wanted = _LEAST * _ROUND_S / max(timed(trial, 2), 1e-6)
+        chosen = torch.tensor([wanted], device=where)
+        group.broadcast(chosen, 0)
+        count = int(min(max(float(chosen.item()), _LEAST), _MOST[backend])) // _FLOAT
+        large = torch.ones(count, device=where)
+        group.all_reduce(large)
+        if not bool((large == size).all()):
+            raise HostError(f"rank {rank}: a sum over all hosts was wrong")
+        large.zero_()
+        seconds = timed(large, _ROUNDS)
+        latency = timed(small, _SMALL_ROUNDS)
+        group.barrier()
+    finally:
+        group.destroy_process_group()
+    size_bytes = count * _FLOAT
+    return {
+        "backend": backend,
+        "bandwidth_bytes_s": size_bytes / seconds * 2 * (size - 1) / size,
+        "latency_s": latency,
+        "bytes": size_bytes,
+    }

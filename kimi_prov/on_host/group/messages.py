@@ -1,0 +1,94 @@
+"""What supervisors say to each other: one JSON object a line, bounded and strictly read.
+
+Whoever has the address of a member may write anything: what is not exactly one of these messages
+ends the connection.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List
+
+Message = Dict[str, Any]
+
+LONGEST = 8192
+_TEXT = 1000
+# Kind to its fields and their types.
+_KINDS: Dict[str, Dict[str, type]] = {
+    # A rank to the head: who it is, and what has to be equal.
+    "hello": {"rank": int, "facts": dict},
+    # The head to a rank, before the start.
+    "wait": {"hosts": list},
+    "differs": {"keys": list},
+    "go": {},
+    # The head to a rank: the engine has answered.
+    "serving": {},
+    # Both ways, each second.
+    "beat": {},
+    # A rank to the head: its engine ended.
+    "failed": {"why": str},
+    # Both ways: stopped on purpose.
+    "leaving": {"why": str},
+    # The head to a rank: this round is over; `final` where no other is begun.
+    "end": {"why": str, "final": bool},
+}
+
+
+class BadMessageError(ValueError):
+    """A peer wrote what is no message; the text says what, without quoting it."""
+
+
+def encode(kind: str, **fields: object) -> bytes:
+    """Return a message as the line that is sent; long texts are cut."""
+    whole = {
+        name: value[:_TEXT] if isinstance(value, str) else value for name, value in fields.items()
+    }
+    return json.dumps({"kind": kind, **whole}).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """Read one line; raises BadMessageError for what is no message."""
+    try:
+        found = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise BadMessageError("it is no JSON") from None
+    if not isinstance(found, dict):
+        raise BadMessageError("it is no object")
+    kind = found.pop("kind", None)
+    wanted = _KINDS.get(kind) if isinstance(kind, str) else None
+    if wanted is None:
+        raise BadMessageError("its kind is unknown")
+    if set(found) != set(wanted):
+        raise BadMessageError(f"a message of the kind {kind} has other fields")
+    for name, of in wanted.items():
+        if type(found[name]) is not of or not _bounded(found[name]):
+            raise BadMessageError(f"{kind}: {name} is not as expected")
+    return {"kind": kind, **found}
+
+
+def _bounded(value: object) -> bool:
+    """Whether texts are short, and lists and mappings hold short texts alone."""
+    if isinstance(value, str):
+        return len(value) <= _TEXT
+    if isinstance(value, list):
+        return all(isinstance(inner, str) and _bounded(inner) for inner in value)
+    if isinstance(value, dict):
+        return all(isinstance(inner, str) and _bounded(inner) for inner in value.values())
+    return True
+
+
+class Reader:
+    """Cuts what comes in over a connection into messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> List[Message]:
+        """Take in bytes and return the messages that are complete.
+
+        Raises BadMessageError for what is none, and for a line that does not end.
+        """
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LONGEST or any(len(line) > LONGEST for line in lines):
+            raise BadMessageError(f"it is longer than {LONGEST} bytes")
+        return [decode(line) for line in lines]

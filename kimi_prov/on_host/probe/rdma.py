@@ -1,0 +1,125 @@
+"""RDMA devices, InfiniBand and RoCE, and which GPUs are near them on the bus.
+
+Files as Documentation/ABI/stable/sysfs-class-infiniband of the kernel describes them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
+
+from kimi_prov.on_host.probe import devices
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.machine import Machine
+
+_CLASS = "/sys/class/infiniband"
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
+_STATE = re.compile(r"\d+: ([A-Z_]+)")
+_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_V2 = "RoCE v2"
+
+
+def rdma(machine: Machine, gpus: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """Return each port of each device; the GID index is that of RoCE and None for InfiniBand.
+
+    `gpus`: rows with `index` and `pci`; each port tells the path on the bus to each of them.
+    """
+    found = []
+    for path in machine.glob(f"{_CLASS}/*/ports/*"):
+        device, _, number = path[len(_CLASS) + 1 :].split("/")
+        if not _NAME.fullmatch(device) or not number.isdigit():
+            continue
+        layer = machine.read(f"{path}/link_layer")
+        state = _STATE.match(machine.read(f"{path}/state") or "")
+        gid = _gid(machine, path) if layer == "Ethernet" else None
+        home = machine.resolve(f"{_CLASS}/{device}/device")
+        found.append(
+            {
+                "device": device,
+                "port": int(number),
+                "link_layer": layer,
+                "state": state.group(1) if state else None,
+                "speed_bits_per_s": devices.rdma_rate(machine, path),
+                "gid_index": gid[0] if gid else None,
+                "gid_type": gid[1] if gid else None,
+                "netdev": _netdev(machine, path, gid, f"{_CLASS}/{device}", int(number)),
+                "numa_node": machine.node(f"{home}/numa_node"),
+                "gpus": [
+                    {"index": gpu["index"], "path": distance}
+                    for gpu in gpus
+                    if (distance := _distance(machine, home, str(gpu.get("pci") or "")))
+                ],
+            }
+        )
+    return found
+
+
+def _gid(machine: Machine, path: str) -> Optional[Tuple[int, str]]:
+    """Return index and type of the GID to use: of RoCE v2 where there is one, of IPv4 before IPv6.
+
+    A v2 packet is routed and marked as any of IP; a GID of the link alone reaches no further.
+    """
+    found = []
+    for file in machine.glob(f"{path}/gids/*"):
+        number = file.rsplit("/", 1)[1]
+        kind = machine.read(f"{path}/gid_attrs/types/{number}")
+        try:
+            address = ipaddress.IPv6Address(machine.read(file) or "")
+        except ValueError:
+            continue
+        # Reading the type of an unused entry fails.
+        if kind and int(address) and number.isdigit():
+            rank = 2 if address.ipv4_mapped else 0 if address.is_link_local else 1
+            found.append((kind == _V2, rank, -int(number), kind))
+    if not found:
+        return None
+    _, _, turned, kind = max(found)
+    return -turned, kind
+
+
+def _netdev(
+    machine: Machine, path: str, gid: Optional[Tuple[int, str]], device: str, port: int
+) -> Optional[str]:
+    """Return the interface of the port: by its GID, else by the number it has on the device."""
+    named = machine.read(f"{path}/gid_attrs/ndevs/{gid[0]}") if gid else None
+    if named:
+        return named
+    names = [place.rsplit("/", 1)[1] for place in machine.glob(f"{device}/device/net/*")]
+    by_port = [
+        name for name in names if machine.read_int(f"/sys/class/net/{name}/dev_port") == port - 1
+    ]
+    return next(iter(by_port or names), None)
+
+
+def _distance(machine: Machine, home: str, address: str) -> Optional[str]:
+    """Return the path between a device and a GPU in the words of `nvidia-smi topo -m`.
+
+    PIX: one switch; PXB: several; PHB: the host bridge; NODE: host bridges of one NUMA node; SYS:
+    from one processor to another. A virtual machine shows the bus that its hypervisor made up.
+    """
+    short = address.lower()[-12:]
+    other = f"/sys/bus/pci/devices/{short}"
+    if not _ADDRESS.fullmatch(short) or not machine.exists(other):
+        return None
+    ours, theirs = _buses(home), _buses(machine.resolve(other))
+    if not ours or not theirs:
+        return None
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs))
+    shared = len(list(pairs))
+    if shared > 1:
+        # Below a switch's port on its processor's side lies one port for each device.
+        return "PIX" if max(len(ours), len(theirs)) - shared <= 2 else "PXB"
+    if shared == 1:
+        return "PHB"
+    nodes = {machine.node(f"{place}/numa_node") for place in (home, other)}
+    return "NODE" if len(nodes) == 1 and None not in nodes else "SYS"
+
+
+def _buses(place: str) -> List[str]:
+    """Return host bridge, bridges and device of a path: pci0000:00, 0000:00:01.0, 0000:01:00.0."""
+    words = place.split("/")
+    start = next((at for at, word in enumerate(words) if word.startswith("pci")), len(words))
+    return [word for word in words[start:] if word.startswith("pci") or _ADDRESS.fullmatch(word)]

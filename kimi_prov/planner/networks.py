@@ -1,0 +1,68 @@
+"""Which interface and which RDMA devices of a host the group's traffic takes."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kimi_prov.facts.host import Host, Interface, Rdma
+
+ROCE_V2 = "RoCE v2"
+
+
+def interface_with(host: Host, address: str | None) -> Interface | None:
+    """Give the interface that has an address; None where none has it."""
+    try:
+        wanted = ipaddress.ip_address(address or "")
+    except ValueError:
+        return None
+    return next((row for row in host.interfaces if wanted in [a.ip for a in row.addresses]), None)
+
+
+def addresses(host: Host, address: str | None) -> list[str]:
+    """Give every address of the interface that has this one, itself first.
+
+    A host connects from any of them: Gloo takes the first of the interface that it is told, and
+    for IPv6 the kernel chooses.
+    """
+    found = interface_with(host, address)
+    own = [address] if address else []
+    return list(dict.fromkeys([*own, *(str(a.ip) for a in (found.addresses if found else ()))]))
+
+
+def devices(host: Host) -> tuple[Rdma, ...]:
+    """Give the active RDMA ports that NCCL shall take: of one kind, the fastest, by name.
+
+    InfiniBand before RoCE: a card for it is no management card. Ports near GPUs before others of
+    the same speed, where there are such.
+    """
+    for kind in ("infiniband", "roce"):
+        active = [row for row in host.rdma if row.active and row.kind == kind]
+        best = max((row.speed or 0 for row in active), default=0)
+        found = [row for row in active if (row.speed or 0) == best]
+        if found:
+            near = [row for row in found if row.near]
+            return tuple(sorted(near or found, key=lambda row: (row.device, row.port)))
+    return ()
+
+
+def rdma(host: Host) -> dict[str, Any] | None:
+    """Give the plan's `group.rdma` of a host; None without GPUs, or without such a device.
+
+    `devices` as NCCL_IB_HCA names them: with the port where a card has several. `gid_index` is
+    null where it is not one for all of them: NCCL looks for it by itself then.
+    """
+    found = devices(host) if host.gpu_bytes else ()
+    if not found:
+        return None
+    ports = Counter(row.device for row in host.rdma)
+    indices = {row.gid_index if row.gid_type == ROCE_V2 else None for row in found}
+    return {
+        "kind": found[0].kind,
+        "devices": [
+            row.device if ports[row.device] == 1 else f"{row.device}:{row.port}" for row in found
+        ],
+        "gid_index": indices.pop() if len(indices) == 1 else None,
+    }

@@ -1,0 +1,151 @@
+"""Rules about several hosts that serve one model together: are they alike, does the layout fit."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract.sizes import human
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kimi_prov.planner.groups import Member
+
+_EXECUTORS = ("distributed-executor-backend", "data-parallel-backend")
+
+
+@rule("group.engine")
+def _engine(context: PlanContext) -> Iterator[RuleResult]:
+    if context.group is None:
+        return
+    by_kt = context.choice.experts == "kt"
+    if by_kt or context.choice.engine.name != "vllm":
+        yield RuleResult(
+            names={"engine": "kt-kernel" if by_kt else "KTransformers"},
+            observed=f"kimi_hosts_per_model: {context.settings.hosts_per_model}",
+            required="vLLM with all weights in the memory that it computes from",
+            fix="set kimi_experts to vllm, or kimi_hosts_per_model to 1"
+            if by_kt
+            else "use hosts whose GPUs together hold the weights, or set kimi_hosts_per_model to 1",
+        )
+
+
+@rule("group.ray")
+def _ray(context: PlanContext) -> Iterator[RuleResult]:
+    for flag in _EXECUTORS:
+        if context.group is not None and context.settings.engine_args.get(flag) == "ray":
+            yield RuleResult(
+                observed=f"kimi_engine_args: {flag}: ray",
+                required="the engine's own way over several hosts",
+                fix=f"remove {flag} from kimi_engine_args",
+            )
+
+
+@rule("group.layout")
+def _layout(context: PlanContext) -> Iterator[RuleResult]:
+    gpu, total = context.budget.gpu, context.gpu_count
+    if context.group is None or gpu is None or gpu.gpus == total:
+        return
+    sizes = {"tensor": gpu.ranks, "pipeline": gpu.pipeline, "data": gpu.data}
+    yield RuleResult(
+        observed=" x ".join(f"{name} {size}" for name, size in sizes.items())
+        + f" = {gpu.gpus} ranks, {total} GPUs",
+        required="as many ranks as the hosts have GPUs together",
+        fix="remove the parallel sizes from kimi_engine_args, or name those whose product is "
+        f"{total}",
+    )
+
+
+@rule("group.settings")
+def _settings(context: PlanContext) -> Iterator[RuleResult]:
+    group = context.group
+    if group is None:
+        return
+    for name, value in group.own.shared.items():
+        others = [member for member in group.peers if member.shared.get(name) != value]
+        if others:
+            shown = {member.name: member.shared.get(name) for member in (group.own, *others)}
+            yield RuleResult(
+                observed="; ".join(
+                    f"{host}: {json.dumps(found, default=str)}" for host, found in shown.items()
+                ),
+                required=f"one value of kimi_{name} on {', '.join(m.name for m in group.members)}",
+                fix=f"set kimi_{name} for the whole group, not for one host",
+            )
+
+
+# What is compared, how gravely, and what to do.
+_COMPARED: tuple[tuple[str, str, Callable[[Member], Any], str], ...] = (
+    (
+        "GPUs",
+        "blocker",
+        lambda m: [str(g.get("model") or g.get("name_raw")) for g in m.host.facts["gpus"]],
+        "use hosts with the same GPUs",
+    ),
+    (
+        "architecture",
+        "blocker",
+        lambda m: m.host.system.arch,
+        "use hosts of one architecture",
+    ),
+    (
+        "NVIDIA driver",
+        "blocker",
+        lambda m: m.host.nvidia.get("driver_loaded"),
+        "set kimi_nvidia_driver_version: apply brings all hosts to it",
+    ),
+    (
+        "NUMA nodes",
+        "warning",
+        lambda m: len(m.host.nodes),
+        "set the firmware alike (SNC, NPS)",
+    ),
+    (
+        "processor",
+        "warning",
+        lambda m: m.host.cpu_model,
+        "use equal hosts: the slowest is waited for at each layer",
+    ),
+    (
+        "memory",
+        "warning",
+        lambda m: human(m.host.memory_bytes),
+        "use equal hosts: the least memory counts for all",
+    ),
+    (
+        "operating system",
+        "blocker",
+        lambda m: (m.host.system.id, m.host.system.version),
+        "bring the hosts to one version: the engine's environment has to be the same on each",
+    ),
+)
+
+
+@rule("group.unlike")
+def _unlike(context: PlanContext) -> Iterator[RuleResult]:
+    group = context.group
+    if group is None:
+        return
+    driver_changes = context.plan["driver"]["action"] != "none"
+    for name, severity, read, fix in _COMPARED:
+        if name == "NVIDIA driver" and driver_changes:
+            continue
+        seen = {member.name: read(member) for member in group.members}
+        if len({json.dumps(value) for value in seen.values()}) > 1:
+            yield RuleResult(
+                severity="blocker" if severity == "blocker" else "warning",
+                observed=f"{name}: "
+                + "; ".join(f"{host}: {_shown(value)}" for host, value in seen.items()),
+                required="the same on every host of the group",
+                fix=fix,
+            )
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401 - whatever is compared
+    if isinstance(value, (list, tuple)):
+        return " ".join(dict.fromkeys(str(part) for part in value)) + (
+            f" ({len(value)})" if isinstance(value, list) else ""
+        )
+    return str(value) if value is not None else "unknown"

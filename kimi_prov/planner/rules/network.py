@@ -1,0 +1,228 @@
+"""Rules about the network between hosts that serve one model together.
+
+Each is a function of the members of a group; a host whose network nobody looked at says nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from kimi_prov.planner.networks import ROCE_V2, devices, interface_with
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kimi_prov.facts.host import Interface
+    from kimi_prov.planner.groups import Member
+
+# What one sum over TCP takes at least, of a few kilobytes; with RDMA it is a few microseconds.
+_TCP_SUM_S = 50e-6
+_BF16 = 2
+# A /31 or /32, as hosts of a routed fabric and of some clouds have: their peers are never in it.
+_POINT_TO_POINT = 2
+
+
+@rule("group.address")
+def _address(context: PlanContext) -> Iterator[RuleResult]:
+    if context.group:
+        yield from address(context.group.members)
+
+
+def address(members: Sequence[Member]) -> Iterator[RuleResult]:
+    """Find members without an address, with one that they do not have, or on other networks."""
+    known = [member for member in members if member.host.interfaces]
+    if len(known) < len(members) or _one_for_all(members):
+        return
+    set_it = "set kimi_group_address of each host to its address on the network that they share"
+    for member in members:
+        if member.address is None:
+            own = [str(a.ip) for row in member.host.interfaces for a in row.addresses]
+            yield RuleResult(
+                severity="blocker",
+                observed=f"{member.name} has {', '.join(own) or 'no address'}",
+                required="one address, or one that is named",
+                fix=set_it,
+            )
+        elif interface_with(member.host, member.address) is None:
+            yield RuleResult(
+                severity="blocker",
+                observed=f"no interface of {member.name} has {member.address}",
+                required="an address of the host itself",
+                fix=set_it,
+            )
+    seen = {
+        m.name: a
+        for m in members
+        if (row := interface_with(m.host, m.address)) is not None
+        for a in row.addresses
+        if str(a.ip) == _plain(m.address)
+    }
+    if len(seen) < len(members):
+        return
+    shown = ", ".join(f"{name}: {found}" for name, found in seen.items())
+    twice = [str(ip) for ip, many in Counter(a.ip for a in seen.values()).items() if many > 1]
+    versions = {found.version for found in seen.values()}
+    routed = [a for a in seen.values() if a.network.num_addresses <= _POINT_TO_POINT]
+    if twice or len(versions) > 1:
+        yield RuleResult(
+            severity="blocker",
+            observed=shown,
+            required="an address of its own for each host, all of IPv4 or all of IPv6",
+            fix=set_it,
+        )
+    elif len({found.network for found in seen.values()}) > 1:
+        yield RuleResult(
+            severity="warning" if len(routed) == len(seen) else "blocker",
+            observed=shown,
+            required="addresses of one network"
+            + (": a network of its own for each host is routed" if routed else ""),
+            fix="see that a router leads from each to the others; verify measures the way"
+            if len(routed) == len(seen)
+            else set_it,
+        )
+
+
+def _one_for_all(members: Sequence[Member]) -> bool:
+    """Whether one machine's facts stand for all hosts of the group, as a check of one does."""
+    return all(member.host.facts == members[0].host.facts for member in members)
+
+
+def _plain(text: str | None) -> str | None:
+    try:
+        return str(ipaddress.ip_address(text or ""))
+    except ValueError:
+        return None
+
+
+def _links(members: Sequence[Member]) -> dict[str, Interface]:
+    """Give the interface of each member on the network of the group, of those that are known."""
+    found = {member.name: interface_with(member.host, member.address) for member in members}
+    return {name: row for name, row in found.items() if row is not None}
+
+
+@rule("group.mtu")
+def _mtu(context: PlanContext) -> Iterator[RuleResult]:
+    if context.group:
+        yield from mtu(context.group.members)
+
+
+def mtu(members: Sequence[Member]) -> Iterator[RuleResult]:
+    """Find MTUs that differ between members."""
+    links = {name: row for name, row in _links(members).items() if row.mtu}
+    if len({row.mtu for row in links.values()}) > 1:
+        least = min(row.mtu or 0 for row in links.values())
+        yield RuleResult(
+            observed=", ".join(f"{name}: {row.name} {row.mtu}" for name, row in links.items()),
+            required="one MTU on all hosts, and on the switches between them",
+            fix=f"set one MTU on all: {least} works without the switches' help",
+        )
+
+
+@rule("group.link")
+def _link(context: PlanContext) -> Iterator[RuleResult]:
+    if context.group:
+        yield from link(context.group.members)
+
+
+def link(members: Sequence[Member]) -> Iterator[RuleResult]:
+    """Find interfaces that are down, and those slower than their peers'."""
+    links = _links(members)
+    for name, row in links.items():
+        if row.down:
+            yield RuleResult(
+                severity="blocker",
+                observed=f"{name}: {row.name} is {row.state}",
+                required="up",
+                fix=f"ip link set {row.name} up; if it stays down, look for cable, transceiver "
+                "and the switch's port",
+            )
+    speeds = {name: row.speed for name, row in links.items() if row.speed}
+    yield from _slower(speeds, {name: row.name for name, row in links.items()})
+    fabric = {m.name: devices(m.host) for m in members}
+    rates = {name: min(p.speed or 0 for p in ports) for name, ports in fabric.items() if ports}
+    named = {name: ", ".join(p.device for p in ports) for name, ports in fabric.items()}
+    yield from _slower({name: rate for name, rate in rates.items() if rate}, named)
+
+
+def _slower(speeds: dict[str, int], names: dict[str, str]) -> Iterator[RuleResult]:
+    best = max(speeds.values(), default=0)
+    for name, speed in speeds.items():
+        if speed < best:
+            yield RuleResult(
+                severity="warning",
+                observed=f"{name}: {names[name]} at {_gbit(speed)}",
+                required=f"{_gbit(best)}, as its peers have",
+                fix="look for a cable, transceiver or port of the switch that negotiated less: "
+                "ethtool, ibstat",
+            )
+
+
+@rule("group.rdma")
+def _rdma(context: PlanContext) -> Iterator[RuleResult]:
+    gpu, here = context.budget.gpu, len(context.host.gpu_bytes)
+    if context.group is None or gpu is None:
+        return
+    crosses = gpu.ranks > here or (gpu.expert_parallel and gpu.ranks * gpu.data > here)
+    shape = context.model.architecture
+    yield from rdma(context.group.members, shape.layers, shape.hidden, tensor_parallel=crosses)
+
+
+def rdma(
+    members: Sequence[Member], layers: int, hidden: int, *, tensor_parallel: bool
+) -> Iterator[RuleResult]:
+    """Find GPUs whose hosts have TCP alone between them, and say what it costs.
+
+    `tensor_parallel`: ranks of one layer are on several hosts, or its experts are.
+    """
+    without = [m.name for m in members if m.host.network_known and not devices(m.host)]
+    if not without:
+        return
+    sums = 2 * layers
+    observed = f"no active port of InfiniBand or RoCE on {', '.join(without)}"
+    if tensor_parallel:
+        yield RuleResult(
+            severity="blocker",
+            observed=f"{observed}; each token takes {sums} sums over all hosts, one after the "
+            f"other: {sums * _TCP_SUM_S * 1000:.0f} ms and more over TCP (estimated)",
+            required="InfiniBand or RoCE on every host, or nothing but a pipeline between hosts",
+            fix="remove tensor, data and expert parallel sizes from kimi_engine_args: tensor "
+            "parallelism stays inside the hosts then, and a pipeline goes across",
+        )
+    else:
+        handed = hidden * _BF16 * (len(members) - 1)
+        yield RuleResult(
+            severity="warning",
+            observed=f"{observed}; a pipeline hands on {handed / 1000:.0f} kB a token over TCP: "
+            "answers hardly wait for it, long prompts do",
+            required="InfiniBand or RoCE on every host",
+            fix="use it as it is, or install InfiniBand or RoCE cards and their driver "
+            "(ibstat, rdma link)",
+        )
+
+
+@rule("group.gid")
+def _gid(context: PlanContext) -> Iterator[RuleResult]:
+    if context.group and context.budget.gpu:
+        yield from gid(context.group.members)
+
+
+def gid(members: Sequence[Member]) -> Iterator[RuleResult]:
+    """Find ports of RoCE that have no GID of version 2."""
+    for member in members:
+        for port in devices(member.host):
+            if port.kind == "roce" and port.gid_type != ROCE_V2:
+                yield RuleResult(
+                    observed=f"{member.name}: {port.device} port {port.port}"
+                    + (f" on {port.netdev}" if port.netdev else "")
+                    + f" has {port.gid_type or 'no GID'}",
+                    required=ROCE_V2,
+                    fix=f"give {port.netdev or 'its interface'} an address, and see that the "
+                    "driver makes GIDs of version 2: rdma link",
+                )
+
+
+def _gbit(speed: int) -> str:
+    return f"{speed / 1e9:g} Gbit/s"

@@ -1,0 +1,85 @@
+"""The rule set of the role `firewall`: what each kind of machine gets, read by nft itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from role_templates import filled
+
+from kimi_prov.planner.gateway import peer_ports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GROUP = {
+    "peers_ipv4": ["10.0.0.2", "10.0.0.3"],
+    "peers_ipv6": [],
+    "peer_ports": ["29500-29501", "29510-29541"],
+}
+WEB = {"backend_port": 8400, "api_port": 8401}
+
+
+def rules(*, serves: bool, web: bool = False, port: int | None = None, **group: Any) -> str:
+    """The file as Ansible writes it; its users are some that every Debian has."""
+    plan = {
+        "firewall": {
+            "ports": [8000] if serves else [],
+            "ipv4": ["192.0.2.0/24"],
+            "ipv6": [],
+            "challenge_port": port,
+            **group,
+        },
+        "proxy": {
+            "backends": [{"index": 0, "port": 8001}] if serves else [],
+            "tls": {"acme": {"port": 8402}},
+        },
+        "users": {"proxy": "www-data", "service": "daemon", "web": "games", "acme": "mail"},
+        "web": WEB if web else None,
+    }
+    return filled("firewall", "firewall.nft.j2", plan)
+
+
+MACHINES = {
+    "alone": rules(serves=True),
+    "alone-with-all": rules(serves=True, web=True, port=80),
+    "head": rules(serves=True, web=True, port=80, **GROUP),
+    "rank": rules(serves=False, **GROUP),
+    "ipv6": rules(serves=False, **{**GROUP, "peers_ipv4": [], "peers_ipv6": ["fd00::2"]}),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("nft") is None, reason="nft reads rules for root alone"
+)
+def test_nft_takes_the_rules_and_loads_none(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "firewall.nft"
+    file.write_text(MACHINES[name])
+    done = subprocess.run(
+        ["nft", "-c", "-f", str(file)], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_rank_guards_the_group_s_ports_alone() -> None:
+    text = MACHINES["rank"]
+    assert "tcp dport { 29500-29501, 29510-29541 } jump peers" in text
+    assert "elements = { 10.0.0.2, 10.0.0.3 }" in text
+    assert "jump guard" not in text
+    assert "8001" not in text
+
+
+def test_a_machine_alone_knows_no_peers() -> None:
+    assert "peers" not in MACHINES["alone-with-all"]
+    assert "group" not in MACHINES["alone-with-all"]
+
+
+def test_ports_of_a_group_are_told_as_ranges() -> None:
+    group = {"control_port": 29500, "master_port": 29501, "first_port": 29510, "last_port": 29541}
+    assert peer_ports(group) == ["29500-29501", "29510-29541"]
+    assert peer_ports({**group, "first_port": 29502}) == ["29500-29541"]
+    assert peer_ports({**group, "control_port": 29400}) == ["29400", "29501", "29510-29541"]
