@@ -48,8 +48,13 @@ class RenderOptions:
         """All variables; an option wins."""
         return {**self.from_file, **self.named}
 
-    def settings(self, host: str, inventory: Mapping[str, Any] | None = None) -> Settings:
-        """Return the settings of a target. Raises UserError, with the place of what is wrong."""
+    def settings(
+        self, host: str, inventory: Mapping[str, Any] | None = None, base: Path | None = None
+    ) -> Settings:
+        """Return the settings of a target. Raises UserError, with the place of what is wrong.
+
+        `inventory`: what an inventory says of the host; its relative paths start at `base`.
+        """
         in_file = locator([self.file] if self.file else [])
 
         def locate(name: str) -> str | None:
@@ -57,7 +62,7 @@ class RenderOptions:
                 return "--" + name.removeprefix("kimi_").removeprefix("slurm_").replace("_", "-")
             return in_file(name) if name in self.from_file else None
 
-        base = self.file.parent if self.file else None
+        base = self.file.parent if self.file else base
         variables = {"kimi_model": DEFAULT_MODEL, **(inventory or {}), **self.variables}
         return parsing.parse(variables, host=host, base=base, locate=locate)
 
@@ -123,7 +128,9 @@ def of_inventory(
         return code
     name = planned[0]
     own = {k: v for k, v in inventory.hosts[name].items() if str(k).startswith("kimi_")}
-    return _slurm(name, finished.outcome.facts[name], chosen.settings(name, own), chosen)
+    return _slurm(
+        name, finished.outcome.facts[name], chosen.settings(name, own, inventory.base), chosen
+    )
 
 
 def _slurm(

@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import venv
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,29 @@ server.socket = context.wrap_socket(server.socket, server_side=True)
 server.serve_forever()
 """
 
+# What the launcher calls of vLLM for a rank without a server.
+_HEADLESS = f"""
+import runpy
+from types import SimpleNamespace
+
+
+class FlexibleArgumentParser:
+    def parse_args(self):
+        return SimpleNamespace()
+
+
+def make_arg_parser(parser):
+    return parser
+
+
+def validate_parsed_serve_args(_given):
+    pass
+
+
+def run_headless(_given):
+    runpy.run_module("{MODULE}", run_name="__main__")
+"""
+
 
 @dataclass
 class Cluster:
@@ -160,15 +184,17 @@ class Cluster:
 
     def install(self) -> None:
         """Put the stand-in of the engine where the plan has the engine."""
-        python = Path(self.place(self.plan["engine"]["env_dir"])) / "bin" / "python"
-        python.parent.mkdir(parents=True)
-        python.symlink_to(sys.executable)
-        (python.parents[1] / ".complete").touch()
-        module = self.base / "packages" / (MODULE.replace(".", "/") + ".py")
-        module.parent.mkdir(parents=True)
-        for folder in (module.parent, module.parents[1]):
+        folder = Path(self.place(self.plan["engine"]["env_dir"]))
+        venv.create(folder, symlinks=True)
+        (folder / ".complete").touch()
+        packages = next(folder.glob("lib/python*/site-packages"))
+        module = packages / (MODULE.replace(".", "/") + ".py")
+        serve = module.parent / "cli" / "serve.py"
+        serve.parent.mkdir(parents=True)
+        for folder in (serve.parent, module.parent, module.parents[1]):
             (folder / "__init__.py").touch()
         module.write_text(_ENGINE)
+        serve.write_text(_HEADLESS)
 
     def place(self, path: str) -> str:
         return path.replace("/srv/kimi", str(self.root), 1)
@@ -179,7 +205,8 @@ class Cluster:
             **{n: v for n, v in os.environ.items() if not n.startswith(("SLURM_", "KIMI_"))},
             "PATH": f"{self.programs}:{os.environ['PATH']}",
             "STAND_IN": str(self.there),
-            "PYTHONPATH": str(self.base / "packages"),
+            # As a site's module may set it: nothing of it counts.
+            "PYTHONPATH": "/nonexistent",
             "KIMI_ROOT": str(self.root),
             "KIMI_DIR": str(self.folder),
             "KIMI_PYTHON": sys.executable,

@@ -26,7 +26,7 @@ def main(argv: List[str]) -> int:
     results = site.at("results")
     os.makedirs(results, mode=0o755, exist_ok=True)
     model = site.place(site.plan["model"]["serve_dir"])
-    line = [site.engine_python, "-s", "-m", _MODULE, "bench", "serve"]
+    line = [site.engine_python, "-I", "-m", _MODULE, "bench", "serve"]
     line += ["--base-url", str(found["url"]).removesuffix("/v1"), "--model", model]
     line += ["--served-model-name", site.model(), *[word for word in rest if word != "--"]]
     line += ["--save-result", "--result-dir", results]
@@ -34,8 +34,7 @@ def main(argv: List[str]) -> int:
         bundle.write(str(found["certificate"]))
         bundle.flush()
         # The key comes by the environment of this process's own child, and stands in no argument.
-        environment = {**os.environ, "OPENAI_API_KEY": key, "SSL_CERT_FILE": bundle.name}
-        environment |= {"HOME": site.private("cache", "home"), "PYTHONNOUSERSITE": "1"}
+        environment = {**site.of_engine(), "OPENAI_API_KEY": key, "SSL_CERT_FILE": bundle.name}
         done = subprocess.run(line, check=False, env=environment)
     if done.returncode != 0:
         raise HostError(

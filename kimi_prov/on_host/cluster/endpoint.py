@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.cluster import slurm
 from kimi_prov.on_host.gateway import tls
 from kimi_prov.on_host.gateway.api import Endpoint
 from kimi_prov.on_host.system.files import read_json, write_json
@@ -72,7 +73,9 @@ def find(site: Site, wanted: str) -> Dict[str, Any]:
         numbers = [number for number in numbers if number == wanted]
     for number in sorted(numbers, key=int, reverse=True):
         found = read_json(os.path.join(folder, f"{number}.json"))
-        if found.get("schema") == SCHEMA and found.get("state") == "ready":
+        ready = found.get("schema") == SCHEMA and found.get("state") == "ready"
+        # A node that failed has taken nothing back.
+        if ready and slurm.lives(number) is not False:
             return found
     whose = "no server" if wanted == NEWEST else f"no server of job {wanted}"
     raise HostError(

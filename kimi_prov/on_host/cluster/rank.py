@@ -52,7 +52,7 @@ def main(argv: List[str]) -> int:
     arguments += of_run(settings, number, options.run)
     environment = environment_of(site, settings, number, options.run, notes)
     line = [*numactl(os.environ.get("KIMI_NUMACTL", ""), hidden_nodes(site), notes)]
-    line += [site.engine_python, "-s", site.program, "cluster", "engine", "-m", options.module]
+    line += [site.engine_python, "-I", site.program, "cluster", "engine", "-m", options.module]
     node = settings["nodes"][number] if number < len(settings["nodes"]) else socket.gethostname()
     for note in notes:
         print(f"{node}: {note}", flush=True)
@@ -126,11 +126,9 @@ def environment_of(
     site: Site, settings: Mapping[str, object], number: int, folder: str, notes: List[str]
 ) -> Dict[str, str]:
     """Give the engine's environment: no home, its own keys' files, the network of its peers."""
-    found = dict(os.environ)
-    home = site.private("cache", "home")
-    found |= {"HOME": home, "TRITON_CACHE_DIR": site.at("cache", "triton")}
+    found = site.of_engine()
+    found["TRITON_CACHE_DIR"] = site.at("cache", "triton")
     found |= {API_KEY_FILE: site.key_file, JOB_KEY_FILE: os.path.join(folder, KEY)}
-    found["PYTHONNOUSERSITE"] = "1"
     allowed = sorted(os.sched_getaffinity(0))
     planned = found.get(_BIND)
     if planned and planned != "auto" and not set(parse_list(planned)) <= set(allowed):

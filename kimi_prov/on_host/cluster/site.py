@@ -85,6 +85,14 @@ class Site:
             )
         return int(text)
 
+    def of_engine(self) -> Dict[str, str]:
+        """Return the environment of the engine's own python: no home, nobody else's packages.
+
+        A site's modules for Python may set PYTHONPATH, and a home may be full.
+        """
+        found = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
+        return {**found, "HOME": self.private("cache", "home"), "PYTHONNOUSERSITE": "1"}
+
     @property
     def offline(self) -> bool:
         """Whether compute nodes reach no network."""

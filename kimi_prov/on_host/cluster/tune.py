@@ -31,8 +31,8 @@ def main(argv: List[str]) -> int:
         Path(packages, ".complete").touch()
     os.makedirs(site.place(tuning["dir"]), mode=0o755, exist_ok=True)
     line = [site.engine_python, "-s", script, *[word for word in argv if word != "--"]]
-    own = {"HOME": site.private("cache", "home"), "PYTHONPATH": packages}
-    done = subprocess.run(line, check=False, env={**os.environ, **own})
+    own = {**site.of_engine(), "PYTHONPATH": packages}
+    done = subprocess.run(line, check=False, env=own)
     if done.returncode != 0:
         raise HostError(
             f"the tuner ended with status {done.returncode}; its lines above say why",

@@ -175,12 +175,18 @@ def test_slurm_tells_whether_a_job_lives(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_acceptance_asks_the_endpoint_and_fails_where_a_check_does(tmp_path: Path) -> None:
-    """The stand-in has no gate: refusals and tools fail, the chat does not."""
+    """The stand-in has no gate: refusals and tools fail, the chat does not.
+
+    The endpoint of a job that SLURM does not know is nobody's.
+    """
     at = cluster(tmp_path)
     words = ("serve", "--module", "vllm.entrypoints.stand_in", "--", "--model", "/m")
     job: subprocess.Popen[str] = at.start(*words)
     try:
         assert until(lambda: at.endpoint().get("state") == "ready")
+        at.jobs()
+        assert "no server answers" in at.run("accept", "newest").stderr
+        at.jobs(at.job)
         done = at.run("accept", "newest")
         assert done.returncode == 1, done.stderr
         rows = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()[1:-1]}

@@ -73,6 +73,7 @@ def cluster(base: Path, hosts: int = 1, **settings: str) -> Cluster:
     found.install()
     done = found.run("weights")
     assert done.returncode == 0, done.stderr
+    found.jobs(found.job)
     return found
 
 
@@ -178,7 +179,7 @@ def test_a_job_that_nobody_uses_ends_and_has_no_successor(tmp_path: Path, start:
 def test_two_nodes_are_one_engine_and_the_head_ends_first(tmp_path: Path, start: Start) -> None:
     at = cluster(tmp_path, hosts=2)
     process = start(at)
-    assert until(lambda: state(at) == "ready")
+    assert until(lambda: state(at) == "ready" and (at.there / "engine-1.json").exists())
     told = [json.loads((at.there / f"engine-{n}.json").read_text())["argv"] for n in (0, 1)]
     for rank, argv in enumerate(told):
         assert argv[argv.index("--nnodes") + 1] == "2"
