@@ -3,7 +3,8 @@
 Makes key and certificate, starts the engine on every node (srun, `cluster rank`), publishes where
 it answers, and watches it: an engine that ends or hangs is started again as a whole, one that
 nobody uses is ended (KIMI_IDLE_MINUTES). On SIGUSR1, before the walltime ends, it submits its
-successor, takes no more requests and lets answers end; on SIGTERM the same without a successor.
+successor, takes no more requests and lets answers end; on SIGTERM the same without a successor. A
+job that is preempted is SLURM's to queue again.
 """
 
 from __future__ import annotations
@@ -174,6 +175,8 @@ class Server:
             if self.signals:
                 return self._end(step, handover=False)
             if step.poll() is not None:
+                if slurm.preempted(self.shown.job):
+                    return self._give_way()
                 return self._failed(
                     f"the engine ended with status {step.returncode} before it answered; its lines "
                     "above say why"
@@ -209,6 +212,8 @@ class Server:
             if self.signals:
                 return self._end(step, handover=self.signals[0] == signal.SIGUSR1)
             if step.poll() is not None:
+                if slurm.preempted(self.shown.job):
+                    return self._give_way()
                 print(f"the engine ended with status {step.returncode}", flush=True)
                 return None
             if idle.seen(self._activity(), time.monotonic()):
@@ -235,6 +240,18 @@ class Server:
         self.shown.write("draining")
         self._stop(step, max(_KILL_AFTER_S, self.site.number("KIMI_SIGNAL_S", 300) - 30.0))
         self.shown.write("ended")
+        return 0
+
+    def _give_way(self) -> int:
+        """Wait for the end of a job that is preempted.
+
+        Where a partition has a grace time SLURM ends the step first, and then what is left. A job
+        that ends by itself in between has ended for good: it is not queued again.
+        """
+        print("the job is preempted: it waits for its end", flush=True)
+        self.shown.write("ended")
+        while not self.signals:
+            time.sleep(0.2)
         return 0
 
     def _stop(self, step: subprocess.Popen[bytes], patience_s: float) -> None:
