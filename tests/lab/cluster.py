@@ -169,6 +169,12 @@ class Cluster:
         """The lab's inventory."""
         return self.lab.inventory
 
+    @property
+    def site(self) -> dict[str, str]:
+        """How the lab's hosts reach packages, as the product's variables."""
+        made = self.inventory / "group_vars" / "all" / "lab.yml"
+        return dict(yaml.safe_load(made.read_text()))
+
     def node(self, name: str) -> Host:
         """A compute node."""
         assert name in NODES
@@ -376,7 +382,7 @@ def _common(lab: Lab) -> str:
 
     Users find the site's package index and trusted authorities as the control machine has them.
     """
-    made = yaml.safe_load((lab.inventory / "group_vars" / "all" / "lab.yml").read_text())
+    made = Cluster(lab).site
     configuration = CONFIGURATION.format(
         controller=CONTROLLER,
         nodes=",".join(NODES),

@@ -58,6 +58,7 @@ def main(argv: List[str]) -> int:
             f"correct --nodes in {_SCRIPT}, or render again with kimi_hosts_per_model",
         )
     ensure_key(site)
+    _remove_left_over(site)
     folder = site.private("run", job.number)
     shutil.rmtree(folder)
     folder = site.private("run", job.number)
@@ -91,6 +92,14 @@ def ensure_key(site: Site) -> None:
             stream.write(f"sk-kimi-{secrets.token_urlsafe(32)}\n")
         print(f"the API key is in {site.key_file}", flush=True)
     os.chmod(site.key_file, 0o600)
+
+
+def _remove_left_over(site: Site) -> None:
+    """Remove the folders, keys in them, of jobs that were killed before they could."""
+    runs = site.private("run")
+    for name in os.listdir(runs):
+        if name.isdigit() and slurm.lives(name) is False:
+            shutil.rmtree(os.path.join(runs, name), ignore_errors=True)
 
 
 def free_port(first: int, number: str) -> int:

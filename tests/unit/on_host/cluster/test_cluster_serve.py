@@ -262,9 +262,15 @@ def _answers(at: Cluster) -> bool:
 def test_an_engine_that_does_not_start_fails_the_job(tmp_path: Path, start: Start) -> None:
     at = cluster(tmp_path)
     (at.there / "broken").touch()
+    # Of a job that was killed, and of one that serves beside.
+    at.jobs(at.job, "4241")
+    for number in ("4240", "4241"):
+        (at.root / "run" / number).mkdir(parents=True)
+        (at.root / "run" / number / "job.key").touch()
     process = start(at)
     log, _ = process.communicate(timeout=60)
     assert process.returncode == 1
+    assert [path.name for path in (at.root / "run").iterdir()] == ["4241"]
     assert "before it answered" in log
     assert state(at) == "failed"
 
