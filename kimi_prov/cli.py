@@ -538,6 +538,11 @@ def render() -> None:
 @click.option("--model", metavar="NAME", help="The model to serve.  [default: kimi-k2.5]")
 @click.option("--context", metavar="N|auto", help="Tokens of one conversation.")
 @click.option("--concurrency", metavar="N", help="Requests at the same time.")
+@click.option(
+    "--hosts-per-model",
+    metavar="N",
+    help="Equal machines that serve the model together.  [default: as a sheet says, else 1]",
+)
 @click.option("--weights-format", metavar="auto|int4|nvfp4|...", help="Format of the experts.")
 @click.option("--kv-dtype", metavar="auto|bf16|fp8", help="Number format of the cache.")
 @connected

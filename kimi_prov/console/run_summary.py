@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import clean_text
+from kimi_prov.contract import clean_text, groups
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
 from kimi_prov.errors import ExitCode
@@ -98,8 +98,10 @@ def _time(phase: PhaseTime, wall: float) -> str:
     return f"    {clean_text.row(phase.phase):<24} {took:>8} {bar}{changed}".rstrip()
 
 
-def endpoint(plan: Mapping[str, Any], address: str) -> str:
-    """Return the URL at which clients find the API."""
+def _endpoint(plan: Mapping[str, Any], address: str) -> str:
+    """Return the URL at which clients find the API, or who has it."""
+    if not groups.serves(plan):
+        return f"that of {groups.head(plan)}, the head of group {plan['group']['name']}"
     return f"{_at(address, plan['proxy']['port'])}/v1"
 
 
@@ -114,7 +116,7 @@ def served(plan: Mapping[str, Any], host: str, address: str, stand_ins: Sequence
     about = f"{model['name']}, {human(model['bytes'])}, context {model['context']}"
     lines = [
         f"  {host}",
-        f"    endpoint  {endpoint(plan, address)}",
+        f"    endpoint  {_endpoint(plan, address)}",
         *([f"    page      {_at(address, plan['web']['port'])}/"] if plan.get("web") else []),
         f"    model     {', '.join(model['served_names'])} ({about})",
         f"    engine    {engine['name']} {engine['version']} ({engine['variant']})",

@@ -20,6 +20,7 @@ import pytest
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording
 from kimi_prov.on_host.engine import command_check
+from kimi_prov.packaging.zipapp import build_zipapp
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
 
@@ -120,3 +121,28 @@ def test_the_table_of_flags_is_what_the_parser_has(
     common = [s for s in catalogue.flag_sets if s.engine == "vllm" and version in s.versions]
     wrong |= {flag: "accepted" for s in common for flag in s.flags if flag not in options}
     assert wrong == {}
+
+
+_RANK = """
+import sys
+sys.path.insert(0, {program!r})
+import vllm.entrypoints.cli.serve as serve
+names = ("node_rank", "nnodes", "api_server_count")
+serve.run_headless = lambda given: print("rank", *[getattr(given, name) for name in names])
+from kimi_prov.on_host.engine import launch
+sys.exit(launch.main(["-m", "vllm.entrypoints.openai.api_server", *{words!r}]))
+"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_headless_rank_is_started_by_what_the_real_engine_has(
+    parser_of: Callable[[str], Path], tmp_path: Path, version: str
+) -> None:
+    """Up to vLLM's own start of the workers, which needs the other hosts."""
+    program = str(build_zipapp(tmp_path / "kimi-target.pyz"))
+    words = ["--model", "/tmp", "--tensor-parallel-size", "2", "--nnodes", "2", "--node-rank", "1"]
+    words += ["--master-addr", "10.0.0.1", "--master-port", "29501", "--headless"]
+    python = str(parser_of(version) / "bin" / "python")
+    script = _RANK.format(program=program, words=words)
+    done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("rank 1 2 0\n"), done.stderr

@@ -127,10 +127,13 @@ class Group:
         """The largest process of the engine that has no child: the one that computes."""
         return int(host.ssh(LARGEST_LEAF % self.unit(host)))
 
-    def signal(self, host: Host, signal: str) -> None:
-        """Send a signal to every process of a member's unit."""
-        folder = self.show(host, "ControlGroup")
-        host.ssh(f"kill -{signal} $(cat /sys/fs/cgroup{folder}/cgroup.procs)")
+    def engine_processes(self) -> dict[str, int]:
+        """How many processes each member's unit has beside its supervisor."""
+        count = "grep -c . /sys/fs/cgroup{}/cgroup.procs || true"
+        found = {host.name: self.show(host, "ControlGroup") for host in self.members}
+        return {
+            host.name: int(host.ssh(count.format(found[host.name]))) - 1 for host in self.members
+        }
 
     def journal(self, host: Host, lines: int = 60) -> str:
         return host.ssh(f"journalctl -u {self.unit(host)} -o cat -n {lines} --no-pager")

@@ -38,11 +38,14 @@ class Idle:
         self._limit_s = limit_s
         self._since = now
         self._tokens: Optional[float] = None
+        self._moved = now
 
     def seen(self, found: Optional[Activity], now: float) -> bool:
         """Take down what was read; whether nobody has used the engine for the limit."""
         if found is None or found.requests or found.tokens != self._tokens:
             self._since = now
+        if found is not None and found.tokens != self._tokens:
+            self._moved = now
         self._tokens = found.tokens if found else None
         return self._limit_s > 0 and now - self._since >= self._limit_s
 
@@ -51,6 +54,6 @@ class Idle:
         if found is not None and self._tokens is not None and found.tokens == self._tokens + tokens:
             self._tokens = found.tokens
 
-    def quiet_s(self, now: float) -> float:
-        """Seconds since the last use."""
-        return now - self._since
+    def still_s(self, now: float) -> float:
+        """Seconds since tokens were made, whether somebody waits for some or not."""
+        return now - self._moved

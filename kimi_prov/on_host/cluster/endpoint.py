@@ -79,7 +79,7 @@ def find(site: Site, wanted: str) -> Dict[str, Any]:
             return found
     whose = "no server" if wanted == NEWEST else f"no server of job {wanted}"
     raise HostError(
-        f"{whose} answers: no file in {folder} has the state ready",
+        f"{whose} answers: no file in {folder} has the state ready and a job that runs",
         "sbatch jobs/serve.sbatch, and wait until its log says ready",
     )
 

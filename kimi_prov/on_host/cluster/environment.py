@@ -125,8 +125,8 @@ def _finish(site: Site, folder: str) -> None:
 
 
 def environment() -> Dict[str, str]:
-    """Return pip's environment: nothing of a user's own configuration counts."""
-    return {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_CONFIG_FILE": os.devnull}
+    """Return pip's environment. A site's pip.conf counts: each file has its hash all the same."""
+    return {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_REQUIRE_VIRTUALENV": "0"}
 
 
 def _call(line: List[str], what: str, fix: Optional[str] = None) -> None:

@@ -93,11 +93,12 @@ def _make(path: str) -> bool:
 
 def _is_stale(path: str, found: Dict[str, Any], lives: Callable[[str], Optional[bool]]) -> bool:
     job = found.get("job")
-    if isinstance(job, str) and job.isdigit():
+    # A job that was queued again has its number from before: what it held then is nobody's.
+    if isinstance(job, str) and job.isdigit() and job != owner()["job"]:
         return lives(job) is False
     if found.get("node") == socket.gethostname() and isinstance(found.get("pid"), int):
         return not _runs(found["pid"])
-    return _age(path) > _STALE_S
+    return bool(job and job == owner()["job"]) or _age(path) > _STALE_S
 
 
 def _runs(pid: int) -> bool:

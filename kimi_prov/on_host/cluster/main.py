@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from importlib import import_module
 from typing import List
 
@@ -28,7 +29,13 @@ def main(argv: List[str]) -> int:
     if name not in COMMANDS:
         raise HostError(f"cluster {name!r}: there are {', '.join(COMMANDS)}")
     signal.signal(signal.SIGTERM, _end)
-    status: int = import_module(COMMANDS[name]).main(argv[1:])
+    try:
+        status: int = import_module(COMMANDS[name]).main(argv[1:])
+    except (HostError, OSError) as error:
+        told = HostError.of_system(error) if isinstance(error, OSError) else error
+        # A person reads the log of a job: one sentence, and what mends it.
+        print(f"{name}: {told.line}", file=sys.stderr, flush=True)
+        return told.exit_status
     return status
 
 

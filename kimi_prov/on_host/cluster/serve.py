@@ -39,6 +39,7 @@ _PROBE_AFTER_S = 300.0
 _PROBE_S = 180.0
 _KILL_AFTER_S = 30.0
 _HTTP_OK = 200
+_LONGER = f"--time in {_SCRIPT} is too short"
 
 
 def main(argv: List[str]) -> int:
@@ -75,7 +76,7 @@ def main(argv: List[str]) -> int:
     line += ["cluster", "rank", "--run", folder, "--module", options.module, "--"]
     line += [word for word in options.arguments if word != "--"]
     try:
-        return Server(site, shown, folder, line).run()
+        return Server(site, shown, folder, line, site.decimal("KIMI_STEP_S", 5)).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -146,8 +147,8 @@ class Server:
     shown: Published
     folder: str
     line: List[str]
+    step_s: float
     signals: List[int] = field(default_factory=list)
-    step_s: float = float(os.environ.get("KIMI_STEP_S", "5"))
 
     def run(self) -> int:
         """Start, watch and end the engine; the exit status of the job."""
@@ -182,7 +183,10 @@ class Server:
         said = ""
         while True:
             if self.signals:
-                return self._end(step, handover=False)
+                status = self._end(step, handover=False)
+                if self.signals[0] != signal.SIGUSR1:
+                    return status
+                return self._failed(f"the walltime ends before the model answered: {_LONGER}")
             if step.poll() is not None:
                 if slurm.preempted(self.shown.job):
                     return self._give_way()
@@ -213,8 +217,8 @@ class Server:
 
     def _watch(self, step: subprocess.Popen[bytes]) -> Optional[int]:
         """Watch an engine that answers; None where it is to be started again."""
-        minutes = self.site.number("KIMI_IDLE_MINUTES", 0)
-        limit = minutes * float(os.environ.get("KIMI_IDLE_UNIT_S", "60"))
+        minutes = self.site.decimal("KIMI_IDLE_MINUTES", 0)
+        limit = 60 * minutes
         idle, probed = Idle(limit, time.monotonic()), time.monotonic()
         while True:
             self._pause(step)
@@ -226,10 +230,10 @@ class Server:
                 print(f"the engine ended with status {step.returncode}", flush=True)
                 return None
             if idle.seen(self._activity(), time.monotonic()):
-                print(f"nobody has asked for {minutes} minutes: the job ends", flush=True)
+                print(f"nobody has asked for {minutes:g} minutes: the job ends", flush=True)
                 return self._end(step, handover=False)
-            quiet = min(idle.quiet_s(time.monotonic()), time.monotonic() - probed)
-            if quiet > _PROBE_AFTER_S:
+            still = min(idle.still_s(time.monotonic()), time.monotonic() - probed)
+            if still > _PROBE_AFTER_S:
                 probed = time.monotonic()
                 tokens, refused = self._chat(_PROBE_S)
                 idle.own(self._activity(), tokens)

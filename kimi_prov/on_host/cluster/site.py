@@ -12,6 +12,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import read_json, read_text
 
 _OURS = re.compile(re.escape(paths.ROOT) + r"(?=/|$)")
+_DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _WRITABLE = 0o700
 
 
@@ -102,6 +103,16 @@ class Site:
     def wheels(self) -> str:
         """The folder that wheels are prepared in."""
         return self.at("wheels")
+
+    def decimal(self, name: str, default: float) -> float:
+        """Return a number of cluster.env, with decimals. Raises HostError for what is none."""
+        text = self.environment.get(name) or str(default)
+        if not _DECIMAL.fullmatch(text):
+            raise HostError(
+                f"{name}: expected a number, found {text!r}",
+                f"correct it in {self.folder}/cluster.env",
+            )
+        return float(text)
 
     @property
     def engine_dir(self) -> str:

@@ -53,6 +53,19 @@ def failed(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
     return ""
 
 
+def cause(plan: dict[str, Any], lines: list[str]) -> str:
+    """Return the line of a failed unit's journal that says why.
+
+    Of a group that is the supervisor's last, and what the engine on this host wrote itself.
+    """
+    group = plan.get("group")
+    own = [line for line in lines if group and line.startswith(f"group {group['name']}: ")]
+    if not own:
+        return units.cause(lines)
+    ours = [line for line in lines if line not in own and units.CAUSE.search(line)]
+    return f"{own[-1]} ({units.cause(ours)})" if ours and groups.serves(plan) else own[-1]
+
+
 def round_failed(paths: Paths, plan: dict[str, Any]) -> HostError | None:
     """Return why the engine of a group did not come up though all of its hosts were there."""
     seen = record.read(paths.group_run) if plan.get("group") else None
@@ -119,7 +132,7 @@ def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[st
         if not refusal:
             return report
         if broken:
-            line = units.cause(units.journal(broken, 200))
+            line = cause(plan, units.journal(broken, 200))
             raise HostError(
                 f"{broken} failed: {line}", f"{advice(line)} (log: journalctl -u {broken})"
             )

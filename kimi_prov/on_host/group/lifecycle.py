@@ -162,9 +162,7 @@ class Head(_Supervisor):
             return [Drop(rank)]
         self._seen[rank] = now
         if kind == "failed":
-            return self._lost_engine(
-                f"the engine on {self._host(rank)} ended: {line(message['why'])}"
-            )
+            return self._lost_engine(f"the engine on {self._host(rank)} {line(message['why'])}")
         if kind == "leaving":
             return self.lost(rank, line(message["why"]))
         return []

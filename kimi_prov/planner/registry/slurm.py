@@ -49,9 +49,9 @@ DEFINITIONS = (
     Definition(
         "slurm.firewall",
         title="No firewall of ours guards the port: everybody on the cluster's network reaches it",
-        severities=("info",),
-        source="the engine asks for the key at every path but /health, and speaks TLS alone; rules "
-        "of the kernel are set by root",
+        severities=("warning", "info"),
+        source="the API speaks TLS alone and asks for the key at every path but /health; what the "
+        "ranks say to each other has neither; rules of the kernel are set by root",
         remedy="software",
         concerns="deployment",
     ),

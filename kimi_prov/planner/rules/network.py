@@ -15,7 +15,7 @@ from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kimi_prov.facts.host import Interface
+    from kimi_prov.facts.host import Host, Interface
     from kimi_prov.planner.groups import Member
 
 # What one sum over TCP takes at least, of a few kilobytes; with RDMA it is a few microseconds.
@@ -177,7 +177,7 @@ def rdma(
 
     `tensor_parallel`: ranks of one layer are on several hosts, or its experts are.
     """
-    without = [m.name for m in members if m.host.network_known and not devices(m.host)]
+    without = [m.name for m in members if _tcp_alone(m.host)]
     if not without:
         return
     sums = 2 * layers
@@ -201,6 +201,14 @@ def rdma(
             fix="use it as it is, or install InfiniBand or RoCE cards and their driver "
             "(ibstat, rdma link)",
         )
+
+
+def _tcp_alone(host: Host) -> bool:
+    """Whether a host has no RDMA, as far as a sheet says or somebody looked."""
+    sheet = (host.facts.get("group") or {}).get("link")
+    if sheet:
+        return bool(sheet["kind"] == "ethernet")
+    return host.network_known and not devices(host)
 
 
 @rule("group.gid")

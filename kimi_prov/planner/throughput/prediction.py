@@ -188,7 +188,7 @@ def _over_hosts(host: Host, settings: Settings, serving: Serving) -> tuple[Servi
     """Add the hosts that serve together and what joins them; and what of that was assumed."""
     from kimi_prov.planner.throughput import links  # noqa: PLC0415
 
-    link, assumed = links.of(host.facts)
+    link, assumed = links.of(host)
     return replace(serving, hosts=settings.hosts_per_model, link=link), assumed
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.findings import Findings
+from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.planner.settings.definitions import BY_NAME
 
 if TYPE_CHECKING:
@@ -74,15 +75,19 @@ def of_plan(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
     `settings` are the site's own, as they were before `of_job`.
     """
     findings = Findings()
-    findings.extend(row for row in plan["findings"] if holds(row["id"]))
+    findings.extend(_as_of_job(row) for row in plan["findings"] if holds(row["id"]))
     _engine(plan, findings)
     _driver(plan, findings)
     _tuning(plan, findings)
     _memory(plan, settings, findings)
+    several = plan["parallel"]["hosts"] > 1
     findings.add(
         "slurm.firewall",
-        observed=f"port {settings.port} and those after it, on every address of the node",
+        severity="warning" if several else "info",
+        observed=f"port {settings.port} and those after it, on every address of the node"
+        + ("; between nodes vLLM's own ports, which ask for no key" if several else ""),
         required="the cluster's network, or the administrator's rules, keep others out",
+        fix="ask the administrator who reaches the nodes' ports; take whole nodes (--exclusive)",
     )
     version = plan["engine"]["python_version"]
     findings.add(
@@ -100,6 +105,11 @@ def holds(identity: str) -> bool:
     """Whether a finding of a plan is as true of a job as of a machine of one's own."""
     subject = identity.partition(".")[0]
     return subject not in _NOT_THERE and identity not in _NOT_THERE_EITHER
+
+
+def _as_of_job(row: Finding) -> Finding:
+    """Make a blocker of what forbids `apply`: a job cannot fetch weights from nowhere either."""
+    return {**row, "severity": "blocker"} if DEFINITIONS[row["id"]].blocks_apply else row
 
 
 def _engine(plan: Mapping[str, Any], findings: Findings) -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 KIND = "slurm"
-JOBS = ("environment", "weights", "serve", "tune", "bench", "accept")
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _PROGRAMS = ("prepare-login.sh",)
 _GIB = 1 << 30
@@ -144,7 +143,6 @@ def _values(
         "cpu_qos": settings.slurm_cpu_qos or settings.slurm_qos,
         "site": _site(plan),
         "lengths": {"input": settings.input_tokens, "output": settings.output_tokens},
-        "jobs": JOBS,
     }
 
 

@@ -171,3 +171,14 @@ def test_a_layout_that_nobody_told_of_is_a_warning_with_the_nearest(tmp_path: Pa
 
 def test_one_host_is_no_layout_over_several() -> None:
     assert not {"group.proven", "group.unproven"} & set(found(SPECS / "quote-8x-h200.yml"))
+
+
+@pytest.mark.parametrize("link", ["8x NDR", "2x RoCE 200 Gbit/s"])
+def test_a_sheet_with_rdma_has_no_warning_of_tcp(tmp_path: Path, link: str) -> None:
+    assert "group.rdma" not in found(sheet(tmp_path, f"link: {link}", without=("link",)))
+
+
+def test_ethernet_between_hosts_is_a_warning_with_what_it_costs(tmp_path: Path) -> None:
+    rows = found(sheet(tmp_path, "link: 100 GbE", without=("link",)))
+    assert rows["group.rdma"]["severity"] == "warning"
+    assert "long prompts do" in rows["group.rdma"]["observed"]

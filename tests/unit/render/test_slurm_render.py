@@ -131,7 +131,6 @@ def test_every_script_is_one_that_bash_takes(folder: Path) -> None:
 
 
 def test_shellcheck_finds_nothing(folder: Path) -> None:
-    subprocess.run([ROOT / "tests" / "system-packages", "shellcheck"], check=False)
     if not shutil.which("shellcheck"):
         pytest.skip("shellcheck is not here")
     scripts = sorted(str(path.relative_to(folder)) for path in (folder / "jobs").glob("*.sbatch"))
@@ -323,6 +322,15 @@ def test_what_holds_in_a_job_is_told_by_ids_that_exist() -> None:
     assert {"firewall.closed", "os.supported", "python.lock", "driver.branch"} <= gone
     assert {"gpu.memory", "context.memory", "os.glibc", "weights.unpinned"}.isdisjoint(gone)
     assert set(findings._NOT_THERE_EITHER) <= set(DEFINITIONS)
+
+
+def test_weights_from_nowhere_are_a_blocker(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    facts = str(ROOT / "tests" / "data" / "facts" / "lab-nspawn.json")
+    words = ("render", "slurm", facts, "--root", "/p", "--model", "kimi-k2-lab")
+    assert run(*words, "--output", str(tmp_path / "out")) == 3
+    assert "set kimi_weights_source" in capfd.readouterr().err
 
 
 def test_what_root_would_do_is_asked_of_the_administrator(folder: Path) -> None:

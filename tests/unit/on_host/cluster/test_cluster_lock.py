@@ -84,6 +84,17 @@ def test_the_lock_of_another_node_is_stale_when_nobody_touched_it(tmp_path: Path
         assert read_json(path)["node"] == socket.gethostname()
 
 
+@pytest.mark.parametrize("node", ["other", socket.gethostname()])
+def test_a_job_that_was_queued_again_takes_what_it_held_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: str
+) -> None:
+    path = tmp_path / "lock"
+    path.write_text(json.dumps({"job": "77", "node": node, "pid": 4_190_000}))
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    with lock.held(str(path), silent, step_s=0.01, lives=lambda job: True):
+        assert read_json(path)["pid"] == os.getpid()
+
+
 def test_half_a_lock_is_nobodys_after_a_while(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_text('{"job": "4')

@@ -49,6 +49,15 @@ def test_use_is_told_by_requests_and_tokens_and_what_is_unknown_counts_as_use() 
     assert not Idle(0, 0).seen(Activity(0, 0), 1e9)
 
 
+def test_an_engine_that_makes_no_tokens_for_who_waits_is_still() -> None:
+    idle = Idle(60, 0)
+    idle.seen(Activity(1, 5), 10)
+    idle.seen(Activity(1, 5), 400)
+    assert idle.still_s(400) == 390
+    idle.seen(Activity(1, 6), 401)
+    assert idle.still_s(402) == 1
+
+
 def test_a_request_of_the_jobs_own_is_nobodys_use() -> None:
     idle = Idle(60, 0)
     idle.seen(Activity(0, 5), 1)

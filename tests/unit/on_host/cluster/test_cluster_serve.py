@@ -167,13 +167,12 @@ def test_before_the_walltime_ends_answers_end_and_a_successor_is_submitted(
 
 
 def test_a_job_that_nobody_uses_ends_and_has_no_successor(tmp_path: Path, start: Start) -> None:
-    at = cluster(tmp_path, KIMI_IDLE_MINUTES="1")
-    # A minute of a test's time is too much: it counts in smaller steps.
-    process = start(at, KIMI_IDLE_UNIT_S="2")
+    at = cluster(tmp_path, KIMI_IDLE_MINUTES="0.05")
+    process = start(at)
     assert until(lambda: state(at) == "ready")
     log, _ = process.communicate(timeout=90)
     assert process.returncode == 0, log
-    assert "nobody has asked for 1 minute" in log
+    assert "nobody has asked for 0.05 minutes" in log
     assert not (at.there / "submitted.json").exists()
 
 
@@ -273,6 +272,19 @@ def test_an_engine_that_does_not_start_fails_the_job(tmp_path: Path, start: Star
     assert [path.name for path in (at.root / "run").iterdir()] == ["4241"]
     assert "before it answered" in log
     assert state(at) == "failed"
+
+
+def test_a_walltime_that_is_too_short_for_the_start_is_named(tmp_path: Path, start: Start) -> None:
+    at = cluster(tmp_path)
+    (at.there / "slow").touch()
+    process = start(at)
+    assert until((at.there / "engine-0.json").exists)
+    process.send_signal(signal.SIGUSR1)
+    log, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the walltime ends before the model answered" in log
+    assert state(at) == "failed"
+    assert not (at.there / "submitted.json").exists()
 
 
 def test_what_is_missing_is_said_with_the_command_that_mends_it(tmp_path: Path) -> None:

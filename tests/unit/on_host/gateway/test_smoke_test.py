@@ -171,10 +171,24 @@ def test_a_rank_is_ready_when_the_head_of_its_group_serves(tmp_path: Path):
 def test_a_round_that_failed_with_all_hosts_there_is_told_with_its_reason(tmp_path: Path):
     paths = supervised(tmp_path)
     assert smoke_test.round_failed(paths, OF_RANK) is None
-    rounds = {"failed": 1, "why": "the engine on b ended: ended with status 3"}
+    rounds = {"failed": 1, "why": "the engine on b ended with status 3"}
     (paths.group_run / "rounds.json").write_text(json.dumps(rounds))
     error = smoke_test.round_failed(paths, OF_RANK)
     assert error is not None
-    assert error.message == "group pair: the engine on b ended: ended with status 3"
+    assert error.message == "group pair: the engine on b ended with status 3"
     assert "journalctl -u kimi-rank.service" in str(error.fix)
     assert smoke_test.round_failed(paths, {"group": None}) is None
+
+
+def test_why_a_unit_of_a_group_failed_is_its_supervisor_s_last_word():
+    last = "group pair: a ended this round: the engine on a ended with status 1 (round 3 of 3)"
+    lines = [
+        "group pair: waiting for a, the head, at 10.0.0.1: Connection refused",
+        last,
+        "kimi-rank.service: Main process exited, code=exited, status=2/INVALIDARGUMENT",
+    ]
+    assert smoke_test.cause(OF_RANK, lines) == last
+    of_head = {**OF_RANK, "group": {**GROUP, "rank": 0}}
+    lines.insert(1, "(Worker pid=8) ValueError: too long")
+    assert smoke_test.cause(of_head, lines) == f"{last} (ValueError: too long)"
+    assert smoke_test.cause({}, lines) == "ValueError: too long"

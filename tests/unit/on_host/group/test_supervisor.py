@@ -142,11 +142,11 @@ def test_steps_are_life_although_no_chat_is_answered(group: Group, tmp_path: Pat
     moves = iter(range(1, 1000))
 
     def moved() -> bool:
-        (tmp_path / "metrics").write_text(f"{series}0.{next(moves)}")
+        (tmp_path / "metrics.new").write_text(f"{series}0.{next(moves)}")
+        (tmp_path / "metrics.new").replace(tmp_path / "metrics")
         return rank.process.poll() is not None or head.process.poll() is not None
 
     assert not until(moved, 10)
-    (tmp_path / "metrics").write_text(series + "0.5")
     assert head.end() == TRANSIENT
 
 
@@ -178,12 +178,12 @@ def test_rounds_that_fail_though_all_are_there_are_counted_to_an_end(
         head, rank = group.start(0, **kept), group.start(1)
         status = PERMANENT if number == 3 else TRANSIENT
         assert [head.end(), rank.end()] == [status, status], head.text + rank.text
-        assert f"the engine on b ended: ended with status 3 (round {number} of 3" in head.text
+        assert f"the engine on b ended with status 3 (round {number} of 3" in head.text
     assert "given up until somebody starts it again" in head.text
     assert "given up until somebody starts it again" in rank.text
     seen = record.read(kept["RUNTIME_DIRECTORY"])
     assert (seen.phase, seen.failed) == ("", 3)
-    assert seen.why == "the engine on b ended: ended with status 3"
+    assert seen.why == "the engine on b ended with status 3"
 
 
 def test_an_answer_begins_the_count_anew_and_waiting_counts_as_nothing(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from plan_inputs import gpu_facts
 
 from kimi_prov.catalog.loader import load
+from kimi_prov.facts.host import read_host
 from kimi_prov.planner import throughput
 from kimi_prov.planner.throughput import hosts, links, subjects
 from kimi_prov.planner.throughput.inputs import Link
@@ -31,6 +33,11 @@ ONE = throughput.Serving(
 PIPELINE = replace(ONE, stages=2, hosts=2, link=INFINIBAND)
 TENSOR = replace(ONE, tensor_parallel=16, hosts=2, link=INFINIBAND)
 WIDE = replace(ONE, tensor_parallel=1, data_parallel=16, hosts=2, link=INFINIBAND)
+
+
+def port(device: str, layer: str, state: str, gbit: int) -> dict[str, Any]:
+    found = {"device": device, "port": 1, "link_layer": layer, "state": state}
+    return {**found, "speed_bits_per_s": gbit * 10**9}
 
 
 def estimate(serving: throughput.Serving) -> Estimate:
@@ -141,10 +148,7 @@ def test_processors_share_the_work_and_pay_for_every_layer() -> None:
         (
             {
                 "network": {
-                    "rdma": [
-                        {"link_layer": "InfiniBand", "state": "4: ACTIVE", "speed_bits_per_s": 4e11}
-                        for _ in range(8)
-                    ]
+                    "rdma": [port(f"mlx5_{n}", "InfiniBand", "ACTIVE", 400) for n in range(8)]
                 }
             },
             "infiniband",
@@ -155,8 +159,8 @@ def test_processors_share_the_work_and_pay_for_every_layer() -> None:
             {
                 "network": {
                     "rdma": [
-                        {"link_layer": "Ethernet", "state": "ACTIVE", "speed_bits_per_s": 2e11},
-                        {"link_layer": "Ethernet", "state": "DOWN", "speed_bits_per_s": 2e11},
+                        port("mlx5_0", "Ethernet", "ACTIVE", 200),
+                        port("mlx5_1", "Ethernet", "DOWN", 200),
                     ]
                 }
             },
@@ -179,8 +183,10 @@ def test_processors_share_the_work_and_pay_for_every_layer() -> None:
     ],
 )
 def test_the_link_is_what_the_facts_say_and_else_assumed(
-    facts: dict[str, object], kind: str, gb_s: float, assumed: str | None
+    facts: dict[str, Any], kind: str, gb_s: float, assumed: str | None
 ) -> None:
-    link, said = links.of(facts)
+    machine = gpu_facts()
+    network = {**machine["network"], **facts.pop("network", {})}
+    link, said = links.of(read_host({**machine, **facts, "network": network}, load()))
     assert (link.kind, link.gb_s) == (kind, gb_s)
     assert said == assumed
