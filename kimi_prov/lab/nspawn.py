@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import gpus, network
 from kimi_prov.lab.shell import run, which
-from kimi_prov.lab.state import HostState, kill_process, launch, remove_tree
+from kimi_prov.lab.state import HostState, LabState, kill_process, launch, remove_tree
 
 if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Lab, LabHost
@@ -79,6 +79,7 @@ def command(
         str(state.folder),
         host.name,
         *(given.options if given else []),
+        *(f"--bind={LabState.of(lab).shared(path)}:{path}" for path in host.shared),
     ]
 
 
@@ -125,6 +126,8 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
     given = gpus.find() if host.gpus else None
     if given:
         gpus.dress(upper, given)
+    for path in host.shared:
+        LabState.of(lab).shared(path).mkdir(parents=True, exist_ok=True)
     launch(command(lab, host, image, state, given), state, lab.ident)
     own = _namespace("self")
     deadline = time.monotonic() + 20

@@ -33,7 +33,11 @@ lines = pathlib.Path(os.environ["STAND_IN"], "jobs").read_text().splitlines()
 jobs = dict(line.split() for line in lines)
 if given["--jobs"] not in jobs:
     sys.exit("slurm_load_jobs error: Invalid job id specified")
-print(jobs[given["--jobs"]] if given["--format"] == "%T" else "2031-02-03T04:05:06")
+taken = pathlib.Path(os.environ["STAND_IN"], "preempted").exists()
+if "--Format" in given:
+    print("2031-02-03T04:05:06" if taken else "N/A")
+else:
+    print(jobs[given["--jobs"]] if given["--format"] == "%T" else "2031-02-03T04:05:06")
 """,
     "sbatch": """
 import json, os, pathlib, sys

@@ -67,13 +67,18 @@ def _ensure(site: Site, folder: str, locks: Sequence[str], *, of_engine: bool = 
             return False
         shutil.rmtree(folder, ignore_errors=True)
         print(f"{folder}: installing from {', '.join(map(os.path.basename, locks))}", flush=True)
-        _call([sys.executable, "-I", "-m", "venv", folder], "python -m venv")
+        make(folder)
         install(site, os.path.join(folder, "bin", "python"), locks)
         if of_engine:
             _finish(site, folder)
         with open(mark, "w", encoding="utf-8"):
             pass
     return True
+
+
+def make(folder: str) -> None:
+    """Make a virtual environment. Raises HostError where the Python has no venv."""
+    _call([sys.executable, "-I", "-m", "venv", folder], "python -m venv")
 
 
 def install(site: Site, python: str, locks: Sequence[str], target: Optional[str] = None) -> None:

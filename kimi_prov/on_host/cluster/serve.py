@@ -3,7 +3,8 @@
 Makes key and certificate, starts the engine on every node (srun, `cluster rank`), publishes where
 it answers, and watches it: an engine that ends or hangs is started again as a whole, one that
 nobody uses is ended (KIMI_IDLE_MINUTES). On SIGUSR1, before the walltime ends, it submits its
-successor, takes no more requests and lets answers end; on SIGTERM the same without a successor.
+successor, takes no more requests and lets answers end; on SIGTERM the same without a successor. A
+job that is preempted is SLURM's to queue again.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def main(argv: List[str]) -> int:
             f"correct --nodes in {_SCRIPT}, or render again with kimi_hosts_per_model",
         )
     ensure_key(site)
+    _remove_left_over(site)
     folder = site.private("run", job.number)
     shutil.rmtree(folder)
     folder = site.private("run", job.number)
@@ -91,6 +93,14 @@ def ensure_key(site: Site) -> None:
             stream.write(f"sk-kimi-{secrets.token_urlsafe(32)}\n")
         print(f"the API key is in {site.key_file}", flush=True)
     os.chmod(site.key_file, 0o600)
+
+
+def _remove_left_over(site: Site) -> None:
+    """Remove the folders, keys in them, of jobs that were killed before they could."""
+    runs = site.private("run")
+    for name in os.listdir(runs):
+        if name.isdigit() and slurm.lives(name) is False:
+            shutil.rmtree(os.path.join(runs, name), ignore_errors=True)
 
 
 def free_port(first: int, number: str) -> int:
@@ -178,6 +188,8 @@ class Server:
                     return status
                 return self._failed(f"the walltime ends before the model answered: {_LONGER}")
             if step.poll() is not None:
+                if slurm.preempted(self.shown.job):
+                    return self._give_way()
                 return self._failed(
                     f"the engine ended with status {step.returncode} before it answered; its lines "
                     "above say why"
@@ -213,6 +225,8 @@ class Server:
             if self.signals:
                 return self._end(step, handover=self.signals[0] == signal.SIGUSR1)
             if step.poll() is not None:
+                if slurm.preempted(self.shown.job):
+                    return self._give_way()
                 print(f"the engine ended with status {step.returncode}", flush=True)
                 return None
             if idle.seen(self._activity(), time.monotonic()):
@@ -239,6 +253,18 @@ class Server:
         self.shown.write("draining")
         self._stop(step, max(_KILL_AFTER_S, self.site.number("KIMI_SIGNAL_S", 300) - 30.0))
         self.shown.write("ended")
+        return 0
+
+    def _give_way(self) -> int:
+        """Wait for the end of a job that is preempted.
+
+        Where a partition has a grace time SLURM ends the step first, and then what is left. A job
+        that ends by itself in between has ended for good: it is not queued again.
+        """
+        print("the job is preempted: it waits for its end", flush=True)
+        self.shown.write("ended")
+        while not self.signals:
+            time.sleep(0.2)
         return 0
 
     def _stop(self, step: subprocess.Popen[bytes], patience_s: float) -> None:

@@ -66,6 +66,14 @@ def ends_at(number: str, environment: Mapping[str, str]) -> Optional[str]:
         return None
 
 
+def preempted(number: str) -> bool:
+    """Whether SLURM takes the nodes of a job that runs for another one."""
+    done = run(
+        "squeue", "--noheader", f"--jobs={number}", "--Format=PreemptTime", timeout=_TIMEOUT_S
+    )
+    return done.returncode == 0 and bool(re.match(r"\d{4}-", done.stdout.strip()))
+
+
 def _utc(moment: float) -> str:
     return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
+from tempfile import TemporaryDirectory
 from typing import List
 
 from kimi_prov.contract.errors import HostError
@@ -16,9 +16,17 @@ def main(_argv: List[str]) -> int:
     """Download what is missing; pip holds each file to its hash."""
     site = Site.read({**os.environ, "KIMI_OFFLINE": "0"})
     os.makedirs(site.wheels, mode=0o755, exist_ok=True)
-    with lock.held(site.at("wheels.lock"), lock.wait_message(site.wheels)):
+    cache = site.at("cache")
+    os.makedirs(cache, mode=0o755, exist_ok=True)
+    with (
+        lock.held(site.at("wheels.lock"), lock.wait_message(site.wheels)),
+        TemporaryDirectory(dir=cache, prefix="pip-") as folder,
+    ):
+        # A distribution's own Python has no pip beside it.
+        environment.make(folder)
+        python = os.path.join(folder, "bin", "python")
         for path in site.locks().values():
-            line = [sys.executable, "-I", "-m", "pip", "download", "--no-deps", "--no-input"]
+            line = [python, "-I", "-m", "pip", "download", "--no-deps", "--no-input"]
             line += ["--require-hashes", "--only-binary=:all:", "--progress-bar=off"]
             line += ["--dest", site.wheels, *environment.sources(site), "--requirement", path]
             done = subprocess.run(line, check=False, env=environment.environment())

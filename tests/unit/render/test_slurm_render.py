@@ -297,6 +297,9 @@ def test_a_node_without_gpus_is_rendered_too(tmp_path: Path) -> None:
     assert "--gres" not in job
     assert "  --distributed-executor-backend mp\n" in job
     assert "--node-rank" not in job
+    # The facts' node has no more, and SLURM refuses a job that wants more.
+    for path in (out / "jobs").glob("*.sbatch"):
+        assert int(re.findall(r"--cpus-per-task=(\d+)", path.read_text())[0]) <= 2, path
 
 
 def test_settings_without_effect_are_named(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
+import psutil
 import pytest
 from cluster_stand_in import MODULE, Cluster
 from waiting import until
@@ -217,6 +218,32 @@ def test_an_engine_that_is_killed_is_started_again(tmp_path: Path, start: Start)
     assert "started again, 1 of 3" in log
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_job_that_is_preempted_waits_for_its_end_so_that_it_is_queued_again(
+    tmp_path: Path, start: Start, hosts: int
+) -> None:
+    """SLURM then ends the step, tells the batch shell nothing, and ends that after a while."""
+    at = cluster(tmp_path, hosts=hosts)
+    process = start(at)
+    assert until(lambda: state(at) == "ready")
+    (at.there / "preempted").touch()
+    (step,) = [child for child in psutil.Process(process.pid).children() if _is_srun(child)]
+    step.terminate()
+    assert until(lambda: state(at) == "ended")
+    time.sleep(1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    log, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, log
+    assert "preempted" in log
+    assert "started again" not in log
+    assert not (at.there / "submitted.json").exists()
+
+
+def _is_srun(process: psutil.Process) -> bool:
+    return any(word.endswith("/srun") for word in process.cmdline())
+
+
 def _argv(pid: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -234,9 +261,15 @@ def _answers(at: Cluster) -> bool:
 def test_an_engine_that_does_not_start_fails_the_job(tmp_path: Path, start: Start) -> None:
     at = cluster(tmp_path)
     (at.there / "broken").touch()
+    # Of a job that was killed, and of one that serves beside.
+    at.jobs(at.job, "4241")
+    for number in ("4240", "4241"):
+        (at.root / "run" / number).mkdir(parents=True)
+        (at.root / "run" / number / "job.key").touch()
     process = start(at)
     log, _ = process.communicate(timeout=60)
     assert process.returncode == 1
+    assert [path.name for path in (at.root / "run").iterdir()] == ["4241"]
     assert "before it answered" in log
     assert state(at) == "failed"
 
