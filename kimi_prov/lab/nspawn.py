@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 TOOLS = ("systemd-nspawn", "ip", "nft", "unshare", "nsenter", "mmdebstrap")
 
 # First stage, in fresh mount, network and process namespaces. systemd in the host wants one unified
-# cgroup tree, and a group of its own: two hosts in one group would fight over its subgroups.
+# cgroup tree, and a group of its own: two hosts in one group would fight over its subgroups. Where
+# the control machine has that tree, the kernel refuses to mount it in the same place once more.
 # $1 cgroup, $2 image, $3 host's folder, $4 host's name
 _STAGE_ONE = r"""
 set -e
-mount -t cgroup2 none /sys/fs/cgroup
+grep -q ' /sys/fs/cgroup cgroup2 ' /proc/self/mounts || mount -t cgroup2 none /sys/fs/cgroup
 mkdir -p "/sys/fs/cgroup/$1"
 echo 0 > "/sys/fs/cgroup/$1/cgroup.procs"
 exec unshare --cgroup --mount sh -c "$0" sh "$@"
@@ -158,7 +159,8 @@ def sweep(lab: Lab) -> None:
     This also finds a start that was interrupted before its record was written.
     """
     script = r"""
-mount -t cgroup2 none /sys/fs/cgroup || exit 0
+grep -q ' /sys/fs/cgroup cgroup2 ' /proc/self/mounts \
+  || mount -t cgroup2 none /sys/fs/cgroup || exit 0
 top="/sys/fs/cgroup/$1"
 [ -d "$top" ] || exit 0
 tries=0

@@ -370,14 +370,18 @@ def lay_python(root: Path) -> None:
     told = sysconfig.get_config_vars()
     libraries = {Path(told["LIBDIR"]), Path(told["LIBDIR"], told.get("MULTIARCH") or "")}
     config = Path(sysconfig.get_config_h_filename()).parent
-    folders = {Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("include")), config}
+    # Debian's and Ubuntu's pyconfig.h includes one in a folder of the architecture's.
+    multiarch = Path("/usr/include", told.get("MULTIARCH") or "", name)
+    stdlib, include = (Path(sysconfig.get_path(kind)) for kind in ("stdlib", "include"))
+    folders = {stdlib, include, config, multiarch}
     for folder in folders:
         if folder.is_dir():
+            to = root / str(folder).lstrip("/")
+            shutil.rmtree(to, ignore_errors=True)  # of a start before this one
             shutil.copytree(
                 folder,
-                root / str(folder).lstrip("/"),
+                to,
                 symlinks=True,
-                dirs_exist_ok=True,
                 ignore=shutil.ignore_patterns("__pycache__", "dist-packages", "site-packages"),
             )
     for file in (program, *(file for at in libraries for file in at.glob(f"lib{name}*.so*"))):
