@@ -132,13 +132,9 @@ class Group:
         """Where the kernel lists the processes of a member's unit, as a word for a shell."""
         return shlex.quote(f"/sys/fs/cgroup{self.show(host, 'ControlGroup')}/cgroup.procs")
 
-    def engine_processes(self) -> dict[str, int]:
-        """How many processes each member's unit has beside its supervisor."""
-        count = "cat {} | wc -l"
-        return {
-            host.name: int(host.ssh(count.format(self.processes_file(host)))) - 1
-            for host in self.members
-        }
+    def runs_engine(self, host: Host) -> bool:
+        """Whether the supervisor of a member has started the engine, its only child."""
+        return host.ssh(f"pgrep -P {self.show(host, 'MainPID')} || true").strip() != ""
 
     def journal(self, host: Host, lines: int = 60) -> str:
         return host.ssh(f"journalctl -u {self.unit(host)} -o cat -n {lines} --no-pager")
