@@ -15,7 +15,7 @@ help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(STAMP): tests/requirements.txt pyproject.toml
-	@tests/system-packages python3-venv systemd locales
+	@tests/system-packages python3-venv systemd locales shellcheck
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --require-hashes -r <(sed -n '/^uv==/,/^[^ ]/p' tests/requirements.txt | sed '$$d')
 	uv pip install -q --compile-bytecode --python $(BIN)/python --require-hashes -r tests/requirements.txt

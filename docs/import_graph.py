@@ -25,7 +25,7 @@ LAYERS = (
     ("facts", "lab", "runner"),
     ("sizing",),
     ("console", "planner", "report"),
-    ("acceptance",),
+    ("acceptance", "render"),
     ("ansible", "commands"),
     ("cli",),
     ("__main__",),

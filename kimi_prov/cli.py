@@ -509,6 +509,70 @@ def web_restore(
 
 
 @cli.group()
+def render() -> None:
+    """Write files by which a model is served where this program does not provision."""
+
+
+@render.command("slurm")
+@click.argument("target", type=PATH, required=False)
+@click.option(
+    "--inventory",
+    type=PATH,
+    metavar="PATH",
+    help="Probe a host of an inventory instead; Ansible runs what it says.",
+)
+@click.option("--host", metavar="NAME", help="Which host of the inventory, where it has several.")
+@click.option(
+    "--output", type=PATH, required=True, metavar="DIR", help="The folder that is written."
+)
+@click.option(
+    "--vars",
+    "vars_file",
+    type=PATH,
+    metavar="FILE",
+    help="YAML with variables kimi_*; options win over it.",
+)
+@click.option("--root", metavar="DIR", help="Folder on the cluster's shared file system.")
+@click.option("--force", is_flag=True, help="Overwrite files that were changed by hand, too.")
+@CATALOG
+@click.option("--model", metavar="NAME", help="The model to serve.  [default: kimi-k2.5]")
+@click.option("--context", metavar="N|auto", help="Tokens of one conversation.")
+@click.option("--concurrency", metavar="N", help="Requests at the same time.")
+@click.option(
+    "--hosts-per-model",
+    metavar="N",
+    help="Equal machines that serve the model together.  [default: as a sheet says, else 1]",
+)
+@click.option("--weights-format", metavar="auto|int4|nvfp4|...", help="Format of the experts.")
+@click.option("--kv-dtype", metavar="auto|bf16|fp8", help="Number format of the cache.")
+@connected
+def render_slurm(
+    target: Path | None,
+    inventory: Path | None,
+    host: str | None,
+    connection: ConnectionOptions,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Write jobs for a SLURM cluster: environment, weights, server, tuner, benchmark, checks.
+
+    TARGET is data that describes one node: a spec sheet, a facts file that `probe` wrote there, or
+    a recorded folder. The same input gives the same bytes; files that were changed by hand since
+    stay. Nothing is written where the plan has a blocker: exit 3.
+    """
+    from kimi_prov.commands import render as command
+
+    if (target is None) == (inventory is None):
+        raise click.UsageError("give TARGET or --inventory PATH")
+    if host is not None and inventory is None:
+        raise click.UsageError("--host belongs to --inventory PATH.")
+    chosen = command.options(**options)
+    if target is not None:
+        return command.of_target(target, chosen)
+    assert inventory is not None  # noqa: S101  (one of the two)
+    return command.of_inventory(inventory, host, chosen, connection)
+
+
+@cli.group()
 def lab() -> None:
     """Stand-in machines: real systemd, sshd and apt, without the hardware."""
 

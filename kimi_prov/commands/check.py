@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-import os
-import re
-import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov import documents, schemas
 from kimi_prov.catalog import loader
-from kimi_prov.commands import check_measured
+from kimi_prov.commands import check_measured, targets_read
 from kimi_prov.console.output import say
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner import measurements
@@ -30,19 +25,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.console.output import Output
-    from kimi_prov.documents import Document
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.runner.connection import ConnectionOptions
     from kimi_prov.sizing.load import Load
 
 DEFAULT_MODEL = "kimi-k2.5"
-# What a spec sheet has at its top, also one whose schema was forgotten.
-_SHEET = re.compile(
-    r"^(cpus?|processor|memory|ram|gpus?|disks?|storage|nics?|price)\s*:", re.MULTILINE
-)
-_FIX = "name a spec sheet, a facts file (kimi-prov probe --output FILE) or a recorded folder"
-_RECORDED = ("lscpu.json", "cpuinfo.txt", "meminfo.txt", "nvidia-smi-q.xml")
-_LARGEST_BYTES = 16 << 20
 _FORMS = {
     ".html": "html",
     ".htm": "html",
@@ -50,7 +37,6 @@ _FORMS = {
     ".markdown": "markdown",
     ".json": "json",
 }
-_READERS = {"kimi-prov/spec/v1": "spec", "kimi-prov/facts/v1": "facts"}
 
 
 @dataclass(frozen=True)
@@ -135,11 +121,12 @@ def run(
     """
     if not (paths or inventories or options.suggest):
         raise UserError(
-            "there is nothing to check", fix=f"{_FIX}, or --inventory PATH, or --suggest"
+            "there is nothing to check",
+            fix=f"{targets_read.KINDS}, or --inventory PATH, or --suggest",
         )
     output.check()
-    facts = [_facts(path) for path in paths]
-    names = [_name(path, found) for path, found in zip(paths, facts, strict=True)]
+    facts = [targets_read.facts(path, "check") for path in paths]
+    names = [targets_read.name(path, found) for path, found in zip(paths, facts, strict=True)]
     results = check_measured.paired(options.measured, list(zip(names, facts, strict=True)))
     targets = [
         _written(name, found, given, options)
@@ -163,93 +150,6 @@ def run(
         output.write(document, lambda: renderer(form)(document))
         codes.append(ExitCode.OK if document["ok"] else ExitCode.BLOCKED)
     return _worst(codes)
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    """Read a target, which is data whatever stands in it. Raises UserError for what is none."""
-    if os.path.isdir(path):  # noqa: PTH112  (never raises)
-        if not _recorded(path):
-            raise _no_target(path, "no recording lies in this folder")
-        from kimi_prov.facts import recording  # noqa: PLC0415  (only who has one pays for it)
-
-        return recording.read(path)
-    document = _read(path)
-    if _kind(path, document.text) == "spec":
-        from kimi_prov.facts import spec  # noqa: PLC0415
-
-        return spec.of(document, loader.load())
-    from kimi_prov.facts import document as facts  # noqa: PLC0415
-
-    return facts.of(document)
-
-
-def _read(path: Path) -> Document:
-    """Read the text of a target. All reading of files from elsewhere happens here."""
-    if path != documents.STANDARD_INPUT and not os.path.lexists(path):
-        raise UserError(f"{path}: there is no such file{_near(path)}", fix=_FIX)
-    return documents.read(path, what="a target", limit=_LARGEST_BYTES, fix=_FIX)
-
-
-def _kind(path: Path, text: str) -> str:
-    """Tell a "spec" sheet from "facts" by the schema that the text names, else by its keys."""
-    schema = schemas.named_in(text)
-    json_like = text.lstrip().startswith("{")
-    if schema in _READERS:
-        return _READERS[schema]
-    if schema and schema.startswith("kimi-prov/"):
-        raise UserError(
-            f"{path}: this is a document {schema}; expected one of {', '.join(_READERS)}", fix=_FIX
-        )
-    if schema is not None and json_like:
-        return "facts"
-    if schema is not None or _SHEET.search(text) or (json_like and _sheet_in_json(text)):
-        return "spec"
-    wanted = " or ".join(_READERS)
-    raise _no_target(path, f"this is no spec sheet and no facts file: it names no schema {wanted}")
-
-
-def _sheet_in_json(text: str) -> bool:
-    """Tell whether the keys of a JSON without a schema are those of a spec sheet."""
-    from kimi_prov.facts import natural  # noqa: PLC0415
-
-    try:
-        return natural.is_sheet(documents.Document("", text).json(""))
-    except UserError:
-        return False
-
-
-def _no_target(path: Path, problem: str) -> UserError:
-    """Refuse what is no data, and name the option for what may be an inventory."""
-    return UserError(
-        f"{path}: {problem}",
-        fix=f"{_FIX}; Ansible runs what an inventory says, so only one that you wrote or read:  "
-        f"kimi-prov check --inventory {shlex.quote(str(path))}",
-    )
-
-
-def _recorded(path: Path) -> bool:
-    known = {name + end for name in _RECORDED for end in ("", ".gz")}
-    try:
-        return any(entry.name in known for entry in path.iterdir())
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read: {error.strerror}",
-            fix=f"name a folder that you may read: {_FIX}",
-        ) from None
-
-
-def _near(path: Path) -> str:
-    """Name the entry of that folder that was probably meant."""
-    try:
-        names = [entry.name for entry in path.parent.iterdir()]
-    except OSError:
-        return ""
-    close = difflib.get_close_matches(path.name, names, n=1)
-    return f"; did you mean {path.parent / close[0]}?" if close else ""
-
-
-def _name(path: Path, facts: Mapping[str, Any]) -> str:
-    return str((facts.get("origin") or {}).get("name") or path.stem)
 
 
 def _written(
@@ -276,7 +176,8 @@ def _judged(
 
     With a load it is planned for the requests that come on one of the machines that carry it.
     """
-    catalogue, settings, load = loader.load(), _settings(name, facts, options), options.load
+    catalogue, settings, load = loader.load(), options.settings(name), options.load
+    settings = targets_read.together(settings, facts, options.variables)
     plan = make_plan_with_curve(facts, settings, catalogue)
     check_measured.refuse_others(results, facts, plan, catalogue)
     if load is not None and "kimi_concurrency" not in options.variables:
@@ -287,14 +188,6 @@ def _judged(
     prices = for_machine(facts, catalogue)
     target = reports.target(name, facts, plan, options.use, prices, load)
     return reports.with_measured(target, measurements.document(facts, plan, settings, catalogue))
-
-
-def _settings(name: str, facts: Mapping[str, Any], options: CheckOptions) -> Settings:
-    """Give a target's settings: a sheet says how many hosts serve together, an option wins."""
-    settings, group = options.settings(name), facts.get("group")
-    if group and "kimi_hosts_per_model" not in options.variables:
-        return replace(settings, hosts_per_model=int(group["hosts"]))
-    return settings
 
 
 def _suggested(options: CheckOptions) -> list[dict[str, Any]]:

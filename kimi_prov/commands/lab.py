@@ -202,6 +202,11 @@ def _choose_kinds(lab: Lab, state: LabState, report: Say) -> dict[str, Kind]:
                     f"lab_gpus wants an nspawn host, and nspawn cannot run here: {reason}",
                     fix="kimi-prov lab up as root, on the machine that has the GPUs",
                 )
+        if reason is not None and any(host.shared for host in lab.hosts):
+            raise UserError(
+                f"lab_shared wants an nspawn host, and nspawn cannot run here: {reason}",
+                fix="kimi-prov lab up as root, on a machine that has systemd-nspawn",
+            )
         if reason is not None:
             report(f"nspawn cannot run here ({reason}): taking qemu, software emulation, instead")
             kinds = dict.fromkeys(kinds, "qemu")
@@ -227,7 +232,15 @@ def _ensure_images(machines: list[Machine], report: Say) -> dict[str, Path]:
     apt = control.apt_settings()
     return {
         m.host.name: m.state.image()
-        or images.ensure(images.recipe(m.host.image, with_kernel=m.kind == "qemu", apt=apt), report)
+        or images.ensure(
+            images.recipe(
+                m.host.image,
+                with_kernel=m.kind == "qemu",
+                apt=apt,
+                packages=m.host.packages,
+            ),
+            report,
+        )
         for m in machines
     }
 

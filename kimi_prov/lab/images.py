@@ -105,13 +105,18 @@ class Recipe:
         return f"{self.image}-{'qemu' if self.with_kernel else 'nspawn'}-{digest[:12]}"
 
 
-def recipe(image: str, *, with_kernel: bool, apt: AptSettings) -> Recipe:
-    """Return the recipe of `image` for a machine with or without a kernel of its own."""
+def recipe(
+    image: str, *, with_kernel: bool, apt: AptSettings, packages: tuple[str, ...] = ()
+) -> Recipe:
+    """Return the recipe of `image` for a machine with or without a kernel of its own.
+
+    `packages`: what a host wants beside, installed once for all that want the same.
+    """
     return Recipe(
         image=image,
         with_kernel=with_kernel,
         sources=_sources(SUITES[image], apt),
-        packages=PACKAGES + (QEMU_PACKAGES if with_kernel else ()),
+        packages=PACKAGES + (QEMU_PACKAGES if with_kernel else ()) + tuple(sorted(packages)),
         apt_options=apt.options,
         hook=_COMMON_HOOK + (_QEMU_HOOK if with_kernel else ""),
     )

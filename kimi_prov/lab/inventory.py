@@ -22,6 +22,9 @@ Kind = Literal["nspawn", "qemu"]
 KINDS: tuple[Kind, ...] = ("nspawn", "qemu")
 IMAGES = ("debian-12", "debian-13")
 SSH_PORT = {"nspawn": 22, "qemu": 2222}
+_PACKAGE = r"[a-z0-9][a-z0-9+.-]+"
+# No colon, backslash or `..`: systemd-nspawn would read those of a path in its own way.
+_SHARED = r"(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+"
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class LabHost:
     kernel_arguments: str = ""
     files: tuple[LabFile, ...] = ()
     gpus: bool = False
+    packages: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,9 @@ def restore(text: str) -> Lab:
                 **host,
                 "forward_ports": tuple(host["forward_ports"]),
                 "files": tuple(LabFile(**file) for file in host["files"]),
+                # A lab that an earlier version brought up has neither on its record.
+                "packages": tuple(host.get("packages", ())),
+                "shared": tuple(host.get("shared", ())),
             }
         )
         for host in document["hosts"]
@@ -210,6 +218,8 @@ def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
     forwards = variables.get("lab_forward_ports", [])
     files = variables.get("lab_files", [])
     gpus = variables.get("lab_gpus")
+    packages = variables.get("lab_packages", [])
+    shared = variables.get("lab_shared", [])
     for key, fits, expected in (
         ("lab_forward_ports", _are_ports(forwards), "a list of port numbers"),
         (
@@ -221,6 +231,12 @@ def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
             "lab_gpus",
             gpus is None or (gpus == "all" and kind == "nspawn"),
             "all, on a host of lab_kind: nspawn",
+        ),
+        ("lab_packages", _all_match(packages, _PACKAGE), "a list of names of Debian packages"),
+        (
+            "lab_shared",
+            _all_match(shared, _SHARED) and (kind == "nspawn" or not shared),
+            "a list of absolute paths, on a host of lab_kind: nspawn",
         ),
     ):
         if not fits:
@@ -236,6 +252,14 @@ def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
         kernel_arguments=str(variables.get("lab_kernel_arguments", "")),
         files=tuple(LabFile(str(f["src"]), str(f["dest"])) for f in files),
         gpus=gpus == "all",
+        packages=tuple(packages),
+        shared=tuple(shared),
+    )
+
+
+def _all_match(value: object, pattern: str) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(word, str) and re.fullmatch(pattern, word) for word in value
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import gpus, network
 from kimi_prov.lab.shell import run, which
-from kimi_prov.lab.state import HostState, kill_process, launch, remove_tree
+from kimi_prov.lab.state import HostState, LabState, kill_process, launch, remove_tree
 
 if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Lab, LabHost
@@ -24,17 +24,19 @@ if TYPE_CHECKING:
 TOOLS = ("systemd-nspawn", "ip", "nft", "unshare", "nsenter", "mmdebstrap")
 
 # First stage, in fresh mount, network and process namespaces. systemd in the host wants one unified
-# cgroup tree, and a group of its own: two hosts in one group would fight over its subgroups.
+# cgroup tree, and a group of its own: two hosts in one group would fight over its subgroups. Where
+# the control machine has that tree, the kernel refuses to mount it in the same place once more.
 # $1 cgroup, $2 image, $3 host's folder, $4 host's name
 _STAGE_ONE = r"""
 set -e
-mount -t cgroup2 none /sys/fs/cgroup
+grep -q ' /sys/fs/cgroup cgroup2 ' /proc/self/mounts || mount -t cgroup2 none /sys/fs/cgroup
 mkdir -p "/sys/fs/cgroup/$1"
 echo 0 > "/sys/fs/cgroup/$1/cgroup.procs"
 exec unshare --cgroup --mount sh -c "$0" sh "$@"
 """
 
 # Second stage: the overlay, the network, then the machine; exit status 133 requests a reboot.
+# /sys still shows the control machine's interfaces, which may have an eth0 or none.
 # From $5 on: what systemd-nspawn binds beside.
 _STAGE_TWO = r"""
 set -e
@@ -42,7 +44,7 @@ umount /sys/fs/cgroup
 mount -t cgroup2 none /sys/fs/cgroup
 mkdir -p "$3/upper" "$3/work" "$3/root"
 mount -t overlay overlay -o "lowerdir=$2,upperdir=$3/upper,workdir=$3/work" "$3/root"
-until [ -e /sys/class/net/eth0 ]; do sleep 0.02; done
+until grep -q '^ *eth0:' /proc/self/net/dev; do sleep 0.02; done
 root=$3/root machine=$4
 shift 4
 while :; do
@@ -78,6 +80,7 @@ def command(
         str(state.folder),
         host.name,
         *(given.options if given else []),
+        *(f"--bind={LabState.of(lab).shared(path)}:{path}" for path in host.shared),
     ]
 
 
@@ -117,11 +120,15 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
         remove_tree(fresh)
         fresh.mkdir(parents=True)
         with tarfile.open(state.seed) as tar:
-            tar.extractall(fresh, filter="fully_trusted")  # noqa: S202 - written by this program
+            # Debian 12's Python 3.11.2 takes no filter as an argument; newer ones want one.
+            tar.extraction_filter = lambda member, _: member
+            tar.extractall(fresh)  # noqa: S202 - written by this program
         fresh.rename(upper)
     given = gpus.find() if host.gpus else None
     if given:
         gpus.dress(upper, given)
+    for path in host.shared:
+        LabState.of(lab).shared(path).mkdir(parents=True, exist_ok=True)
     launch(command(lab, host, image, state, given), state, lab.ident)
     own = _namespace("self")
     deadline = time.monotonic() + 20
@@ -152,7 +159,8 @@ def sweep(lab: Lab) -> None:
     This also finds a start that was interrupted before its record was written.
     """
     script = r"""
-mount -t cgroup2 none /sys/fs/cgroup || exit 0
+grep -q ' /sys/fs/cgroup cgroup2 ' /proc/self/mounts \
+  || mount -t cgroup2 none /sys/fs/cgroup || exit 0
 top="/sys/fs/cgroup/$1"
 [ -d "$top" ] || exit 0
 tries=0

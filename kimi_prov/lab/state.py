@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from kimi_prov import user_dirs
 from kimi_prov.errors import ExitCode, UserError
@@ -60,6 +61,10 @@ class LabState:
     def host(self, name: str) -> HostState:
         """Paths of the host called `name`."""
         return HostState(self.folder / "hosts" / name)
+
+    def shared(self, path: str) -> Path:
+        """Folder that every host which shares `path` has there."""
+        return self.folder / "shared" / quote(path, safe="")
 
     def host_names(self) -> list[str]:
         """Hosts that have left something on the disk."""

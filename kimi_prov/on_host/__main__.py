@@ -14,6 +14,7 @@ from kimi_prov.on_host.system.envelope import fail
 # Each module has `main(argv) -> exit status` and is imported only when it is called.
 COMMANDS = {
     "probe": "kimi_prov.on_host.probe.collect",
+    "cluster": "kimi_prov.on_host.cluster.main",
     "lock": "kimi_prov.on_host.system.apply_lock",
     "engine": "kimi_prov.on_host.engine.launch",
     "group": "kimi_prov.on_host.group.supervisor",

@@ -146,7 +146,7 @@ def packages(
 ) -> list[str]:
     """Debian packages that the roles need; `python` is the interpreter's path.
 
-    None of one that is brought: its headers come with it, and uv is installed with the system's.
+    None of one that is brought: its headers come with it. uv is installed with the system's.
     `drives`: a repository for the driver may have to be written down, and its key be read.
     `orders`: a certificate comes by ACME.
     """
@@ -158,4 +158,4 @@ def packages(
     more += [f"{named}-dev"] if compiles and python else []
     more += ["gpg", "python3-debian"] if drives else []
     more += ["certbot"] if orders else []
-    return sorted({*_PACKAGES, f"{named}-venv", *more})
+    return sorted({*_PACKAGES, "python3-venv", f"{named}-venv", *more})

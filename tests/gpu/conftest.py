@@ -189,10 +189,12 @@ def _up(folder: Path, network: str, name: str, asked: dict[str, Any], **lab: str
     files = [{"src": f"model:{MODEL}", "dest": f"/opt/models/{MODEL}"}]
     settings = {**lab, "lab_image": asked.pop("lab_image", "debian-13"), "lab_files": files}
     made = make_lab(folder / "inv", network, nodes=[name], settings=settings, **asked)
-    made.up()
-    prepare = os.environ.get("KIMI_PROV_GPU_PREPARE")
-    if prepare:
-        made.hosts[name].ssh(prepare)
-    yield made.hosts[name]
-    if not os.environ.get("KIMI_PROV_GPU_KEEP"):
-        made.down()
+    try:
+        made.up()
+        prepare = os.environ.get("KIMI_PROV_GPU_PREPARE")
+        if prepare:
+            made.hosts[name].ssh(prepare)
+        yield made.hosts[name]
+    finally:
+        if not os.environ.get("KIMI_PROV_GPU_KEEP"):
+            made.down()

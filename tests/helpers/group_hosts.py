@@ -140,6 +140,8 @@ class Group:
         assert hosts[0].said("the engine answers"), hosts[0].text
         for host in hosts[1:]:
             assert host.said("the model is served by a"), host.text
+        # The stand-in of the head answers alone.
+        assert until(lambda: all(self.engines(name) for name in self.names))
         return hosts
 
     def engines(self, name: str) -> list[int]:

@@ -6,6 +6,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+import cluster
 import pytest
 from machines import Host, Lab, make_lab
 
@@ -85,3 +86,13 @@ def served_host(lab_host: Host) -> Host:
     done = lab_host.apply()
     assert done.returncode == 0, done.stdout + done.stderr
     return lab_host
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster.Cluster]:
+    """A SLURM cluster; a test leaves it without jobs and with both nodes idle."""
+    lab = cluster.declare(tmp_path_factory.mktemp("slurm"), "10.93.94")
+    try:
+        yield cluster.start(lab)
+    finally:
+        lab.down()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from machines import make_lab
+from machines import KIMI_PROV, make_lab
 from waiting import until
 
 from kimi_prov.commands import lab
@@ -286,6 +286,25 @@ def test_an_up_that_was_killed_is_cleared_away_and_can_be_repeated(doomed: Path)
     assert ask(inventory, "one", "systemctl is-system-running") == "running"
     for _ in range(2):
         lab.down(inventory)
+
+
+def test_a_host_boots_where_the_control_groups_are_unified(tmp_path: Path) -> None:
+    """As on distributions of today: the tree is there, and cannot be mounted over itself."""
+    inventory = make_lab(tmp_path / "inv", "10.93.29", nodes=["node1"]).inventory
+    lone = "umount -l /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup && exec "
+    words = f'{lone} "$0" lab "$1" "$2"'
+
+    def inside(verb: str) -> subprocess.CompletedProcess[str]:
+        argv = ["unshare", "--mount", "sh", "-c", words, KIMI_PROV, verb, str(inventory)]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
+
+    try:
+        done = inside("up")
+        assert done.returncode == 0, done.stderr
+        assert ask(inventory, "node1", "systemctl is-system-running --wait") == "running"
+    finally:
+        done = inside("down")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

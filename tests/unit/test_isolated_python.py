@@ -31,6 +31,8 @@ ENGINE = "planner/engine"
 NOT_ROOTS = {
     ("on_host/engine/command_check.py", "'-c'"),
     ("on_host/bench/run.py", "layout.ZIPAPP"),
+    # In a job of the user's own, with the tuner's packages in PYTHONPATH.
+    ("on_host/cluster/tune.py", "'-s'"),
 }
 _PYTHON = re.compile(r"python|sys\.executable", re.IGNORECASE)
 _ARGUMENT = re.compile(r"""(?<!python=)/bin/python3?['"]?(?: |, )\s*(?P<next>\S+)""")

@@ -26,6 +26,30 @@ _REFUSAL = b'{"error":{"message":"This port is for the proxy of this machine alo
 _POLICY_VIOLATION = 1008
 
 
+def is_open(scope: Scope) -> bool:
+    """Whether a request asks for no more than whether the engine is up."""
+    return scope["path"] in _OPEN and scope.get("method") in ("GET", "HEAD")
+
+
+def bearer(scope: Scope) -> bytes:
+    """Return the key of a request; empty where it has none, or several."""
+    given = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+    scheme, _, key = (given[0] if len(given) == 1 else b"").partition(b" ")
+    return bytes(key) if scheme.lower() == b"bearer" else b""
+
+
+async def refuse(scope: Scope, send: Send, status: int, body: bytes) -> None:
+    """Answer a request with a refusal in JSON."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+        return
+    headers = [(b"content-type", b"application/json")]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
 class Gate:
     """ASGI middleware that refuses requests without the machine key."""
 
@@ -41,20 +65,13 @@ class Gate:
         """Pass the request on, or answer 401."""
         if scope["type"] == "lifespan" or self._may_pass(scope):
             await self._app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
         else:
-            headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
-            await send({"type": "http.response.start", "status": 401, "headers": headers})
-            await send({"type": "http.response.body", "body": _REFUSAL})
+            await refuse(scope, send, 401, _REFUSAL)
 
     def _may_pass(self, scope: Scope) -> bool:
-        if scope["path"] in _OPEN and scope.get("method") in ("GET", "HEAD"):
+        if is_open(scope):
             return True
-        given = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
-        scheme, _, key = (given[0] if len(given) == 1 else b"").partition(b" ")
-        right = hmac.compare_digest(key, self._current().encode())
-        return bool(right and scheme.lower() == b"bearer")
+        return hmac.compare_digest(bearer(scope), self._current().encode())
 
     def _current(self) -> str:
         """Return the key as the file has it now; the last one while the file is gone."""

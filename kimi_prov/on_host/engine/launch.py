@@ -56,6 +56,11 @@ def main(argv: List[str]) -> int:
         guard_sglang(key)
     else:
         raise HostError(f"{module} is no engine that the machine key is known to guard")
+    return start(module, arguments)
+
+
+def start(module: str, arguments: List[str]) -> int:
+    """Run a module as `python -m` would; return when it ends."""
     sys.argv = [module, *arguments]
     _engine_first()
     return _told(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))

@@ -14,7 +14,7 @@ import argparse
 import os
 import shutil
 import urllib.parse
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Tuple
 
@@ -55,6 +55,8 @@ class Config:
     progress: Optional[str] = None
     stall_s: float = 15.0
     patience: Patience = field(default_factory=Patience)
+    #: whether the caller keeps other fetches away, where flock does not hold between machines
+    guarded: bool = False
     #: what the engine reads beside it: a draft, or experts that were converted elsewhere
     beside: Tuple[Config, ...] = ()
 
@@ -64,9 +66,14 @@ class Config:
         document = read_json(path)
         if not document:
             raise HostError(f"{path}: is missing or not JSON", "run `kimi-prov apply` again")
-        found = cls._read(document, path)
+        return cls.of(document, path)
+
+    @classmethod
+    def of(cls, document: Dict[str, Any], where: str) -> Config:
+        """Read the settings; messages name `where` they are from. Raises HostError."""
+        found = cls._read(document, where)
         beside = [
-            cls._read({**document, **document[key]}, f"{path}: {key}")
+            cls._read({**document, **document[key]}, f"{where}: {key}")
             for key in _BESIDE
             if isinstance(document.get(key), dict)
         ]
@@ -94,6 +101,7 @@ class Config:
             progress=document.get("progress"),
             stall_s=float(document.get("stall_s", cls.stall_s)),
             patience=patience,
+            guarded=bool(document.get("guarded")),
         )
 
     def parts(self) -> List[Config]:
@@ -172,7 +180,7 @@ def run(config: Config, progress: Progress, distrust: Collection[str] = ()) -> M
     if manifest is not None and not distrust:
         return manifest
     source = config.source_of()
-    with _locked(config.directory):
+    with _locked(config.directory, guarded=config.guarded):
         journal = Journal(config.directory, masked(config.source))
         journal.records.update(_marked(config.directory))
         for path in distrust:
@@ -309,11 +317,12 @@ def _finish(config: Config, manifest: Manifest, records: Dict[str, Record]) -> M
 
 
 @contextmanager
-def _locked(root: str) -> Iterator[None]:
+def _locked(root: str, *, guarded: bool) -> Iterator[None]:
     """Lock the directory against a second fetch; leave no empty directory after a refusal."""
     os.makedirs(root, mode=0o755, exist_ok=True)
+    path = os.path.join(root, manifests.LOCK)
     try:
-        with file_lock.held(os.path.join(root, manifests.LOCK)):
+        with nullcontext() if guarded else file_lock.held(path):
             yield
     except file_lock.TakenError as error:
         raise HostError(
@@ -337,7 +346,7 @@ def main(argv: List[str]) -> int:
         if options.check:
             return max(_report(verified(part), part.directory) for part in config.parts())
         with progress:
-            results = [_do(part, progress, reverify=options.reverify) for part in config.parts()]
+            results = [bring(part, progress, reverify=options.reverify) for part in config.parts()]
             progress.done("; ".join(results))
         return 0
 
@@ -357,8 +366,8 @@ def _report(manifest: Optional[Manifest], root: str) -> int:
     return 0
 
 
-def _do(config: Config, progress: Progress, *, reverify: bool) -> str:
-    """Fetch one part, with a progress of its own; return its result line."""
+def bring(config: Config, progress: Progress, *, reverify: bool = False) -> str:
+    """Fetch and verify one part, with a progress of its own; return its result line."""
     progress.restart()
     distrust: List[str] = []
     if reverify:

@@ -19,6 +19,7 @@ from kimi_prov.planner.registry import (
     recipes,
     serving,
     site,
+    slurm,
     storage,
     web,
 )
@@ -53,6 +54,7 @@ SUBJECTS = {
     "python": "The engine's interpreter",
     "ram_disk": "The RAM disk",
     "serve": "Engines that run already",
+    "slurm": "Jobs of a SLURM cluster",
     "tuning": "Settings of the kernel",
     "web": "The page to talk to the model",
     "weights": "The weights",
@@ -83,6 +85,7 @@ DEFINITIONS: Mapping[str, Definition] = by_id(
         recipes,
         serving,
         site,
+        slurm,
         storage,
         web,
     )

@@ -22,6 +22,10 @@ Kind = Literal[
     "urls",
     "fingerprint",  # 40 hexadecimal digits
     "flags",  # a mapping of engine flag to value; null removes the flag
+    "place",  # an absolute path on the machine, or a program's name
+    "walltime",  # as SLURM writes it
+    "minutes",  # a whole number from 0
+    "slurm",  # a value of an #SBATCH line
 ]
 
 
@@ -68,6 +72,7 @@ _ENGINE = "Engine"
 _DRIVER = "NVIDIA driver"
 _SITE = "Sites behind a mirror"
 _GROUP = "One model over several machines"
+_SLURM = "On a SLURM cluster"
 
 VARIABLES: tuple[Variable, ...] = (
     _v(
@@ -456,6 +461,116 @@ VARIABLES: tuple[Variable, ...] = (
         "10.1.0.11",
         "This host's own address on the network of the group. Not set: ansible_host where the "
         "machine has that address, else its only one.",
+    ),
+    _v(
+        _SLURM,
+        "slurm_root",
+        "place",
+        None,
+        "/project/ab12/kimi",
+        "Folder on the shared file system of the cluster that the engine, the weights and the keys "
+        "lie in. `render slurm` needs it; the other variables of this group count for it alone.",
+    ),
+    _v(
+        _SLURM,
+        "slurm_partition",
+        "slurm",
+        None,
+        "gpu",
+        "Partition of the jobs that need GPUs. Not set: the cluster's default.",
+    ),
+    _v(
+        _SLURM,
+        "slurm_cpu_partition",
+        "slurm",
+        None,
+        "common",
+        "Partition of the jobs that need no GPU. Not set: the one of kimi_slurm_partition.",
+    ),
+    _v(_SLURM, "slurm_account", "slurm", None, "ab12", "Account that the jobs are charged to."),
+    _v(_SLURM, "slurm_qos", "slurm", None, "8gpu", "QOS of the jobs that need GPUs."),
+    _v(
+        _SLURM,
+        "slurm_cpu_qos",
+        "slurm",
+        None,
+        "2cpu-single-host",
+        "QOS of the jobs that need no GPU. Not set: the one of kimi_slurm_qos.",
+    ),
+    _v(
+        _SLURM,
+        "slurm_constraint",
+        "slurm",
+        None,
+        "h200&nvlink",
+        "Features that the nodes with GPUs must have.",
+    ),
+    _v(
+        _SLURM,
+        "slurm_gres",
+        "slurm",
+        "auto",
+        "gpu:h200:8",
+        "Generic resources of each node. auto: gpu:N with the plan's N.",
+        auto=True,
+    ),
+    _v(
+        _SLURM,
+        "slurm_time",
+        "walltime",
+        "24:00:00",
+        "2-00:00:00",
+        "Walltime of the server's job.",
+    ),
+    _v(
+        _SLURM,
+        "slurm_signal_s",
+        "seconds",
+        300,
+        "600",
+        "Seconds before the walltime's end at which the server takes no more requests, finishes "
+        "those it has, and hands over to its successor.",
+    ),
+    _v(
+        _SLURM,
+        "slurm_requeue",
+        "switch",
+        _OFF,
+        "true",
+        "Let SLURM queue the server's job again after a preemption or the failure of a node.",
+    ),
+    _v(
+        _SLURM,
+        "slurm_idle_minutes",
+        "minutes",
+        0,
+        "120",
+        "Minutes without a request after which the server's job ends. 0: never.",
+    ),
+    _v(
+        _SLURM,
+        "slurm_modules",
+        "texts",
+        [],
+        "[nvidia/cuda/12/12.8, python/3.11]",
+        "Environment modules that every job loads.",
+    ),
+    _v(
+        _SLURM,
+        "slurm_python",
+        "place",
+        None,
+        "/project/ab12/conda/envs/py311",
+        "Python that the engine's environment is made with: a program, or the prefix of a conda "
+        "environment. Not set: pythonX.Y of the version that the packages are pinned for.",
+    ),
+    _v(
+        _SLURM,
+        "slurm_login",
+        "text",
+        None,
+        "user@login.cluster.example.com",
+        "USER@HOST of the login node, for the text of the tunnel.",
     ),
     _v(
         _DRIVER,

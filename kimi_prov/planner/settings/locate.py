@@ -28,7 +28,8 @@ def locator(
     def locate(name: str) -> str | None:
         if name in given:
             return f"-e {name}"
-        pattern = re.compile(rf"""^\s*(?:-\s*)?["']?{re.escape(name)}["']?\s*[:=]|\s{name}=""")
+        word = re.escape(name)
+        pattern = re.compile(rf"""^\s*(?:-\s*)?["']?{word}["']?\s*[:=]|\s{word}=""")
         for path in _files(roots):
             try:
                 lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -37,6 +37,13 @@ _URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _PROXY = re.compile(r"https?://[^/?#]+/?")
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
 _LARGEST_MANIFEST = 16 << 20
+_MOST_MINUTES = 525_600
+# In a job it stands between quotes: nothing of it may end them, or be the shell's own.
+_PLACE = re.compile(r"[\w.@+:/-]+")
+# Minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS (sbatch(1), --time).
+_WALLTIME = re.compile(r"[0-9]{1,6}(:[0-5]?[0-9]){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-5]?[0-9]){0,2}")
+# With what SLURM joins features and lists by; it stands between quotes in an #SBATCH line.
+_SLURM = re.compile(r"[\w.:@/+*&|()\[\],=-]+")
 
 
 # What the planner may be left to choose.
@@ -51,6 +58,7 @@ Auto = Literal[
     "experts",
     "start_timeout_s",
     "nvidia_driver_version",
+    "slurm_gres",
 ]
 
 
@@ -108,6 +116,21 @@ class Settings:
     hosts_per_model: int
     group_port: int
     group_address: str | None
+    slurm_root: str | None
+    slurm_partition: str | None
+    slurm_cpu_partition: str | None
+    slurm_account: str | None
+    slurm_qos: str | None
+    slurm_cpu_qos: str | None
+    slurm_constraint: str | None
+    slurm_gres: str
+    slurm_time: str
+    slurm_signal_s: int
+    slurm_requeue: bool
+    slurm_idle_minutes: int
+    slurm_modules: list[str]
+    slurm_python: str | None
+    slurm_login: str | None
     nvidia_driver_version: str
     nvidia_repo_url: str | None
     nvidia_repo_key_url: str | None
@@ -291,6 +314,44 @@ def _count(value: object, place: _Place, _base: Path | None) -> int:
     return number
 
 
+def _minutes(value: object, place: _Place, _base: Path | None) -> int:
+    number = _whole(value)
+    if number is None or number > _MOST_MINUTES:
+        raise place.refuse(value, "a whole number of minutes, 0 for never")
+    return number
+
+
+def _machine_place(value: object, place: _Place, _base: Path | None) -> str:
+    """Check a path on the cluster; a program that PATH has may be named without one."""
+    text = value if isinstance(value, str) else ""
+    only_path = place.variable.name == "kimi_slurm_root"
+    parts = text.split("/")
+    if (
+        _PLACE.fullmatch(text)
+        and ".." not in parts
+        and (text.startswith("/") or (len(parts) == 1 and not only_path))
+        and text.strip("/")
+        and not text.startswith("-")
+    ):
+        return text.rstrip("/")
+    raise place.refuse(value, "an absolute path on the cluster, without spaces")
+
+
+def _walltime(value: object, place: _Place, _base: Path | None) -> str:
+    # YAML 1.1 reads 24:00:00 as a number of sixties: what was meant is not known any more.
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        raise place.refuse(value, 'SLURM\'s time in quotes, such as "24:00:00"')
+    if isinstance(value, str) and _WALLTIME.fullmatch(value):
+        return value
+    raise place.refuse(value, "minutes, HH:MM:SS or D-HH:MM:SS, in quotes")
+
+
+def _slurm(value: object, place: _Place, _base: Path | None) -> str:
+    if isinstance(value, str) and _SLURM.fullmatch(value):
+        return value
+    raise place.refuse(value, "a name, or names joined as sbatch takes them, without spaces")
+
+
 def _port(value: object, place: _Place, _base: Path | None) -> int:
     number = _whole(value)
     # The engines take the ports after it.
@@ -456,6 +517,10 @@ _CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
     "networks": _networks,
     "texts": _texts,
     "flags": _flags,
+    "place": _machine_place,
+    "walltime": _walltime,
+    "minutes": _minutes,
+    "slurm": _slurm,
 }
 
 

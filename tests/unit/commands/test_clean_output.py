@@ -300,6 +300,35 @@ def contribute(_machines, folder):
     harmless(*here("check", check_inputs.LAB, "--measured", file))
 
 
+def render_slurm(_machines, folder):
+    facts = json.loads(check_inputs.LAB.read_text())
+    facts["cpu"]["model"] = facts["host"]["hostname"] = HOSTILE
+    facts["origin"] = {"kind": "spec", "name": HOSTILE, "detail": HOSTILE}
+    file, out = folder / "facts.json", folder / STEERING
+    file.write_text(json.dumps(facts))
+    options = ("--root", "/p", "--output", out, "--vars", folder / "v.yml")
+    (folder / "v.yml").write_text("kimi_model: kimi-k2-lab\nkimi_weights_source: file:///p/model\n")
+    harmless(*here("render", "slurm", file, *options))
+    written = [path for path in out.rglob("*") if path.is_file() and path.suffix != ".pyz"]
+    harmless(*[path.read_text() for path in written if "MARK" in path.read_text()])
+    for path in out.glob("jobs/*"):
+        subprocess.run(["bash", "-n", str(path)], check=True)
+        lines = [line for line in path.read_text().splitlines() if "MARK" in line]
+        assert all(line.startswith("#") for line in lines)
+    (out / "cluster.env").write_text("mine")
+    harmless(*here("render", "slurm", file, *options))
+    (folder / "v.yml").write_text(yaml.safe_dump({f"kimi_{HOSTILE}": HOSTILE}))
+    harmless(*here("render", "slurm", file, *options))
+    (folder / "v.yml").write_text(yaml.safe_dump({HOSTILE: HOSTILE}))
+    harmless(*here("render", "slurm", file, *options))
+    (folder / "v.yml").write_text(yaml.safe_dump({"kimi_slurm_partition": HOSTILE}))
+    harmless(*here("render", "slurm", file, *options))
+    (folder / "other").mkdir()
+    (folder / "other" / STEERING).touch()
+    harmless(*here("render", "slurm", file, "--root", "/p", "--output", folder / "other"))
+    harmless(*here("render", "slurm", folder / HOSTILE, "--output", folder / "new"))
+
+
 def init(_machines, folder):
     made = folder / STEERING
     out, err = here("init", made, "--profile", "localhost")
@@ -341,6 +370,7 @@ CASES = {
     "key": key,
     "destroy": destroy,
     "init": init,
+    "render slurm": render_slurm,
     "probe": probe,
     "catalog": catalog,
     "contribute": contribute,

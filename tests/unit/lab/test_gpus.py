@@ -156,13 +156,14 @@ def test_a_host_with_gpus_gets_them_on_its_command_line(tmp_path: Path):
     assert restore(dump(lab)) == lab
 
 
-def test_the_record_of_a_lab_from_before_has_no_gpus(tmp_path: Path):
+def test_the_record_of_a_lab_from_before_has_no_gpus_packages_and_folders(tmp_path: Path):
     lab = parse(
         tmp_path,
         {"_meta": {"hostvars": {"a": {"lab_kind": "nspawn", "lab_address": "10.93.7.11"}}}},
     )
     document = json.loads(dump(lab))
-    del document["hosts"][0]["gpus"]
+    for later in ("gpus", "packages", "shared"):
+        del document["hosts"][0][later]
     restored = restore(json.dumps(document))
     assert isinstance(restored, Lab)
     assert restored.hosts == (LabHost("a", "nspawn", "debian-12", "10.93.7.11", 22, 4096),)

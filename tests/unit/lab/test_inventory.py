@@ -38,6 +38,12 @@ def test_qemu_hosts_answer_ssh_at_a_port_that_needs_no_root():
         ("lab_forward_ports", 8000, "list of port numbers"),
         ("lab_gpus", "0,1", "all, on a host of lab_kind: nspawn"),
         ("lab_gpus", True, "all, on a host of lab_kind: nspawn"),
+        ("lab_packages", "munge", "list of names of Debian packages"),
+        ("lab_packages", ["munge --yes"], "list of names of Debian packages"),
+        ("lab_shared", "/shared", "list of absolute paths"),
+        ("lab_shared", ["shared"], "list of absolute paths"),
+        ("lab_shared", ["/a/../b"], "list of absolute paths"),
+        ("lab_shared", ["/a:/b"], "list of absolute paths"),
         ("lab_files", [{"src": "x"}], "{src: PATH"),
         ("lab_files", [{"src": "x", "dest": "relative"}], "/ABSOLUTE/PATH"),
     ],
@@ -53,6 +59,12 @@ def test_a_wrong_value_is_refused_with_its_host_and_key(key, value, expected):
 def test_gpus_are_given_to_nspawn_hosts_alone():
     with pytest.raises(UserError, match=r"host q: lab_gpus is 'all', expected .* lab_kind: nspawn"):
         inventory.parse(FOLDER, document(q={**NODE, "lab_kind": "qemu", "lab_gpus": "all"}))
+
+
+def test_an_emulated_host_shares_no_folder():
+    host = {**NODE, "lab_kind": "qemu", "lab_shared": ["/shared"]}
+    with pytest.raises(UserError, match=r"host q: lab_shared .* lab_kind: nspawn"):
+        inventory.parse(FOLDER, document(q=host))
 
 
 @pytest.mark.parametrize("address", ["10.93.7.1", "10.93.7.0", "10.93.7.255", "10.93.8.2"])
@@ -125,4 +137,8 @@ def test_a_lab_on_record_is_the_lab_that_was_brought_up():
     host = {**NODE, "lab_kind": "qemu", "lab_forward_ports": [8000], "lab_files": files}
     host["lab_kernel_arguments"] = "systemd.unified_cgroup_hierarchy=0"
     lab = inventory.parse(FOLDER, document(node1=host))
+    assert inventory.restore(inventory.dump(lab)) == lab
+    host = {**NODE, "lab_packages": ["munge"], "lab_shared": ["/shared"]}
+    lab = inventory.parse(FOLDER, document(node1=host))
+    assert (lab.host("node1").packages, lab.host("node1").shared) == (("munge",), ("/shared",))
     assert inventory.restore(inventory.dump(lab)) == lab

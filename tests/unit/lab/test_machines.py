@@ -1,3 +1,4 @@
+import dataclasses
 import ipaddress
 import subprocess
 import tarfile
@@ -71,6 +72,21 @@ def test_an_nspawn_host_holds_its_namespaces_by_its_own_process(tmp_path):
         "--capability=CAP_NET_ADMIN,CAP_NET_RAW",
     ):
         assert f" {flag} " in stage_two
+
+
+def test_hosts_that_share_a_folder_are_bound_to_the_same_one(tmp_path):
+    state = HostState(tmp_path)
+    bound = []
+    for name in ("node1", "node2"):
+        host = dataclasses.replace(NODE, name=name, shared=("/shared", "/srv/home"))
+        command = nspawn.command(LAB, host, Path("/images/x"), state)
+        bound.append([word for word in command if word.startswith("--bind=")])
+    folder = LabState.of(LAB).folder / "shared"
+    assert bound[0] == bound[1]
+    assert bound[0] == [
+        f"--bind={folder}/%2Fshared:/shared",
+        f"--bind={folder}/%2Fsrv%2Fhome:/srv/home",
+    ]
 
 
 def test_a_host_that_fell_back_to_qemu_says_where_it_answers_and_what_it_sees_of_us():
@@ -150,8 +166,16 @@ def test_an_image_is_known_by_all_that_it_is_made_of():
     )
     kernel = images.recipe("debian-12", with_kernel=True, apt=AptSettings())
     newer = images.recipe("debian-13", with_kernel=False, apt=AptSettings())
+    more = images.recipe(
+        "debian-12", with_kernel=False, apt=AptSettings(), packages=("munge", "slurmd")
+    )
+    turned = images.recipe(
+        "debian-12", with_kernel=False, apt=AptSettings(), packages=("slurmd", "munge")
+    )
     assert plain.key == again.key
-    assert len({plain.key, mirror.key, kernel.key, newer.key}) == 4
+    assert more.key == turned.key
+    assert len({plain.key, mirror.key, kernel.key, newer.key, more.key}) == 5
+    assert {"munge", "slurmd"} == set(more.packages) - set(plain.packages)
     assert "linux-image-amd64" not in plain.packages
     assert not {"numactl", "haproxy", "nftables", "python3-venv"} & set(kernel.packages)
     assert images.bootstrap_command(newer, Path("/x"))[-2:] == ["trixie", "/x"]

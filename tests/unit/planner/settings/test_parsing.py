@@ -45,8 +45,8 @@ def declared(variable: definitions.Variable) -> object:
     """The type of a variable's value, as its definition has it."""
     if variable.choices:
         return Literal[(*variable.choices, *(["auto"] if variable.auto else []))]
-    plain: dict[str, Any] = {"count": int, "port": int, "seconds": int, "flags": dict[str, Any]}
-    plain["switch"] = bool
+    plain: dict[str, Any] = dict.fromkeys(("count", "port", "seconds", "minutes"), int)
+    plain |= {"flags": dict[str, Any], "switch": bool}
     kind = plain.get(variable.kind, str)
     if variable.default == []:
         return list[str]

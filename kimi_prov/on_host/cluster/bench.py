@@ -1,0 +1,45 @@
+"""`cluster bench JOB|newest -- ARGUMENT...`: vLLM's own client against the server that answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from typing import List
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.cluster import endpoint
+from kimi_prov.on_host.cluster.site import Site
+
+_MODULE = "vllm.entrypoints.cli.main"
+
+
+def main(argv: List[str]) -> int:
+    """Run `vllm bench serve` with the endpoint's address, certificate and key."""
+    wanted, rest = (argv[0], argv[1:]) if argv and argv[0] != "--" else (endpoint.NEWEST, argv)
+    site = Site.read()
+    site.require_environment()
+    found = endpoint.find(site, wanted)
+    key = site.key()
+    if not key:
+        raise HostError(f"there is no key in {site.key_file}", "sbatch jobs/serve.sbatch")
+    results = site.at("results")
+    os.makedirs(results, mode=0o755, exist_ok=True)
+    model = site.place(site.plan["model"]["serve_dir"])
+    line = [site.engine_python, "-I", "-m", _MODULE, "bench", "serve"]
+    line += ["--base-url", str(found["url"]).removesuffix("/v1"), "--model", model]
+    line += ["--served-model-name", site.model(), *[word for word in rest if word != "--"]]
+    line += ["--save-result", "--result-dir", results]
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as bundle:
+        bundle.write(str(found["certificate"]))
+        bundle.flush()
+        # The key comes by the environment of this process's own child, and stands in no argument.
+        environment = {**site.of_engine(), "OPENAI_API_KEY": key, "SSL_CERT_FILE": bundle.name}
+        done = subprocess.run(line, check=False, env=environment)
+    if done.returncode != 0:
+        raise HostError(
+            f"vllm bench serve ended with status {done.returncode}; its lines above say why",
+            "mend the arguments in jobs/bench.sbatch",
+        )
+    print(f"results are in {results}", flush=True)
+    return 0

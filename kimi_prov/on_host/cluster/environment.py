@@ -1,0 +1,136 @@
+"""`cluster environment`: the engine's environment from the folder's locks, whole or not at all.
+
+    cluster environment
+
+A virtual environment below $KIMI_ROOT/engines, and one of the hub's client where weights come from
+the hub. `.complete` is written last; what lacks it is made anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import Dict, List, Optional, Sequence
+
+from kimi_prov.contract import paths
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.cluster import lock
+from kimi_prov.on_host.cluster.site import Site
+from kimi_prov.on_host.system.process import run
+
+_TELLS_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+
+def main(_argv: List[str]) -> int:
+    """Install what is missing."""
+    site = Site.read()
+    engine = site.plan["engine"]
+    version = "{}.{}".format(*sys.version_info[:2])
+    if version != engine["python_version"]:
+        raise HostError(
+            f"KIMI_PYTHON is Python {version}, and the packages are pinned for "
+            f"{engine['python_version']}",
+            f"name a Python {engine['python_version']}, or a module that has it, in "
+            f"{site.folder}/cluster.env",
+        )
+    locks = [site.lock(name) for name in engine["locks"]]
+    made = _ensure(site, site.engine_dir, locks, of_engine=True)
+    require_hub(site, make=True)
+    print(f"{site.engine_dir}: {'installed' if made else 'is complete already'}", flush=True)
+    return 0
+
+
+def require_hub(site: Site, *, make: bool) -> None:
+    """See that the hub's client is there where weights come from the hub; `make` installs it."""
+    hub = site.plan["installation"]["hub_client"]
+    if not hub:
+        return
+    folder = site.place(hub["env_dir"])
+    if make:
+        _ensure(site, folder, [site.lock(hub["lock"])])
+    elif not os.path.exists(os.path.join(folder, paths.ENV_COMPLETE)):
+        raise HostError(
+            f"the hub's client is not installed: {folder} is not complete",
+            "sbatch jobs/environment.sbatch",
+        )
+
+
+def _ensure(site: Site, folder: str, locks: Sequence[str], *, of_engine: bool = False) -> bool:
+    """Install one environment unless it is whole; tell whether it was installed now."""
+    mark = os.path.join(folder, paths.ENV_COMPLETE)
+    if os.path.exists(mark):
+        return False
+    with lock.held(f"{folder}.lock", lock.wait_message(folder)):
+        if os.path.exists(mark):
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
+        print(f"{folder}: installing from {', '.join(map(os.path.basename, locks))}", flush=True)
+        make(folder)
+        install(site, os.path.join(folder, "bin", "python"), locks)
+        if of_engine:
+            _finish(site, folder)
+        with open(mark, "w", encoding="utf-8"):
+            pass
+    return True
+
+
+def make(folder: str) -> None:
+    """Make a virtual environment. Raises HostError where the Python has no venv."""
+    _call([sys.executable, "-I", "-m", "venv", folder], "python -m venv")
+
+
+def install(site: Site, python: str, locks: Sequence[str], target: Optional[str] = None) -> None:
+    """Install the locks' packages for an interpreter; each has to have one of its hashes.
+
+    `target`: a folder beside the interpreter's own packages.
+    """
+    line = [python, "-I", "-m", "pip", "install", "--no-deps", "--require-hashes"]
+    line += ["--only-binary=:all:", "--no-input", "--progress-bar=off", *sources(site)]
+    line += ["--target", target] if target else []
+    for path in locks:
+        line += ["--requirement", path]
+    offline = "run ./prepare-login.sh on the login node first"
+    online = "look at pip's lines above; set KIMI_OFFLINE=1 in cluster.env where compute nodes"
+    online += f" reach no network, and {offline}"
+    _call(line, "pip install", offline if site.offline else online)
+
+
+def sources(site: Site) -> List[str]:
+    """Return pip's options for where wheels come from."""
+    found = []
+    for folder in (site.wheels, os.path.join(site.folder, "wheels")):
+        if os.path.isdir(folder):
+            found += ["--find-links", folder]
+    return ["--no-index", *found] if site.offline else found
+
+
+def _finish(site: Site, folder: str) -> None:
+    """Complete an engine's environment as its roles do on a machine of one's own."""
+    installation = site.plan["installation"]
+    metadata = installation["metadata"]
+    if metadata:
+        path = site.place(metadata["path"])
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(metadata["content"])
+    if installation["cuda_home"]:
+        home = site.place(installation["cuda_home"])
+        line = [sys.executable, "-I", site.program, "cuda-home", home]
+        _call(line, "the CUDA toolkit")
+    done = run(os.path.join(folder, "bin", "python"), "-I", "-c", _TELLS_VERSION)
+    if done.returncode != 0:
+        raise HostError(f"{folder}: its python does not run: {done.stderr.strip()[-300:]}")
+
+
+def environment() -> Dict[str, str]:
+    """Return pip's environment. A site's pip.conf counts: each file has its hash all the same."""
+    return {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_REQUIRE_VIRTUALENV": "0"}
+
+
+def _call(line: List[str], what: str, fix: Optional[str] = None) -> None:
+    """Run a program whose lines go to the job's log. Raises HostError where it fails."""
+    done = subprocess.run(line, check=False, env=environment())
+    if done.returncode != 0:
+        raise HostError(f"{what} ended with status {done.returncode}", fix)

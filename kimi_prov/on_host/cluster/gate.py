@@ -1,0 +1,95 @@
+"""`cluster engine -m MODULE ARGUMENT...`: vLLM behind a gate that asks for the API key.
+
+Without root there is no proxy in front of the engine, and vLLM's own key leaves some paths open. So
+a middleware in its web server asks: `/health` is open, `/v1/` is for the API key, all else for the
+job alone. Both keys come from files that the environment names; a new API key counts at once.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, List, Optional, Tuple
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.engine import gate, launch
+from kimi_prov.on_host.system.files import read_text
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.engine.gate import App, Receive, Scope, Send
+
+API_KEY_FILE = "KIMI_API_KEY_FILE"
+JOB_KEY_FILE = "KIMI_JOB_KEY_FILE"
+_WITHOUT_KEY = (
+    b'{"error":{"message":"Missing or incorrect API key.","type":"invalid_request_error",'
+    b'"param":null,"code":"invalid_api_key"}}'
+)
+_ELSEWHERE = (
+    b'{"error":{"message":"There is only /v1/ here.","type":"invalid_request_error",'
+    b'"param":null,"code":"not_found"}}'
+)
+
+
+class KeyFile:
+    """A key as its file has it now; the last one while the file is gone."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._read_at: Optional[Tuple[int, int]] = None
+        self._key = ""
+        if not path or not self.is_of(self._current()):
+            raise HostError(f"there is no key in {path or 'no file'}", "sbatch jobs/serve.sbatch")
+
+    def is_of(self, given: bytes) -> bool:
+        """Whether this is the key; nothing is where there is none."""
+        key = self._current()
+        return bool(key) and hmac.compare_digest(given, key)
+
+    def _current(self) -> bytes:
+        try:
+            state = os.stat(str(self._path))
+        except OSError:
+            return self._key.encode()
+        if (state.st_ino, state.st_mtime_ns) != self._read_at:
+            self._key = read_text(self._path).strip() or self._key
+            self._read_at = (state.st_ino, state.st_mtime_ns)
+        return self._key.encode()
+
+
+class ApiGate:
+    """ASGI middleware between vLLM and everybody on the cluster's network."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._api = KeyFile(os.environ.get(API_KEY_FILE, ""))
+        self._job = KeyFile(os.environ.get(JOB_KEY_FILE, ""))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it in the form that OpenAI clients read."""
+        if scope["type"] == "lifespan" or gate.is_open(scope):
+            await self._app(scope, receive, send)
+            return
+        given = gate.bearer(scope)
+        if self._job.is_of(given):
+            await self._app(scope, receive, send)
+        elif not self._api.is_of(given):
+            await gate.refuse(scope, send, 401, _WITHOUT_KEY)
+        elif ".." in scope["path"] or not scope["path"].startswith("/v1/"):
+            await gate.refuse(scope, send, 404, _ELSEWHERE)
+        else:
+            await self._app(scope, receive, send)
+
+
+# As vLLM imports it.
+GATE = f"{ApiGate.__module__}.{ApiGate.__qualname__}"
+
+
+def main(argv: List[str]) -> int:
+    """Run vLLM as python itself would, in its own python; return when it ends."""
+    if len(argv) < 2 or argv[0] != "-m" or argv[1].partition(".")[0] != "vllm":
+        raise HostError("usage: cluster engine -m vllm.MODULE ARGUMENT...")
+    module, arguments = argv[1], argv[2:]
+    if "--headless" in arguments:
+        return launch.main(argv)
+    return launch.start(module, [*arguments, "--middleware", GATE])

@@ -1,0 +1,161 @@
+"""A lock on a shared file system that jobs of several nodes respect.
+
+A file that can be made once alone (O_EXCL holds on NFS, Lustre and GPFS), with its owner in it: the
+job, the node and the process. It is stale when SLURM no longer knows the job; without a job when
+the process is gone, or, seen from another node, when its owner touched it a while ago.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from typing import Any, Callable, Dict, Iterator, Optional
+
+from kimi_prov.on_host.cluster import slurm
+from kimi_prov.on_host.system.files import read_json, remove
+
+_TOUCH_S = 30.0
+# An owner without a job that touched its lock longer ago is gone.
+_STALE_S = 900.0
+# Whoever breaks a stale lock does it at once.
+_BREAKING_S = 60.0
+
+
+def owner() -> Dict[str, Any]:
+    """Describe this process."""
+    job = os.environ.get("SLURM_JOB_ID")
+    return {"job": job, "node": socket.gethostname(), "pid": os.getpid()}
+
+
+@contextlib.contextmanager
+def held(
+    path: str,
+    waiting: Callable[[str], None],
+    step_s: float = 10.0,
+    lives: Callable[[str], Optional[bool]] = slurm.lives,
+) -> Iterator[None]:
+    """Hold the lock file `path`; wait for its owner, `waiting` is told once who that is."""
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    reported = ""
+    while not _take(path):
+        found = read_json(path)
+        if _is_stale(path, found, lives):
+            _break(path, found)
+            continue
+        name = _name(found)
+        if name != reported:
+            waiting(name)
+            reported = name
+        time.sleep(step_s)
+    stop = threading.Event()
+    beat = threading.Thread(target=_touch, args=(path, stop), daemon=True)
+    beat.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        beat.join()
+        if read_json(path) == owner():
+            remove(path)
+
+
+def _take(path: str) -> bool:
+    """Make the lock file, whole: it is linked to its name when the owner is in it."""
+    mine = f"{path}.{socket.gethostname()}.{os.getpid()}"
+    try:
+        with open(mine, "w", encoding="utf-8") as stream:
+            json.dump(owner(), stream)
+        try:
+            os.link(mine, path)
+        except FileExistsError:
+            return False
+        except PermissionError:
+            # A file system without hard links.
+            return _make(path)
+        return True
+    finally:
+        remove(mine)
+
+
+def _make(path: str) -> bool:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(owner(), stream)
+    return True
+
+
+def _is_stale(path: str, found: Dict[str, Any], lives: Callable[[str], Optional[bool]]) -> bool:
+    job = found.get("job")
+    # A job that was queued again has its number from before: what it held then is nobody's.
+    if isinstance(job, str) and job.isdigit() and job != owner()["job"]:
+        return lives(job) is False
+    if found.get("node") == socket.gethostname() and isinstance(found.get("pid"), int):
+        return not _runs(found["pid"])
+    return bool(job and job == owner()["job"]) or _age(path) > _STALE_S
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _age(path: str) -> float:
+    """Seconds since the lock was touched, by the file system's own clock."""
+    probe = f"{path}.now.{socket.gethostname()}.{os.getpid()}"
+    try:
+        with open(probe, "w", encoding="utf-8"):
+            pass
+        return os.stat(probe).st_mtime - os.stat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0
+    finally:
+        remove(probe)
+
+
+def _break(path: str, found: Dict[str, Any]) -> None:
+    """Remove a stale lock; of several that want to, one does, and none takes a new owner's."""
+    breaking = f"{path}.breaking"
+    if not _make(breaking):
+        if _age(breaking) > _BREAKING_S:
+            remove(breaking)
+        time.sleep(0.2)
+        return
+    try:
+        if read_json(path) == found:
+            remove(path)
+    finally:
+        remove(breaking)
+
+
+def _touch(path: str, stop: threading.Event) -> None:
+    while not stop.wait(_TOUCH_S):
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+
+def _name(found: Dict[str, Any]) -> str:
+    if not found:
+        return "another job"
+    job = f"job {found['job']}" if found.get("job") else f"process {found.get('pid')}"
+    return f"{job} on {found.get('node')}"
+
+
+def wait_message(what: str) -> Callable[[str], None]:
+    """Return what prints whom is waited for."""
+
+    def told(name: str) -> None:
+        print(f"{what}: {name} is at it; waiting for its end", flush=True)
+
+    return told

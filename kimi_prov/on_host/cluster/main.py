@@ -1,0 +1,43 @@
+"""`cluster SUBCOMMAND ...`: what the jobs of a rendered folder run."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+from typing import List
+
+from kimi_prov.contract.errors import HostError
+
+# Each module has `main(argv) -> exit status`.
+COMMANDS = {
+    "environment": "kimi_prov.on_host.cluster.environment",
+    "wheels": "kimi_prov.on_host.cluster.wheels",
+    "weights": "kimi_prov.on_host.cluster.weights",
+    "serve": "kimi_prov.on_host.cluster.serve",
+    "rank": "kimi_prov.on_host.cluster.rank",
+    "engine": "kimi_prov.on_host.cluster.gate",
+    "tune": "kimi_prov.on_host.cluster.tune",
+    "bench": "kimi_prov.on_host.cluster.bench",
+    "accept": "kimi_prov.on_host.cluster.accept",
+}
+
+
+def main(argv: List[str]) -> int:
+    """Run the subcommand. A job that SLURM ends leaves what others wait for as it ought to be."""
+    name = argv[0] if argv else ""
+    if name not in COMMANDS:
+        raise HostError(f"cluster {name!r}: there are {', '.join(COMMANDS)}")
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        status: int = import_module(COMMANDS[name]).main(argv[1:])
+    except (HostError, OSError) as error:
+        told = HostError.of_system(error) if isinstance(error, OSError) else error
+        # A person reads the log of a job: one sentence, and what mends it.
+        print(f"{name}: {told.line}", file=sys.stderr, flush=True)
+        return told.exit_status
+    return status
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

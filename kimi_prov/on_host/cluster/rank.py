@@ -1,0 +1,215 @@
+"""`cluster rank --run DIR --module MODULE -- ARGUMENT...`: the engine's part on one node.
+
+srun starts it once a node. It adds what only the run knows (its rank, the head's address, port,
+certificate), and leaves out what the node's cgroup hides. The head ends when a file `stop` comes;
+the others when the head has ended: a rank that goes first breaks the answers of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from typing import Dict, List, Mapping, Optional, Tuple
+
+from kimi_prov.contract.cpu_lists import format_list, parse_list
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.cluster.gate import API_KEY_FILE, JOB_KEY_FILE
+from kimi_prov.on_host.cluster.site import Site
+from kimi_prov.on_host.system.files import read_json, read_text, write_json
+
+SETTINGS = "run.json"
+STOP = "stop"
+HEAD_ENDED = "head-ended"
+KEY = "job.key"
+_STEP_S = 0.5
+# A rank whose head is gone is of no use: it is ended after that.
+_PATIENCE_S = 20.0
+_BIND = "VLLM_CPU_OMP_THREADS_BIND"
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_NUMA_FLAGS = ("--numa-bind", "--numa-bind-nodes")
+
+
+def main(argv: List[str]) -> int:
+    """Run the engine of this node; return its exit status."""
+    parser = argparse.ArgumentParser(prog="rank")
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--module", required=True)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args(argv)
+    site = Site.read()
+    number = int(os.environ.get("SLURM_PROCID", "0"))
+    settings = read_json(os.path.join(options.run, SETTINGS))
+    if not settings:
+        raise HostError(f"{options.run}/{SETTINGS} is missing", "sbatch jobs/serve.sbatch")
+    arguments = [word for word in options.arguments if word != "--"]
+    notes: List[str] = []
+    arguments = visible(arguments, hidden_nodes(site), notes)
+    arguments += of_run(settings, number, options.run)
+    environment = environment_of(site, settings, number, options.run, notes)
+    line = [*numactl(os.environ.get("KIMI_NUMACTL", ""), hidden_nodes(site), notes)]
+    line += [site.engine_python, "-I", site.program, "cluster", "engine", "-m", options.module]
+    node = settings["nodes"][number] if number < len(settings["nodes"]) else socket.gethostname()
+    for note in notes:
+        print(f"{node}: {note}", flush=True)
+    write_json(os.path.join(options.run, f"notes-{number}.json"), {"node": node, "notes": notes})
+    return _supervise([*line, *arguments], environment, options.run, head=number == 0)
+
+
+def of_run(settings: Mapping[str, object], number: int, folder: str) -> List[str]:
+    """Give the arguments that only the run knows."""
+    nodes = settings["nodes"]
+    assert isinstance(nodes, list)  # noqa: S101 - written by the job itself
+    found: List[str] = []
+    if len(nodes) > 1:
+        found += ["--nnodes", str(len(nodes)), "--node-rank", str(number)]
+        found += ["--master-addr", str(settings["master_address"])]
+        found += ["--master-port", str(settings["master_port"])]
+    if number:
+        return [*found, "--headless"]
+    found += ["--host", "0.0.0.0", "--port", str(settings["port"])]  # noqa: S104 - behind the gate
+    certificate, key = os.path.join(folder, "tls.crt"), os.path.join(folder, "tls.key")
+    return [*found, "--ssl-certfile", certificate, "--ssl-keyfile", key]
+
+
+def hidden_nodes(site: Site) -> List[int]:
+    """Return the NUMA nodes of the plan whose memory this process may not use."""
+    planned = site.plan["instances"][0]["numa_nodes"]
+    status = read_text("/proc/self/status")
+    rows = [line for line in status.splitlines() if line.startswith("Mems_allowed_list:")]
+    allowed = parse_list(rows[0].partition(":")[2].strip()) if rows else planned
+    return [node for node in planned if node not in allowed]
+
+
+def visible(arguments: List[str], hidden: List[int], notes: List[str]) -> List[str]:
+    """Leave out the flags that bind workers to nodes which the cgroup hides."""
+    if not hidden or _NUMA_FLAGS[0] not in arguments:
+        return list(arguments)
+    notes.append(
+        f"the cgroup of the job hides NUMA nodes {format_list(hidden)}: workers are not bound to "
+        "the nodes of their GPUs; ask the administrator for ConstrainCores without "
+        "cpuset.mems, or for the whole node (--exclusive)"
+    )
+    found, skipping = [], False
+    for word in arguments:
+        if word.startswith("--"):
+            skipping = word in _NUMA_FLAGS
+        if not skipping:
+            found.append(word)
+    return found
+
+
+def numactl(words: str, hidden: List[int], notes: List[str]) -> List[str]:
+    """Return the words before the engine's command; none where they cannot be kept."""
+    wanted = words.split()
+    if not wanted:
+        return []
+    program = shutil.which("numactl")
+    if program is None:
+        notes.append(f"numactl is not on this node: memory is not placed by {words}")
+        return []
+    named = any("=" in word and not word.endswith("=all") for word in wanted)
+    if hidden and named:
+        notes.append(
+            f"the cgroup of the job hides NUMA nodes {format_list(hidden)}: memory is not placed "
+            f"by {words}"
+        )
+        return []
+    return [program, *wanted]
+
+
+def environment_of(
+    site: Site, settings: Mapping[str, object], number: int, folder: str, notes: List[str]
+) -> Dict[str, str]:
+    """Give the engine's environment: no home, its own keys' files, the network of its peers."""
+    found = site.of_engine()
+    found["TRITON_CACHE_DIR"] = site.at("cache", "triton")
+    found |= {API_KEY_FILE: site.key_file, JOB_KEY_FILE: os.path.join(folder, KEY)}
+    allowed = sorted(os.sched_getaffinity(0))
+    planned = found.get(_BIND)
+    if planned and planned != "auto" and not set(parse_list(planned)) <= set(allowed):
+        found[_BIND] = format_list(allowed)
+        notes.append(
+            f"the job has processors {format_list(allowed)}, not the planned {planned}: those it "
+            "has are used"
+        )
+    nodes = settings["nodes"]
+    if isinstance(nodes, list) and len(nodes) > 1:
+        address, interface = own_address(str(nodes[1] if number == 0 else nodes[0]))
+        if address:
+            found["VLLM_HOST_IP"] = address
+        for name in _INTERFACES:
+            if interface and name not in found:
+                found[name] = found.get("NCCL_SOCKET_IFNAME", interface)
+    return found
+
+
+def own_address(peer: str) -> Tuple[Optional[str], Optional[str]]:
+    """Return the address by which this node reaches another, and the interface that has it."""
+    try:
+        row = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(row[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(row[4])
+            address = str(probe.getsockname()[0])
+    except OSError:
+        return None, None
+    return address, _interface(address)
+
+
+def _interface(address: str) -> Optional[str]:
+    import fcntl  # noqa: PLC0415 - only here
+    import struct  # noqa: PLC0415
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                # SIOCGIFADDR
+                answer = fcntl.ioctl(probe.fileno(), 0x8915, request)
+            except OSError:
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
+
+
+def _supervise(line: List[str], environment: Dict[str, str], folder: str, *, head: bool) -> int:
+    """Run the engine until it ends, or has to: see the module's docstring."""
+    ended = os.path.join(folder, HEAD_ENDED)
+    try:
+        child = subprocess.Popen(line, env=environment)
+    except OSError as error:
+        raise HostError(f"{line[0]}: {error.strerror}", "sbatch jobs/environment.sbatch") from None
+    told: List[int] = []
+
+    def on_signal(number: int, _frame: object) -> None:
+        told.append(number)
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    asked = False
+    gone_at: Optional[float] = None
+    while child.poll() is None:
+        stop = bool(told) if head else False
+        stop = stop or (head and os.path.exists(os.path.join(folder, STOP)))
+        if not head and os.path.exists(ended):
+            stop = True
+        if told and not head:
+            # The head's answers come first; it tells by a file when they have ended.
+            gone_at = gone_at or time.monotonic()
+            stop = stop or time.monotonic() - gone_at > _PATIENCE_S
+        if stop and not asked:
+            child.terminate()
+            asked, gone_at = True, time.monotonic()
+        elif asked and not head and time.monotonic() - (gone_at or 0.0) > _PATIENCE_S:
+            child.kill()
+        time.sleep(_STEP_S)
+    if head:
+        write_json(ended, {"status": child.returncode})
+    if asked:
+        return 0
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode

@@ -1,0 +1,39 @@
+"""`cluster wheels`: the wheels of the locks into $KIMI_ROOT/wheels, for nodes without network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from tempfile import TemporaryDirectory
+from typing import List
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.cluster import environment, lock
+from kimi_prov.on_host.cluster.site import Site
+
+
+def main(_argv: List[str]) -> int:
+    """Download what is missing; pip holds each file to its hash."""
+    site = Site.read({**os.environ, "KIMI_OFFLINE": "0"})
+    os.makedirs(site.wheels, mode=0o755, exist_ok=True)
+    cache = site.at("cache")
+    os.makedirs(cache, mode=0o755, exist_ok=True)
+    with (
+        lock.held(site.at("wheels.lock"), lock.wait_message(site.wheels)),
+        TemporaryDirectory(dir=cache, prefix="pip-") as folder,
+    ):
+        # A distribution's own Python has no pip beside it.
+        environment.make(folder)
+        python = os.path.join(folder, "bin", "python")
+        for path in site.locks().values():
+            line = [python, "-I", "-m", "pip", "download", "--no-deps", "--no-input"]
+            line += ["--require-hashes", "--only-binary=:all:", "--progress-bar=off"]
+            line += ["--dest", site.wheels, *environment.sources(site), "--requirement", path]
+            done = subprocess.run(line, check=False, env=environment.environment())
+            if done.returncode != 0:
+                raise HostError(
+                    f"pip download of {os.path.basename(path)} ended with status {done.returncode}",
+                    "look at pip's lines above; run it again: what has arrived is kept",
+                )
+    print(f"{site.wheels}: every wheel of the locks is there", flush=True)
+    return 0

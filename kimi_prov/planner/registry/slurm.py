@@ -1,0 +1,84 @@
+"""Findings about a model that is served by jobs of a SLURM cluster, without root."""
+
+from __future__ import annotations
+
+from kimi_prov.planner.registry.definition import Definition
+
+DEFINITIONS = (
+    Definition(
+        "slurm.engine",
+        title="{engine} is not served by a job: it cannot do TLS and keys itself",
+        severities=("blocker",),
+        source="without root there is no proxy in front of the engine; vLLM has --ssl-certfile and "
+        "a middleware that asks for the key",
+        remedy="setting",
+    ),
+    Definition(
+        "slurm.engine_lock",
+        title="No packages are pinned for this engine: no job can install it",
+        severities=("blocker",),
+        source="the job of the environment installs from the lock files alone",
+        remedy="catalogue",
+        concerns="deployment",
+    ),
+    Definition(
+        "slurm.instances",
+        title="One job runs one engine: the other instances of the plan are left out",
+        severities=("warning",),
+        source="without root there is no proxy that shares requests out over engines",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "slurm.python",
+        title="The nodes need Python {version}: the packages are pinned for it",
+        severities=("info",),
+        source="a module, a conda environment or the system's own, on login and compute nodes",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "slurm.tuning",
+        title="Settings of the kernel are the administrator's",
+        severities=("info",),
+        source="sysctl, transparent huge pages and the frequency governor are set by root; limits "
+        "by slurmd (PropagateResourceLimits, LimitMEMLOCK)",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "slurm.firewall",
+        title="No firewall of ours guards the port: everybody on the cluster's network reaches it",
+        severities=("warning", "info"),
+        source="the API speaks TLS alone and asks for the key at every path but /health; what the "
+        "ranks say to each other has neither; rules of the kernel are set by root",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "slurm.ram_disk",
+        title="There is no RAM disk: each start reads the weights from the shared file system",
+        severities=("warning", "info"),
+        source="root alone mounts a tmpfs, and files in /dev/shm count as the job's memory",
+        remedy="setting",
+        concerns="deployment",
+        titles={"warning": "kimi_ram_disk: always has no effect in a job"},
+    ),
+    Definition(
+        "slurm.driver",
+        title="The driver of the nodes is the administrator's",
+        severities=("blocker", "warning", "info"),
+        source="a driver is changed by root; nvidia-smi on a node shows its version",
+        remedy="software",
+        concerns="deployment",
+        titles={"blocker": "The driver of the nodes is too old for the engine"},
+    ),
+    Definition(
+        "slurm.settings",
+        title="Settings that have no effect in a job",
+        severities=("info",),
+        source="they are about what root does on a machine of one's own",
+        remedy="setting",
+        concerns="deployment",
+    ),
+)

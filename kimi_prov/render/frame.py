@@ -1,0 +1,239 @@
+"""A folder of rendered files: what lies in it, and how it is written and written again.
+
+`render.json` names each file with the digest of what was rendered. By it a later render knows which
+files were changed by hand since, and leaves those alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov import __version__, documents, schemas
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+SCHEMA = "kimi-prov/render/v1"
+RECORD = "render.json"
+_LARGEST_BYTES = 1 << 20
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class File:
+    """A rendered file: its path in the folder, with / between its parts, and its mode."""
+
+    path: str
+    content: bytes
+    mode: int = 0o644
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the content, in hexadecimal."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What one render made: its kind, for which target, by which plan, and the files."""
+
+    kind: str
+    target: str
+    plan_digest: str
+    files: Sequence[File]
+
+    def document(self) -> dict[str, Any]:
+        """Give the content of `render.json`."""
+        rows = sorted(self.files, key=lambda file: file.path)
+        return {
+            "schema": SCHEMA,
+            "kind": self.kind,
+            "version": __version__,
+            "target": self.target,
+            "plan_digest": self.plan_digest,
+            "files": [
+                {"path": row.path, "sha256": row.sha256, "mode": f"{row.mode:04o}"} for row in rows
+            ],
+        }
+
+
+@dataclass
+class Written:
+    """What writing a folder did, by path: `kept` files, changed by hand, are as they were."""
+
+    written: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+
+
+def check(folder: Path, kind: str) -> dict[str, str]:
+    """Give the digests of an earlier render by path; empty for a folder that is not there yet.
+
+    Raises UserError for a folder that anything but a render of this kind has written to.
+    """
+    fix = "name a folder that is not there yet, an empty one, or one of an earlier render"
+    if not os.path.lexists(folder):
+        if not folder.parent.is_dir():
+            raise UserError(f"{folder.parent}: there is no such folder", fix="make it first")
+        return {}
+    if not folder.is_dir():
+        raise UserError(f"{folder}: this is no folder", fix=fix)
+    try:
+        names = sorted(entry.name for entry in folder.iterdir())
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read: {error.strerror}", fix=fix) from None
+    if not names:
+        return {}
+    if RECORD not in names:
+        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        raise UserError(
+            f"{folder}: no render made this folder, and it has files: {clean_text.line(shown)}",
+            fix=fix,
+        )
+    return _recorded(folder / RECORD, kind, fix)
+
+
+def _recorded(path: Path, kind: str, fix: str) -> dict[str, str]:
+    import jsonschema  # noqa: PLC0415  (only who renders again pays for it)
+
+    document = documents.read(path, what="a record", limit=_LARGEST_BYTES, fix=fix).json(fix)
+    try:
+        jsonschema.validate(document, schemas.load("render"))
+    except jsonschema.ValidationError as error:
+        raise UserError(
+            f"{path}: this is no record of a render: {error.message}", fix=fix
+        ) from None
+    if document["kind"] != kind:
+        raise UserError(
+            f"{path}: the folder was rendered for {document['kind']}, not for {kind}", fix=fix
+        )
+    return {row["path"]: row["sha256"] for row in document["files"]}
+
+
+def write(folder: Path, rendered: Rendered, *, force: bool = False) -> Written:
+    """Write the files and, last, `render.json`; a file that was changed by hand stays as it is.
+
+    Each file is written beside its place and renamed. `force` takes those that were changed too.
+    Raises UserError as `check` does, and for a folder that cannot be written to.
+    """
+    former = check(folder, rendered.kind)
+    done = Written()
+    try:
+        if not (folder.is_dir() and any(folder.iterdir())):
+            return _whole(folder, rendered)
+        for file in sorted(rendered.files, key=lambda row: row.path):
+            _put(folder, file, former.get(file.path), done, force=force)
+        present = {file.path for file in rendered.files}
+        for path in sorted(set(former) - present):
+            _take_away(folder, path, former[path], done, force=force)
+        _replace(folder / RECORD, _record(rendered), 0o644)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or folder}: cannot be written: {error.strerror}",
+            fix="name a folder that you may write to, on a disk with room",
+        ) from None
+    return done
+
+
+def _whole(folder: Path, rendered: Rendered) -> Written:
+    """Make the folder beside its place, and rename it when all is in it."""
+    beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    beside.mkdir()
+    try:
+        for file in rendered.files:
+            path = beside / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.content)
+            path.chmod(file.mode)
+        (beside / RECORD).write_bytes(_record(rendered))
+        beside.rename(folder)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    return Written(written=sorted(file.path for file in rendered.files))
+
+
+def _record(rendered: Rendered) -> bytes:
+    return (json.dumps(rendered.document(), indent=2) + "\n").encode()
+
+
+def _put(folder: Path, file: File, former: str | None, done: Written, *, force: bool) -> None:
+    path = _inside(folder, file.path)
+    there = _digest(path)
+    if there == file.sha256:
+        path.chmod(file.mode)
+        done.unchanged.append(file.path)
+    elif there is not None and there != former and not force:
+        done.kept.append(file.path)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, file.content, file.mode)
+        done.written.append(file.path)
+
+
+def _take_away(folder: Path, name: str, former: str, done: Written, *, force: bool) -> None:
+    """Remove what an earlier render wrote and this one does not."""
+    path = _inside(folder, name)
+    there = _digest(path)
+    if there is None:
+        return
+    if there != former and not force:
+        done.kept.append(name)
+        return
+    path.unlink()
+    done.removed.append(name)
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Return the path of a file. Raises UserError where a link leads out of the folder."""
+    path = folder
+    for part in name.split("/"):
+        if part in ("", ".", ".."):
+            raise UserError(
+                f"{folder / RECORD}: {name!r} is no path in the folder", fix="remove it"
+            )
+        path = path / part
+        if path.is_symlink():
+            raise UserError(
+                f"{path}: this is a link, and no render made it", fix=f"rm {clean_text.word(path)}"
+            )
+    return path
+
+
+def _digest(path: Path) -> str | None:
+    """Digest of a file; None where there is none. A folder in its place is a text of its own."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    """Put a file in its place in one step."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        beside.write_bytes(content)
+        beside.chmod(mode)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def plan_digest(plan: Mapping[str, Any]) -> str:
+    """Sum a plan up: SHA-256 of its JSON, keys sorted, in hexadecimal."""
+    text = json.dumps(plan, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

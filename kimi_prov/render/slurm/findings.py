@@ -1,0 +1,202 @@
+"""What of a plan's findings holds in a job, and what a job lacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract.sizes import human
+from kimi_prov.planner.findings import Findings
+from kimi_prov.planner.registry import DEFINITIONS
+from kimi_prov.planner.settings.definitions import BY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.planner.findings import Finding
+    from kimi_prov.planner.registry.definition import Severity
+    from kimi_prov.planner.settings.parsing import Settings
+
+# Subjects of findings that are about what root does, or about a machine of one's own.
+_NOT_THERE = frozenset(
+    {"disk", "driver", "firewall", "host", "packages", "port", "python", "ram_disk", "serve"}
+    | {"tuning", "web"}
+)
+_NOT_THERE_EITHER = frozenset(
+    {
+        *("os.apparmor", "os.cgroups", "os.selinux", "os.supported", "os.systemd"),
+        # A job finds its nodes' addresses when it runs; other jobs come and go on them.
+        *("group.address", "group.settings", "gpu.held", "memory.cgroup"),
+        "engine.not_provisioned",
+    }
+)
+# What `render slurm` sets itself: a value of the site's has no effect in a job.
+_WITHOUT_EFFECT: dict[str, Any] = {
+    "web_ui": False,
+    "tls": "self-signed",
+    "tls_cert_file": None,
+    "tls_key_file": None,
+    "tls_names": [],
+    "api_keys_file": None,
+    "web_admin_file": None,
+    "allowed_networks": [],
+    "hf_token_file": None,
+    "apt_mirror": None,
+    "python_mirror": None,
+    "nvidia_repo_url": None,
+    "nvidia_repo_key_url": None,
+    "nvidia_repo_key_fingerprint": None,
+    "nvidia_driver_version": "auto",
+    "group_address": None,
+}
+_INSTEAD = {
+    "hf_token_file": "put the token into $KIMI_ROOT/keys/hub-token, mode 0600",
+    "api_keys_file": "the server's job makes the key: $KIMI_ROOT/keys/api.key",
+    "pip_find_links": "put the wheels into $KIMI_ROOT/wheels",
+}
+
+
+def of_job(settings: Settings) -> Settings:
+    """Return the settings as they count in a job."""
+    links = settings.pip_find_links
+    return replace(
+        settings,
+        **_WITHOUT_EFFECT,
+        ram_disk="never",
+        instances=1,
+        ca_bundle=None,
+        pip_find_links=links if links and "://" in links else None,
+    )
+
+
+def of_plan(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
+    """Give the findings of a plan that is served by jobs.
+
+    `settings` are the site's own, as they were before `of_job`.
+    """
+    findings = Findings()
+    findings.extend(_as_of_job(row) for row in plan["findings"] if holds(row["id"]))
+    _engine(plan, findings)
+    _driver(plan, findings)
+    _tuning(plan, findings)
+    _memory(plan, settings, findings)
+    several = plan["parallel"]["hosts"] > 1
+    findings.add(
+        "slurm.firewall",
+        severity="warning" if several else "info",
+        observed=f"port {settings.port} and those after it, on every address of the node"
+        + ("; between nodes vLLM's own ports, which ask for no key" if several else ""),
+        required="the cluster's network, or the administrator's rules, keep others out",
+        fix="ask the administrator who reaches the nodes' ports; take whole nodes (--exclusive)",
+    )
+    version = plan["engine"]["python_version"]
+    findings.add(
+        "slurm.python",
+        names={"version": version},
+        observed=settings.slurm_python or f"python{version}, not looked for",
+        required=f"Python {version} on login and compute nodes",
+        fix="name the module in kimi_slurm_modules, or the program in kimi_slurm_python",
+    )
+    _settings(settings, findings)
+    return findings.rows()
+
+
+def holds(identity: str) -> bool:
+    """Whether a finding of a plan is as true of a job as of a machine of one's own."""
+    subject = identity.partition(".")[0]
+    return subject not in _NOT_THERE and identity not in _NOT_THERE_EITHER
+
+
+def _as_of_job(row: Finding) -> Finding:
+    """Make a blocker of what forbids `apply`: a job cannot fetch weights from nowhere either."""
+    return {**row, "severity": "blocker"} if DEFINITIONS[row["id"]].blocks_apply else row
+
+
+def _engine(plan: Mapping[str, Any], findings: Findings) -> None:
+    engine = plan["engine"]
+    if engine["name"] != "vllm":
+        findings.add(
+            "slurm.engine",
+            names={"engine": "KTransformers"},
+            observed=engine["reason"],
+            required="vLLM, with all weights in the GPUs' memory",
+            fix="take nodes whose GPUs hold the weights, or more of them: kimi_hosts_per_model",
+        )
+    elif not engine["provisioned"]:
+        findings.add(
+            "slurm.engine_lock",
+            observed=f"{engine['name']} {engine['version']} ({engine['variant']}) for Python "
+            f"{engine['python_version']}",
+            required="a lock file of the catalogue",
+            fix=f"add {engine['lock']} to the locks of a catalogue of your own",
+        )
+    if len(plan["instances"]) > 1:
+        findings.add(
+            "slurm.instances",
+            observed=f"{len(plan['instances'])} instances were planned",
+            required="one engine for each job",
+            fix="submit the server's job several times with fewer GPUs: kimi_slurm_gres",
+        )
+
+
+def _driver(plan: Mapping[str, Any], findings: Findings) -> None:
+    need = plan["driver"]["required_branch"]
+    if need is None:
+        return
+    row = next((row for row in plan["findings"] if row["id"] == "driver.branch"), None)
+    severity: Severity = "warning"
+    if row is not None and row["severity"] != "info":
+        severity = "blocker" if row["severity"] == "blocker" else "info"
+    findings.add(
+        "slurm.driver",
+        severity=severity,
+        observed=str(row["observed"]) if row else "unknown",
+        required=f"branch {need} or newer",
+        fix=f"ask the administrator for nodes with branch {need} or newer; nvidia-smi on a node "
+        "shows its version",
+    )
+
+
+def _tuning(plan: Mapping[str, Any], findings: Findings) -> None:
+    tuning = plan["tuning"]
+    asked = [f"{name} = {value}" for name, value in tuning["sysctl"].items()]
+    asked += [f"transparent huge pages: {tuning['thp']}"] if tuning["thp"] else []
+    asked += [f"frequency governor: {tuning['governor']}"] if tuning["governor"] else []
+    limits = ", ".join(f"{name} {value}" for name, value in tuning["limits"].items())
+    findings.add(
+        "slurm.tuning",
+        observed="nothing of it is set by a job",
+        required="; ".join([*asked, f"limits of a job: {limits}"]),
+        fix="ask the administrator; the model is served without, more slowly",
+    )
+
+
+def _memory(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+    load, size = plan["throughput"]["load_s"], plan["weights"]["bytes"]
+    always = settings.ram_disk == "always"
+    seen = f"{human(size)} are read at each start"
+    if load["low"] and load["high"]:
+        seen += f", {load['low']:.0f} to {load['high']:.0f} s from a local disk (estimated)"
+    findings.add(
+        "slurm.ram_disk",
+        severity="warning" if always else "info",
+        observed=seen,
+        required="a shared file system that reads fast enough for your patience",
+        fix="remove kimi_ram_disk; ask the administrator for node-local storage (burst buffer)"
+        if always
+        else "ask the administrator for node-local storage (burst buffer) where it is too slow",
+    )
+
+
+def _settings(settings: Settings, findings: Findings) -> None:
+    names = [name for name, value in _WITHOUT_EFFECT.items() if getattr(settings, name) != value]
+    names = [n for n in names if getattr(settings, n) != BY_NAME[f"kimi_{n}"].default]
+    if settings.pip_find_links and "://" not in settings.pip_find_links:
+        names.append("pip_find_links")
+    if names:
+        findings.add(
+            "slurm.settings",
+            observed=", ".join(f"kimi_{name}" for name in names),
+            required="; ".join(_INSTEAD[n] for n in names if n in _INSTEAD) or "nothing instead",
+            fix="remove them for the cluster",
+        )

@@ -1,0 +1,204 @@
+"""The folder of a cluster: every file of it, from a plan and the site's settings."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from kimi_prov.catalog.versions import number
+from kimi_prov.contract import clean_text
+from kimi_prov.contract.sizes import human
+from kimi_prov.packaging import engine_plugins, zipapp
+from kimi_prov.render import frame
+from kimi_prov.render.frame import File
+from kimi_prov.render.slurm import words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.planner.findings import Finding
+    from kimi_prov.planner.settings.parsing import Settings
+
+KIND = "slurm"
+_TEMPLATES = Path(__file__).resolve().parent / "templates"
+_PROGRAMS = ("prepare-login.sh",)
+_GIB = 1 << 30
+_IGNORED = b"# What jobs print comes here; git keeps the folder alone.\n*\n!.gitignore\n"
+# What a shared file system was seen to take from outside at least, bytes a second.
+_SLOW_DOWNLOAD = 50e6
+_RAY_LOCK = "ray.txt"
+# vLLM lets answers end after SIGTERM since then.
+_DRAINS_SINCE = "0.18.0"
+_DRAIN = "--shutdown-timeout"
+# What the engine and the job need to end after the last answer.
+_END_S = 60
+_LEAST_DRAIN_S = 10
+
+
+def rendered(
+    name: str,
+    plan: Mapping[str, Any],
+    findings: Sequence[Finding],
+    settings: Settings,
+    facts: Mapping[str, Any],
+    catalogue: Catalogue,
+) -> frame.Rendered:
+    """Give the folder's files. Pure: the same input gives the same bytes.
+
+    `plan` and `settings` are those of a job, `findings` what holds there.
+    """
+    shown = {**plan, "findings": findings}
+    values = _values(name, shown, settings, facts)
+    files = [
+        File("plan.json", _json(shown)),
+        File("kimi-cluster.pyz", zipapp.zipapp_bytes(), 0o755),
+        File(
+            "logs/.gitignore",
+            _IGNORED,
+        ),
+        *(_from_template(path, values) for path in _templates()),
+        *_locks(plan, catalogue),
+    ]
+    if settings.ca_bundle:
+        files.append(File("ca-bundle.pem", Path(settings.ca_bundle).read_bytes()))
+    return frame.Rendered(KIND, name, frame.plan_digest(shown), files)
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return (clean_text.as_json(document) + "\n").encode()
+
+
+def _templates() -> list[str]:
+    found = (path.relative_to(_TEMPLATES) for path in _TEMPLATES.rglob("*.j2"))
+    return sorted(path.as_posix().removesuffix(".j2") for path in found if path.name[0] != "_")
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701  (bash and text: the filter sh quotes)
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.filters |= {"sh": words.quoted, "line": clean_text.line, "size": human}
+    return found
+
+
+def _from_template(path: str, values: Mapping[str, Any]) -> File:
+    text = _environment().get_template(f"{path}.j2").render(values)
+    return File(path, text.encode(), 0o755 if path in _PROGRAMS else 0o644)
+
+
+def _locks(plan: Mapping[str, Any], catalogue: Catalogue) -> list[File]:
+    """Give the lock files, and the wheels of this project's own that they name."""
+    hub, tuning = plan["installation"]["hub_client"], plan["moe_tuning"]
+    names = [*plan["engine"]["locks"], *([hub["lock"]] if hub else [])]
+    names += [_RAY_LOCK] if tuning and tuning["read"] else []
+    found = [
+        File(f"locks/{name}", catalogue.lock(name).encode())
+        for name in names
+        if name in catalogue.locks or name in (_RAY_LOCK, hub and hub["lock"])
+    ]
+    for name in names:
+        if plugin := engine_plugins.of_lock(name):
+            wheel, content = engine_plugins.wheel(plugin)
+            found.append(File(f"wheels/{wheel}", content))
+    return found
+
+
+def _values(
+    name: str, plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Give what the templates say."""
+    gpus = len(plan["instances"][0]["gpus"])
+    hosts = plan["parallel"]["hosts"]
+    return {
+        "name": clean_text.line(name),
+        "plan": plan,
+        "settings": settings,
+        "findings": [row for row in plan["findings"] if row["severity"] != "pass"],
+        "model": plan["model"],
+        "engine": plan["engine"],
+        "hosts": hosts,
+        "gpus": gpus,
+        "gres": _gres(settings, gpus),
+        "cpus": _cores(facts, gpus),
+        "cores": facts["cpu"]["cores"],
+        "memory_gib": _memory(plan, hosts),
+        "process_gib": math.ceil(_processes(plan) / _GIB),
+        "weights_time": _hours(plan["weights"]["bytes"]),
+        "numactl": [word for word in plan["instances"][0]["numactl"] if word != "numactl"],
+        "flags": _flags(plan, settings),
+        "variables": words.environment(plan),
+        "python": settings.slurm_python or f"python{plan['engine']['python_version']}",
+        "cpu_partition": settings.slurm_cpu_partition or settings.slurm_partition,
+        "cpu_qos": settings.slurm_cpu_qos or settings.slurm_qos,
+        "site": _site(plan),
+        "lengths": {"input": settings.input_tokens, "output": settings.output_tokens},
+    }
+
+
+def _flags(plan: Mapping[str, Any], settings: Settings) -> list[words.Line]:
+    """Give the engine's arguments, with the time that answers have at the end of a job."""
+    found = words.engine(plan, settings.engine_args)
+    drains = number(plan["engine"]["version"]) >= number(_DRAINS_SINCE)
+    if drains and not any(row.text.startswith(_DRAIN) for row in found):
+        left = max(_LEAST_DRAIN_S, settings.slurm_signal_s - _END_S)
+        found.append(words.Line(f"{_DRAIN} {left}", "seconds for answers to end after SIGTERM"))
+    return found
+
+
+def _gres(settings: Settings, gpus: int) -> str | None:
+    if not settings.auto("slurm_gres"):
+        return settings.slurm_gres
+    return f"gpu:{gpus}" if gpus else None
+
+
+def _cores(facts: Mapping[str, Any], gpus: int) -> int:
+    """Give the cores of a task: the node's, or the share of its GPUs that the engine takes."""
+    cores, total = int(facts["cpu"]["cores"]), len(facts["gpus"])
+    return max(1, cores * gpus // total) if gpus and total else cores
+
+
+def _processes(plan: Mapping[str, Any]) -> int:
+    """Give what a task's processes take of a node's memory, in bytes."""
+    parts = plan["memory"]["host_parts"]
+    return sum(int(part["bytes"]) for part in parts if part["kind"] != "system")
+
+
+def _memory(plan: Mapping[str, Any], hosts: int) -> int:
+    """Give GiB of a node for the job: the processes, and the page cache of weights on GPUs."""
+    needed: int = _processes(plan)
+    if plan["instances"][0]["gpus"]:
+        needed += int(plan["weights"]["bytes"]) // hosts
+    # SLURM knows of less than the node has: the system's part is left out.
+    most = int(plan["memory"]["host_ram_available_bytes"]) * 9 // 10
+    return max(1, math.ceil(min(needed, most) / _GIB))
+
+
+def _hours(size: int) -> str:
+    return f"{max(1, math.ceil(size / _SLOW_DOWNLOAD / 3600)):02d}:00:00"
+
+
+def _site(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Give the site's mirrors and proxy as programs read them; no password is in a plan."""
+    site = plan["site"]
+    proxy = site["proxy"] or {}
+    found = [
+        ("PIP_INDEX_URL", site["pip_index_url"]),
+        ("PIP_EXTRA_INDEX_URL", " ".join(plan["installation"]["indexes"])),
+        ("PIP_FIND_LINKS", site["pip_find_links"]),
+        ("HF_ENDPOINT", plan["weights"]["hf_endpoint"]),
+        ("http_proxy", proxy.get("http")),
+        ("https_proxy", proxy.get("https")),
+        ("no_proxy", ",".join(proxy.get("no_proxy") or [])),
+    ]
+    return [(name, value) for name, value in found if value]

@@ -1,0 +1,141 @@
+"""A plan's command line as bash has it: one flag a line, each with its reason."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import paths
+from kimi_prov.contract.sizes import human
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+# In a job this variable stands for the folder that the plan calls /srv/kimi.
+ROOT = '"$KIMI_ROOT"'
+_OURS = re.compile(re.escape(paths.ROOT) + r"(?=/|$)")
+# What each job finds out when it runs: its nodes, ports and files.
+OF_THE_RUN = frozenset(
+    {"host", "port", "nnodes", "node-rank", "master-addr", "master-port", "headless"}
+)
+ENVIRONMENT_OF_THE_RUN = frozenset(
+    {
+        *("VLLM_HOST_IP", "VLLM_PORT", "CUDA_VISIBLE_DEVICES"),
+        *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"),
+    }
+)
+_FLAGS = {
+    "model": "the weights, as the job jobs/weights.sbatch leaves them",
+    "served-model-name": "names by which clients ask for the model",
+    "max-num-batched-tokens": "tokens of one step: more of them let answers wait for prompts",
+    "enable-chunked-prefill": "a long prompt does not stop the answers of others",
+    "enable-prefix-caching": "what prompts begin alike is computed once",
+    "enable-expert-parallel": "each GPU holds whole experts",
+    "decode-context-parallel-size": "the cache is spread over GPUs, not copied to each",
+    "data-parallel-size": "copies of attention that share the experts",
+    "mm-encoder-tp-mode": "the encoder of images is small: each GPU has it whole",
+    "trust-remote-code": "the model's own code is in its repository",
+    "enable-auto-tool-choice": "tools are called when the model wants to",
+    "tool-call-parser": "reads the model's own marks of a call",
+    "reasoning-parser": "keeps reasoning apart from the answer",
+    "enforce-eager": "compiling takes minutes at each start on processors and gains nothing",
+    "moe-backend": "kernels that lie in the wheel: others are compiled at the start",
+    "numa-bind": "each worker runs on the NUMA node of its GPU",
+    "numa-bind-nodes": "the NUMA node of each GPU",
+    "attention-backend": "the one that compiles nothing at the start",
+    "speculative-config": "a draft guesses tokens that the model verifies",
+    "distributed-executor-backend": "vLLM's own way over nodes, without Ray",
+    "shutdown-timeout": "seconds that answers may take to end after SIGTERM",
+    "dtype": "the format of the weights that are not quantised",
+}
+_ENVIRONMENT = {
+    "DO_NOT_TRACK": "nothing is reported to anybody",
+    "VLLM_NO_USAGE_STATS": "nothing is reported to anybody",
+    "HF_HUB_OFFLINE": "the weights are there: nothing is asked of the hub",
+    "HF_HOME": "caches lie on the shared file system, for a home may be full",
+    "XDG_CACHE_HOME": "caches lie on the shared file system, for a home may be full",
+    "TORCHINDUCTOR_CACHE_DIR": "what is compiled is kept for the next start",
+    "VLLM_CACHE_ROOT": "what is compiled is kept for the next start",
+    "VLLM_TUNED_CONFIG_FOLDER": "where jobs/tune.sbatch puts its tables",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "NVLink multicast fails where the fabric is shared out",
+    "VLLM_ALLREDUCE_USE_FLASHINFER": "it would compile in the middle of a request",
+    "VLLM_USE_DEEP_GEMM": "it would compile in the middle of a request",
+    "VLLM_USE_FLASHINFER_SAMPLER": "it would compile in the middle of a request",
+    "VLLM_CPU_KVCACHE_SPACE": "GiB of the cache: by itself the engine takes most of the memory",
+    "VLLM_CPU_OMP_THREADS_BIND": "processors as planned; the job takes its own where they differ",
+    "TORCHDYNAMO_DISABLE": "nothing is compiled",
+    "CUDA_HOME": "a compiler, assembled from wheels",
+}
+_REQUESTED = "from kimi_engine_args"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One flag or variable in bash, and why it is there."""
+
+    text: str
+    reason: str
+
+
+def quoted(text: str) -> str:
+    """Return a word of bash; what the plan has below /srv/kimi is below $KIMI_ROOT."""
+    parts = [shlex.quote(part) if part else "" for part in _OURS.split(text)]
+    return ROOT.join(parts) or "''"
+
+
+def engine(plan: Mapping[str, Any], requested: Iterable[str]) -> list[Line]:
+    """Give the engine's arguments, but those that the job finds out when it runs.
+
+    `requested`: flags of kimi_engine_args.
+    """
+    argv = plan["instances"][0]["argv"]
+    rows: list[list[str]] = []
+    for word in argv[argv.index("-m") + 2 :]:
+        if word.startswith("--"):
+            rows.append([word])
+        else:
+            rows[-1].append(word)
+    reasons = {**_FLAGS, **_of_plan(plan)}
+    asked = set(requested)
+    found = []
+    for flag, *values in rows:
+        name = flag.removeprefix("--")
+        if name not in OF_THE_RUN:
+            reason = _REQUESTED if name in asked else reasons.get(name, "chosen by the plan")
+            found.append(Line(" ".join([flag, *map(quoted, values)]), reason))
+    return found
+
+
+def environment(plan: Mapping[str, Any]) -> list[Line]:
+    """Give the engine's environment, but what the job finds out when it runs."""
+    return [
+        Line(f"export {name}={quoted(value)}", _ENVIRONMENT.get(name, "chosen by the plan"))
+        for name, value in plan["instances"][0]["env"].items()
+        if name not in ENVIRONMENT_OF_THE_RUN
+    ]
+
+
+def _of_plan(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Give the reasons that have figures of the plan in them."""
+    model, memory, parallel = plan["model"], plan["memory"], plan["parallel"]
+    found = {
+        "max-model-len": f"tokens of one conversation; the cache holds {memory['kv_tokens_max']:,} "
+        f"in all (the model allows {model['context_max']:,})",
+        "max-num-seqs": "requests at once: kimi_concurrency",
+        "kv-cache-dtype": "half of the cache's memory: bf16 would not hold the context",
+    }
+    if memory["weights_bytes_per_gpu"]:
+        weights, cache = memory["weights_bytes_per_gpu"], memory["kv_available_bytes_per_gpu"]
+        found |= {
+            "tensor-parallel-size": f"{parallel['tensor']} GPUs of a node share each layer: "
+            f"{human(weights)} of weights on each",
+            "pipeline-parallel-size": f"{parallel['pipeline']} stages of layers: little goes "
+            "between nodes",
+            "gpu-memory-utilization": f"share of {human(memory['gpu_bytes'])}; {human(cache)} of "
+            "it are left for the cache (estimated)",
+        }
+    else:
+        found["tensor-parallel-size"] = "one part of each layer on each node"
+    return found

@@ -1,0 +1,121 @@
+"""What is carried to a machine without a network: pieces come together, wheels are an index."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kimi_prov.packaging import lock_files
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "gpu" / "carry"))
+import carried
+import pack
+
+
+def archive(path: Path, name: str, content: bytes) -> Path:
+    """A tar with one file."""
+    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The machine's folder, and two archives in pieces of 3,000 bytes beside it."""
+    parts = [
+        (
+            pack.Part(name, to, ("processor",), lambda _: None),
+            archive(tmp_path / name, "file", text),
+        )
+        for name, to, text in (
+            ("one.tar.gz", "one", os.urandom(10_000)),
+            ("two.tar", "two", os.urandom(500)),
+        )
+    ]
+    index = pack.cut(parts, tmp_path / "calls", 3000)
+    assert all(row["bytes"] <= 3000 for row in index["pieces"])
+    pieces = tmp_path / "w" / "pieces"
+    pieces.mkdir(parents=True)
+    (pieces / "index.json").write_text(json.dumps(index))
+    monkeypatch.setattr(carried, "W", tmp_path / "w")
+    monkeypatch.setattr(carried, "PIECES", pieces)
+    monkeypatch.setattr(carried, "MARKS", tmp_path / "w" / "unpacked")
+    monkeypatch.setattr(carried, "detached", lambda *_: None)
+    return tmp_path / "w"
+
+
+def test_pieces_in_any_order_come_together(there: Path) -> None:
+    calls = sorted((there.parent / "calls").iterdir(), reverse=True)
+    for folder in calls:
+        for piece in folder.iterdir():
+            piece.rename(there / "pieces" / piece.name)
+        carried.take()
+        carried.unpack()
+    for name in ("one.tar.gz", "two.tar"):
+        with tarfile.open(there.parent / name) as tar:
+            packed = tar.extractfile("file")
+            assert packed is not None
+            assert (there / name.partition(".")[0] / "file").read_bytes() == packed.read()
+
+
+def test_a_piece_with_other_bytes_is_named_and_not_taken(there: Path) -> None:
+    (there / "pieces" / "p000").write_bytes(b"other")
+    with pytest.raises(SystemExit, match="p000 came with other bytes"):
+        carried.take()
+    assert not (there / "pieces" / "p000").exists()
+
+
+def test_what_is_installed_becomes_wheels_with_an_index_and_a_lock(tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels-served"
+    wheels.mkdir()
+    carried.write_wheel(importlib.metadata.distribution("pluggy"), wheels)
+    version = importlib.metadata.version("pluggy")
+    (wheel,) = wheels.iterdir()
+    assert wheel.name == f"pluggy-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as made:
+        names = made.namelist()
+    assert {"pluggy/__init__.py", f"pluggy-{version}.dist-info/RECORD"} <= set(names)
+    assert not [name for name in names if ".." in name or name.endswith((".pyc", "INSTALLER"))]
+    carried.write_lock(wheels, tmp_path / "site" / "lock.txt")
+    (pin,) = lock_files.pins((tmp_path / "site" / "lock.txt").read_text())
+    assert pin == ("pluggy", version, {hashlib.sha256(wheel.read_bytes()).hexdigest()})
+    carried.simple_index(wheels, tmp_path / "simple")
+    page = (tmp_path / "simple" / "pluggy" / "index.html").read_text()
+    assert f'href="../../wheels-served/{wheel.name}"' in page
+    command = ["uv", "pip", "install", "-q", "--no-deps", "--require-hashes", "--target"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "http.server", "0", "--directory", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        text=True,
+    )
+    assert server.stdout is not None
+    with server:
+        port = server.stdout.readline().split("port ")[1].split()[0]
+        done = subprocess.run(
+            [
+                *(*command, str(tmp_path / "site-packages")),
+                *("--default-index", f"http://127.0.0.1:{port}/simple/"),
+                *("--requirement", str(tmp_path / "site" / "lock.txt")),
+            ],
+            env={**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_INDEX": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        server.terminate()
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site-packages" / "pluggy" / "__init__.py").exists()

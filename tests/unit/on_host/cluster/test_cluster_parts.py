@@ -1,0 +1,205 @@
+"""Parts of the jobs' program: counters of use, the gate, what a cgroup hides, weights."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cluster_stand_in import Cluster
+from test_cluster_serve import cluster, plan
+from waiting import until
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.cluster import rank, slurm
+from kimi_prov.on_host.cluster.activity import Activity, Idle, read
+from kimi_prov.on_host.cluster.gate import API_KEY_FILE, JOB_KEY_FILE, ApiGate
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+METRICS = """
+# HELP vllm:num_requests_running Number of requests
+vllm:num_requests_running{engine="0",model_name="kimi"} 2.0
+vllm:num_requests_running{engine="1",model_name="kimi"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="kimi"} 4.0
+vllm:generation_tokens_total{engine="0",model_name="kimi"} 1.5e+03
+vllm:prompt_tokens_total{engine="0",model_name="kimi"} 7.0
+"""
+
+
+def test_requests_and_tokens_of_all_engines_are_counted() -> None:
+    assert read(METRICS) == Activity(7, 1507)
+    assert read("") is None
+    assert read("vllm:num_requests_running 0") is None
+
+
+def test_use_is_told_by_requests_and_tokens_and_what_is_unknown_counts_as_use() -> None:
+    idle = Idle(60, 0)
+    assert not idle.seen(Activity(0, 5), 1)
+    assert not idle.seen(Activity(0, 5), 60)
+    assert idle.seen(Activity(0, 5), 61)
+    assert not idle.seen(Activity(1, 5), 62)
+    assert not idle.seen(Activity(0, 5), 121)
+    assert not idle.seen(None, 122)
+    assert not idle.seen(Activity(0, 5), 123)
+    # A request that came and went between two looks.
+    assert not idle.seen(Activity(0, 9), 183)
+    assert not Idle(0, 0).seen(Activity(0, 0), 1e9)
+
+
+def test_an_engine_that_makes_no_tokens_for_who_waits_is_still() -> None:
+    idle = Idle(60, 0)
+    idle.seen(Activity(1, 5), 10)
+    idle.seen(Activity(1, 5), 400)
+    assert idle.still_s(400) == 390
+    idle.seen(Activity(1, 6), 401)
+    assert idle.still_s(402) == 1
+
+
+def test_a_request_of_the_jobs_own_is_nobodys_use() -> None:
+    idle = Idle(60, 0)
+    idle.seen(Activity(0, 5), 1)
+    idle.own(Activity(0, 8), 3)
+    assert idle.seen(Activity(0, 8), 61)
+    idle = Idle(60, 0)
+    idle.seen(Activity(0, 5), 1)
+    idle.own(Activity(0, 9), 3)
+    assert not idle.seen(Activity(0, 9), 61)
+
+
+async def _through(path: str, key: str | None, method: str = "GET") -> int:
+    """Ask the gate; 200 stands for what the engine would answer."""
+    answers: list[dict[str, Any]] = []
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+
+    async def send(message: dict[str, Any]) -> None:
+        answers.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {}
+
+    headers = [(b"authorization", f"Bearer {key}".encode())] if key else []
+    scope = {"type": "http", "path": path, "method": method, "headers": headers}
+    await ApiGate(app)(scope, receive, send)
+    return int(answers[0]["status"])
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "status"),
+    [
+        ("/health", None, 200),
+        ("/v1/models", None, 401),
+        ("/v1/models", "wrong", 401),
+        ("/v1/models", "sk-api", 200),
+        ("/metrics", "sk-api", 404),
+        ("/v1/../metrics", "sk-api", 404),
+        ("/metrics", None, 401),
+        ("/metrics", "job", 200),
+        ("/v1/models", "job", 200),
+    ],
+)
+def test_the_gate_knows_two_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, key: str | None, status: int
+) -> None:
+    for name, text in ((API_KEY_FILE, "sk-api\n"), (JOB_KEY_FILE, "job\n")):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setenv(name, str(tmp_path / name))
+    assert asyncio.run(_through(path, key)) == status
+
+
+def test_a_gate_without_a_key_does_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").write_text("\n")
+    for name in (API_KEY_FILE, JOB_KEY_FILE):
+        monkeypatch.setenv(name, str(tmp_path / "empty"))
+    with pytest.raises(HostError, match="there is no key"):
+        asyncio.run(_through("/v1/models", ""))
+
+
+def test_workers_are_not_bound_to_nodes_that_the_cgroup_hides() -> None:
+    notes: list[str] = []
+    words = ["--model", "m", "--numa-bind", "--numa-bind-nodes", "0", "1", "--dtype", "bfloat16"]
+    assert rank.visible(words, [1], notes) == ["--model", "m", "--dtype", "bfloat16"]
+    assert "hides NUMA nodes 1" in notes[0]
+    assert rank.visible(words, [], notes) == words
+    assert rank.visible(["--model", "m"], [1], []) == ["--model", "m"]
+
+
+def test_memory_is_placed_only_on_nodes_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "numactl"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    notes: list[str] = []
+    assert rank.numactl("--interleave=all", [1], notes) == [str(program), "--interleave=all"]
+    assert notes == []
+    assert rank.numactl("--membind=1", [1], notes) == []
+    program.unlink()
+    assert rank.numactl("--interleave=all", [], notes) == []
+    assert [len(notes), "numactl is not on this node" in notes[1]] == [2, True]
+
+
+def test_two_jobs_fetch_the_weights_once(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "model.safetensors").write_bytes(b"abc" * 2_000_000)
+    made = plan()
+    made["weights"] |= {"source": f"file://{source}"}
+    at = Cluster(tmp_path / "cluster", made)
+    at.jobs("1", "2")
+    jobs = [at.start("weights", SLURM_JOB_ID=number) for number in ("1", "2")]
+    logs = [job.communicate(timeout=90)[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], logs
+    assert sum("1 to fetch" in log for log in logs) == 1
+    assert (at.root / "models/m/r/model.safetensors").stat().st_size == 6_000_000
+    assert "is verified already" in at.run("weights").stdout
+
+
+def test_weights_of_the_network_are_not_asked_for_offline(tmp_path: Path) -> None:
+    made = plan()
+    made["weights"] |= {"source": "https://weights.example.com/m"}
+    done = Cluster(tmp_path, made).run("weights", KIMI_OFFLINE="1")
+    assert done.returncode == 2
+    assert "./prepare-login.sh" in done.stderr
+
+
+def test_slurm_tells_whether_a_job_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = Cluster(tmp_path, plan())
+    for name, value in at.environment.items():
+        monkeypatch.setenv(name, value)
+    at.jobs("77")
+    assert slurm.lives("77") is True
+    assert slurm.lives("78") is False
+    (at.programs / "squeue").write_text("#!/bin/sh\necho Unable to contact >&2\nexit 1\n")
+    assert slurm.lives("78") is None
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert slurm.lives("78") is None
+
+
+def test_acceptance_asks_the_endpoint_and_fails_where_a_check_does(tmp_path: Path) -> None:
+    """The stand-in has no gate: refusals and tools fail, the chat does not.
+
+    The endpoint of a job that SLURM does not know is nobody's.
+    """
+    at = cluster(tmp_path)
+    words = ("serve", "--module", "vllm.entrypoints.stand_in", "--", "--model", "/m")
+    job: subprocess.Popen[str] = at.start(*words)
+    try:
+        assert until(lambda: at.endpoint().get("state") == "ready")
+        at.jobs()
+        assert "no server answers" in at.run("accept", "newest").stderr
+        at.jobs(at.job)
+        done = at.run("accept", "newest")
+        assert done.returncode == 1, done.stderr
+        rows = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()[1:-1]}
+        assert (rows["tls"], rows["chat"], rows["no-key-refused"]) == ("ok", "ok", "fail")
+    finally:
+        job.terminate()
+        job.communicate(timeout=60)
