@@ -102,6 +102,7 @@ class Group:
     def asked(self) -> Iterator[list[Answer]]:
         """Ask again and again, one request after the other, for as long as the block lasts."""
         seen: list[Answer] = []
+        assert self.door  # read while the head is there
         over = threading.Event()
 
         def ask() -> None:
