@@ -15,9 +15,3 @@ def master(control: int) -> int:
 def engine(control: int) -> Tuple[int, int]:
     """First and last port of those that an engine of a group listens on besides."""
     return control + _ENGINE, control + _ENGINE + _COUNT - 1
-
-
-def used(control: int) -> Tuple[int, ...]:
-    """Every port of a group."""
-    first, last = engine(control)
-    return (control, master(control), *range(first, last + 1))

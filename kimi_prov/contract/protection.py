@@ -21,8 +21,6 @@ RDMA_DEVICE = "infiniband_verbs"
 # What makes them: the driver's module before the unit's devices are settled, the file after.
 GPU_MODULE = "modprobe@nvidia_uvm.service"
 GPU_FILES = "-+/usr/bin/nvidia-modprobe -u -c=0"
-# As the kernel calls the files by which NCCL sends over InfiniBand and RoCE.
-RDMA_DEVICE = "infiniband_verbs"
 # Workers of an engine find each other on the loopback, the one network that is allowed.
 LOOPBACK = "VLLM_HOST_IP=127.0.0.1 GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo"
 _FAMILIES = {

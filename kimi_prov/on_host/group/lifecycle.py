@@ -111,6 +111,14 @@ class _Supervisor:
             return record.WAITING
         return record.SERVING if self._serves else record.STARTING
 
+    def stopped(self) -> Actions:
+        """Systemd stops this unit."""
+        if self._ended:
+            return []
+        why = "its unit is stopped"
+        tell = [Send(rank, "leaving", {"why": why}) for rank in self._seen]
+        return [*tell, *self._end(0, "stopping: asked by systemd")]
+
     def _host(self, rank: int) -> str:
         return self._group.members[rank].host
 
@@ -196,14 +204,6 @@ class Head(_Supervisor):
     def engine_silent(self, reason: str) -> None:
         """Note why it has done neither, for the line that is written when that takes too long."""
         self._trouble = reason
-
-    def stopped(self) -> Actions:
-        """Systemd stops this unit."""
-        if self._ended:
-            return []
-        why = "its unit is stopped"
-        tell = [Send(rank, "leaving", {"why": why}) for rank in self._seen]
-        return [*tell, *self._end(0, "stopping: asked by systemd")]
 
     def tick(self, now: float) -> Actions:
         """Send signs of life, and look at who is late."""
@@ -340,14 +340,6 @@ class Rank(_Supervisor):
             return []
         self._farewell = now
         return [*self._say(f"the engine on this host {how}"), Send(HEAD, "failed", {"why": how})]
-
-    def stopped(self) -> Actions:
-        """Systemd stops this unit."""
-        if self._ended:
-            return []
-        why = "its unit is stopped"
-        tell = [Send(rank, "leaving", {"why": why}) for rank in self._seen]
-        return [*tell, *self._end(0, "stopping: asked by systemd")]
 
     def tick(self, now: float) -> Actions:
         """Send signs of life, and look whether the head is late."""
