@@ -42,6 +42,13 @@ def main(_argv: List[str]) -> int:
     return 0
 
 
+def complete(site: Site) -> bool:
+    """Whether all that the job installs is there."""
+    hub = site.plan["installation"]["hub_client"]
+    folders = [site.engine_dir, *([site.place(hub["env_dir"])] if hub else [])]
+    return all(os.path.exists(os.path.join(folder, paths.ENV_COMPLETE)) for folder in folders)
+
+
 def require_hub(site: Site, *, make: bool) -> None:
     """See that the hub's client is there where weights come from the hub; `make` installs it."""
     hub = site.plan["installation"]["hub_client"]

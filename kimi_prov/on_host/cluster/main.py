@@ -1,4 +1,4 @@
-"""`cluster SUBCOMMAND ...`: what the jobs of a rendered folder run."""
+"""`cluster SUBCOMMAND ...`: what the jobs of a rendered folder run, and what asks after them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,24 @@ COMMANDS = {
     "bench": "kimi_prov.on_host.cluster.bench",
     "accept": "kimi_prov.on_host.cluster.accept",
 }
+# These answer with one JSON document, or the error in its place; the control side reads it.
+ANSWERING = {
+    "receive": "kimi_prov.on_host.cluster.receive",
+    "submit": "kimi_prov.on_host.cluster.submit",
+    "jobs": "kimi_prov.on_host.cluster.jobs",
+    "cancel": "kimi_prov.on_host.cluster.cancel",
+    "endpoint": "kimi_prov.on_host.cluster.reach",
+}
 
 
 def main(argv: List[str]) -> int:
     """Run the subcommand. A job that SLURM ends leaves what others wait for as it ought to be."""
     name = argv[0] if argv else ""
+    if name in ANSWERING:
+        answered: int = import_module(ANSWERING[name]).main(argv[1:])
+        return answered
     if name not in COMMANDS:
-        raise HostError(f"cluster {name!r}: there are {', '.join(COMMANDS)}")
+        raise HostError(f"cluster {name!r}: there are {', '.join([*COMMANDS, *ANSWERING])}")
     signal.signal(signal.SIGTERM, _end)
     try:
         status: int = import_module(COMMANDS[name]).main(argv[1:])

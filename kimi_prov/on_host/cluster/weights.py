@@ -26,7 +26,7 @@ def main(argv: List[str]) -> int:
     os.umask(0o022)
     site = Site.read()
     config = configuration(site)
-    if all(fetch.verified(part) for part in config.parts()):
+    if complete(site):
         print(f"{config.directory}: is verified already", flush=True)
         return 0
     if site.offline and "--online" not in argv and not config.source.startswith("file://"):
@@ -65,6 +65,11 @@ def configuration(site: Site) -> fetch.Config:
     # Two fetches exclude each other by a lock that holds between nodes; flock does not everywhere.
     document["guarded"] = True
     return fetch.Config.of(document, os.path.join(site.folder, "plan.json"))
+
+
+def complete(site: Site) -> bool:
+    """Whether all weights are there and verified."""
+    return all(fetch.verified(part) for part in configuration(site).parts())
 
 
 def require(site: Site) -> None:
