@@ -17,7 +17,7 @@ import pytest
 import yaml
 from cluster_jobs import Jobs, copy
 from machines import CHECKOUT, kimi_prov
-from test_tuner import TUNER, moe_tuning
+from test_tuner import TUNER
 
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
@@ -83,13 +83,15 @@ def _give_tuner(output: Path, folder: Path, variables: Path) -> None:
     """Give the folder the tuner's job of a GPU server, with a tuner that measures nothing."""
     sheet = CHECKOUT / "inventories" / "specs" / "quote-8x-h200.yml"
     gpus = folder / "gpus"
-    words = ("--vars", variables, "--hosts-per-model", "1", "--output", gpus)
-    done = kimi_prov("render", "slurm", sheet, *words)
+    words = ("--vars", variables, "--hosts-per-model", "1", "--model", "kimi-k2-instruct")
+    done = kimi_prov("render", "slurm", sheet, *words, "--output", gpus)
     assert done.returncode == 0, done.stderr
     (output / "jobs" / "tune.sbatch").write_bytes((gpus / "jobs" / "tune.sbatch").read_bytes())
     (output / "locks" / "ray.txt").write_text(load().lock("ray.txt"))
     plan = json.loads((output / "plan.json").read_text())
-    plan["moe_tuning"] = moe_tuning()
+    tuning = json.loads((gpus / "plan.json").read_text())["moe_tuning"]
+    assert tuning["read"]
+    plan["moe_tuning"] = tuning | {"sha256": hashlib.sha256(TUNER.encode()).hexdigest()}
     (output / "plan.json").write_text(json.dumps(plan))
 
 
@@ -111,19 +113,16 @@ def test_the_tuners_job_brings_ray_and_leaves_tables_where_the_server_reads_them
     job = ("tune", "--gres=gpu:1", *ONE_CORE)
     refused = jobs.submit(*job)
     slurm.wait_job(refused, "COMPLETED", "FAILED", hangs_s=INSTALLS_S)
-    tuning = {
-        name: str(value).replace("/srv/kimi", ROOT, 1) for name, value in moe_tuning().items()
-    }
-    assert f"put the file at {tuning['script']} from the login node" in slurm.output(refused)
-    slurm.run(f"mkdir -p {Path(tuning['script']).parent}")
-    (slurm.folder(*Path(tuning["script"]).parts[2:])).write_text(TUNER)
+    tuning = json.loads(slurm.folder("projects", "jobs", "plan.json").read_text())["moe_tuning"]
+    script, tables = (tuning[key].replace("/srv/kimi", ROOT, 1) for key in ("script", "dir"))
+    assert f"put the file at {script} from the login node" in slurm.output(refused)
+    slurm.run(f"mkdir -p {Path(script).parent}")
+    slurm.folder(*Path(script).parts[2:]).write_text(TUNER)
     number = jobs.submit(*job)
     assert "tables are in" in jobs.wait_done(number, INSTALLS_S)
-    seen = json.loads(slurm.run(f"cat {tuning['dir']}/*.json"))
-    locked = load().lock("ray.txt")
+    seen = json.loads(slurm.run(f"cat {tables}/*.json"))
     assert seen["user"] == "alice"
-    assert f"ray=={seen['ray']}" in locked
-    assert hashlib.sha256(TUNER.encode()).hexdigest() == moe_tuning()["sha256"]
+    assert f"ray=={seen['ray']}" in load().lock("ray.txt")
 
 
 def test_a_chat_reaches_two_nodes_is_measured_and_comes_back_after_a_preemption(
