@@ -29,6 +29,16 @@ def copy(slurm: Cluster, folder: Path, there: str) -> None:
         subprocess.run([*slurm.login(), unpack], stdin=packed.stdout, check=True)
 
 
+def chat(url: str, model: str, certificate: str, key: str, **more: object) -> dict[str, Any]:
+    """An answer, the certificate alone trusted; raises urllib's HTTPError where it is refused."""
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    body = json.dumps({"model": model, **QUESTION, **more}).encode()
+    request = urllib.request.Request(f"{url}/chat/completions", body, headers)  # noqa: S310 - made here
+    trusted = ssl.create_default_context(cadata=certificate)
+    with urllib.request.urlopen(request, timeout=120, context=trusted) as answer:  # noqa: S310
+        return dict(json.load(answer))
+
+
 @dataclass
 class Jobs:
     """The folder, and the root that its jobs write to; both as the cluster names them."""
@@ -76,15 +86,7 @@ class Jobs:
 
     def ask(self, endpoint: dict[str, Any], key: str, **more: object) -> dict[str, Any]:
         """The same with another key; raises urllib's HTTPError where it is refused."""
-        body = {"model": endpoint["model"], **QUESTION, **more}
-        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        trusted = ssl.create_default_context(cadata=endpoint["certificate"])
         port = int(endpoint["url"].rpartition(":")[2].partition("/")[0])
         with self.slurm.tunnel(endpoint["node"], port) as local:
-            request = urllib.request.Request(
-                f"https://localhost:{local}/v1/chat/completions", json.dumps(body).encode(), headers
-            )
-            with urllib.request.urlopen(  # noqa: S310 - of this lab
-                request, timeout=120, context=trusted
-            ) as answer:
-                return dict(json.load(answer))
+            url = f"https://localhost:{local}/v1"
+            return chat(url, endpoint["model"], endpoint["certificate"], key, **more)

@@ -10,9 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
+import stat
+import subprocess
 import threading
 import urllib.error
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cluster
@@ -20,8 +25,8 @@ import jsonschema
 import pytest
 import stand_in_engine
 import yaml
-from cluster_jobs import Jobs, copy
-from machines import kimi_prov
+from cluster_jobs import Jobs, chat, copy
+from machines import KIMI_PROV, kimi_prov
 from waiting import until
 from weights_server import Server
 
@@ -29,9 +34,7 @@ from kimi_prov import schemas
 from kimi_prov.on_host.weights import manifest
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator
-    from pathlib import Path
 
     from cluster import Cluster
 
@@ -50,6 +53,8 @@ VARIABLES = {
     "kimi_slurm_signal_s": 60,
     "kimi_slurm_requeue": True,
 }
+# Exit status after Ctrl-C.
+INTERRUPTED = 130
 BOTH = ("--nodes=2", "--exclusive", "--partition=urgent")
 
 
@@ -64,10 +69,18 @@ class Site:
 
     def command(self, verb: str, name: str, *words: str) -> subprocess.CompletedProcess[str]:
         """One of `submit`, `jobs`, `cancel` for a folder, through the login node."""
-        target = self.slurm.login()[-1]
-        path = f"{self.programs}:{os.environ['PATH']}"
-        folder = self.folders / name
-        return kimi_prov(verb, folder, *words, "--login", target, env={"PATH": path})
+        line = (verb, self.folders / name, *words, *self.login)
+        return kimi_prov(*line, env=self.environment)
+
+    @property
+    def login(self) -> tuple[str, str]:
+        """How the commands are told of the login node."""
+        return ("--login", self.slurm.login()[-1])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment in which ssh finds the login node."""
+        return {"PATH": f"{self.programs}:{os.environ['PATH']}"}
 
     def told(self, verb: str, name: str, *words: str) -> dict[str, Any]:
         """The document of a command that has to succeed."""
@@ -275,21 +288,60 @@ def test_two_nodes_are_one_server_and_come_back_after_a_preemption(
     assert jobs.endpoint(number)["state"] == "ended"
 
 
-def test_before_the_walltime_ends_answers_end_and_the_successor_serves(
+def test_before_the_walltime_ends_answers_end_and_connect_goes_on_to_the_successor(
     site: Site, ready: dict[str, Any]
 ) -> None:
     jobs = site.there("one")
     number = jobs.submit("serve", "--time=2")
-    found = jobs.wait_ready(number)
-    # Until SLURM's signal: the answer ends after it.
-    assert jobs.chat(found, user="patient")["usage"]["completion_tokens"] == 1
-    text = jobs.wait_done(number)
-    assert "the walltime ends: job" in text
-    successor = int(jobs.endpoint(number)["successor"])
-    assert jobs.chat(jobs.wait_ready(successor))["usage"]["completion_tokens"] == 1
+    with _connected(site, "one") as document:
+        assert document["job"] == str(number)
+        # Until SLURM's signal: the answer ends after it.
+        assert _asked(document, user="patient")["usage"]["completion_tokens"] == 1
+        text = jobs.wait_done(number)
+        assert "the walltime ends: job" in text
+        successor = int(jobs.endpoint(number)["successor"])
+        jobs.wait_ready(successor)
+        assert until(lambda: _follows(document, jobs, successor))
+        assert _asked(document)["usage"]["completion_tokens"] == 1
     assert site.shown("one", number)["endpoint"]["successor"] == str(successor)
     site.told("cancel", "one", "--now")
     site.slurm.wait_job(successor, "CANCELLED")
+
+
+def _follows(document: dict[str, Any], jobs: Jobs, number: int) -> bool:
+    """Whether a client finds another job's certificate, and who has it answers."""
+    if Path(document["certificate_file"]).read_text() != jobs.endpoint(number)["certificate"]:
+        return False
+    try:
+        return bool(_asked(document))
+    except OSError:
+        return False
+
+
+def _asked(document: dict[str, Any], **more: object) -> dict[str, Any]:
+    """A chat as a client has it from the document of `connect`, and nothing else."""
+    assert stat.S_IMODE(Path(document["key_file"]).stat().st_mode) == 0o600
+    certificate = Path(document["certificate_file"]).read_text()
+    key = Path(document["key_file"]).read_text().strip()
+    return chat(document["base_url"], document["model"], certificate, key, **more)
+
+
+@contextmanager
+def _connected(site: Site, name: str) -> Iterator[dict[str, Any]]:
+    """`connect` while it runs, from its document on; Ctrl-C ends it."""
+    told = site.folders / f"connect-{name}.json"
+    line = [KIMI_PROV, "connect", str(site.folders / name), *site.login, "--every", "1"]
+    line += ["--format", "json", "--output", str(told)]
+    with subprocess.Popen(line, env={**os.environ, **site.environment}) as process:
+        try:
+            assert until(lambda: told.exists() or process.poll() is not None)
+            assert process.poll() is None
+            document = json.loads(told.read_text())
+            jsonschema.validate(document, schemas.load("connect"))
+            yield document
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == INTERRUPTED
 
 
 def test_a_server_that_nobody_asks_frees_its_node(site: Site, ready: dict[str, Any]) -> None:
