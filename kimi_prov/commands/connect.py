@@ -159,9 +159,13 @@ class Session:
             )
 
     def check(self) -> None:
-        """Raise UserError where the tunnel has ended."""
+        """Raise UserError where the tunnel has ended; the way is closed then."""
         if self._tunnel:
-            self._tunnel.check()
+            try:
+                self._tunnel.check()
+            except UserError:
+                self.close()
+                raise
 
     def close(self) -> None:
         """Take the way back."""
@@ -236,11 +240,11 @@ class Follower:
                 self._tell(step.told)
                 self._pause()
             except UserError as error:
-                # Once it has answered, a login node that is away comes back.
-                if not self.shown or error.exit_code is ExitCode.BAD_INPUT:
+                # Once it has answered, a login node that is away comes back, and a server that
+                # ended between two questions has a successor. A tunnel that stands is left alone.
+                if not self.shown:
                     raise
                 self._tell(f"{error.message}; trying again")
-                self.session.close()
                 time.sleep(self.every_s)
 
     def _servers(self) -> list[dict[str, Any]]:

@@ -161,6 +161,8 @@ class Folder:
     def _run(
         self, script: str, words: list[str], content: bytes
     ) -> subprocess.CompletedProcess[bytes]:
+        # One line: a login shell that is no Bourne shell takes none in quotes.
+        script = script.strip().replace("\n", "; ")
         shell = ["bash", "-lc" if self.login else "-c", script, "kimi-prov", *words]
         line = [*SSH, "-T", "--", self.login, shlex.join(shell)] if self.login else shell
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import tempfile
@@ -49,7 +50,8 @@ class Tunnel:
         """End it. One that went over a connection of yours (ControlPath) is taken back there."""
         if self._ssh.poll() is None:
             back = ["ssh", "-O", "cancel", *self._forward, "--", self._login]
-            subprocess.run(back, capture_output=True, timeout=_END_S, check=False)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(back, capture_output=True, timeout=_END_S, check=False)
             self._ssh.terminate()
             try:
                 self._ssh.wait(_END_S)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
+import psutil
 import pytest
 from slurm_stand_in import Site, endpoint, job, render
 from waiting import until
@@ -215,6 +216,28 @@ def test_the_successor_is_followed_at_the_same_address(site: Site, tmp_path: Pat
             site.slurm.queue()
             assert until(lambda: "job 201 has ended, and none takes over" in found.said)
             assert found.process.wait(60) == 1
+
+
+def test_a_tunnel_that_breaks_is_opened_again_and_a_login_node_may_be_away(
+    site: Site, tmp_path: Path
+) -> None:
+    site.slurm.queue(job(200, "serve", there(site)))
+    with serving(tmp_path, "c1") as server:
+        publish(site, 200, server)
+        with connected(site, "--login", LOGIN) as found:
+            document = found.document()
+            (site.slurm.there / "cut").touch()
+            assert until(lambda: "No route to host" in found.said)
+            # Nobody is told again and again, and who is connected stays so.
+            assert models(document) == 200
+            assert found.said.count("No route to host") == 1
+            (site.slurm.there / "cut").unlink()
+            (ssh,) = [
+                p for p in psutil.Process(found.process.pid).children() if "-N" in p.cmdline()
+            ]
+            ssh.kill()
+            assert until(lambda: "job 200 on c1 answers now" in found.said)
+            assert models(document) == 200
 
 
 def test_a_server_that_loads_is_waited_for(site: Site, tmp_path: Path) -> None:
