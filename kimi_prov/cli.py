@@ -647,6 +647,48 @@ def cancel(
     return command.cancel(directory, login, jobs, _output(form, output), now=now)
 
 
+@cli.command()
+@RENDERED
+@LOGIN
+@click.option(
+    "--job", type=click.IntRange(min=1), metavar="ID", help="The server's job.  [default: newest]"
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="N",
+    help="Port of this computer.  [default: 8000, or a free one]",
+)
+@click.option(
+    "--every",
+    type=_FiniteRange(0.2, 3600),
+    default=15,
+    show_default=True,
+    metavar="S",
+    help="Seconds between two looks at the jobs.",
+)
+@FORMAT
+@OUTPUT
+def connect(
+    directory: Path,
+    login: str | None,
+    job: int | None,
+    port: int | None,
+    every: float,
+    form: str,
+    output: Path | None,
+) -> ExitCode:
+    """Reach the server of a rendered folder from this computer, through the login node.
+
+    Prints base URL, certificate and the key's file, and keeps the tunnel until Ctrl-C. It waits for
+    a server that loads, and follows its successor. Exits 1 where none serves any more.
+    """
+    from kimi_prov.commands import connect as command
+
+    number = None if job is None else str(job)
+    return command.run(directory, login, number, _output(form, output), port=port, every_s=every)
+
+
 @cli.group()
 def lab() -> None:
     """Stand-in machines: real systemd, sshd and apt, without the hardware."""

@@ -147,7 +147,7 @@ class Folder:
         last = done.stdout.decode(errors="replace").strip().rpartition("\n")[2]
         if self.login and done.returncode == _NO_CONNECTION and not last.startswith("{"):
             raise UserError(
-                f"{self.login}: ssh: {_last(told)}",
+                f"{self.login}: ssh: {last_line(told)}",
                 fix=f"try  ssh -o BatchMode=yes -- {clean_text.word(self.login)} true",
                 exit_code=ExitCode.UNREACHABLE,
             )
@@ -161,6 +161,8 @@ class Folder:
     def _run(
         self, script: str, words: list[str], content: bytes
     ) -> subprocess.CompletedProcess[bytes]:
+        # One line: a login shell that is no Bourne shell takes none in quotes.
+        script = script.strip().replace("\n", "; ")
         shell = ["bash", "-lc" if self.login else "-c", script, "kimi-prov", *words]
         line = [*SSH, "-T", "--", self.login, shlex.join(shell)] if self.login else shell
         try:
@@ -184,7 +186,7 @@ class Folder:
             found = None
         if not isinstance(found, dict):
             raise UserError(
-                f"{where}: the folder's program did not answer: {_last(told)}",
+                f"{where}: the folder's program did not answer: {last_line(told)}",
                 fix=f"look at {clean_text.word(self.there)}/{SETTINGS}: KIMI_PYTHON, KIMI_MODULES",
                 exit_code=ExitCode.BAD_INPUT if code == EXIT_PERMANENT else ExitCode.FAILED,
             )
@@ -257,5 +259,6 @@ def _modes(record: dict[str, Any]) -> Iterable[tuple[str, int]]:
     yield frame.RECORD, 0o644
 
 
-def _last(told: str) -> str:
+def last_line(told: str) -> str:
+    """Return the last line of a program's messages, clean and short."""
     return clean_text.line(told.rpartition("\n")[2])[:300] or "it gave no reason"

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+
+from kimi_prov import schemas
+
+_FACTS = Path(__file__).parents[1] / "data" / "facts" / "lab-nspawn.json"
 PROGRAMS = {
     "squeue": """
 import json, os, pathlib, sys
@@ -69,6 +75,8 @@ with open(there / "ssh", "a") as stream:
 if (there / "cut").exists():
     print("ssh: connect to host x port 22: No route to host\\x1b[2J", file=sys.stderr)
     sys.exit(255)
+if "-O" in words:
+    sys.exit('No ControlPath specified for "-O" command')
 at = words.index("--")
 if "-L" not in words:
     os.chdir(there)
@@ -193,3 +201,53 @@ def endpoint(root: Path, number: int, folder: Path, **fields: Any) -> dict[str, 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document))
     return document
+
+
+def render(folder: Path) -> None:
+    """Render a folder with the root /ROOT, for one node without GPUs."""
+    variables = {
+        "kimi_slurm_root": "/ROOT",
+        "kimi_slurm_python": sys.executable,
+        "kimi_model": "kimi-k2-lab",
+        "kimi_weights_source": "file:///nowhere",
+    }
+    file = folder.parent / "variables.yml"
+    file.write_text(json.dumps(variables))
+    words = ("render", "slurm", _FACTS, "--vars", file, "--output", folder)
+    done = Slurm(folder.parent / "slurm").run(*words)
+    assert done.returncode == 0, done.stderr
+
+
+@dataclass
+class Site:
+    """A rendered folder of one's own, the cluster's root, and SLURM."""
+
+    slurm: Slurm
+    folder: Path
+    root: Path
+
+    @classmethod
+    def of(cls, rendered: Path, base: Path) -> Site:
+        """Copy a folder that `render` made."""
+        folder, root = base / "kimi-jobs", base / "cluster"
+        shutil.copytree(rendered, folder)
+        settings = folder / "cluster.env"
+        settings.write_text(settings.read_text().replace("/ROOT", str(root)))
+        return cls(Slurm(base / "slurm"), folder, root)
+
+    def json(self, *words: object, code: int = 0) -> dict[str, Any]:
+        """The document of a command, which ends with `code`."""
+        done = self.slurm.run(*words, "--format", "json")
+        assert done.returncode == code, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        jsonschema.validate(document, schemas.load(str(words[0])))
+        return document
+
+    def fails(self, *words: object, code: int) -> str:
+        """What a command that fails says; nothing in it steers a terminal."""
+        done = self.slurm.run(*words)
+        assert done.returncode == code, done.stderr
+        assert done.stdout == ""
+        assert "\x1b" not in done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stderr

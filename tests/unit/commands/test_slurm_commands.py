@@ -1,70 +1,27 @@
-"""`submit`, `jobs` and `cancel` as their user calls them: SLURM's commands and ssh are stand-ins."""
+"""`submit`, `jobs` and `cancel` as their user calls them, with stand-ins of SLURM and of ssh."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-from slurm_stand_in import Slurm, endpoint, job
+from slurm_stand_in import Site, endpoint, job, render
 
-from kimi_prov import schemas
-
-ROOT = Path(__file__).parents[3]
-FACTS = ROOT / "tests" / "data" / "facts" / "lab-nspawn.json"
 LOGIN = "me@login.example.com"
-
-
-@dataclass
-class Site:
-    slurm: Slurm
-    folder: Path
-    root: Path
-
-    def json(self, *words: object, code: int = 0) -> dict[str, Any]:
-        done = self.slurm.run(*words, "--format", "json")
-        assert done.returncode == code, done.stderr
-        document: dict[str, Any] = json.loads(done.stdout)
-        jsonschema.validate(document, schemas.load(str(words[0])))
-        return document
-
-    def fails(self, *words: object, code: int) -> str:
-        done = self.slurm.run(*words)
-        assert done.returncode == code, done.stderr
-        assert done.stdout == ""
-        assert "\x1b" not in done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stderr
 
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("rendered")
-    variables = {
-        "kimi_slurm_root": "/ROOT",
-        "kimi_slurm_python": sys.executable,
-        "kimi_model": "kimi-k2-lab",
-        "kimi_weights_source": "file:///nowhere",
-    }
-    (base / "v.yml").write_text(json.dumps(variables))
-    words = ("render", "slurm", FACTS, "--vars", base / "v.yml", "--output", base / "kimi-jobs")
-    done = Slurm(base / "slurm").run(*words)
-    assert done.returncode == 0, done.stderr
-    return base / "kimi-jobs"
+    folder = tmp_path_factory.mktemp("rendered") / "kimi-jobs"
+    render(folder)
+    return folder
 
 
 @pytest.fixture
 def site(rendered: Path, tmp_path: Path) -> Site:
-    folder, root = tmp_path / "kimi-jobs", tmp_path / "cluster"
-    shutil.copytree(rendered, folder)
-    settings = folder / "cluster.env"
-    settings.write_text(settings.read_text().replace("/ROOT", str(root)))
-    return Site(Slurm(tmp_path / "slurm"), folder, root)
+    return Site.of(rendered, tmp_path)
 
 
 def complete_environment(site: Site) -> None:
