@@ -16,7 +16,7 @@ from typing import Dict, List, Optional, Sequence
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.cluster import lock
+from kimi_prov.on_host.cluster import lock, room
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.process import run
 
@@ -74,10 +74,15 @@ def _ensure(site: Site, folder: str, locks: Sequence[str], *, of_engine: bool = 
             return False
         shutil.rmtree(folder, ignore_errors=True)
         print(f"{folder}: installing from {', '.join(map(os.path.basename, locks))}", flush=True)
-        make(folder)
-        install(site, os.path.join(folder, "bin", "python"), locks)
-        if of_engine:
-            _finish(site, folder)
+        try:
+            make(folder)
+            install(site, os.path.join(folder, "bin", "python"), locks)
+            if of_engine:
+                _finish(site, folder)
+        except HostError as error:
+            if full := room.missing(site.root):
+                raise HostError(f"{error.message}: {full}", room.FIX) from None
+            raise
         with open(mark, "w", encoding="utf-8"):
             pass
     return True

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from importlib import import_module
 from typing import List
 
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.cluster import room
 
 # Each module has `main(argv) -> exit status`.
 COMMANDS = {
@@ -43,7 +45,8 @@ def main(argv: List[str]) -> int:
     try:
         status: int = import_module(COMMANDS[name]).main(argv[1:])
     except (HostError, OSError) as error:
-        told = HostError.of_system(error) if isinstance(error, OSError) else error
+        root = os.environ.get("KIMI_ROOT", "")
+        told = room.named(error, root) if isinstance(error, OSError) else error
         # A person reads the log of a job: one sentence, and what mends it.
         print(f"{name}: {told.line}", file=sys.stderr, flush=True)
         return told.exit_status

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any, Dict, List
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.cluster import environment, lock
+from kimi_prov.on_host.cluster import environment, lock, room
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.job import run_job
 from kimi_prov.on_host.weights import fetch
@@ -38,8 +38,12 @@ def main(argv: List[str]) -> int:
     environment.require_hub(site, make="--online" in argv)
 
     def work(config: fetch.Config, progress: Progress) -> int:
-        with lock.held(f"{config.directory}.lock", lock.wait_message(config.directory)), progress:
-            progress.done("; ".join(fetch.bring(part, progress) for part in config.parts()))
+        held = lock.held(f"{config.directory}.lock", lock.wait_message(config.directory))
+        try:
+            with held, progress:
+                progress.done("; ".join(fetch.bring(part, progress) for part in config.parts()))
+        except OSError as error:
+            raise room.named(error, config.directory) from None
         return 0
 
     return run_job("download", lambda: config, lambda config: config.progress, work)
