@@ -330,7 +330,17 @@ def _asked(document: dict[str, Any], **more: object) -> dict[str, Any]:
 def _connected(site: Site, name: str) -> Iterator[dict[str, Any]]:
     """`connect` while it runs, from its document on; Ctrl-C ends it."""
     told = site.folders / f"connect-{name}.json"
-    line = [KIMI_PROV, "connect", str(site.folders / name), *site.login, "--every", "1"]
+    # A shell's background jobs, and what they start, ignore Ctrl-C.
+    line = [
+        "env",
+        "--default-signal=INT",
+        KIMI_PROV,
+        "connect",
+        str(site.folders / name),
+        *site.login,
+        "--every",
+        "1",
+    ]
     line += ["--format", "json", "--output", str(told)]
     with subprocess.Popen(line, env={**os.environ, **site.environment}) as process:
         try:
@@ -341,11 +351,15 @@ def _connected(site: Site, name: str) -> Iterator[dict[str, Any]]:
             yield document
         finally:
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == INTERRUPTED
+            try:
+                assert process.wait(30) == INTERRUPTED
+            finally:
+                process.kill()
 
 
 def test_a_server_that_nobody_asks_frees_its_node(site: Site, ready: dict[str, Any]) -> None:
     jobs = site.there("one")
+    site.slurm.clear()
     jobs.set("KIMI_IDLE_MINUTES", "0.1")
     number = int(site.submit("one")["serve"]["id"])
     assert "nobody has asked for 0.1 minutes" in jobs.wait_done(number)
