@@ -69,8 +69,8 @@ class Site:
 
     def command(self, verb: str, name: str, *words: str) -> subprocess.CompletedProcess[str]:
         """One of `submit`, `jobs`, `cancel` for a folder, through the login node."""
-        line = (verb, self.folders / name, *words, *self.login)
-        return kimi_prov(*line, env=self.environment)
+        folder = self.folders / name
+        return kimi_prov(verb, folder, *words, *self.login, env=self.environment)
 
     @property
     def login(self) -> tuple[str, str]:
@@ -331,17 +331,8 @@ def _connected(site: Site, name: str) -> Iterator[dict[str, Any]]:
     """`connect` while it runs, from its document on; Ctrl-C ends it."""
     told = site.folders / f"connect-{name}.json"
     # A shell's background jobs, and what they start, ignore Ctrl-C.
-    line = [
-        "env",
-        "--default-signal=INT",
-        KIMI_PROV,
-        "connect",
-        str(site.folders / name),
-        *site.login,
-        "--every",
-        "1",
-    ]
-    line += ["--format", "json", "--output", str(told)]
+    line = ["env", "--default-signal=INT", KIMI_PROV, "connect", str(site.folders / name)]
+    line += [*site.login, "--every", "1", "--format", "json", "--output", str(told)]
     with subprocess.Popen(line, env={**os.environ, **site.environment}) as process:
         try:
             assert until(lambda: told.exists() or process.poll() is not None)
