@@ -106,6 +106,8 @@ HARMS: dict[str, Callable[[Group, Host], None]] = {
 }
 # These take the head's port away with the host.
 HEAD_AWAY = ("link cut", "link cut long", "reboot", "power cut")
+# A request that has reached the head as its link is cut gets its answer when the link is back.
+HEAD_CUT_S = {"link cut": SHORT_CUT_S, "link cut long": LONG_CUT_S}
 
 
 @pytest.mark.parametrize("harm", HARMS)
@@ -117,7 +119,8 @@ def test_it_serves_again_after(
     recovery = group.harmed(lambda: HARMS[harm](group, host))
     record_property("served again after", str(recovery))
     assert recovery.refused_s
-    assert max(recovery.refused_s) < AT_ONCE_S
+    cut_s = HEAD_CUT_S.get(harm, 0) if place == "head" else 0
+    assert max(recovery.refused_s) < AT_ONCE_S + cut_s
     reached = all(answer.status != AWAY for answer in recovery.answers)
     assert reached or (place == "head" and harm in HEAD_AWAY)
 
@@ -157,6 +160,7 @@ def the_head_is_harmed_while_the_group_starts(group: Group) -> None:
     kill_supervisor(group, group.head)
 
 
+THE_HEAD_IS_CUT = (all_links_cut, the_last_is_stopped_then_the_heads_link_is_cut)
 SEVERAL = (
     all_workers_killed,
     all_links_cut,
@@ -176,7 +180,8 @@ def test_it_serves_again_after_several(
 ) -> None:
     recovery = group.harmed(lambda: harm(group))
     record_property("served again after", str(recovery))
-    assert max(recovery.refused_s) < AT_ONCE_S
+    cut_s = SHORT_CUT_S if harm in THE_HEAD_IS_CUT else 0
+    assert max(recovery.refused_s) < AT_ONCE_S + cut_s
 
 
 def test_a_rank_that_is_stopped_stays_so_until_it_is_started(
