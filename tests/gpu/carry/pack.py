@@ -322,8 +322,9 @@ def instructions(index: dict[str, list[dict[str, Any]]], kinds: list[str], commi
         ("`calls/00`", f"mkdir -p /w/pieces && {TAKE}"),
         (f"`calls/01` to `calls/{last:02}`, one a call", TAKE),
     ]
-    for kind in kinds:
-        needed = [row for row in index["archives"] if kind in row["kinds"]]
+    more = [kind for kind, packed in carried.PACKED_AS.items() if packed in kinds]
+    for kind in [*kinds, *more]:
+        needed = [row for row in index["archives"] if carried.packed_as(kind) in row["kinds"]]
         size = sum(row["end"] - row["start"] for row in needed) / 1e6
         begin = f"python3 /w/pieces/carried.py start {kind}"
         wait = f"python3 /w/pieces/carried.py watch {kind} 480"

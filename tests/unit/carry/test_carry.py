@@ -70,6 +70,21 @@ def test_pieces_in_any_order_come_together(there: Path) -> None:
             assert (there / name.partition(".")[0] / "file").read_bytes() == packed.read()
 
 
+@pytest.mark.parametrize("kind", ["processor", "served", "group"])
+def test_each_kind_has_its_own_port_and_finds_what_was_packed(kind: str) -> None:
+    assert len({*carried.PORT.values()}) == len(carried.PORT)
+    assert (Path(pack.ROOT) / "tests" / "gpu" / carried.FILES[kind]).exists()
+    assert carried.packed_as(kind) in pack.KINDS
+    found = carried.settings(kind)
+    assert found["kimi_pip_index_url"].endswith(
+        f":{carried.PORT[kind]}/simple-{carried.packed_as(kind)}/"
+    )
+    assert ("kimi_engine_version" in found) == (kind != "processor")
+    assert f"start {kind}" in pack.instructions(
+        {"archives": [], "pieces": [{}]}, ["processor", "served"], "c"
+    )
+
+
 def test_a_piece_with_other_bytes_is_named_and_not_taken(there: Path) -> None:
     (there / "pieces" / "p000").write_bytes(b"other")
     with pytest.raises(SystemExit, match="p000 came with other bytes"):
