@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.gpu
 
+# Of a layer of the cut model, as its row in the catalogue says.
+EXPERTS = 384
+
 
 @pytest.fixture(scope="module")
 def plan(hybrid_host: Host) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def test_experts_are_where_the_plan_put_them(
     """The engine runs with the plan's experts on the GPU, the others in kt-kernel's AMX build."""
     argv = plan["instances"][0]["argv"]
     on_gpu = int(argv[argv.index("--kt-num-gpu-experts") + 1])
-    assert 0 < on_gpu < plan["model"]["experts"] if "experts" in plan["model"] else on_gpu > 0
+    assert 0 < on_gpu < EXPERTS
     running = served.ssh(f"tr '\\0' ' ' < /proc/{unit.shown(served)['MainPID']}/cmdline")
     assert f"--kt-num-gpu-experts {on_gpu} " in running
     # Which of kt-kernel's libraries each process of the unit has mapped.
