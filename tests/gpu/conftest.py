@@ -34,16 +34,16 @@ HERE = Path(__file__).resolve().parent
 # A site's rows: of the cut model, and what KIMI_PROV_CATALOG names beside.
 CATALOGUE = HERE / "catalogue"
 _REPORT = pytest.StashKey[dict[str, gpu_report.Report]]()
-# The tests that need no GPU, and those of two hosts.
-_PROCESSOR, _GROUP = "test_processor_served", "test_group_served"
+# The tests that need no GPU, those of two hosts, and those of KTransformers.
+_PROCESSOR, _GROUP, _HYBRID = "test_processor_served", "test_group_served", "test_hybrid_served"
 # Folders of their reports within the other's.
-_WITHIN = {_PROCESSOR: "processor", _GROUP: "group"}
+_WITHIN = {_PROCESSOR: "processor", _GROUP: "group", _HYBRID: "hybrid"}
 # Of a start from what was compiled: no longer than the first, and what comes before it.
 _BEFORE_A_START_S = 60.0
 # What comes last whatever time is left, for it gives the machine back.
 _LAST = (
     *("test_destroy_frees_the_gpus", "test_destroy_leaves_nothing"),
-    "test_destroy_leaves_nothing_on_both",
+    *("test_destroy_leaves_nothing_on_both", "test_destroy_of_the_hybrid_frees_the_gpu"),
 )
 _HOSTS = 2
 
@@ -173,6 +173,21 @@ def processor_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 
 @pytest.fixture(scope="module")
+def hybrid_host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A host with the first GPU for KTransformers, up; most experts stay on its processors."""
+    assert given.devices
+    asked = {
+        **requested("KIMI_PROV_GPU_SETTINGS"),
+        "kimi_engine": "ktransformers",
+        # A card holds the whole cut model: a share of each layer's 384, as a full model leaves.
+        "kimi_engine_args": {"kt-num-gpu-experts": 72},
+    }
+    settings = {**_lab_settings(asked), "lab_gpus": [0]}
+    inventory = tmp_path_factory.mktemp("hybrid") / "inv"
+    yield from _up(make_lab(inventory, "10.93.89", nodes=["hybrid1"], settings=settings, **asked))
+
+
+@pytest.fixture(scope="module")
 def group(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """Two hosts that serve one model, up; each has one of the GPUs."""
     cards = [int(number) for name in given.devices for number in re.findall(r"/nvidia(\d+)$", name)]
@@ -202,7 +217,7 @@ def served(request: pytest.FixtureRequest, report: gpu_report.Report) -> Host:
     outcomes = {row["outcome"] for name, row in report.rows.items() if "apply_serves" in name}
     if outcomes != {"passed"}:
         pytest.fail("apply has not served, so there is nothing to look at")
-    name = "processor_host" if request.path.stem == _PROCESSOR else "host"
+    name = {_PROCESSOR: "processor_host", _HYBRID: "hybrid_host"}.get(request.path.stem, "host")
     return request.getfixturevalue(name)  # type: ignore[no-any-return]
 
 
