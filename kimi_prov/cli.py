@@ -572,6 +572,123 @@ def render_slurm(
     return command.of_inventory(inventory, host, chosen, connection)
 
 
+RENDERED = click.argument("directory", type=PATH, metavar="DIR")
+LOGIN = click.option(
+    "--login",
+    metavar="USER@HOST",
+    help="The cluster's login node; '' for this machine.  [default: KIMI_LOGIN in cluster.env]",
+)
+
+
+@cli.command()
+@RENDERED
+@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@LOGIN
+@click.option("--force", is_flag=True, help="Overwrite files that were changed there, too.")
+@FORMAT
+@OUTPUT
+def submit(
+    directory: Path,
+    jobs: tuple[str, ...],
+    login: str | None,
+    *,
+    force: bool,
+    form: str,
+    output: Path | None,
+) -> ExitCode:
+    """Submit jobs of a folder that `render slurm` made: environment, weights and server.
+
+    JOB names others: environment, weights, serve, tune, bench, accept. What is complete, or waits
+    or runs already, is named and left out. With `--login` the folder is copied to the cluster
+    first, to renders/ below its root.
+    """
+    from kimi_prov.commands import slurm_jobs as command
+
+    return command.submit(directory, login, jobs, _output(form, output), force=force)
+
+
+@cli.command()
+@RENDERED
+@LOGIN
+@FORMAT
+@OUTPUT
+def jobs(directory: Path, login: str | None, form: str, output: Path | None) -> ExitCode:
+    """Say what the jobs of a rendered folder do: state, nodes, address, time left, successor.
+
+    Exits 1 where the newest server failed or was lost.
+    """
+    from kimi_prov.commands import slurm_jobs as command
+
+    return command.jobs(directory, login, _output(form, output))
+
+
+@cli.command()
+@RENDERED
+@click.argument("jobs", nargs=-1, metavar="[JOB|ID]...")
+@LOGIN
+@click.option("--now", is_flag=True, help="Kill a server too, with the answers that it gives.")
+@FORMAT
+@OUTPUT
+def cancel(
+    directory: Path,
+    jobs: tuple[str, ...],
+    login: str | None,
+    *,
+    now: bool,
+    form: str,
+    output: Path | None,
+) -> ExitCode:
+    """End jobs of a rendered folder, by name or number; without either, all of them.
+
+    A server takes no more requests, lets answers end, and has no successor.
+    """
+    from kimi_prov.commands import slurm_jobs as command
+
+    return command.cancel(directory, login, jobs, _output(form, output), now=now)
+
+
+@cli.command()
+@RENDERED
+@LOGIN
+@click.option(
+    "--job", type=click.IntRange(min=1), metavar="ID", help="The server's job.  [default: newest]"
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="N",
+    help="Port of this computer.  [default: 8000, or a free one]",
+)
+@click.option(
+    "--every",
+    type=_FiniteRange(0.2, 3600),
+    default=15,
+    show_default=True,
+    metavar="S",
+    help="Seconds between two looks at the jobs.",
+)
+@FORMAT
+@OUTPUT
+def connect(
+    directory: Path,
+    login: str | None,
+    job: int | None,
+    port: int | None,
+    every: float,
+    form: str,
+    output: Path | None,
+) -> ExitCode:
+    """Reach the server of a rendered folder from this computer, through the login node.
+
+    Prints base URL, certificate and the key's file, and keeps the tunnel until Ctrl-C. It waits for
+    a server that loads, and follows its successor. Exits 1 where none serves any more.
+    """
+    from kimi_prov.commands import connect as command
+
+    number = None if job is None else str(job)
+    return command.run(directory, login, number, _output(form, output), port=port, every_s=every)
+
+
 @cli.group()
 def lab() -> None:
     """Stand-in machines: real systemd, sshd and apt, without the hardware."""

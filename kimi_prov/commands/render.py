@@ -180,10 +180,8 @@ def _report(
     if infos:
         say(f"{len(infos)} notes on what a job lacks are in README.md there")
     say(
-        "next, on the login node, in that folder:\n"
-        "  sbatch jobs/environment.sbatch\n"
-        "  sbatch jobs/weights.sbatch\n"
-        "  sbatch jobs/serve.sbatch        # when both have ended well"
+        f"next:  kimi-prov submit {clean_text.word(folder)}\n"
+        "       on the login node, or from here with --login USER@HOST"
     )
 
 

@@ -18,6 +18,12 @@ HUB_REPOSITORY = re.compile(f"{_NAME}/{_NAME}")
 HUB_REVISION = re.compile(f"{_NAME}(?:/{_NAME})*")
 HUB_ADDRESS = re.compile(f"hf://({HUB_REPOSITORY.pattern})(?:@({HUB_REVISION.pattern}))?")
 
+# USER@HOST or HOST as ssh takes it: nothing that it would read as an option, a URL or two words.
+LOGIN = re.compile(
+    r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}@)?[A-Za-z0-9_\[:][A-Za-z0-9_.:%\[\]-]{0,254}"
+)
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,254}")
+
 
 def shows_secrets(url: str) -> bool:
     """Whether what is sent there can be read on the way: http to another machine."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov import __version__, documents, schemas
-from kimi_prov.contract import clean_text
+from kimi_prov.contract import clean_text, hand_changes
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -101,10 +101,24 @@ def check(folder: Path, kind: str) -> dict[str, str]:
             f"{folder}: no render made this folder, and it has files: {clean_text.line(shown)}",
             fix=fix,
         )
-    return _recorded(folder / RECORD, kind, fix)
+    return {row["path"]: row["sha256"] for row in _recorded(folder / RECORD, kind, fix)["files"]}
 
 
-def _recorded(path: Path, kind: str, fix: str) -> dict[str, str]:
+def record(folder: Path, kind: str) -> dict[str, Any]:
+    """Return the record of a folder that a render of this kind made. Raises UserError for another.
+
+    Its paths lead into the folder.
+    """
+    fix = f"kimi-prov render {kind} TARGET --output DIR  makes such a folder"
+    if not os.path.lexists(folder / RECORD):
+        raise UserError(f"{folder}: no render made this folder: it has no {RECORD}", fix=fix)
+    found = _recorded(folder / RECORD, kind, fix)
+    for row in found["files"]:
+        _inside(folder, row["path"])
+    return found
+
+
+def _recorded(path: Path, kind: str, fix: str) -> dict[str, Any]:
     import jsonschema  # noqa: PLC0415  (only who renders again pays for it)
 
     document = documents.read(path, what="a record", limit=_LARGEST_BYTES, fix=fix).json(fix)
@@ -118,7 +132,8 @@ def _recorded(path: Path, kind: str, fix: str) -> dict[str, str]:
         raise UserError(
             f"{path}: the folder was rendered for {document['kind']}, not for {kind}", fix=fix
         )
-    return {row["path"]: row["sha256"] for row in document["files"]}
+    found: dict[str, Any] = document
+    return found
 
 
 def write(folder: Path, rendered: Rendered, *, force: bool = False) -> Written:
@@ -170,16 +185,13 @@ def _record(rendered: Rendered) -> bytes:
 
 def _put(folder: Path, file: File, former: str | None, done: Written, *, force: bool) -> None:
     path = _inside(folder, file.path)
-    there = _digest(path)
-    if there == file.sha256:
+    outcome = hand_changes.on_write(_digest(path), former, file.sha256, force=force)
+    getattr(done, outcome).append(file.path)
+    if outcome == hand_changes.UNCHANGED:
         path.chmod(file.mode)
-        done.unchanged.append(file.path)
-    elif there is not None and there != former and not force:
-        done.kept.append(file.path)
-    else:
+    elif outcome == hand_changes.WRITTEN:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, file.content, file.mode)
-        done.written.append(file.path)
 
 
 def _take_away(folder: Path, name: str, former: str, done: Written, *, force: bool) -> None:
@@ -188,11 +200,11 @@ def _take_away(folder: Path, name: str, former: str, done: Written, *, force: bo
     there = _digest(path)
     if there is None:
         return
-    if there != former and not force:
-        done.kept.append(name)
+    outcome = hand_changes.on_removal(there, former, force=force)
+    getattr(done, outcome).append(name)
+    if outcome == hand_changes.KEPT:
         return
     path.unlink()
-    done.removed.append(name)
     with contextlib.suppress(OSError):
         path.parent.rmdir()
 

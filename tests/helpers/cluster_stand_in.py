@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stand_in_engine import HEADLESS
+
 from kimi_prov.on_host.system.files import read_json
 from kimi_prov.packaging.zipapp import build_zipapp
 
@@ -135,29 +137,6 @@ server.socket = context.wrap_socket(server.socket, server_side=True)
 server.serve_forever()
 """
 
-# What the launcher calls of vLLM for a rank without a server.
-_HEADLESS = f"""
-import runpy
-from types import SimpleNamespace
-
-
-class FlexibleArgumentParser:
-    def parse_args(self):
-        return SimpleNamespace()
-
-
-def make_arg_parser(parser):
-    return parser
-
-
-def validate_parsed_serve_args(_given):
-    pass
-
-
-def run_headless(_given):
-    runpy.run_module("{MODULE}", run_name="__main__")
-"""
-
 
 @dataclass
 class Cluster:
@@ -198,7 +177,7 @@ class Cluster:
         for folder in (serve.parent, module.parent, module.parents[1]):
             (folder / "__init__.py").touch()
         module.write_text(_ENGINE)
-        serve.write_text(_HEADLESS)
+        serve.write_text(HEADLESS.format(module=MODULE))
 
     def place(self, path: str) -> str:
         return path.replace("/srv/kimi", str(self.root), 1)

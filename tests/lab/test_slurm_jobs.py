@@ -1,25 +1,26 @@
 """The rendered jobs on a real SLURM: from the login node's wheels to a chat over two nodes.
 
-vLLM's CPU build and the tiny model; a user without root, compute nodes without network.
+vLLM's CPU build and the tiny model; a user without root, compute nodes without network. The tuner
+alone is a stand-in, for vLLM's own needs GPUs: its job, and the Ray that it starts, are real.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import ssl
-import subprocess
-import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import cluster
 import jsonschema
 import pytest
 import yaml
-from machines import kimi_prov
-from waiting import until
+from cluster_jobs import Jobs, copy
+from machines import CHECKOUT, kimi_prov
+from test_tuner import TUNER
 
 from kimi_prov import schemas
+from kimi_prov.catalog.loader import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +31,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 ROOT = "/shared/projects/kimi"
 FOLDER = "/shared/projects/jobs"
-# Installing the engine and loading it on a machine with much else to do.
+# Installing the engine on a machine with much else to do.
 INSTALLS_S = 1500.0
-LOADS_S = 900.0
 VARIABLES = {
     "kimi_slurm_root": ROOT,
     "kimi_slurm_partition": "main",
@@ -42,53 +42,10 @@ VARIABLES = {
     "kimi_slurm_requeue": True,
     "kimi_hosts_per_model": 2,
 }
-
-
-class Jobs:
-    """The rendered folder on the shared file system, as its owner uses it."""
-
-    def __init__(self, slurm: Cluster) -> None:
-        self.slurm = slurm
-
-    def submit(self, name: str, *options: str) -> int:
-        line = " ".join(["sbatch", "--parsable", *options, f"jobs/{name}.sbatch"])
-        return int(self.slurm.run(f"cd {FOLDER} && {line}"))
-
-    def endpoint(self, number: int) -> dict[str, Any]:
-        return dict(json.loads(self.slurm.run(f"cat {ROOT}/endpoints/{number}.json")))
-
-    def wait_ready(self, number: int, times: int = 1) -> dict[str, Any]:
-        """Wait until the server has said so many times that it answers."""
-
-        def over() -> bool:
-            said = self.slurm.output(number).count("ready after") >= times
-            return said or self.slurm.state(number) not in ("PENDING", "RUNNING")
-
-        assert until(over, LOADS_S), self.slurm.output(number)[-3000:]
-        assert self.slurm.state(number) == "RUNNING", self.slurm.output(number)[-3000:]
-        return self.endpoint(number)
-
-    def chat(self, endpoint: dict[str, Any]) -> dict[str, Any]:
-        """A chat through the login node, the endpoint's certificate alone trusted."""
-        key = self.slurm.run(f"cat {endpoint['key_file']}")
-        port = int(endpoint["url"].rpartition(":")[2].partition("/")[0])
-        body = {
-            "model": endpoint["model"],
-            "messages": [{"role": "user", "content": "Hello"}],
-            "max_tokens": 8,
-        }
-        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        trusted = ssl.create_default_context(cadata=endpoint["certificate"])
-        with self.slurm.tunnel(endpoint["node"], port) as local:
-            request = urllib.request.Request(
-                f"https://localhost:{local}/v1/chat/completions",
-                json.dumps(body).encode(),
-                headers,
-            )
-            with urllib.request.urlopen(  # noqa: S310 - of this lab
-                request, timeout=120, context=trusted
-            ) as answer:
-                return dict(json.load(answer))
+# A core of each node is left to the jobs that ask the server.
+ONE_CORE = ("--cpus-per-task=1", "--mem=4G")
+# Ten short chats in the place of 1,000 long ones.
+SHORT = {"num-prompts": 10, "request-rate": 5, "random-input-len": 32, "random-output-len": 8}
 
 
 @pytest.fixture(scope="module")
@@ -100,52 +57,103 @@ def jobs(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[J
     words = ("--host", cluster.NODES[0], "--vars", variables, "--model", "kimi-k2-lab")
     done = kimi_prov("render", "slurm", "--inventory", slurm.inventory, *words, "--output", output)
     assert done.returncode == 0, done.stderr
-    _copy(slurm, output, FOLDER)
+    _shorten(output / "jobs" / "bench.sbatch")
+    _give_tuner(output, folder, variables)
+    copy(slurm, output, FOLDER)
     # A folder of wheels that this computer has instead of an index is the user's to bring.
     if links := slurm.site.get("kimi_pip_find_links"):
-        _copy(slurm, Path(links), f"{ROOT}/wheels")
+        copy(slurm, Path(links), f"{ROOT}/wheels")
+    found = Jobs(slurm, FOLDER, ROOT)
     slurm.run(f"cd {FOLDER} && ./prepare-login.sh", timeout=INSTALLS_S)
-    slurm.run(f"sed -i 's/^export KIMI_OFFLINE=.*/export KIMI_OFFLINE=1/' {FOLDER}/cluster.env")
+    found.set("KIMI_OFFLINE", "1")
     with slurm.cut_off(*cluster.NODES):
-        yield Jobs(slurm)
+        yield found
         slurm.clear()
 
 
-def _copy(slurm: Cluster, folder: Path, there: str) -> None:
-    line = ["tar", "--owner=0", "--group=0", "-C", str(folder), "-cf", "-", "."]
-    with subprocess.Popen(line, stdout=subprocess.PIPE) as packed:
-        unpack = f"mkdir -p {there} && tar -xf - -C {there}"
-        subprocess.run([*slurm.login(), unpack], stdin=packed.stdout, check=True)
+def _shorten(bench: Path) -> None:
+    text = bench.read_text()
+    for flag, value in SHORT.items():
+        before, _, rest = text.partition(f"--{flag} ")
+        text = f"{before}--{flag} {value}\n{rest.partition(chr(10))[2]}"
+    bench.write_text(text)
+
+
+def _give_tuner(output: Path, folder: Path, variables: Path) -> None:
+    """Give the folder the tuner's job of a GPU server, with a tuner that measures nothing."""
+    sheet = CHECKOUT / "inventories" / "specs" / "quote-8x-h200.yml"
+    gpus = folder / "gpus"
+    words = ("--vars", variables, "--hosts-per-model", "1", "--model", "kimi-k2-instruct")
+    done = kimi_prov("render", "slurm", sheet, *words, "--output", gpus)
+    assert done.returncode == 0, done.stderr
+    (output / "jobs" / "tune.sbatch").write_bytes((gpus / "jobs" / "tune.sbatch").read_bytes())
+    (output / "locks" / "ray.txt").write_text(load().lock("ray.txt"))
+    plan = json.loads((output / "plan.json").read_text())
+    tuning = json.loads((gpus / "plan.json").read_text())["moe_tuning"]
+    assert tuning["read"]
+    plan["moe_tuning"] = tuning | {"sha256": hashlib.sha256(TUNER.encode()).hexdigest()}
+    (output / "plan.json").write_text(json.dumps(plan))
 
 
 def test_two_jobs_install_the_engine_once(jobs: Jobs, slurm: Cluster) -> None:
-    numbers = [jobs.submit("environment", "--cpus-per-task=1", "--mem=4G") for _ in range(2)]
-    for number in numbers:
-        slurm.wait_job(number, "COMPLETED", "FAILED", hangs_s=INSTALLS_S)
-    said = [slurm.output(number) for number in numbers]
-    assert [slurm.state(number) for number in numbers] == ["COMPLETED"] * 2, said
+    numbers = [jobs.submit("environment", *ONE_CORE) for _ in range(2)]
+    said = [jobs.wait_done(number, INSTALLS_S) for number in numbers]
     assert sum(": installed" in text for text in said) == 1
     assert sum("is complete already" in text for text in said) == 1
 
 
-def test_weights_are_verified_by_one_job_and_found_by_the_next(jobs: Jobs, slurm: Cluster) -> None:
+def test_weights_are_verified_by_one_job_and_found_by_the_next(jobs: Jobs) -> None:
     numbers = [jobs.submit("weights", "--cpus-per-task=1", "--mem=2G") for _ in range(2)]
-    for number in numbers:
-        slurm.wait_job(number, "COMPLETED", "FAILED")
-        assert slurm.state(number) == "COMPLETED", slurm.output(number)
-        assert "verified" in slurm.output(number)
+    assert all("verified" in jobs.wait_done(number) for number in numbers)
 
 
-def test_a_chat_reaches_two_nodes_also_after_a_preemption(jobs: Jobs, slurm: Cluster) -> None:
-    number = jobs.submit("serve")
+def test_the_tuners_job_brings_ray_and_leaves_tables_where_the_server_reads_them(
+    jobs: Jobs, slurm: Cluster
+) -> None:
+    job = ("tune", "--gres=gpu:1", *ONE_CORE)
+    refused = jobs.submit(*job)
+    slurm.wait_job(refused, "COMPLETED", "FAILED", hangs_s=INSTALLS_S)
+    tuning = json.loads(slurm.folder("projects", "jobs", "plan.json").read_text())["moe_tuning"]
+    script, tables = (tuning[key].replace("/srv/kimi", ROOT, 1) for key in ("script", "dir"))
+    assert f"put the file at {script} from the login node" in slurm.output(refused)
+    slurm.run(f"mkdir -p {Path(script).parent}")
+    slurm.folder(*Path(script).parts[2:]).write_text(TUNER)
+    number = jobs.submit(*job)
+    assert "tables are in" in jobs.wait_done(number, INSTALLS_S)
+    seen = json.loads(slurm.run(f"cat {tables}/*.json"))
+    assert seen["user"] == "alice"
+    assert f"ray=={seen['ray']}" in load().lock("ray.txt")
+
+
+def test_a_chat_reaches_two_nodes_is_measured_and_comes_back_after_a_preemption(
+    jobs: Jobs, slurm: Cluster
+) -> None:
+    number = jobs.submit("serve", *ONE_CORE)
     found = jobs.wait_ready(number)
     jsonschema.validate(found, schemas.load("endpoint"))
     assert found["nodes"] == list(cluster.NODES)
     assert jobs.chat(found)["usage"]["completion_tokens"] > 0
     refused = slurm.tried(f"cat {found['key_file']} {ROOT}/endpoints/{number}.json", user="bob")
     assert refused.stdout == ""
+    accepted = jobs.wait_done(jobs.submit("accept"))
+    assert "all passed" in accepted
+    measured = jobs.wait_done(jobs.submit("bench", *ONE_CORE))
+    assert f"results are in {ROOT}/results" in measured
+    (result,) = [json.loads(p.read_text()) for p in slurm.folder("projects/kimi/results").iterdir()]
+    assert (result["completed"], result["total_output_tokens"]) == (10, 80)
     urgent = slurm.submit("hostname", "--nodes=2", "--exclusive", "--partition=urgent", user="bob")
     slurm.wait_job(urgent, "COMPLETED", hangs_s=240)
     again = jobs.wait_ready(number, times=2)
     assert slurm.job(number)["Restarts"] == "1"
     assert jobs.chat(again)["usage"]["completion_tokens"] > 0
+    slurm.clear()
+
+
+def test_a_server_that_nobody_asks_frees_its_nodes(jobs: Jobs, slurm: Cluster) -> None:
+    jobs.set("KIMI_IDLE_MINUTES", "0.5")
+    number = jobs.submit("serve", *ONE_CORE)
+    assert jobs.chat(jobs.wait_ready(number))["usage"]["completion_tokens"] > 0
+    assert "nobody has asked for 0.5 minutes" in jobs.wait_done(number)
+    found = jobs.endpoint(number)
+    assert (found["state"], found["successor"]) == ("ended", None)
+    slurm.wait_nodes("idle")

@@ -54,6 +54,7 @@ class Published:
             "node": self.nodes[0],
             "nodes": self.nodes,
             "job": self.job,
+            "folder": self.site.folder,
             "model": self.site.model(),
             "certificate": self.certificate,
             "key_file": self.site.key_file,
@@ -75,7 +76,7 @@ def find(site: Site, wanted: str) -> Dict[str, Any]:
         found = read_json(os.path.join(folder, f"{number}.json"))
         ready = found.get("schema") == SCHEMA and found.get("state") == "ready"
         # A node that failed has taken nothing back.
-        if ready and slurm.lives(number) is not False:
+        if ready and slurm.runs(number) is not False:
             return found
     whose = "no server" if wanted == NEWEST else f"no server of job {wanted}"
     raise HostError(

@@ -16,7 +16,7 @@ from typing import Dict, List, Optional, Sequence
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.cluster import lock
+from kimi_prov.on_host.cluster import lock, room
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.process import run
 
@@ -40,6 +40,13 @@ def main(_argv: List[str]) -> int:
     require_hub(site, make=True)
     print(f"{site.engine_dir}: {'installed' if made else 'is complete already'}", flush=True)
     return 0
+
+
+def complete(site: Site) -> bool:
+    """Whether all that the job installs is there."""
+    hub = site.plan["installation"]["hub_client"]
+    folders = [site.engine_dir, *([site.place(hub["env_dir"])] if hub else [])]
+    return all(os.path.exists(os.path.join(folder, paths.ENV_COMPLETE)) for folder in folders)
 
 
 def require_hub(site: Site, *, make: bool) -> None:
@@ -67,10 +74,15 @@ def _ensure(site: Site, folder: str, locks: Sequence[str], *, of_engine: bool = 
             return False
         shutil.rmtree(folder, ignore_errors=True)
         print(f"{folder}: installing from {', '.join(map(os.path.basename, locks))}", flush=True)
-        make(folder)
-        install(site, os.path.join(folder, "bin", "python"), locks)
-        if of_engine:
-            _finish(site, folder)
+        try:
+            make(folder)
+            install(site, os.path.join(folder, "bin", "python"), locks)
+            if of_engine:
+                _finish(site, folder)
+        except HostError as error:
+            if full := room.missing(site.root):
+                raise HostError(f"{error.message}: {full}", room.FIX) from None
+            raise
         with open(mark, "w", encoding="utf-8"):
             pass
     return True

@@ -86,8 +86,13 @@ def _make(path: str) -> bool:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
         return False
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(owner(), stream)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            json.dump(owner(), stream)
+    except OSError:
+        # Without its owner it would hold everybody off until it is old.
+        remove(path)
+        raise
     return True
 
 

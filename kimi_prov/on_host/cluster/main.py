@@ -1,13 +1,15 @@
-"""`cluster SUBCOMMAND ...`: what the jobs of a rendered folder run."""
+"""`cluster SUBCOMMAND ...`: what the jobs of a rendered folder run, and what asks after them."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from importlib import import_module
 from typing import List
 
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.cluster import room
 
 # Each module has `main(argv) -> exit status`.
 COMMANDS = {
@@ -21,18 +23,30 @@ COMMANDS = {
     "bench": "kimi_prov.on_host.cluster.bench",
     "accept": "kimi_prov.on_host.cluster.accept",
 }
+# These answer with one JSON document, or the error in its place; the control side reads it.
+ANSWERING = {
+    "receive": "kimi_prov.on_host.cluster.receive",
+    "submit": "kimi_prov.on_host.cluster.submit",
+    "jobs": "kimi_prov.on_host.cluster.jobs",
+    "cancel": "kimi_prov.on_host.cluster.cancel",
+    "endpoint": "kimi_prov.on_host.cluster.reach",
+}
 
 
 def main(argv: List[str]) -> int:
     """Run the subcommand. A job that SLURM ends leaves what others wait for as it ought to be."""
     name = argv[0] if argv else ""
+    if name in ANSWERING:
+        answered: int = import_module(ANSWERING[name]).main(argv[1:])
+        return answered
     if name not in COMMANDS:
-        raise HostError(f"cluster {name!r}: there are {', '.join(COMMANDS)}")
+        raise HostError(f"cluster {name!r}: there are {', '.join([*COMMANDS, *ANSWERING])}")
     signal.signal(signal.SIGTERM, _end)
     try:
         status: int = import_module(COMMANDS[name]).main(argv[1:])
     except (HostError, OSError) as error:
-        told = HostError.of_system(error) if isinstance(error, OSError) else error
+        root = os.environ.get("KIMI_ROOT", "")
+        told = room.named(error, root) if isinstance(error, OSError) else error
         # A person reads the log of a job: one sentence, and what mends it.
         print(f"{name}: {told.line}", file=sys.stderr, flush=True)
         return told.exit_status

@@ -6,21 +6,26 @@ import os
 import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import List, Mapping, Optional
+from typing import List, Mapping, Optional, Sequence, Set
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.process import NOT_FOUND, run
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_NUMBER = re.compile(r"[0-9]+")
-_TIMEOUT_S = 60
-# A job in one of these no longer runs, nor will it.
+NUMBER = re.compile(r"[0-9]+")
+TIMEOUT_S = 60
+NO_SLURM = "run it on the cluster's login node, or name that with --login USER@HOST"
 _GONE = ("invalid job id", "invalid job array")
-_ENDED = frozenset(
+# A job in one of these no longer runs, nor will it.
+ENDED = frozenset(
     {
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
         *("OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT", "REVOKED"),
     }
+)
+# In one of these it does not run yet, or it is queued again.
+WAITING = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 )
 
 
@@ -35,41 +40,58 @@ class Job:
     def own(cls, environment: Mapping[str, str]) -> Job:
         """Read it. Raises HostError outside of a job."""
         number, listed = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST")
-        if not _NUMBER.fullmatch(number) or not listed:
+        if not NUMBER.fullmatch(number) or not listed:
             raise HostError("this runs in a job of SLURM alone", "sbatch jobs/serve.sbatch")
-        done = run("scontrol", "show", "hostnames", listed, timeout=_TIMEOUT_S)
+        done = run("scontrol", "show", "hostnames", listed, timeout=TIMEOUT_S)
         nodes = done.stdout.split()
         if done.returncode != 0 or not nodes or not all(map(_NAME.fullmatch, nodes)):
-            raise HostError(f"scontrol show hostnames: {_said(done.stderr, done.stdout)}")
+            raise HostError(f"scontrol show hostnames: {said(done.stderr, done.stdout)}")
         return cls(number, nodes)
 
 
 def lives(number: str) -> Optional[bool]:
     """Whether a job runs or waits; None where SLURM does not tell."""
-    done = run("squeue", "--noheader", f"--jobs={number}", "--format=%T", timeout=_TIMEOUT_S)
+    states = _states(number)
+    return None if states is None else bool(states - ENDED)
+
+
+def runs(number: str) -> Optional[bool]:
+    """Whether a job runs; None where SLURM does not tell."""
+    states = _states(number)
+    return None if states is None else bool(states - ENDED - WAITING)
+
+
+def _states(number: str) -> Optional[Set[str]]:
+    done = run("squeue", "--noheader", f"--jobs={number}", "--format=%T", timeout=TIMEOUT_S)
     if done.returncode != 0:
-        return False if any(words in done.stderr.lower() for words in _GONE) else None
-    states = set(done.stdout.split())
-    return bool(states - _ENDED)
+        return set() if any(words in done.stderr.lower() for words in _GONE) else None
+    return set(done.stdout.split())
 
 
 def ends_at(number: str, environment: Mapping[str, str]) -> Optional[str]:
     """Return when a job's walltime ends, UTC; None where SLURM does not tell."""
     known = environment.get("SLURM_JOB_END_TIME", "")
-    if _NUMBER.fullmatch(known):
+    if NUMBER.fullmatch(known):
         return _utc(float(known))
-    done = run("squeue", "--noheader", f"--jobs={number}", "--format=%e", timeout=_TIMEOUT_S)
+    done = run("squeue", "--noheader", f"--jobs={number}", "--format=%e", timeout=TIMEOUT_S)
+    return moment(done.stdout)
+
+
+def moment(text: str) -> Optional[str]:
+    """Return a time as SLURM prints it, in UTC; None for what is none (N/A, Unknown).
+
+    SLURM prints the cluster's own time, which is this process's.
+    """
     try:
-        # squeue prints the cluster's own time, which is this process's.
-        return _utc(datetime.strptime(done.stdout.strip(), "%Y-%m-%dT%H:%M:%S").timestamp())  # noqa: DTZ007
-    except ValueError:
+        return _utc(datetime.strptime(text.strip(), "%Y-%m-%dT%H:%M:%S").timestamp())  # noqa: DTZ007
+    except (ValueError, OverflowError):
         return None
 
 
 def preempted(number: str) -> bool:
     """Whether SLURM takes the nodes of a job that runs for another one."""
     done = run(
-        "squeue", "--noheader", f"--jobs={number}", "--Format=PreemptTime", timeout=_TIMEOUT_S
+        "squeue", "--noheader", f"--jobs={number}", "--Format=PreemptTime", timeout=TIMEOUT_S
     )
     return done.returncode == 0 and bool(re.match(r"\d{4}-", done.stdout.strip()))
 
@@ -80,21 +102,26 @@ def _utc(moment: float) -> str:
 
 def submit(script: str, folder: str, after: str) -> str:
     """Submit a job that starts when another has ended; return its number. Raises HostError."""
+    fix = f"submit the successor by hand:  sbatch {script}"
+    return batch(script, folder, [f"--dependency=afterany:{after}"], fix)
+
+
+def batch(script: str, folder: str, options: Sequence[str], fix: Optional[str] = None) -> str:
+    """Submit a job from a folder; return its number. Raises HostError, with `fix`."""
     # The new job has an environment of its own: what SLURM told this one is not handed on.
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM_", "SRUN_"))}
     done = run(
-        "sbatch", "--parsable", f"--dependency=afterany:{after}", script,
-        timeout=_TIMEOUT_S, cwd=folder, env=environment,
+        "sbatch", "--parsable", *options, script,
+        timeout=TIMEOUT_S, cwd=folder, env=environment,
     )  # fmt: skip
     number = done.stdout.strip().partition(";")[0]
-    if done.returncode != 0 or not _NUMBER.fullmatch(number):
-        missing = done.returncode == NOT_FOUND
-        raise HostError(
-            "sbatch is not on this node" if missing else f"sbatch: {_said(done.stderr, number)}",
-            f"submit the successor by hand:  sbatch {script}",
-        )
+    if done.returncode == NOT_FOUND:
+        raise HostError("sbatch is not on this node", fix or NO_SLURM)
+    if done.returncode != 0 or not NUMBER.fullmatch(number):
+        raise HostError(f"sbatch {script}: {said(done.stderr, number)}", fix)
     return number
 
 
-def _said(*texts: str) -> str:
+def said(*texts: str) -> str:
+    """Return what a command gave as its reason, on one line."""
     return " ".join(" ".join(texts).split())[:300] or "it gave no answer"

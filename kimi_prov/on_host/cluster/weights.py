@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any, Dict, List
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.cluster import environment, lock
+from kimi_prov.on_host.cluster import environment, lock, room
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.job import run_job
 from kimi_prov.on_host.weights import fetch
@@ -26,7 +26,7 @@ def main(argv: List[str]) -> int:
     os.umask(0o022)
     site = Site.read()
     config = configuration(site)
-    if all(fetch.verified(part) for part in config.parts()):
+    if complete(site):
         print(f"{config.directory}: is verified already", flush=True)
         return 0
     if site.offline and "--online" not in argv and not config.source.startswith("file://"):
@@ -38,8 +38,12 @@ def main(argv: List[str]) -> int:
     environment.require_hub(site, make="--online" in argv)
 
     def work(config: fetch.Config, progress: Progress) -> int:
-        with lock.held(f"{config.directory}.lock", lock.wait_message(config.directory)), progress:
-            progress.done("; ".join(fetch.bring(part, progress) for part in config.parts()))
+        held = lock.held(f"{config.directory}.lock", lock.wait_message(config.directory))
+        try:
+            with held, progress:
+                progress.done("; ".join(fetch.bring(part, progress) for part in config.parts()))
+        except OSError as error:
+            raise room.named(error, config.directory) from None
         return 0
 
     return run_job("download", lambda: config, lambda config: config.progress, work)
@@ -65,6 +69,11 @@ def configuration(site: Site) -> fetch.Config:
     # Two fetches exclude each other by a lock that holds between nodes; flock does not everywhere.
     document["guarded"] = True
     return fetch.Config.of(document, os.path.join(site.folder, "plan.json"))
+
+
+def complete(site: Site) -> bool:
+    """Whether all weights are there and verified."""
+    return all(fetch.verified(part) for part in configuration(site).parts())
 
 
 def require(site: Site) -> None:

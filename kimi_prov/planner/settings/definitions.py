@@ -570,7 +570,8 @@ VARIABLES: tuple[Variable, ...] = (
         "text",
         None,
         "user@login.cluster.example.com",
-        "USER@HOST of the login node, for the text of the tunnel.",
+        "USER@HOST of the login node, to which submit, jobs, cancel and connect go by ssh. Not "
+        "set: they run on the login node.",
     ),
     _v(
         _DRIVER,

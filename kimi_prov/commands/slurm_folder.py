@@ -1,0 +1,264 @@
+"""A folder that `render slurm` made, and its own program: run here, or through ssh by a login node.
+
+The program answers with one JSON document, which is data. What it does is done there, whoever
+calls it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov import documents, schemas
+from kimi_prov.contract import addresses, clean_text
+from kimi_prov.contract.errors import EXIT_PERMANENT, HostError
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.render import frame
+from kimi_prov.render.slurm.jobs import KIND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+SETTINGS = "cluster.env"
+# Where a folder that was brought to the cluster lies, below its root.
+_RENDERS = "renders"
+_TIMEOUT_S = 600
+# ssh's own: it did not connect. A command of ours never ends so.
+_NO_CONNECTION = 255
+_NOT_THERE = 66
+_LARGEST_BYTES = 64 << 20
+_ENV_BYTES = 1 << 20
+SSH = (
+    *("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20"),
+    *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
+)
+# What a login shell or a module prints goes with the messages; the answer is the last line.
+_CALL = f"""\
+cd -- "$1" 2>/dev/null || exit {_NOT_THERE}
+shift
+. jobs/prelude.sh >&2 || exit {EXIT_PERMANENT}
+exec "${{kimi[@]}}" "$@"
+"""
+_UNPACK = f"""\
+set -e
+umask 022
+mkdir -p -- "$1"
+staged=$(mktemp -d -- "$1/.$2.XXXXXX")
+trap 'rm -rf -- "$staged"' EXIT
+tar -xf - -C "$staged"
+cd -- "$staged"
+. jobs/prelude.sh >&2 || exit {EXIT_PERMANENT}
+shift
+"${{kimi[@]}}" receive "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder, and where its program runs: on this machine (`login` None), or on a login node.
+
+    `there` is the folder's path on the machine where the program runs.
+    """
+
+    path: Path
+    login: str | None
+    there: str
+    record: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path, login: str | None) -> Folder:
+        """Read a folder. `login`: as given; None takes KIMI_LOGIN of its cluster.env, "" none.
+
+        Raises UserError for a folder that `render slurm` did not make, and for no login.
+        """
+        record = frame.record(path, KIND)
+        settings = _settings(path)
+        where = login if login is not None else _setting(path, settings, "KIMI_LOGIN")
+        if not where:
+            return cls(path, None, str(path.absolute()), record)
+        check_login(where, "--login" if login is not None else f"{path / SETTINGS}: KIMI_LOGIN")
+        root = _setting(path, settings, "KIMI_ROOT")
+        if not root.startswith("/"):
+            raise UserError(
+                f"{path / SETTINGS}: KIMI_ROOT: expected an absolute path, found {root!r}",
+                fix="name the folder on the cluster's shared file system there",
+            )
+        name = path.resolve().name
+        if not addresses.PLAIN_NAME.fullmatch(name):
+            raise UserError(
+                f"{path}: the folder's name is its name on the cluster, and {name!r} can be none",
+                fix="rename it: letters, digits, dots and dashes",
+            )
+        return cls(path, where, f"{root.rstrip('/')}/{_RENDERS}/{name}", record)
+
+    def call(self, *words: str, schema: str | None = None) -> dict[str, Any]:
+        """Run a subcommand of the folder's program; return its document, held to its schema.
+
+        Raises UserError with what the program says is wrong, and exit 4 where ssh does not connect.
+        """
+        return self._answer(_CALL, [self.there, *words], b"", schema)
+
+    def bring(self, *, force: bool) -> dict[str, Any]:
+        """Copy the rendered files to the cluster; what was changed there by hand stays.
+
+        They are unpacked beside their place and put into it one by one. Raises UserError.
+        """
+        place, _, name = self.there.rpartition("/")
+        words = [place, name, *(["--force"] if force else [])]
+        return self._answer(_UNPACK, words, self._packed(), None)
+
+    def _packed(self) -> bytes:
+        """Return a tar of the files that the record names, as they are now, and the record."""
+        buffer, size = io.BytesIO(), 0
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for name, mode in _modes(self.record):
+                file = self.path / name
+                try:
+                    content = file.read_bytes()
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise UserError(
+                        f"{file}: cannot be read: {error.strerror}", fix="make it a file again"
+                    ) from None
+                size += len(content)
+                if size > _LARGEST_BYTES:
+                    raise UserError(
+                        f"{self.path}: its files are larger than {_LARGEST_BYTES >> 20} MiB",
+                        fix="copy the folder to the cluster yourself, and run this there",
+                    )
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(content), mode
+                archive.addfile(entry, io.BytesIO(content))
+        return buffer.getvalue()
+
+    def _answer(
+        self, script: str, words: list[str], content: bytes, schema: str | None
+    ) -> dict[str, Any]:
+        done = self._run(script, words, content)
+        told = clean_text.block(done.stderr.decode(errors="replace")).strip()
+        last = done.stdout.decode(errors="replace").strip().rpartition("\n")[2]
+        if self.login and done.returncode == _NO_CONNECTION and not last.startswith("{"):
+            raise UserError(
+                f"{self.login}: ssh: {last_line(told)}",
+                fix=f"try  ssh -o BatchMode=yes -- {clean_text.word(self.login)} true",
+                exit_code=ExitCode.UNREACHABLE,
+            )
+        if done.returncode == _NOT_THERE and not last.startswith("{"):
+            raise UserError(
+                f"{self.where}: there is no folder {clean_text.line(self.there)}",
+                fix=f"kimi-prov submit {clean_text.word(self.path)}  brings it there",
+            )
+        return self._document(done.returncode, last, told, schema)
+
+    def _run(
+        self, script: str, words: list[str], content: bytes
+    ) -> subprocess.CompletedProcess[bytes]:
+        # One line: a login shell that is no Bourne shell takes none in quotes.
+        script = script.strip().replace("\n", "; ")
+        shell = ["bash", "-lc" if self.login else "-c", script, "kimi-prov", *words]
+        line = [*SSH, "-T", "--", self.login, shlex.join(shell)] if self.login else shell
+        try:
+            return subprocess.run(
+                line, input=content, capture_output=True, timeout=_TIMEOUT_S, check=False
+            )
+        except FileNotFoundError:
+            raise UserError(f"{line[0]} is not on this machine", fix="install it") from None
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"{self.where}: no answer within {_TIMEOUT_S} s",
+                fix="see whether a login there answers",
+                exit_code=ExitCode.UNREACHABLE,
+            ) from None
+
+    def _document(self, code: int, last: str, told: str, schema: str | None) -> dict[str, Any]:
+        where = clean_text.line(self.where)
+        try:
+            found = json.loads(last)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise UserError(
+                f"{where}: the folder's program did not answer: {last_line(told)}",
+                fix=f"look at {clean_text.word(self.there)}/{SETTINGS}: KIMI_PYTHON, KIMI_MODULES",
+                exit_code=ExitCode.BAD_INPUT if code == EXIT_PERMANENT else ExitCode.FAILED,
+            )
+        error = HostError.read(found)
+        if error is not None:
+            raise UserError(
+                f"{where}: {clean_text.line(error.message)}",
+                fix=clean_text.line(error.fix) if error.fix else None,
+                exit_code=ExitCode.FAILED if error.retryable else ExitCode.BAD_INPUT,
+            )
+        if schema:
+            _check(where, found, schema)
+        return found
+
+    @property
+    def where(self) -> str:
+        """The machine that the program runs on, as messages call it."""
+        return self.login or "this machine"
+
+
+def check_login(login: str, option: str) -> None:
+    """Refuse what ssh would not take for a host. Raises UserError that names the `option`."""
+    if not addresses.LOGIN.fullmatch(login):
+        raise UserError(
+            f"{clean_text.line(option)}: expected USER@HOST, found {login!r}",
+            fix="name the login node; what else ssh needs for it goes into ~/.ssh/config",
+        )
+
+
+def _check(where: str, document: dict[str, Any], schema: str) -> None:
+    import jsonschema  # noqa: PLC0415  (half a tenth of a second)
+
+    try:
+        jsonschema.validate(document, schemas.load(schema))
+    except jsonschema.ValidationError as error:
+        key = ".".join(map(str, error.absolute_path)) or "the document"
+        raise UserError(
+            f"{where}: the folder's program gave no document kimi-prov/{schema}/v1: "
+            f"{clean_text.line(key)}: {clean_text.line(error.message)[:200]}",
+            fix="render the folder with this version, and submit it again",
+            exit_code=ExitCode.FAILED,
+        ) from None
+
+
+def _settings(path: Path) -> str:
+    file = path / SETTINGS
+    fix = "render the folder again"
+    return documents.read(file, what="settings", limit=_ENV_BYTES, fix=fix).text
+
+
+def _setting(path: Path, text: str, name: str) -> str:
+    """Return a variable of cluster.env, which bash reads elsewhere and nobody runs here."""
+    rows = re.findall(rf"^\s*(?:export\s+)?{name}=(.*)$", text, re.MULTILINE)
+    if not rows:
+        return ""
+    try:
+        words = shlex.split(rows[-1], comments=True)
+    except ValueError:
+        words = ["$"]
+    if len(words) > 1 or any(mark in word for word in words for mark in "$`"):
+        raise UserError(
+            f"{path / SETTINGS}: {name}: expected plain text, found {rows[-1]!r}",
+            fix="write it out: it is read without running the file",
+        )
+    return words[0] if words else ""
+
+
+def _modes(record: dict[str, Any]) -> Iterable[tuple[str, int]]:
+    yield from ((row["path"], int(row["mode"], 8)) for row in record["files"])
+    yield frame.RECORD, 0o644
+
+
+def last_line(told: str) -> str:
+    """Return the last line of a program's messages, clean and short."""
+    return clean_text.line(told.rpartition("\n")[2])[:300] or "it gave no reason"

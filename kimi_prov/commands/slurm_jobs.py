@@ -1,0 +1,68 @@
+"""`kimi-prov submit|jobs|cancel`: the jobs of a folder that `render slurm` made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.commands.slurm_folder import Folder
+from kimi_prov.console import slurm_text
+from kimi_prov.console.output import say
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kimi_prov.console.output import Output
+
+
+def submit(
+    path: Path, login: str | None, names: Sequence[str], output: Output, *, force: bool
+) -> ExitCode:
+    """Bring the folder to the cluster where it is not, and submit its jobs."""
+    output.check()
+    folder = Folder.read(path, login)
+    if folder.login:
+        _tell(folder, folder.bring(force=force))
+    document = folder.call("submit", *names, schema="submit")
+    output.write(document, lambda: slurm_text.submitted(document))
+    target = _words(path, login)
+    serves = any(row["name"] == "serve" for row in document["jobs"])
+    say(f"next:  kimi-prov jobs {target}")
+    if serves:
+        say(f"       kimi-prov connect {target}    # waits until the server answers")
+    return ExitCode.OK
+
+
+def _tell(folder: Folder, done: dict[str, Any]) -> None:
+    """Say what was copied to the cluster, and what was left alone there."""
+    written = done.get("written") or []
+    say(f"{folder.login}:{clean_text.line(folder.there)}: {len(written)} files written")
+    for name in done.get("kept") or []:
+        say(f"  kept, for it was changed there: {clean_text.line(name)} (--force overwrites it)")
+
+
+def jobs(path: Path, login: str | None, output: Output) -> ExitCode:
+    """Say what the folder's jobs do, and where its servers answer."""
+    output.check()
+    document = Folder.read(path, login).call("jobs", schema="jobs")
+    output.write(document, lambda: slurm_text.jobs(document))
+    return ExitCode.FAILED if slurm_text.serves_no_more(document) else ExitCode.OK
+
+
+def cancel(
+    path: Path, login: str | None, names: Sequence[str], output: Output, *, now: bool
+) -> ExitCode:
+    """End jobs of the folder, a server's gently."""
+    output.check()
+    words = [*(["--now"] if now else []), *names]
+    document = Folder.read(path, login).call("cancel", *words, schema="cancel")
+    output.write(document, lambda: slurm_text.cancelled(document))
+    return ExitCode.OK
+
+
+def _words(path: Path, login: str | None) -> str:
+    """Return what names the folder in the next command."""
+    found = clean_text.word(path)
+    return found if login is None else f"{found} --login {clean_text.word(login)}"

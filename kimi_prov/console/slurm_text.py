@@ -1,0 +1,95 @@
+"""The documents of a SLURM folder's jobs as text, within a terminal's width."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import clean_text
+from kimi_prov.contract.durations import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_WIDTH = 80
+_ROW = "{:<12} {:<9} {:<13} {:<16} {:<12} {}"
+_INDENT = "  "
+
+
+def jobs(document: Mapping[str, Any]) -> str:
+    """Write the folder's jobs: one a line, and below a server where it answers."""
+    if not document["jobs"]:
+        return f"{clean_text.line(document['folder'])}: no jobs"
+    lines = [_ROW.format("JOB", "ID", "STATE", "NODES", "TIME LEFT", "SERVER").rstrip()]
+    for row in document["jobs"]:
+        lines += _job(row)
+    return "\n".join(lines)
+
+
+def _job(row: Mapping[str, Any]) -> list[str]:
+    found = row["endpoint"]
+    left = duration(row["left_s"]) if row["left_s"] is not None else "-"
+    name = row["name"] or clean_text.line(row["job_name"]) or "-"
+    words = (name, row["id"], row["state"] or "not known", row["nodes"] or "-", left)
+    lines = [_ROW.format(*map(clean_text.line, words), found["state"] if found else "").rstrip()]
+    if row["reason"]:
+        lines += _wrapped(f"reason: {row['reason']}")
+    if found and found["state"] in ("loading", "ready", "draining"):
+        lines += _wrapped(f"{found['url']}  {found['model']}")
+    if found and found["successor"]:
+        lines += _wrapped(f"job {found['successor']} takes over")
+    for note in found["notes"] if found else ():
+        lines += _wrapped(f"note: {note}")
+    if row["log"] and (_failed(row) or row["state"] == "FAILED"):
+        lines += _wrapped(f"log: {row['log']}")
+    return lines
+
+
+def serves_no_more(document: Mapping[str, Any]) -> bool:
+    """Whether the newest server that is known has failed or was lost."""
+    servers = [row for row in document["jobs"] if row["name"] == "serve"]
+    return bool(servers) and _failed(servers[0])
+
+
+def _failed(row: Mapping[str, Any]) -> bool:
+    found = row["endpoint"]
+    return bool(found) and found["state"] in ("failed", "lost")
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        clean_text.line(text),
+        _WIDTH,
+        initial_indent=_INDENT,
+        subsequent_indent=_INDENT * 2,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def submitted(document: Mapping[str, Any]) -> str:
+    """Write what became of each job."""
+    return "\n".join(f"{row['name']:<12} {_outcome(row)}" for row in document["jobs"])
+
+
+def _outcome(row: Mapping[str, Any]) -> str:
+    if row["outcome"] == "complete":
+        return "is complete already"
+    if row["outcome"] == "queued":
+        return f"job {row['id']} waits or runs already"
+    after = f", after {' and '.join(row['after'])}" if row["after"] else ""
+    return f"job {row['id']}{after}"
+
+
+def cancelled(document: Mapping[str, Any]) -> str:
+    """Write what became of each job."""
+    if not document["jobs"]:
+        return f"{clean_text.line(document['folder'])}: no job waits or runs"
+    told = {
+        "ending": "takes no more requests, lets answers end, has no successor",
+        "cancelled": "cancelled",
+    }
+    return "\n".join(
+        f"{row['name'] or 'job':<12} {row['id']:<9} {told[row['outcome']]}"
+        for row in document["jobs"]
+    )

@@ -1,0 +1,123 @@
+"""`cluster jobs [--living]`: the folder's jobs, and where its servers answer, as one document.
+
+What an endpoint's file says holds only as far as SLURM agrees: a node that died, and a job that was
+killed, take nothing back. `--living` does not ask the site's accounting what has ended.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from datetime import datetime, timedelta, timezone
+from typing import Any, Dict, List, Optional
+
+from kimi_prov.on_host.cluster import endpoint, queue
+from kimi_prov.on_host.cluster.queue import Queued
+from kimi_prov.on_host.cluster.site import Site
+from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json
+
+SCHEMA = "kimi-prov/jobs/v1"
+LOST = "lost"
+_OPEN = ("loading", "ready", "draining")
+
+
+def main(argv: List[str]) -> int:
+    """Print the document."""
+    site = Site.read()
+    return answer(document(site, history="--living" not in argv))
+
+
+def document(site: Site, *, history: bool) -> Dict[str, Any]:
+    """Return the folder's jobs, the newest first. Raises HostError where SLURM does not tell."""
+    files = _endpoints(site)
+    listed = queue.of_folder(site.folder, history=history)
+    rows = [_row(site, job, files.pop(job.number, None)) for job in listed]
+    rows += [_forgotten(site, number, told) for number, told in files.items() if _recent(told)]
+    return {
+        "schema": SCHEMA,
+        "folder": site.folder,
+        "root": site.root,
+        "jobs": sorted(rows, key=lambda row: int(row["id"]), reverse=True),
+    }
+
+
+def _endpoints(site: Site) -> Dict[str, Dict[str, Any]]:
+    """Return what this folder's servers published, by job."""
+    here = os.path.realpath(site.folder)
+    found: Dict[str, Dict[str, Any]] = {}
+    for path in glob.glob(site.at(endpoint.FOLDER, "*.json")):
+        number = os.path.basename(path)[: -len(".json")]
+        told = read_json(path)
+        ours = told.get("schema") == endpoint.SCHEMA
+        if number.isdigit() and ours and os.path.realpath(str(told.get("folder"))) == here:
+            found[number] = {**told, "file": path}
+    return found
+
+
+def _recent(told: Dict[str, Any]) -> bool:
+    """Whether a server that SLURM no longer knows is worth a line still.
+
+    It writes its file at its start and at its end: of one that was lost the walltime counts.
+    """
+    try:
+        written = os.stat(told["file"]).st_mtime
+    except FileNotFoundError:
+        return False
+    ends = str(told.get("ends_at"))
+    now = datetime.now(timezone.utc)
+    lately = (now - timedelta(seconds=queue.LATELY_S)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    lost = told.get("state") in _OPEN and ends.endswith("Z") and ends > lately
+    return lost or now.timestamp() - written < queue.LATELY_S
+
+
+def _row(site: Site, job: Queued, told: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+    return {
+        "id": job.number,
+        "name": job.name,
+        "job_name": job.job_name,
+        "state": job.state,
+        "reason": job.reason,
+        "nodes": job.nodes,
+        "starts_at": job.starts_at,
+        "ends_at": job.ends_at,
+        "left_s": job.left_s,
+        "log": _log(site, job),
+        # A job that is queued again has a file of the nodes that it no longer has.
+        "endpoint": _shown(told, lives=job.lives) if told and not job.waits else None,
+    }
+
+
+def _forgotten(site: Site, number: str, told: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the row of a server that SLURM no longer knows."""
+    gone = Queued(number, queue.SERVER, "", "", None, None, None, None, None)
+    return {**_row(site, gone, told), "state": None, "endpoint": _shown(told, lives=False)}
+
+
+def _shown(told: Dict[str, Any], *, lives: bool) -> Dict[str, Any]:
+    """Return what a file says, as far as its job's life bears it out."""
+    state = str(told.get("state"))
+    return {
+        "state": LOST if state in _OPEN and not lives else state,
+        "url": str(told.get("url")),
+        "node": str(told.get("node")),
+        "model": str(told.get("model")),
+        "certificate_sha256": _fingerprint(told),
+        "successor": str(told["successor"]) if told.get("successor") else None,
+        "notes": [str(note) for note in told.get("notes") or []],
+        "file": told["file"],
+    }
+
+
+def _log(site: Site, job: Queued) -> Optional[str]:
+    """Return the job's log, by the name that the rendered jobs give it; None where it is not."""
+    path = os.path.join("logs", f"kimi-{job.name}.{job.number}.out")
+    return path if os.path.exists(os.path.join(site.folder, path)) else None
+
+
+def _fingerprint(told: Dict[str, Any]) -> Optional[str]:
+    try:
+        return tls.fingerprint(str(told.get("certificate"))) or None
+    except ValueError:
+        return None

@@ -1,0 +1,136 @@
+"""The jobs of a rendered folder, as SLURM lists them: whoever submitted them, from that folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import List, Optional
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.cluster import slurm
+from kimi_prov.on_host.system.process import NOT_FOUND, run
+
+# The jobs that a folder has, in the order in which they are of use.
+NAMES = ("environment", "weights", "serve", "tune", "bench", "accept")
+SERVER = "serve"
+# Seconds for which a job that has ended is worth a line.
+LATELY_S = 86_400
+# No text that a person gives to sbatch is likely to hold these; what it holds is one field's all
+# the same, for those texts come last.
+_FIELD, _RECORD = "\x1f", "\x1e"
+_ASKED = ("%A", "%T", "%r", "%N", "%S", "%e", "%L", "%Z", "%o", "%j")
+_FORMAT = _FIELD.join(_ASKED) + _RECORD
+_HISTORY = ("JobIDRaw", "State", "NodeList", "Start", "End", "WorkDir", "JobName")
+_SCRIPT = re.compile(r"/jobs/([a-z]+)\.sbatch(?:\s|$)")
+_CALLED = re.compile(r"kimi-([a-z]+)")
+_LEFT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+_NODES = re.compile(r"[A-Za-z0-9._,\[\]-]+")
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A job: what SLURM says of it. `name` is the folder's (`serve`), `job_name` is free text."""
+
+    number: str
+    name: Optional[str]
+    job_name: str
+    state: str
+    reason: Optional[str]
+    nodes: Optional[str]
+    starts_at: Optional[str]
+    ends_at: Optional[str]
+    left_s: Optional[int]
+
+    @property
+    def lives(self) -> bool:
+        """Whether it waits or runs."""
+        return self.state not in slurm.ENDED
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no nodes yet, or none any more."""
+        return self.state in slurm.WAITING
+
+
+def of_folder(folder: str, *, history: bool = False) -> List[Queued]:
+    """Return the folder's jobs, the newest first; with `history` those that ended lately too.
+
+    What the controller still remembers is always there. Raises HostError where SLURM does not tell.
+    """
+    done = run(
+        *("squeue", "--noheader", "--states=all", f"--user={os.getuid()}", f"--format={_FORMAT}"),
+        timeout=slurm.TIMEOUT_S,
+    )
+    if done.returncode == NOT_FOUND:
+        raise HostError("squeue is not on this machine", slurm.NO_SLURM)
+    if done.returncode != 0:
+        reason = slurm.said(done.stderr, done.stdout)
+        raise HostError(f"squeue: {reason}", "try again when SLURM answers", retryable=True)
+    here = os.path.realpath(folder)
+    rows = [_queued(record, here) for record in done.stdout.split(_RECORD)]
+    found = {row.number: row for row in rows if row}
+    if history:
+        found = {**{row.number: row for row in _ended(here)}, **found}
+    return sorted(found.values(), key=lambda row: int(row.number), reverse=True)
+
+
+def _queued(record: str, here: str) -> Optional[Queued]:
+    """Read one record of squeue; None for another folder's job, and for what is no record."""
+    parts = record.lstrip("\n").split(_FIELD, len(_ASKED) - 1)
+    if len(parts) != len(_ASKED):
+        return None
+    number, state, reason, nodes, starts, ends, left, folder, script, called = parts
+    if not slurm.NUMBER.fullmatch(number) or os.path.realpath(folder) != here:
+        return None
+    return Queued(
+        number,
+        _name(script, called),
+        called,
+        state,
+        None if reason in ("", "None") else reason,
+        nodes if _NODES.fullmatch(nodes) else None,
+        slurm.moment(starts),
+        slurm.moment(ends),
+        _seconds(left),
+    )
+
+
+def _ended(here: str) -> List[Queued]:
+    """Return what the site's accounting knows of lately; nothing where there is none."""
+    done = run(
+        *("sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={_FIELD}"),
+        *(f"--user={os.getuid()}", f"--starttime=now-{LATELY_S}seconds"),
+        f"--format={','.join(_HISTORY)}",
+        timeout=slurm.TIMEOUT_S,
+    )
+    if done.returncode != 0:
+        return []
+    found = []
+    for line in done.stdout.split("\n"):
+        parts = line.split(_FIELD, len(_HISTORY) - 1)
+        if len(parts) != len(_HISTORY) or not slurm.NUMBER.fullmatch(parts[0]):
+            continue
+        number, state, nodes, starts, ends, folder, called = parts
+        # "CANCELLED by 2001"
+        state = state.partition(" ")[0]
+        if state in slurm.ENDED and os.path.realpath(folder) == here:
+            told = nodes if _NODES.fullmatch(nodes) else None
+            times = slurm.moment(starts), slurm.moment(ends)
+            found.append(Queued(number, _name("", called), called, state, None, told, *times, None))
+    return found
+
+
+def _name(script: str, called: str) -> Optional[str]:
+    """Return which of the folder's jobs it is; None for one that somebody added."""
+    found = _SCRIPT.search(script) or _CALLED.fullmatch(called)
+    return found[1] if found and found[1] in NAMES else None
+
+
+def _seconds(left: str) -> Optional[int]:
+    """Read what is left of a walltime, D-HH:MM:SS; None for UNLIMITED and the like."""
+    found = _LEFT.fullmatch(left.strip())
+    if not found:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -1,0 +1,107 @@
+"""`cluster receive NAME [--force]`: put a folder that was brought in its place, renders/NAME.
+
+It runs in the folder as it was unpacked, beside its place. `brought.json` holds the digests of what
+was brought last; by it a file that was changed here since is known, and kept unless `--force`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from kimi_prov.contract import addresses, hand_changes
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.cluster import lock
+from kimi_prov.on_host.cluster.site import Site
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json, write_json
+
+FOLDER = "renders"
+RECORD = "brought.json"
+_FORCE = "--force"
+
+
+def main(argv: List[str]) -> int:
+    """Put it in its place and print what was done with the files."""
+    site = Site.read()
+    (name,) = [word for word in argv if word != _FORCE] or [""]
+    if not addresses.PLAIN_NAME.fullmatch(name):
+        raise HostError(f"{name!r} is no name of a folder", "rename the rendered folder")
+    place = site.at(FOLDER, name)
+    try:
+        with lock.held(f"{place}.lock", lambda _: None, step_s=1.0):
+            done = _settle(Path(site.folder), Path(place), force=_FORCE in argv)
+    finally:
+        shutil.rmtree(site.folder, ignore_errors=True)
+    return answer({"folder": place, **done})
+
+
+def _settle(staged: Path, place: Path, *, force: bool) -> Dict[str, List[str]]:
+    new = _digests(staged)
+    done: Dict[str, List[str]] = {
+        outcome: []
+        for outcome in (
+            hand_changes.WRITTEN,
+            hand_changes.UNCHANGED,
+            hand_changes.KEPT,
+            hand_changes.REMOVED,
+        )
+    }
+    if not os.path.lexists(place):
+        write_json(str(staged / RECORD), {"files": new})
+        staged.chmod(0o755)
+        staged.rename(place)
+        # What the caller removes is no longer there.
+        return {**done, hand_changes.WRITTEN: sorted(new)}
+    former: Dict[str, Any] = read_json(place / RECORD).get("files") or {}
+    if not former:
+        raise HostError(
+            f"{place}: this folder was not brought here",
+            "rename the local folder, or move that one away",
+        )
+    for path, digest in sorted(new.items()):
+        target = _inside(place, path)
+        outcome = hand_changes.on_write(_digest(target), former.get(path), digest, force=force)
+        done[outcome].append(path)
+        if outcome == hand_changes.WRITTEN:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staged / path, target)
+    for path in sorted(set(former) - set(new)):
+        target = _inside(place, path)
+        there = _digest(target)
+        if there is not None:
+            outcome = hand_changes.on_removal(there, str(former[path]), force=force)
+            done[outcome].append(path)
+            if outcome == hand_changes.REMOVED:
+                target.unlink()
+    write_json(str(place / RECORD), {"files": new})
+    return done
+
+
+def _digests(folder: Path) -> Dict[str, str]:
+    """Return the digest of each file below a folder, by its path there."""
+    found = {}
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            found[path.relative_to(folder).as_posix()] = _digest(path) or ""
+    return found
+
+
+def _digest(path: Path) -> Optional[str]:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Return the path of a file. Raises HostError where a link leads elsewhere."""
+    path = folder
+    for part in name.split("/"):
+        path = path / part
+        if part in ("", ".", "..") or path.is_symlink():
+            raise HostError(f"{path}: this is a link, and nothing of ours", f"rm {path}")
+    return path

@@ -1,0 +1,31 @@
+"""What a full file system, or a quota that is used up, is called in the log of a job."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from typing import Optional
+
+from kimi_prov.contract.errors import HostError, plain
+
+FIX = "make room there, or have the quota raised, then submit the job again"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# What an installation that failed for want of room has not left.
+_PROBE_BYTES = 64 << 20
+
+
+def named(error: OSError, folder: str) -> HostError:
+    """Return the error of a system call with the folder that it was about, where it has no name."""
+    told = f"{error.filename or folder}: {plain(error)}"
+    return HostError(told, FIX if error.errno in _FULL else None)
+
+
+def missing(folder: str) -> Optional[str]:
+    """Return why a folder takes no more files; None where it does, or does not tell."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            os.posix_fallocate(probe.fileno(), 0, _PROBE_BYTES)
+    except OSError as error:
+        return f"{folder}: {plain(error)}" if error.errno in _FULL else None
+    return None

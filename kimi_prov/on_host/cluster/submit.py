@@ -1,0 +1,84 @@
+"""`cluster submit [JOB ...]`: submit the folder's jobs, each after those that it needs.
+
+Without JOB: environment, weights and server. What is complete, and what waits or runs already, is
+named and left out.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.cluster import endpoint, environment, queue, slurm, weights
+from kimi_prov.on_host.cluster.site import Site
+from kimi_prov.on_host.system.envelope import answer
+
+SCHEMA = "kimi-prov/submit/v1"
+DEFAULT = ("environment", "weights", "serve")
+# The jobs without which one fails at once.
+_AFTER = {
+    "weights": ("environment",),
+    "serve": ("environment", "weights"),
+    "tune": ("environment", "weights"),
+}
+# These ask a server that answers.
+_ASKING = ("bench", "accept")
+_COMPLETE = {"environment": environment.complete, "weights": weights.complete}
+
+
+def main(argv: List[str]) -> int:
+    """Submit, and print what was done with each job."""
+    site = Site.read()
+    wanted = check(argv)
+    if set(wanted) & set(_ASKING):
+        endpoint.find(site, endpoint.NEWEST)
+    living = _living(site)
+    done: List[Dict[str, Any]] = []
+    for name in wanted:
+        done.append(_one(site, name, living, done))
+    return answer({"schema": SCHEMA, "folder": site.folder, "jobs": done})
+
+
+def check(words: List[str]) -> List[str]:
+    """Return the jobs to submit, in the order in which they are needed. Raises HostError."""
+    unknown = [word for word in words if word not in queue.NAMES]
+    if unknown:
+        raise HostError(f"no job is called {unknown[0]!r}", f"name one of {', '.join(queue.NAMES)}")
+    return [name for name in queue.NAMES if name in (words or DEFAULT)]
+
+
+def _living(site: Site) -> Dict[str, str]:
+    """Return by name the newest job of the folder that waits or runs."""
+    found: Dict[str, str] = {}
+    for job in queue.of_folder(site.folder):
+        if job.name and job.lives:
+            found.setdefault(job.name, job.number)
+    return found
+
+
+def _one(
+    site: Site, name: str, living: Dict[str, str], done: List[Dict[str, Any]]
+) -> Dict[str, Any]:
+    """Submit one job unless there is no need; `living` gets its number."""
+    row: Dict[str, Any] = {"name": name, "id": living.get(name), "after": []}
+    if name in living and name not in _ASKING:
+        return {**row, "outcome": "queued"}
+    if name in _COMPLETE and _COMPLETE[name](site):
+        return {**row, "outcome": "complete"}
+    after = [living[needed] for needed in _AFTER.get(name, ()) if needed in living]
+    options = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
+    # What jobs print comes here, and a folder without files is not kept by git.
+    os.makedirs(os.path.join(site.folder, "logs"), mode=0o755, exist_ok=True)
+    try:
+        number = slurm.batch(f"jobs/{name}.sbatch", site.folder, options if after else [])
+    except HostError as error:
+        before = [f"{one['name']} {one['id']}" for one in done if one["outcome"] == "submitted"]
+        told = f"; submitted before it: {', '.join(before)}" if before else ""
+        raise HostError(f"{error.message}{told}", error.fix or _fix(site)) from None
+    living[name] = number
+    return {**row, "id": number, "after": after, "outcome": "submitted"}
+
+
+def _fix(site: Site) -> str:
+    return f"correct the #SBATCH lines of the job in {site.folder}/jobs"
