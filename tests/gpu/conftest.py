@@ -184,7 +184,7 @@ def hybrid_host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> 
     }
     settings = {**_lab_settings(asked), "lab_gpus": [0]}
     inventory = tmp_path_factory.mktemp("hybrid") / "inv"
-    yield from _up(make_lab(inventory, "10.93.89", nodes=["hybrid1"], settings=settings, **asked))
+    yield from _up(make_lab(inventory, "10.93.85", nodes=["hybrid1"], settings=settings, **asked))
 
 
 @pytest.fixture(scope="module")
