@@ -160,8 +160,9 @@ class Slurm:
         )
 
     def start(self, *words: object) -> subprocess.Popen[str]:
+        # A shell's background jobs, and what they start, ignore Ctrl-C.
         return subprocess.Popen(
-            self.command(*words),
+            ["env", "--default-signal=INT", *self.command(*words)],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

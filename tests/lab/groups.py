@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 from machines import Host, Lab, kimi_prov, make_lab
+from waiting import until
 
 from kimi_prov.on_host.gateway import api, tls
 
@@ -145,7 +146,8 @@ class Group:
         return "\n".join(f"{host.name}:\n{self.journal(host)}" for host in self.members)
 
     def harmed(self, harm: Callable[[], object], limit_s: float = START_S) -> Recovery:
-        """Do harm, and wait until every member has started anew and the head answers."""
+        """Do harm to a group that serves; wait until all have started anew and the head answers."""
+        assert until(lambda: self.chat().status == SERVED, limit_s), self.told()
         before = self.starts()
         with self.asked() as asking:
             began = time.monotonic()

@@ -56,6 +56,8 @@ def group(
 
 
 def kill_supervisor(group: Group, host: Host) -> None:
+    # After harm to another member there is none for the moments until systemd starts it again.
+    assert until(lambda: group.show(host, "MainPID") != "0")
     host.ssh(f"kill -9 {group.show(host, 'MainPID')}")
 
 

@@ -26,6 +26,7 @@ Kind = Literal[
     "walltime",  # as SLURM writes it
     "minutes",  # a whole number from 0
     "slurm",  # a value of an #SBATCH line
+    "login",  # USER@HOST for ssh
 ]
 
 
@@ -567,7 +568,7 @@ VARIABLES: tuple[Variable, ...] = (
     _v(
         _SLURM,
         "slurm_login",
-        "text",
+        "login",
         None,
         "user@login.cluster.example.com",
         "USER@HOST of the login node, to which submit, jobs, cancel and connect go by ssh. Not "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from kimi_prov import documents
-from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets, without_login
+from kimi_prov.contract.addresses import HUB_ADDRESS, LOGIN, shows_secrets, without_login
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.planner.settings import certificates
@@ -352,6 +352,12 @@ def _slurm(value: object, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, "a name, or names joined as sbatch takes them, without spaces")
 
 
+def _login(value: object, place: _Place, _base: Path | None) -> str:
+    if isinstance(value, str) and LOGIN.fullmatch(value):
+        return value
+    raise place.refuse(value, "USER@HOST, as ssh takes it")
+
+
 def _port(value: object, place: _Place, _base: Path | None) -> int:
     number = _whole(value)
     # The engines take the ports after it.
@@ -521,6 +527,7 @@ _CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
     "walltime": _walltime,
     "minutes": _minutes,
     "slurm": _slurm,
+    "login": _login,
 }
 
 

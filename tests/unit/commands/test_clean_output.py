@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -329,6 +330,86 @@ def render_slurm(_machines, folder):
     harmless(*here("render", "slurm", folder / HOSTILE, "--output", folder / "new"))
 
 
+JOB = {
+    **dict.fromkeys(("job_name", "state", "reason", "nodes", "log"), HOSTILE),
+    **dict.fromkeys(("starts_at", "ends_at", "left_s")),
+    "id": "7",
+    "name": "serve",
+}
+ENDPOINT = {
+    **dict.fromkeys(("url", "node", "model", "file", "certificate_sha256"), HOSTILE),
+    "successor": "8",
+    "notes": [HOSTILE],
+}
+# What a folder's program on a hostile cluster answers to each command.
+OF_CLUSTER = {
+    "submit": [{"name": "serve", "id": "7", "after": [], "outcome": "queued"}],
+    "jobs": [{**JOB, "endpoint": {**ENDPOINT, "state": "ready"}}],
+    "cancel": [{"id": "7", "name": None, "outcome": "ending"}],
+    "connect": [{**JOB, "state": "RUNNING", "endpoint": {**ENDPOINT, "state": "ready"}}],
+}
+# A login node: copying a folder, and asking where a server answers, are answered apart.
+LOGIN_NODE = """#!/bin/sh
+cat > /dev/null
+printf '%s\\n' "$*" > {there}/asked
+answer={there}/answer
+case $(cat {there}/asked) in
+  *receive*) answer={there}/brought ;;
+  *" endpoint "*) answer={there}/endpoint ;;
+esac
+cat {there}/complaint >&2
+cat "$answer"
+exit $(cat {there}/code)
+"""
+
+
+def of_cluster(command):
+    """Have a command ask a hostile login node, which answers, refuses and is cut off."""
+
+    def case(_machines, folder):
+        variables = {"kimi_model": "kimi-k2-lab", "kimi_weights_source": "file:///p/model"}
+        (folder / "v.yml").write_text(yaml.safe_dump(variables))
+        rendered = folder / "jobs"
+        words = ("--root", "/p", "--vars", folder / "v.yml", "--output", rendered)
+        here("render", "slurm", check_inputs.LAB, *words)
+        there = folder / "login"
+        there.mkdir()
+        (there / "ssh").write_text(LOGIN_NODE.format(there=there))
+        (there / "ssh").chmod(0o755)
+
+        def says(answer, code=0):
+            (there / "answer").write_text(json.dumps(answer))
+            (there / "brought").write_text(json.dumps({"kept": [HOSTILE]}))
+            (there / "endpoint").write_text(
+                json.dumps({"endpoint": {HOSTILE: HOSTILE}, "key": HOSTILE})
+            )
+            (there / "complaint").write_text(f"{FORGED}\n{STEERING}")
+            (there / "code").write_text(str(code))
+            told = here(command, rendered, "--login", "me@login")
+            harmless(*told)
+            return told
+
+        schema = "jobs" if command == "connect" else command
+        document = {"schema": f"kimi-prov/{schema}/v1", "folder": HOSTILE, "root": HOSTILE}
+        document |= {"jobs": OF_CLUSTER[command]}
+        if schema != "jobs":
+            del document["root"]
+        path = f"{there}:{os.environ['PATH']}"
+        with mock.patch.dict(os.environ, {"PATH": path}):
+            (there / "asked").unlink(missing_ok=True)
+            if command == "cancel":
+                # Of its document the folder alone is text, and is told where no job is.
+                document["jobs"] = []
+            out, err = says(document)
+            assert out or command == "connect", err
+            says({HOSTILE: 1})
+            says({"error": {"message": HOSTILE, "fix": HOSTILE, "code": HOSTILE}})
+            says("", code=255)
+            says("", code=1)
+
+    return case
+
+
 def init(_machines, folder):
     made = folder / STEERING
     out, err = here("init", made, "--profile", "localhost")
@@ -371,6 +452,7 @@ CASES = {
     "destroy": destroy,
     "init": init,
     "render slurm": render_slurm,
+    **{command: of_cluster(command) for command in OF_CLUSTER},
     "probe": probe,
     "catalog": catalog,
     "contribute": contribute,

@@ -244,6 +244,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
         ("kimi_slurm_root: /x/../y\n", "kimi_slurm_root: expected an absolute"),
         ("kimi_slurm_root: /p\nkimi_slurm_time: 24:00:00\n", "vars.yml:2: kimi_slurm_time"),
         ("kimi_slurm_root: /p\nkimi_slurm_partition: 'a\\nb'\n", "kimi_slurm_partition"),
+        ("kimi_slurm_root: /p\nkimi_slurm_login: -oProxyCommand=id\n", "kimi_slurm_login"),
         ('kimi_slurm_root: /p\nkimi_slurm_account: "x\\n#SBATCH --y"\n', "kimi_slurm_account"),
         ("kimi_slurm_root: /p\nkimi_slurm_rot: /p\n", "did you mean kimi_slurm_root"),
         ("slurm_root: /p\n", "vars.yml:1: slurm_root: expected a variable kimi_..."),
