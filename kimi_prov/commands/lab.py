@@ -190,18 +190,24 @@ def reboot(path: Path, host_name: str, *, timeout_s: float = 400) -> None:
     )
 
 
+def _check_gpus(lab: Lab, reason: str | None) -> None:
+    """Refuse GPUs that are not there, or where nspawn cannot run for that reason."""
+    wanted = [host.cards for host in lab.hosts if host.gpus]
+    for cards in wanted:
+        gpus.find(cards=cards)
+    if wanted and reason is not None:
+        raise UserError(
+            f"lab_gpus wants an nspawn host, and nspawn cannot run here: {reason}",
+            fix="kimi-prov lab up as root, on the machine that has the GPUs",
+        )
+
+
 def _choose_kinds(lab: Lab, state: LabState, report: Say) -> dict[str, Kind]:
     """Take each host's kind as declared; qemu for all of them where nspawn cannot run."""
     kinds: dict[str, Kind] = {host.name: host.kind for host in lab.hosts}
     if "nspawn" in kinds.values():
         reason = nspawn.why_not()
-        if any(host.gpus for host in lab.hosts):
-            gpus.find()
-            if reason is not None:
-                raise UserError(
-                    f"lab_gpus wants an nspawn host, and nspawn cannot run here: {reason}",
-                    fix="kimi-prov lab up as root, on the machine that has the GPUs",
-                )
+        _check_gpus(lab, reason)
         if reason is not None and any(host.shared for host in lab.hosts):
             raise UserError(
                 f"lab_shared wants an nspawn host, and nspawn cannot run here: {reason}",

@@ -7,7 +7,7 @@ this machine where there is one, else from what the dynamic linker and the drive
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ _DEVICES = (
     *("nvidia[0-9]*", "nvidiactl", "nvidia-modeset", "nvidia-uvm*", "nvidia-nvswitch*"),
     *("nvidia-nvlink*", "nvidia-caps/*", "nvidia-caps-imex-channels/*"),
 )
+_CARD = re.compile(r"/dev/nvidia\d+")
 # Of the Container Device Interface; the first that is there counts, as for the runtimes.
 DESCRIPTIONS = tuple(
     f"{folder}/nvidia.{ending}"
@@ -35,6 +36,9 @@ _LARGEST_BYTES = 4 << 20
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/lib", "/lib64", "/usr/local/lib")
 # Where libraries come to lie in the host that lie among others on this machine.
 _LIBRARIES = "/opt/lab-gpus/lib"
+# What a host with a part of the cards has over the driver's own file of that name.
+_PARAMETERS = "/opt/lab-gpus/params"
+_DRIVER_PARAMETERS = "/proc/driver/nvidia/params"
 _SMI = "/usr/bin/nvidia-smi"
 # A host mounts its own there, over whatever was laid.
 _MOUNTED_OVER = ("/run/", "/var/run/", "/tmp/", "/proc/", "/sys/", "/dev/")  # noqa: S108
@@ -48,22 +52,31 @@ Before=sysinit.target
 [Service]
 Type=oneshot
 ExecStart=/sbin/ldconfig
-[Install]
+{more}[Install]
 WantedBy=sysinit.target
 """
+
+# As NVIDIA's container runtime does it: for a process of root the driver's libraries make the
+# device files that are missing, but for this file's word.
+_COVER = (
+    f"ExecStart=/bin/sh -c '[ ! -e {_DRIVER_PARAMETERS} ] || "
+    f"mount --bind {_PARAMETERS} {_DRIVER_PARAMETERS}'\n"
+)
 
 
 @dataclass(frozen=True)
 class Given:
     """What a host gets: device nodes; (path here, path there) to be read; where libraries lie.
 
-    `program`: nvidia-smi's path there, where that is none on the usual PATH.
+    `program`: nvidia-smi's path there, where that is none on the usual PATH. `parameters`: of the
+    driver, as a host with a part of the cards shall read them; None for one with all.
     """
 
     devices: tuple[str, ...]
     binds: tuple[tuple[str, str], ...]
     folders: tuple[str, ...]
     program: str | None = None
+    parameters: str | None = None
 
     @property
     def options(self) -> list[str]:
@@ -71,23 +84,54 @@ class Given:
         return [
             # By it systemd in the host holds its units to their devices and addresses.
             "--system-call-filter=bpf",
+            # Nobody there makes the files of the other cards.
+            *(["--drop-capability=CAP_MKNOD"] if self.parameters is not None else []),
             *(f"--bind={device}" for device in self.devices),
             *(f"--bind-ro={_word(here)}:{_word(there)}" for here, there in self.binds),
         ]
 
 
-def find(root: Path = Path("/"), *, libraries: str | None = None) -> Given:
+def find(
+    root: Path = Path("/"), *, libraries: str | None = None, cards: Sequence[int] = ()
+) -> Given:
     """Look for the GPUs of this machine.
 
     `root`: a tree that stands for this machine's; `libraries`: what `ldconfig -p` prints, which
-    is asked for where it is None. Raises UserError (exit 2) where something is not there.
+    is asked for where it is None; `cards`: numbers of those that are wanted, as their device files
+    have them, all where empty. Raises UserError (exit 2) where something is not there.
     """
+    found = _all(root, libraries)
+    if not cards:
+        return found
+    wanted = {f"/dev/nvidia{number}" for number in cards}
+    there = {device for device in found.devices if _CARD.fullmatch(device)}
+    if missing := sorted(wanted - there):
+        raise UserError(
+            f"lab_gpus: {sorted(cards)}, and this machine has no {', '.join(missing)}",
+            fix=f"name cards of {', '.join(sorted(there))}, by their numbers",
+        )
+    return replace(
+        found,
+        devices=tuple(name for name in found.devices if name not in there - wanted),
+        parameters=_parameters(root),
+    )
+
+
+def _parameters(root: Path) -> str:
+    """Return the driver's parameters, by which its libraries make no device files."""
+    own = root / _DRIVER_PARAMETERS.lstrip("/")
+    rows = own.read_text().splitlines() if own.exists() else []
+    kept = [row for row in rows if not row.startswith("ModifyDeviceFiles:")]
+    return "\n".join(["ModifyDeviceFiles: 0", *kept]) + "\n"
+
+
+def _all(root: Path, libraries: str | None) -> Given:
     devices = _devices(root)
-    cards = [device for device in devices if re.fullmatch(r"/dev/nvidia\d+", device)]
+    cards = [device for device in devices if _CARD.fullmatch(device)]
     if not cards or "/dev/nvidiactl" not in devices:
         raise UserError(
-            "lab_gpus: all, and this machine has no GPU of NVIDIA that could be given: there is no "
-            + ("/dev/nvidiactl" if cards else "/dev/nvidia0"),
+            "lab_gpus is set, and this machine has no GPU of NVIDIA that could be given: there is "
+            "no " + ("/dev/nvidiactl" if cards else "/dev/nvidia0"),
             fix="look what `nvidia-smi` says on this machine (it makes the device files where the "
             "driver runs), or remove lab_gpus from the inventory",
         )
@@ -107,7 +151,11 @@ def dress(upper: Path, given: Given) -> None:
     for folder in (conf.parent, unit.parent, wanted.parent, upper / "usr/bin"):
         folder.mkdir(parents=True, exist_ok=True)
     conf.write_text("".join(f"{folder}\n" for folder in given.folders))
-    unit.write_text(_UNIT)
+    unit.write_text(_UNIT.format(more="" if given.parameters is None else _COVER))
+    if given.parameters is not None:
+        parameters = upper / _PARAMETERS.lstrip("/")
+        parameters.parent.mkdir(parents=True, exist_ok=True)
+        parameters.write_text(given.parameters)
     _link(wanted, "../lab-gpus.service")
     if given.program is not None:
         _link(upper / _SMI.lstrip("/"), given.program)

@@ -49,6 +49,8 @@ class LabHost:
     kernel_arguments: str = ""
     files: tuple[LabFile, ...] = ()
     gpus: bool = False
+    # Of the GPUs only those with these numbers; all without any.
+    cards: tuple[int, ...] = ()
     packages: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
 
@@ -131,7 +133,8 @@ def restore(text: str) -> Lab:
                 **host,
                 "forward_ports": tuple(host["forward_ports"]),
                 "files": tuple(LabFile(**file) for file in host["files"]),
-                # A lab that an earlier version brought up has neither on its record.
+                # A lab that an earlier version brought up has none of these on its record.
+                "cards": tuple(host.get("cards", ())),
                 "packages": tuple(host.get("packages", ())),
                 "shared": tuple(host.get("shared", ())),
             }
@@ -229,8 +232,8 @@ def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
         ),
         (
             "lab_gpus",
-            gpus is None or (gpus == "all" and kind == "nspawn"),
-            "all, on a host of lab_kind: nspawn",
+            gpus is None or (kind == "nspawn" and (gpus == "all" or _are_cards(gpus))),
+            "all, or numbers of cards such as [0], on a host of lab_kind: nspawn",
         ),
         ("lab_packages", _all_match(packages, _PACKAGE), "a list of names of Debian packages"),
         (
@@ -251,7 +254,8 @@ def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
         forward_ports=tuple(forwards),
         kernel_arguments=str(variables.get("lab_kernel_arguments", "")),
         files=tuple(LabFile(str(f["src"]), str(f["dest"])) for f in files),
-        gpus=gpus == "all",
+        gpus=gpus is not None,
+        cards=tuple(gpus) if isinstance(gpus, list) else (),
         packages=tuple(packages),
         shared=tuple(shared),
     )
@@ -260,6 +264,14 @@ def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
 def _all_match(value: object, pattern: str) -> bool:
     return isinstance(value, list) and all(
         isinstance(word, str) and re.fullmatch(pattern, word) for word in value
+    )
+
+
+def _are_cards(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and value != []
+        and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value)
     )
 
 

@@ -124,7 +124,7 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
             tar.extraction_filter = lambda member, _: member
             tar.extractall(fresh)  # noqa: S202 - written by this program
         fresh.rename(upper)
-    given = gpus.find() if host.gpus else None
+    given = gpus.find(cards=host.cards) if host.gpus else None
     if given:
         gpus.dress(upper, given)
     for path in host.shared:

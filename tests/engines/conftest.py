@@ -26,6 +26,12 @@ _HEAVY = re.compile(
 )
 
 
+@pytest.fixture(scope="session")
+def uv() -> str:
+    """Path of the environment's own uv."""
+    return UV
+
+
 def install(version: str, home: Path) -> None:
     """Make an environment whose python can import the parser of this version."""
     python = str(home / "bin" / "python")

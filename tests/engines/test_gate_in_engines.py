@@ -13,7 +13,6 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import UV
 
 from kimi_prov.catalog.loader import LOCKS
 from kimi_prov.packaging.zipapp import build_zipapp
@@ -167,11 +166,11 @@ def test_every_path_of_vllm_wants_the_key(
 
 
 def test_every_path_of_sglang_wants_the_key_which_its_log_does_not_show(
-    parser_of: Callable[[str], Path], told: Callable[..., dict], tmp_path: Path
+    parser_of: Callable[[str], Path], told: Callable[..., dict], uv: str, tmp_path: Path
 ) -> None:
     home = parser_of("0.32.0")
     pins = re.findall(r"^((?:sglang-kt|triton|orjson)==[^ ;\\]+)", LOCK.read_text(), re.MULTILINE)
-    command = [UV, "pip", "install", "-q", "--python", str(home / "bin" / "python"), "--no-deps"]
+    command = [uv, "pip", "install", "-q", "--python", str(home / "bin" / "python"), "--no-deps"]
     command += ["--only-binary=:all:", "--target", str(tmp_path), *pins]
     subprocess.run(command, check=True)
     found = told(home, _SGLANG, _ASK, _SGLANG_TOLD, more=str(tmp_path))

@@ -1,4 +1,4 @@
-"""Lab hosts with all GPUs of this machine, and with none: brought to a served model once each.
+"""Lab hosts with all GPUs of this machine, one each, and none: each brought to a served model.
 
 Each has a report of its own.
 """
@@ -6,6 +6,7 @@ Each has a report of its own.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import engine_unit as unit
 import gpu_report
 import pytest
 import yaml
+from groups import make_group
 from machines import Host, make_lab
 
 from kimi_prov.errors import UserError
@@ -24,17 +26,26 @@ from kimi_prov.lab import gpus, nspawn
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from groups import Group
+    from machines import Lab
+
 MODEL = "kimi-k2-cut"
 HERE = Path(__file__).resolve().parent
 # A site's rows: of the cut model, and what KIMI_PROV_CATALOG names beside.
 CATALOGUE = HERE / "catalogue"
 _REPORT = pytest.StashKey[dict[str, gpu_report.Report]]()
-# The tests that need no GPU, and the folder of their report within the other's.
-_PROCESSOR = "test_processor_served"
+# The tests that need no GPU, those of two hosts, and those of KTransformers.
+_PROCESSOR, _GROUP, _HYBRID = "test_processor_served", "test_group_served", "test_hybrid_served"
+# Folders of their reports within the other's.
+_WITHIN = {_PROCESSOR: "processor", _GROUP: "group", _HYBRID: "hybrid"}
 # Of a start from what was compiled: no longer than the first, and what comes before it.
 _BEFORE_A_START_S = 60.0
 # What comes last whatever time is left, for it gives the machine back.
-_LAST = ("test_destroy_frees_the_gpus", "test_destroy_leaves_nothing")
+_LAST = (
+    *("test_destroy_frees_the_gpus", "test_destroy_leaves_nothing"),
+    *("test_destroy_leaves_nothing_on_both", "test_destroy_of_the_hybrid_frees_the_gpu"),
+)
+_HOSTS = 2
 
 
 @dataclass(frozen=True)
@@ -64,8 +75,8 @@ _END = pytest.StashKey[float]()
 def pytest_configure(config: pytest.Config) -> None:
     """Start the report; figures come to it as the tests find them."""
     folder = Path(os.environ.get("KIMI_PROV_GPU_REPORT", "gpu-report"))
-    reports = {"": gpu_report.Report(folder), _PROCESSOR: gpu_report.Report(folder / "processor")}
-    config.stash[_REPORT] = reports
+    reports = {name: gpu_report.Report(folder / within) for name, within in _WITHIN.items()}
+    config.stash[_REPORT] = {"": gpu_report.Report(folder), **reports}
     minutes = float(os.environ.get("KIMI_PROV_GPU_MINUTES", "600"))
     config.stash[_END] = time.monotonic() + 60 * minutes
 
@@ -141,7 +152,9 @@ def host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """A host with the GPUs, up; taken away at the end, with all that it made."""
     assert given.devices
     asked = requested("KIMI_PROV_GPU_SETTINGS")
-    yield from _up(tmp_path_factory.mktemp("gpu"), "10.93.87", "gpu1", asked, lab_gpus="all")
+    settings = {**_lab_settings(asked), "lab_gpus": "all"}
+    inventory = tmp_path_factory.mktemp("gpu") / "inv"
+    yield from _up(make_lab(inventory, "10.93.87", nodes=["gpu1"], settings=settings, **asked))
 
 
 @pytest.fixture(scope="module")
@@ -151,10 +164,45 @@ def processor_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     if lacking:
         pytest.fail(f"make gpu needs nspawn hosts: {lacking}")
     asked = requested("KIMI_PROV_GPU_PROCESSOR_SETTINGS")
-    for host in _up(tmp_path_factory.mktemp("processor"), "10.93.86", "cpu1", asked):
+    inventory = tmp_path_factory.mktemp("processor") / "inv"
+    settings = _lab_settings(asked)
+    for host in _up(make_lab(inventory, "10.93.86", nodes=["cpu1"], settings=settings, **asked)):
         # A container sees the PCI devices of its machine: a driver would be planned for them.
         host.ssh("mount -t tmpfs -o ro none /sys/bus/pci/devices")
         yield host
+
+
+@pytest.fixture(scope="module")
+def hybrid_host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A host with the first GPU for KTransformers, up; most experts stay on its processors."""
+    assert given.devices
+    asked = {
+        **requested("KIMI_PROV_GPU_SETTINGS"),
+        "kimi_engine": "ktransformers",
+        # A card holds the whole cut model: a share of each layer's 384, as a full model leaves.
+        "kimi_engine_args": {"kt-num-gpu-experts": 72},
+    }
+    settings = {**_lab_settings(asked), "lab_gpus": [0]}
+    inventory = tmp_path_factory.mktemp("hybrid") / "inv"
+    yield from _up(make_lab(inventory, "10.93.85", nodes=["hybrid1"], settings=settings, **asked))
+
+
+@pytest.fixture(scope="module")
+def group(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """Two hosts that serve one model, up; each has one of the GPUs."""
+    cards = [int(number) for name in given.devices for number in re.findall(r"/nvidia(\d+)$", name)]
+    if len(cards) < _HOSTS:
+        pytest.fail(f"one model over {_HOSTS} hosts needs as many GPUs: there is {len(cards)}")
+    asked = requested("KIMI_PROV_GPU_SETTINGS")
+    folder = tmp_path_factory.mktemp("group")
+    made = make_group(folder / "inv", "10.93.88", _HOSTS, settings=_lab_settings(asked), **asked)
+    file = made.lab.inventory / "hosts.yml"
+    document = yaml.safe_load(file.read_text())
+    for host, card in zip(made.members, sorted(cards), strict=False):
+        document["all"]["children"]["kimi"]["hosts"][host.name]["lab_gpus"] = [card]
+    file.write_text(yaml.safe_dump(document))
+    for _ in _up(made.lab):
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +217,7 @@ def served(request: pytest.FixtureRequest, report: gpu_report.Report) -> Host:
     outcomes = {row["outcome"] for name, row in report.rows.items() if "apply_serves" in name}
     if outcomes != {"passed"}:
         pytest.fail("apply has not served, so there is nothing to look at")
-    name = "processor_host" if request.path.stem == _PROCESSOR else "host"
+    name = {_PROCESSOR: "processor_host", _HYBRID: "hybrid_host"}.get(request.path.stem, "host")
     return request.getfixturevalue(name)  # type: ignore[no-any-return]
 
 
@@ -185,16 +233,21 @@ def serving(served: Host, clock: Clock) -> Host:
     return served
 
 
-def _up(folder: Path, network: str, name: str, asked: dict[str, Any], **lab: str) -> Iterator[Host]:
+def _lab_settings(asked: dict[str, Any]) -> dict[str, Any]:
+    """The lab's own variables, those that were asked for taken out of the others."""
+    own = {name: asked.pop(name) for name in [*asked] if name.startswith("lab_")}
     files = [{"src": f"model:{MODEL}", "dest": f"/opt/models/{MODEL}"}]
-    settings = {**lab, "lab_image": asked.pop("lab_image", "debian-13"), "lab_files": files}
-    made = make_lab(folder / "inv", network, nodes=[name], settings=settings, **asked)
+    return {"lab_image": "debian-13", "lab_files": files, **own}
+
+
+def _up(made: Lab) -> Iterator[Host]:
+    """Bring a lab up and give its first host; taken away at the end, with all that it made."""
     try:
         made.up()
         prepare = os.environ.get("KIMI_PROV_GPU_PREPARE")
-        if prepare:
-            made.hosts[name].ssh(prepare)
-        yield made.hosts[name]
+        for host in made.hosts.values() if prepare else ():
+            host.ssh(str(prepare))
+        yield next(iter(made.hosts.values()))
     finally:
         if not os.environ.get("KIMI_PROV_GPU_KEEP"):
             made.down()

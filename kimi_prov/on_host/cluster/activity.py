@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Optional
 
-_LINE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})?\s+([0-9.eE+-]+)\s*$", re.MULTILINE)
-_WORK = ("num_requests_running", "num_requests_waiting")
-_TOKENS = ("generation_tokens_total", "prompt_tokens_total")
+from kimi_prov.on_host.engine.metrics import totals
+
+_WORK = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+_TOKENS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,11 @@ class Activity:
 
 def read(metrics: str) -> Optional[Activity]:
     """Read vLLM's metrics, of all its engines together; None where they are not there."""
-    rows = [(name, float(value)) for name, value in _LINE.findall(metrics)]
-    names = {name for name, _ in rows}
-    if not set(_WORK) <= names or not names & set(_TOKENS):
+    found = totals(metrics)
+    if not set(_WORK) <= found.keys() or not found.keys() & set(_TOKENS):
         return None
     return Activity(
-        sum(value for name, value in rows if name in _WORK),
-        sum(value for name, value in rows if name in _TOKENS),
+        sum(found[name] for name in _WORK), sum(found.get(name, 0.0) for name in _TOKENS)
     )
 
 

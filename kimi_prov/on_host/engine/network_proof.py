@@ -157,10 +157,12 @@ def measure(*, rank: int, size: int, master: str, port: int, backend: str) -> Di
         torch.cuda.set_device(where)
     patience = datetime.timedelta(seconds=_TOGETHER_S)
     group.init_process_group(backend, rank=rank, world_size=size, timeout=patience)
+    # By itself a barrier of NCCL's may take the GPU that has the rank's number.
+    alone = {"device_ids": [where.index]} if backend == "nccl" else {}
 
     def timed(values: Any, rounds: int) -> float:  # noqa: ANN401 - a tensor
         """Seconds of one round."""
-        group.barrier()
+        group.barrier(**alone)
         start = time.monotonic()
         for _ in range(rounds):
             group.all_reduce(values)
@@ -185,7 +187,7 @@ def measure(*, rank: int, size: int, master: str, port: int, backend: str) -> Di
         large.zero_()
         seconds = timed(large, _ROUNDS)
         latency = timed(small, _SMALL_ROUNDS)
-        group.barrier()
+        group.barrier(**alone)
     finally:
         group.destroy_process_group()
     size_bytes = count * _FLOAT

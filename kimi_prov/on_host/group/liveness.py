@@ -7,19 +7,21 @@ a chat of one token. Each step of a long prompt moves the use of the cache, long
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from typing import Callable, Dict, Optional
 
 from kimi_prov.on_host.engine import ready
+from kimi_prov.on_host.engine.metrics import totals
 
 # Set by the scheduler's own report of a step: the web server alone moves none of them.
-_STEPS = re.compile(
-    r"^(vllm:(?:iteration_tokens_total_(?:count|sum)|prompt_tokens_total|generation_tokens_total|"
-    r"kv_cache_usage_perc|num_requests_(?:running|waiting)|num_preemptions_total))"
-    r"(?:\{.*\})? (\S+)$",
-    re.MULTILINE,
+_STEPS = frozenset(
+    f"vllm:{name}"
+    for name in (
+        *("iteration_tokens_total_count", "iteration_tokens_total_sum", "prompt_tokens_total"),
+        *("generation_tokens_total", "kv_cache_usage_perc", "num_requests_running"),
+        *("num_requests_waiting", "num_preemptions_total"),
+    )
 )
 
 # None when it lives, else why nobody can say so.
@@ -27,14 +29,8 @@ Told = Callable[[Optional[str]], None]
 
 
 def steps(metrics: str) -> Dict[str, float]:
-    """Sum each count of the engine's steps over its labels, from the text of /metrics."""
-    found: Dict[str, float] = {}
-    for name, value in _STEPS.findall(metrics):
-        try:
-            found[name] = found.get(name, 0.0) + float(value)
-        except ValueError:
-            continue
-    return found
+    """Give each count of the engine's steps, from the text of /metrics."""
+    return {name: value for name, value in totals(metrics).items() if name in _STEPS}
 
 
 class Watch:

@@ -58,7 +58,7 @@ def collect(machine: Machine) -> Dict[str, Any]:
         "disks": devices.disks(machine),
         "nics": devices.nics(machine),
         "gpus": nvidia + amd,
-        "nvidia": cards.facts(nvidia, found, states),
+        "nvidia": cards.facts(nvidia, found, states, container=bool(host["container"])),
         "amd": amd_smi.amd(machine),
         "tunables": system.tunables(machine),
         "network": network.network(machine, nvidia + amd),

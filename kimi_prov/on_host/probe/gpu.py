@@ -87,24 +87,33 @@ class Nvidia:
         return found
 
     def _node(self, address: Optional[str]) -> Optional[int]:
-        """NUMA node by the bus: `00000000:00:06.0` is 0000:00:06.0 there."""
-        short = (address or "").lower()[-12:]
-        return self._machine.node(f"/sys/bus/pci/devices/{short}/numa_node")
+        return self._machine.node(f"/sys/bus/pci/devices/{_bus_name(address)}/numa_node")
 
     def facts(
-        self, gpus: List[Dict[str, Any]], packages: Packages, units: Dict[str, Dict[str, str]]
+        self,
+        gpus: List[Dict[str, Any]],
+        packages: Packages,
+        units: Dict[str, Dict[str, str]],
+        *,
+        container: bool = False,
     ) -> Optional[Dict[str, Any]]:
-        """Driver, fabric and links; None where there is neither such a card nor a driver."""
+        """Driver, fabric and links; None where there is neither such a card nor a driver.
+
+        `container`: the bus shows it all devices of its machine, whichever it was given.
+        """
         if not self.present:
             return None
+        cards, switches = self.cards, self._switches
+        if container and (given := self._listed(gpus)):
+            # The switches' fabric manager runs on the machine.
+            cards, switches = given, []
         loaded = nvidia_smi.module(self.version)
         installed = fields(self._output.get("modinfo"), ":")
         matrix = (self._topology or {}).get("matrix")
         return {
-            "pci_devices": len(self.cards) or len(gpus),
+            "pci_devices": len(cards) or len(gpus),
             "pci_ids": [
-                (self._machine.read(f"{path}/device") or "").replace("0x", "")
-                for path in self.cards
+                (self._machine.read(f"{path}/device") or "").replace("0x", "") for path in cards
             ],
             # nvidia-smi repeats what the kernel's module reports.
             "driver_loaded": loaded["version"] or (self._query or {}).get("driver"),
@@ -116,13 +125,18 @@ class Nvidia:
             "nscq": packages.version(r"libnvidia-nscq(-\d+)?")
             or self._library("libnvidia-nscq.so"),
             "nvlink": self._nvlink(matrix),
-            "nvswitch": nvidia_smi.switched(matrix, gpus, len(self._switches)),
-            "nvswitch_devices": len(self._switches),
+            "nvswitch": nvidia_smi.switched(matrix, gpus, len(switches)),
+            "nvswitch_devices": len(switches),
             "held": packages.held(_DRIVER),
             "packages": packages.matching(_DRIVER),
             "persistenced": _active(units, unit_names.PERSISTENCED),
             "module_key_enrolled": _enrolled(self._machine),
         }
+
+    def _listed(self, gpus: List[Dict[str, Any]]) -> List[str]:
+        """Return those of the cards on the bus that the driver lists."""
+        addresses = {_bus_name(gpu.get("pci")) for gpu in gpus}
+        return [path for path in self.cards if path.rsplit("/", 1)[1] in addresses]
 
     def _nvlink(self, matrix: Optional[List[List[Optional[int]]]]) -> Optional[Dict[str, Any]]:
         reported = nvidia_smi.links(self._output.get("links"))
@@ -147,6 +161,11 @@ class Nvidia:
                 if re.fullmatch(r"\d{3,}(\.\d+)+", version):
                     return version
         return None
+
+
+def _bus_name(address: Optional[str]) -> str:
+    """Return what the kernel calls a device: `00000000:00:06.0` is 0000:00:06.0 there."""
+    return (address or "").lower()[-12:]
 
 
 def _devices(machine: Machine, classes: tuple[str, ...]) -> List[str]:

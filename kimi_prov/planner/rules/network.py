@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.planner.networks import ROCE_V2, devices, interface_with
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.throughput.hosts import EXCHANGE_US
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from kimi_prov.facts.host import Host, Interface
     from kimi_prov.planner.groups import Member
 
-# What one sum over TCP takes at least, of a few kilobytes; with RDMA it is a few microseconds.
-_TCP_SUM_S = 50e-6
 _BF16 = 2
 # A /31 or /32, as hosts of a routed fabric and of some clouds have: their peers are never in it.
 _POINT_TO_POINT = 2
@@ -186,7 +185,7 @@ def rdma(
         yield RuleResult(
             severity="blocker",
             observed=f"{observed}; each token takes {sums} sums over all hosts, one after the "
-            f"other: {sums * _TCP_SUM_S * 1000:.0f} ms and more over TCP (estimated)",
+            f"other: {sums * EXCHANGE_US['ethernet'] / 1000:.0f} ms and more over TCP (estimated)",
             required="InfiniBand or RoCE on every host, or nothing but a pipeline between hosts",
             fix="remove tensor, data and expert parallel sizes from kimi_engine_args: tensor "
             "parallelism stays inside the hosts then, and a pipeline goes across",

@@ -5,9 +5,9 @@
     python3 carried.py watch KIND [SECONDS]      the log so far; report and log go to $OUT
     python3 carried.py control COMMAND...        run in the control machine, to look at a host
 
-KIND: `processor` or `served`. It runs in the background, as root, below /w, in a Debian root of its
-own whose network is the machine's. Python 3.10 or newer and its standard library; gzip and tar.
-Variables that begin with KIMI_PROV_GPU_ are handed on.
+KIND: `processor`, `served`, `group` or `hybrid`. It runs in the background, as root, below /w, in a
+Debian root of its own whose network is the machine's. Python 3.10 or newer and its standard
+library; gzip and tar. Variables that begin with KIMI_PROV_GPU_ are handed on.
 """
 
 from __future__ import annotations
@@ -36,12 +36,27 @@ W = Path("/w")
 PIECES = Path(__file__).resolve().parent
 MARKS = W / "unpacked"
 INDEX = W / "index"
-PORT = {"processor": 8901, "served": 8902}
-FILES = {"processor": "test_processor_served.py", "served": "test_served.py"}
-IMAGES = {"processor": "debian-12", "served": "debian-13"}
+PORT = {"processor": 8901, "served": 8902, "group": 8903, "hybrid": 8904}
+FILES = {
+    "processor": "test_processor_served.py",
+    "served": "test_served.py",
+    "group": "test_group_served.py",
+    "hybrid": "test_hybrid_served.py",
+}
+IMAGES = {
+    "processor": "debian-12",
+    "served": "debian-13",
+    "group": "debian-13",
+    "hybrid": "debian-12",
+}
+# Kinds for which nothing more travels than for another.
+PACKED_AS = {"group": "served"}
+# Folders of reports within the one that pytest is told.
+WITHIN = {"processor": "processor", "group": "group", "hybrid": "hybrid"}
 # Of the engine's packages, what the machine's own Python has: it is written as wheels again.
 FROM_MACHINE = re.compile(r"(torch|torchvision|torchaudio|triton|nvidia-.*|cuda-.*)$")
-LOCK = "vllm-cuda-0.25.1-cp312.txt"
+# Of the kinds whose wheels are not as released: the lock that stands for the product's.
+LOCKS = {"served": "vllm-cuda-0.25.1-cp312.txt", "hybrid": "ktransformers-cuda-0.7.2-cp311.txt"}
 # What an owner set so that programs leave NVLink's multicast alone holds for the host's as well.
 MULTICAST = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
 # The driver, where it has a folder of its own.
@@ -156,7 +171,8 @@ def make_model() -> None:
 def start(kind: str, words: list[str]) -> None:
     """Run the tests of a kind in the background, once all of it is unpacked."""
     index = read_index()
-    wanted = [row["name"] for row in index["archives"] if kind in row["kinds"]]
+    packed = packed_as(kind)
+    wanted = [row["name"] for row in index["archives"] if packed in row["kinds"]]
     end = time.monotonic() + 300
     while missing := [name for name in wanted if not (MARKS / name).exists()]:
         if time.monotonic() > end:
@@ -172,19 +188,28 @@ def start(kind: str, words: list[str]) -> None:
     report.mkdir(parents=True)
     for folder in ("home", "cache", "state", "tmp"):
         (W / folder).mkdir(exist_ok=True)
-    if kind == "served":
+    laid = MARKS / "laid"
+    if packed == "served" and not laid.exists():
         lay_python(W / "images" / IMAGES[kind] / "root")
         while not (MARKS / "rewheel").exists() and time.monotonic() < end:
             time.sleep(0.5)
         add_wheels()
-        write_lock(INDEX / "wheels-served", W / "site" / "locks" / LOCK)
-    simple_index(INDEX / f"wheels-{kind}", INDEX / f"simple-{kind}")
+        # Another kind's host may stand on the image when the next one starts.
+        laid.touch()
+    if packed in LOCKS:
+        write_lock(INDEX / f"wheels-{packed}", W / f"site-{packed}" / "locks" / LOCKS[packed])
+    simple_index(INDEX / f"wheels-{packed}", INDEX / f"simple-{packed}")
     (report / "settings.yml").write_text(json.dumps(settings(kind)) + "\n")
     variables = [f"{name}={value}" for name, value in sorted(environment(kind, report).items())]
     program = ["/opt/control/bin/python", "-u", str(PIECES / "carried.py")]
     with (report / "log").open("w") as log:
         detached(entered(kind, [*variables, *program, "inside", kind, *words]), log)
     say(f"{kind}: started")
+
+
+def packed_as(kind: str) -> str:
+    """Give the kind whose archives, image and wheels a kind uses."""
+    return PACKED_AS.get(kind, kind)
 
 
 def entered(name: str, words: list[str]) -> list[str]:
@@ -196,7 +221,8 @@ def entered(name: str, words: list[str]) -> list[str]:
 def environment(kind: str, report: Path) -> dict[str, str]:
     """Give the variables that `make gpu` reads; what was set by hand wins."""
     which = "PROCESSOR_SETTINGS" if kind == "processor" else "SETTINGS"
-    site = {"KIMI_PROV_CATALOG": str(W / "site")} if kind == "served" else {}
+    packed = packed_as(kind)
+    site = {"KIMI_PROV_CATALOG": str(W / f"site-{packed}")} if packed in LOCKS else {}
     return {
         **site,
         "KIMI_PROV_GPU_REPORT": str(report),
@@ -226,10 +252,10 @@ def settings(kind: str) -> dict[str, str]:
     return {
         "lab_image": IMAGES[kind],
         "kimi_apt_mirror": f"{at}/{IMAGES[kind]}/debian",
-        "kimi_pip_index_url": f"{at}/simple-{kind}/",
+        "kimi_pip_index_url": f"{at}/simple-{packed_as(kind)}/",
         # PyTorch's builds for CPUs lie beside the others.
-        "kimi_torch_index_url": f"{at}/simple-{kind}/",
-        **({"kimi_engine_version": "0.25.1"} if kind == "served" else {}),
+        "kimi_torch_index_url": f"{at}/simple-{packed_as(kind)}/",
+        **({"kimi_engine_version": "0.25.1"} if packed_as(kind) == "served" else {}),
     }
 
 
@@ -276,7 +302,7 @@ def watch(kind: str, seconds: float) -> None:
 
 def keep(kind: str, report: Path, out: Path) -> None:
     """Lay report and logs into a folder."""
-    found = report / "processor" if kind == "processor" else report
+    found = report / WITHIN.get(kind, "")
     for name in ("report.json", "report.txt"):
         if (found / name).exists():
             shutil.copy(found / name, out / f"{kind}-{name}")

@@ -1,6 +1,6 @@
 """Packs what `make gpu` needs for a GPU machine without a network and without systemd.
 
-    python tests/gpu/carry/pack.py --output DIR [--only processor|served] [--piece MB]
+    python tests/gpu/carry/pack.py --output DIR [--only processor|served|hybrid] [--piece MB]
 
 Run as root on a machine with a network. DIR then holds `calls/00`, `calls/01`, ...: folders of at
 most the given size, to be carried one after another, and `RUN.md` with the command of each.
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import carried
+from strip import strip
 
 from kimi_prov.catalog.loader import LOCKS
 from kimi_prov.lab import images
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 PROGRAM = HERE / "carried.py"
-KINDS = ("processor", "served")
+KINDS = ("processor", "served", "hybrid")
 # What the lab asks of the machine that it runs on, for a Debian root of its own.
 CONTROL_PACKAGES = (
     *("iproute2", "mmdebstrap", "nftables", "openssh-client", "python3-venv", "systemd-container"),
@@ -61,6 +62,18 @@ _LEFT_OUT = (
     "nvidia-cutlass-dsl-libs-cu13 pynvvideocodec quack-kernels tilelang tokenspeed-mla "
     "tokenspeed-triton torch-c-dlpack-ext torchcodec z3-solver"
 )
+HYBRID = "ktransformers-cuda-0.7.2-cp311.txt"
+# Of its wheels, those that are mostly machine code of other cards.
+_STRIPPED = (
+    "torch nvidia-cublas-cu12 nvidia-cudnn-cu12 nvidia-cufft-cu12 nvidia-curand-cu12 "
+    "nvidia-cusolver-cu12 nvidia-cusparse-cu12 nvidia-cusparselt-cu12 nvidia-nccl-cu12 "
+    "nvidia-nvshmem-cu12"
+)
+# Kernels of convolutions, which no text goes through, and what is linked by hand.
+_STRIPPED_WITHOUT = r"libcudnn_(?!graph)\w+\.so|\.a$|libnvshmem_device"
+# Kernels for Blackwell.
+_HYBRID_LEFT_OUT = ("flashinfer-cubin",)
+_HOPPER = 90
 # An index answers one request at a time slowly, and three do not harm it.
 _DOWNLOADS = 3
 TAKE = "mv .gpu/* /w/pieces/ && python3 /w/pieces/carried.py take"
@@ -92,12 +105,14 @@ class Pack:
             Part("debian-12.tar.gz", "images/debian-12/root", KINDS, self.image("debian-12")),
             Part("control.tar.gz", "control", KINDS, self.control),
             Part(
-                "packages-12.tar.gz", "index/debian-12", ("processor",), self.archive("debian-12")
+                *("packages-12.tar.gz", "index/debian-12", ("processor", "hybrid")),
+                self.archive("debian-12"),
             ),
             Part("wheels-processor.tar", "index/wheels-processor", ("processor",), self.processor),
             Part("debian-13.tar.gz", "images/debian-13/root", ("served",), self.image("debian-13")),
             Part("packages-13.tar.gz", "index/debian-13", ("served",), self.archive("debian-13")),
             Part("wheels-served.tar", "index/wheels-served", ("served",), self.served),
+            Part("wheels-hybrid.tar", "index/wheels-hybrid", ("hybrid",), self.hybrid),
         ]
 
     def checkout(self, into: Path) -> None:
@@ -190,6 +205,24 @@ class Pack:
             name for name in pins if name in _LEFT_OUT.split() or carried.FROM_MACHINE.match(name)
         }
         self.wheels(locks, wheels, "3.12", 41, without)
+        _run("tar", "-C", wheels, "-cf", into, ".")
+
+    def hybrid(self, into: Path) -> None:
+        """The wheels of KTransformers, with the GPU code of Hopper alone where there is much."""
+        released, wheels = self.build / "wheels-hybrid-released", self.build / "wheels-hybrid"
+        self.wheels([LOCKS / HYBRID, LOCKS / "uv.txt"], released, "3.11", 36, _HYBRID_LEFT_OUT)
+        wheels.mkdir(exist_ok=True)
+        for wheel in sorted(released.glob("*.whl")):
+            to = wheels / wheel.name
+            if to.exists():
+                continue
+            if wheel.name.partition("-")[0].replace("_", "-") in _STRIPPED.split():
+                fresh = wheels / f".new-{wheel.name}"
+                # No text asks for a Fourier transform.
+                strip(wheel, fresh, 0 if "cufft" in wheel.name else _HOPPER, _STRIPPED_WITHOUT)
+                fresh.rename(to)
+            else:
+                _link(wheel, to)
         _run("tar", "-C", wheels, "-cf", into, ".")
 
     def wheels(
@@ -322,8 +355,9 @@ def instructions(index: dict[str, list[dict[str, Any]]], kinds: list[str], commi
         ("`calls/00`", f"mkdir -p /w/pieces && {TAKE}"),
         (f"`calls/01` to `calls/{last:02}`, one a call", TAKE),
     ]
-    for kind in kinds:
-        needed = [row for row in index["archives"] if kind in row["kinds"]]
+    more = [kind for kind, packed in carried.PACKED_AS.items() if packed in kinds]
+    for kind in [*kinds, *more]:
+        needed = [row for row in index["archives"] if carried.packed_as(kind) in row["kinds"]]
         size = sum(row["end"] - row["start"] for row in needed) / 1e6
         begin = f"python3 /w/pieces/carried.py start {kind}"
         wait = f"python3 /w/pieces/carried.py watch {kind} 480"

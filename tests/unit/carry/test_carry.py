@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import importlib.metadata
 import io
 import json
 import os
+import struct
 import subprocess
 import sys
 import tarfile
@@ -20,6 +22,7 @@ from kimi_prov.packaging import lock_files
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "gpu" / "carry"))
 import carried
 import pack
+import strip
 
 
 def archive(path: Path, name: str, content: bytes) -> Path:
@@ -68,6 +71,21 @@ def test_pieces_in_any_order_come_together(there: Path) -> None:
             packed = tar.extractfile("file")
             assert packed is not None
             assert (there / name.partition(".")[0] / "file").read_bytes() == packed.read()
+
+
+@pytest.mark.parametrize("kind", ["processor", "served", "group"])
+def test_each_kind_has_its_own_port_and_finds_what_was_packed(kind: str) -> None:
+    assert len({*carried.PORT.values()}) == len(carried.PORT)
+    assert (Path(pack.ROOT) / "tests" / "gpu" / carried.FILES[kind]).exists()
+    assert carried.packed_as(kind) in pack.KINDS
+    found = carried.settings(kind)
+    assert found["kimi_pip_index_url"].endswith(
+        f":{carried.PORT[kind]}/simple-{carried.packed_as(kind)}/"
+    )
+    assert ("kimi_engine_version" in found) == (kind != "processor")
+    assert f"start {kind}" in pack.instructions(
+        {"archives": [], "pieces": [{}]}, ["processor", "served"], "c"
+    )
 
 
 def test_a_piece_with_other_bytes_is_named_and_not_taken(there: Path) -> None:
@@ -119,3 +137,33 @@ def test_what_is_installed_becomes_wheels_with_an_index_and_a_lock(tmp_path: Pat
         server.terminate()
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site-packages" / "pluggy" / "__init__.py").exists()
+
+
+def container(*entries: tuple[int, int, bytes]) -> bytes:
+    """CUDA's container of kinds, capabilities and bodies."""
+    rows = b"".join(
+        struct.pack("<HHIQ12xI32x", kind, 0x101, 64, len(body), capability) + body
+        for kind, capability, body in entries
+    )
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(rows)) + rows
+
+
+def test_a_stripped_wheel_has_one_capability_s_code_and_a_right_record(tmp_path: Path) -> None:
+    """Code for other cards is zeros in its place; PTX stays where there is no machine code."""
+    both = container((2, 80, b"eighty"), (2, 90, b"ninety"), (1, 90, b"text90"))
+    library = b"\x7fELF" + both + b"rest" + container((1, 80, b"text80"), (1, 120, b"text12"))
+    released, made = tmp_path / "a-1-py3-none-any.whl", tmp_path / "made.whl"
+    with zipfile.ZipFile(released, "w") as wheel:
+        wheel.writestr("a/lib.so", library)
+        wheel.writestr("a/lib.a", b"not wanted")
+        wheel.writestr("a-1.dist-info/RECORD", "stale")
+    strip.strip(released, made, 90, r"\.a$")
+    with zipfile.ZipFile(made) as wheel:
+        assert wheel.namelist() == ["a/lib.so", "a-1.dist-info/RECORD"]
+        found = wheel.read("a/lib.so")
+        [row, _] = wheel.read("a-1.dist-info/RECORD").decode().splitlines()
+    assert len(found) == len(library)
+    words = (b"eighty", b"ninety", b"text90", b"text80", b"text12", b"rest")
+    assert [word in found for word in words] == [False, True, False, True, False, True]
+    digest = base64.urlsafe_b64encode(hashlib.sha256(found).digest()).decode().rstrip("=")
+    assert row == f"a/lib.so,sha256={digest},{len(library)}"

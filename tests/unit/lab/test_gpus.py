@@ -142,10 +142,15 @@ def test_a_host_with_gpus_gets_them_on_its_command_line(tmp_path: Path):
     put(root / "usr/bin/nvidia-smi")
     given = gpus.find(root, libraries=linker(SYSTEM))
     node = {"lab_kind": "nspawn", "lab_address": "10.93.7.11"}
-    hostvars = {"gpu1": {**node, "lab_gpus": "all"}, "plain": {**node, "lab_address": "10.93.7.12"}}
+    hostvars = {
+        "gpu1": {**node, "lab_gpus": "all"},
+        "part": {**node, "lab_address": "10.93.7.13", "lab_gpus": [1, 0]},
+        "plain": {**node, "lab_address": "10.93.7.12"},
+    }
     lab = parse(tmp_path / "inv", {"_meta": {"hostvars": hostvars}})
-    gpu, plain = lab.hosts
-    assert (gpu.gpus, plain.gpus) == (True, False)
+    gpu, part, plain = lab.hosts
+    assert (gpu.gpus, part.gpus, plain.gpus) == (True, True, False)
+    assert (gpu.cards, part.cards, plain.cards) == ((), (1, 0), ())
     state = HostState(tmp_path)
     assert nspawn.command(lab, plain, tmp_path, state)[-1] == "plain"
     words = nspawn.command(lab, gpu, tmp_path, state, given)
@@ -156,13 +161,47 @@ def test_a_host_with_gpus_gets_them_on_its_command_line(tmp_path: Path):
     assert restore(dump(lab)) == lab
 
 
+def test_a_host_gets_the_cards_that_it_names_and_no_way_to_the_others(tmp_path: Path):
+    root = tree(tmp_path / "root", SYSTEM, cards=3)
+    put(root / "usr/bin/nvidia-smi")
+    put(root / "proc/driver/nvidia/params", "Mobile: 4\nModifyDeviceFiles: 1\n")
+    given = gpus.find(root, libraries=linker(SYSTEM), cards=(1,))
+    everything = gpus.find(root, libraries=linker(SYSTEM))
+    assert set(everything.devices) - set(given.devices) == {"/dev/nvidia0", "/dev/nvidia2"}
+    assert given.binds == everything.binds
+    assert "--drop-capability=CAP_MKNOD" in given.options
+    assert "--drop-capability=CAP_MKNOD" not in everything.options
+    part, whole = tmp_path / "part", tmp_path / "whole"
+    gpus.dress(part, given)
+    gpus.dress(whole, everything)
+    assert (part / "opt/lab-gpus/params").read_text() == "ModifyDeviceFiles: 0\nMobile: 4\n"
+    service = "etc/systemd/system/lab-gpus.service"
+    assert "mount --bind /opt/lab-gpus/params /proc/driver" in (part / service).read_text()
+    assert "mount" not in (whole / service).read_text()
+
+
+def test_a_card_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path):
+    root = tree(tmp_path, SYSTEM)
+    put(root / "usr/bin/nvidia-smi")
+    with pytest.raises(UserError, match=r"lab_gpus: \[1, 5\].* no /dev/nvidia5") as refused:
+        gpus.find(root, libraries=linker(SYSTEM), cards=(5, 1))
+    assert "/dev/nvidia0, /dev/nvidia1" in (refused.value.fix or "")
+
+
+@pytest.mark.parametrize("value", ["some", True, [], [-1], [True], ["0"], {}, 0])
+def test_what_names_no_cards_is_refused(tmp_path: Path, value: object):
+    node = {"lab_kind": "nspawn", "lab_address": "10.93.7.11", "lab_gpus": value}
+    with pytest.raises(UserError, match=r"all, or numbers of cards such as \[0\]"):
+        parse(tmp_path / "inv", {"_meta": {"hostvars": {"gpu1": node}}})
+
+
 def test_the_record_of_a_lab_from_before_has_no_gpus_packages_and_folders(tmp_path: Path):
     lab = parse(
         tmp_path,
         {"_meta": {"hostvars": {"a": {"lab_kind": "nspawn", "lab_address": "10.93.7.11"}}}},
     )
     document = json.loads(dump(lab))
-    for later in ("gpus", "packages", "shared"):
+    for later in ("gpus", "cards", "packages", "shared"):
         del document["hosts"][0][later]
     restored = restore(json.dumps(document))
     assert isinstance(restored, Lab)

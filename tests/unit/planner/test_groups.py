@@ -126,6 +126,14 @@ def test_gpus_have_tensor_parallelism_inside_and_stages_across() -> None:
     assert head["model"]["context"] == 262144
 
 
+def test_hosts_with_one_gpu_each_have_a_stage_each() -> None:
+    head, rank = two(gpu_facts(1), engine_version="0.25.1")
+    assert blocked_by(head) == blocked_by(rank) == set()
+    assert (head["parallel"]["tensor"], head["parallel"]["pipeline"]) == (1, 2)
+    assert head["group"]["digest"] == rank["group"]["digest"]
+    assert [plan["driver"]["action"] for plan in (head, rank)] == ["none", "none"]
+
+
 def test_the_inventory_may_name_another_layout() -> None:
     wide = two(gpu_facts(), engine_args={"data-parallel-size": 16}, **HUGE)[0]
     assert blocked_by(wide) == set()

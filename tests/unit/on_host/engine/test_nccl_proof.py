@@ -12,6 +12,7 @@ from systemd_stand_in import StandIn, systemd_stand_in
 
 from kimi_prov.contract import paths
 from kimi_prov.on_host.__main__ import main
+from kimi_prov.on_host.engine import nccl_proof
 from kimi_prov.on_host.system.files import read_json
 
 if TYPE_CHECKING:
@@ -70,3 +71,13 @@ def test_what_proves_nothing_is_not_recorded(
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert answer["error"]["message"].endswith(f"over all GPUs failed: {shown}")
     assert read_json(paths.NCCL_STATE) == {}
+
+
+def test_the_gpus_of_one_host_of_a_group_find_each_other_on_its_loopback(tmp_path: Path) -> None:
+    """The sandbox keeps them from the group's network, which the plan names for the engine."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$NCCL_SOCKET_IFNAME $NCCL_SOCKET_FAMILY"; exit 1\n')
+    python.chmod(0o755)
+    engine = {"NCCL_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_FAMILY": "AF_INET6"}
+    found = nccl_proof.prove({"python": str(python), "ranks": 1, "env": engine})
+    assert found == {"proven": False, "said": "lo AF_INET"}

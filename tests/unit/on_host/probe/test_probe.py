@@ -245,6 +245,28 @@ def test_a_card_without_a_driver_is_seen(tmp_path: Path) -> None:
     assert cards.gpus() == []
 
 
+def test_a_container_has_the_cards_of_its_machine_that_the_driver_lists(tmp_path: Path) -> None:
+    files = {}
+    for address, kind in (
+        ("01:00.0", "0x030200"),
+        ("02:00.0", "0x030200"),
+        ("03:00.0", "0x068000"),
+    ):
+        base = f"/sys/bus/pci/devices/0000:{address}"
+        files |= {f"{base}/vendor": "0x10de", f"{base}/class": kind, f"{base}/device": "0x2335"}
+    machine = tree(tmp_path, files)
+    cards, packages = gpu.Nvidia(machine), software.Packages(machine)
+    listed = [{"index": 0, "pci": "00000000:02:00.0", "fabric_state": "Completed"}]
+    own, everything, unlisted = (
+        cards.facts(rows, packages, {}, container=container) or {}
+        for rows, container in ((listed, True), (listed, False), ([], True))
+    )
+    assert (own["pci_devices"], own["pci_ids"], own["nvswitch_devices"]) == (1, ["2335"], 0)
+    assert own["nvswitch"]
+    assert (everything["pci_devices"], everything["nvswitch_devices"]) == (2, 1)
+    assert unlisted["pci_devices"] == 2
+
+
 @pytest.mark.parametrize("text", ["0-3,8", "5", "0,2,4-6", ""])
 def test_lists_are_read_and_written_alike(text: str) -> None:
     assert format_list(parse_list(text)) == text
