@@ -103,10 +103,9 @@ class Nvidia:
         """
         if not self.present:
             return None
-        cards, switches = self.cards, self._switches
+        cards = self.cards
         if container and (given := self._listed(gpus)):
-            # The switches' fabric manager runs on the machine.
-            cards, switches = given, []
+            cards = given
         loaded = nvidia_smi.module(self.version)
         installed = fields(self._output.get("modinfo"), ":")
         matrix = (self._topology or {}).get("matrix")
@@ -125,8 +124,8 @@ class Nvidia:
             "nscq": packages.version(r"libnvidia-nscq(-\d+)?")
             or self._library("libnvidia-nscq.so"),
             "nvlink": self._nvlink(matrix),
-            "nvswitch": nvidia_smi.switched(matrix, gpus, len(switches)),
-            "nvswitch_devices": len(switches),
+            "nvswitch": nvidia_smi.switched(matrix, gpus, len(self._switches)),
+            "nvswitch_devices": len(self._switches),
             "held": packages.held(_DRIVER),
             "packages": packages.matching(_DRIVER),
             "persistenced": _active(units, unit_names.PERSISTENCED),

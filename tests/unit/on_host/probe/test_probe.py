@@ -261,7 +261,7 @@ def test_a_container_has_the_cards_of_its_machine_that_the_driver_lists(tmp_path
         cards.facts(rows, packages, {}, container=container) or {}
         for rows, container in ((listed, True), (listed, False), ([], True))
     )
-    assert (own["pci_devices"], own["pci_ids"], own["nvswitch_devices"]) == (1, ["2335"], 0)
+    assert (own["pci_devices"], own["pci_ids"], own["nvswitch_devices"]) == (1, ["2335"], 1)
     assert own["nvswitch"]
     assert (everything["pci_devices"], everything["nvswitch_devices"]) == (2, 1)
     assert unlisted["pci_devices"] == 2
