@@ -205,3 +205,14 @@ def left(host: Host) -> str:
         "/srv/kimi/[!m]* 2>/dev/null; getent passwd kimi; nft list tables | grep kimi",
         check=False,
     ).strip()
+
+
+def destroyed(host: Host) -> int:
+    """Destroy it, see that nothing is left and no card's memory in use; return the seconds."""
+    began = time.monotonic()
+    done = kimi_prov("destroy", host.inventory, "--yes")
+    seconds = round(time.monotonic() - began)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert left(host) == ""
+    assert until(lambda: max(memory_used()) < 1000, 60), memory_used()
+    return seconds

@@ -14,7 +14,6 @@ import engine_unit as unit
 import pytest
 from gpu_report import processor
 from machines import kimi_prov
-from waiting import until
 
 if TYPE_CHECKING:
     from conftest import Clock
@@ -106,9 +105,4 @@ def test_a_second_apply_of_the_hybrid_changes_nothing(serving: Host, report: Rep
 
 def test_destroy_of_the_hybrid_frees_the_gpu(served: Host, report: Report) -> None:
     """`kimi-prov destroy` leaves no unit, no file, no user and no memory of a card in use."""
-    began = time.monotonic()
-    done = kimi_prov("destroy", served.inventory, "--yes")
-    report.figure(destroy_s=round(time.monotonic() - began))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert unit.left(served) == ""
-    assert until(lambda: max(unit.memory_used()) < 1000, 60), unit.memory_used()
+    report.figure(destroy_s=unit.destroyed(served))

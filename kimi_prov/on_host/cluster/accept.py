@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, List, Mapping
 
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
+from kimi_prov.contract.errors import EXIT_TRANSIENT
 from kimi_prov.on_host.cluster import endpoint
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.gateway import checks
@@ -14,10 +14,7 @@ from kimi_prov.on_host.gateway import checks
 def main(argv: List[str]) -> int:
     """Print a line a check; 1 where one of them failed."""
     site = Site.read()
-    found = endpoint.find(site, argv[0] if argv else endpoint.NEWEST)
-    key = site.key()
-    if not key:
-        raise HostError(f"there is no key in {site.key_file}", "sbatch jobs/serve.sbatch")
+    found, key = endpoint.with_key(site, argv[0] if argv else endpoint.NEWEST)
     print(f"job {found['job']} at {clean_text.line(found['url'])}", flush=True)
     rows = checks.run(subject(site.plan, endpoint.client(found), key))
     for row in rows:

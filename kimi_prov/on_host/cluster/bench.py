@@ -19,10 +19,7 @@ def main(argv: List[str]) -> int:
     wanted, rest = (argv[0], argv[1:]) if argv and argv[0] != "--" else (endpoint.NEWEST, argv)
     site = Site.read()
     site.require_environment()
-    found = endpoint.find(site, wanted)
-    key = site.key()
-    if not key:
-        raise HostError(f"there is no key in {site.key_file}", "sbatch jobs/serve.sbatch")
+    found, key = endpoint.with_key(site, wanted)
     results = site.at("results")
     os.makedirs(results, mode=0o755, exist_ok=True)
     model = site.place(site.plan["model"]["serve_dir"])

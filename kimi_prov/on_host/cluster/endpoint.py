@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import slurm
@@ -83,6 +83,15 @@ def find(site: Site, wanted: str) -> Dict[str, Any]:
         f"{whose} answers: no file in {folder} has the state ready and a job that runs",
         "sbatch jobs/serve.sbatch, and wait until its log says ready",
     )
+
+
+def with_key(site: Site, wanted: str) -> Tuple[Dict[str, Any], str]:
+    """Return the endpoint as `find` does, and the API key. Raises HostError."""
+    found = find(site, wanted)
+    key = site.key()
+    if not key:
+        raise HostError(f"there is no key in {site.key_file}", "sbatch jobs/serve.sbatch")
+    return found, key
 
 
 def client(found: Dict[str, Any]) -> Endpoint:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import List
 
-from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import endpoint
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.envelope import answer
@@ -13,8 +12,5 @@ from kimi_prov.on_host.system.envelope import answer
 def main(argv: List[str]) -> int:
     """Print `{"endpoint": ..., "key": ...}`. Raises HostError where it does not answer."""
     site = Site.read()
-    found = endpoint.find(site, argv[0] if argv else endpoint.NEWEST)
-    key = site.key()
-    if not key:
-        raise HostError(f"there is no key in {site.key_file}", "sbatch jobs/serve.sbatch")
+    found, key = endpoint.with_key(site, argv[0] if argv else endpoint.NEWEST)
     return answer({"endpoint": found, "key": key})

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import slurm_stand_in
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
@@ -141,3 +142,11 @@ def local(installed):
         return path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def rendered(tmp_path_factory):
+    """A folder that `render slurm` made, to be copied."""
+    folder = tmp_path_factory.mktemp("rendered") / "kimi-jobs"
+    slurm_stand_in.render(folder)
+    return folder

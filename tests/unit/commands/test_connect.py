@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import psutil
 import pytest
-from slurm_stand_in import Site, endpoint, job, render
+from slurm_stand_in import Site, endpoint, job
 from waiting import until
 
 from kimi_prov import schemas
@@ -62,13 +62,6 @@ def serving(folder: Path, name: str) -> Iterator[tuple[int, str]]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-@pytest.fixture(scope="module")
-def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("rendered") / "kimi-jobs"
-    render(folder)
-    return folder
 
 
 @pytest.fixture

@@ -7,16 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slurm_stand_in import Site, endpoint, job, render
+from slurm_stand_in import Site, endpoint, job
 
 LOGIN = "me@login.example.com"
-
-
-@pytest.fixture(scope="module")
-def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("rendered") / "kimi-jobs"
-    render(folder)
-    return folder
 
 
 @pytest.fixture
