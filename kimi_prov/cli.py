@@ -608,11 +608,19 @@ def render_slurm(
 @click.option(
     "--gateway-class", "kubernetes_gateway_class", metavar="NAME", help="Its Gateway instead."
 )
+@click.option(
+    "--quota",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="ResourceQuota and LimitRange of the namespace, as `kubectl get -o yaml` gives them.",
+)
 @connected
 def render_kubernetes(
     target: Path | None,
     inventory: Path | None,
     host: str | None,
+    quota: tuple[Path, ...],
     connection: ConnectionOptions,
     **options: Any,  # noqa: ANN401
 ) -> ExitCode:
@@ -625,7 +633,7 @@ def render_kubernetes(
     """
     from kimi_prov.commands import render_kubernetes as command
 
-    return _rendered(command.kind(), target, inventory, host, connection, options)
+    return _rendered(command.kind(quota), target, inventory, host, connection, options)
 
 
 def _rendered(

@@ -80,7 +80,9 @@ class Kind:
     name: str
     require: Callable[[Settings], None]
     settings: Callable[[Settings], Settings]
-    findings: Callable[[Mapping[str, Any], Settings, Mapping[str, Any]], Sequence[Finding]]
+    findings: Callable[
+        [str, Mapping[str, Any], Settings, Mapping[str, Any], Catalogue], Sequence[Finding]
+    ]
     rendered: Callable[
         [str, Mapping[str, Any], Sequence[Finding], Settings, Mapping[str, Any], Catalogue],
         frame.Rendered,
@@ -166,7 +168,7 @@ def _render(
     catalogue = loader.load()
     there = kind.settings(settings)
     plan = make_plan(facts, there, catalogue)
-    found = kind.findings(plan, settings, facts)
+    found = kind.findings(name, plan, settings, facts, catalogue)
     stopped = [row for row in found if row["severity"] == "blocker"]
     if stopped:
         for row in stopped:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.commands.render import Kind
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
-from kimi_prov.render.kubernetes import findings, folder
+from kimi_prov.planner.findings import in_order
+from kimi_prov.render.kubernetes import findings, folder, quota
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,9 +21,10 @@ if TYPE_CHECKING:
     from kimi_prov.render import frame
 
 
-def kind() -> Kind:
-    """Return what a folder of objects is rendered by."""
-    return Kind(folder.KIND, _require, findings.of_pod, _findings, _rendered, _told)
+def kind(quotas: Sequence[Path]) -> Kind:
+    """Return what a folder of objects is rendered by; `quotas`: files of the namespace's."""
+    found = partial(_findings, quotas)
+    return Kind(folder.KIND, _require, findings.of_pod, found, _rendered, _told)
 
 
 def _require(settings: Settings) -> None:
@@ -33,9 +36,20 @@ def _require(settings: Settings) -> None:
 
 
 def _findings(
-    plan: Mapping[str, Any], _settings: Settings, _facts: Mapping[str, Any]
+    quotas: Sequence[Path],
+    name: str,
+    plan: Mapping[str, Any],
+    settings: Settings,
+    facts: Mapping[str, Any],
+    catalogue: Catalogue,
 ) -> Sequence[Finding]:
-    return findings.of_plan(plan)
+    rows = quota.read(quotas, settings.kubernetes_namespace)
+    found = findings.of_plan(plan, settings, facts, catalogue)
+    if any(row["severity"] == "blocker" for row in found):
+        return found
+    demand = quota.demand_of(quota.load(folder.objects(name, plan, settings, facts)))
+    held = findings.of_quota(rows, demand, settings.kubernetes_namespace)
+    return in_order([*found, *held])
 
 
 def _rendered(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -31,7 +32,11 @@ def _require(settings: Settings) -> None:
 
 
 def _findings(
-    plan: Mapping[str, Any], settings: Settings, _facts: Mapping[str, Any]
+    _name: str,
+    plan: Mapping[str, Any],
+    settings: Settings,
+    _facts: Mapping[str, Any],
+    _catalogue: Catalogue,
 ) -> Sequence[Finding]:
     return findings.of_plan(plan, settings)
 

@@ -74,11 +74,11 @@ def held(plan: Mapping[str, Any]) -> list[Finding]:
 
     What forbids `apply` is a blocker: weights cannot be fetched from nowhere there either.
     """
-    return [
-        {**row, "severity": "blocker"} if DEFINITIONS[row["id"]].blocks_apply else row
-        for row in plan["findings"]
-        if holds(row["id"])
-    ]
+    return [_as_there(row) for row in plan["findings"] if holds(row["id"])]
+
+
+def _as_there(row: Finding) -> Finding:
+    return {**row, "severity": "blocker"} if DEFINITIONS[row["id"]].blocks_apply else row
 
 
 def without_effect(settings: Settings, quiet: Mapping[str, Any]) -> list[str]:

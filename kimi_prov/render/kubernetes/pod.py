@@ -120,6 +120,13 @@ def _cpus(settings: Settings, facts: Mapping[str, Any], gpus: int) -> int:
     return max(1, share // per_core * per_core)
 
 
+def places_memory(plan: Mapping[str, Any]) -> bool:
+    """Whether the plan places the engine's memory on NUMA nodes."""
+    instance = plan["instances"][0]
+    flags = {word.removeprefix("--") for word in instance["argv"] if word.startswith("--")}
+    return bool(instance["numactl"] or flags & _NUMA_FLAGS)
+
+
 def volume_gib(plan: Mapping[str, Any]) -> int:
     """Size of the volume of the weights in GiB."""
     return math.ceil(int(plan["weights"]["bytes"]) * _VOLUME_SPARE / _GIB) + 1
