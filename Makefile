@@ -38,8 +38,9 @@ dist: $(STAMP) ## wheel and sdist into dist/, looked through and built again to 
 	cd dist && sha256sum *
 
 .PHONY: deps deps-slow
-deps: # what the lab and the real parts under test come from
+deps: $(STAMP) # what the lab and the real parts under test come from
 	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg pebble chromium fonts-dejavu-core
+	@tests/unpacked-program prometheus usr/bin/promtool $(BIN)
 deps-slow: deps
 	@tests/system-packages qemu-system-x86 qemu-utils e2fsprogs fakeroot
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from kimi_prov import documents
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
@@ -23,6 +21,8 @@ FIX = (
     "kubectl get resourcequota,limitrange --namespace NAMESPACE -o yaml > quota.yaml  writes such "
     "a file"
 )
+# Between two documents of a file.
+_BETWEEN = re.compile(r"(?m)^---[ \t]*(?:#.*)?$")
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30}))(.*)")
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]{1,2})")
 _SUFFIXES = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18, "m": -3, "u": -6, "n": -9}
@@ -111,8 +111,7 @@ def read(paths: Sequence[Path], namespace: str | None) -> list[Mapping[str, Any]
 
 def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
     document = documents.read(path, what="a file of quotas", limit=_LARGEST_BYTES, fix=FIX)
-    parts = re.split(r"(?m)^---[ \t]*(?:#.*)?$", document.text)
-    for part in parts:
+    for part in _BETWEEN.split(document.text):
         if not part.strip():
             continue
         content = documents.Document(document.name, part).yaml(FIX)
@@ -274,6 +273,7 @@ def load(files: Mapping[str, bytes]) -> list[Mapping[str, Any]]:
         row
         for path, content in sorted(files.items())
         if path.endswith(".yaml")
-        for row in yaml.safe_load_all(content)
-        if isinstance(row, dict) and row.get("kind") != "Kustomization"
+        for part in _BETWEEN.split(content.decode())
+        if (row := documents.Document(path, part).yaml(FIX, ours=True))
+        and row["kind"] != "Kustomization"
     ]
