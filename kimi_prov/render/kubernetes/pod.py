@@ -130,8 +130,10 @@ def places_memory(plan: Mapping[str, Any]) -> bool:
 
 
 def volume_gib(plan: Mapping[str, Any]) -> int:
-    """Size of the volume of the weights in GiB."""
-    return math.ceil(int(plan["weights"]["bytes"]) * _VOLUME_SPARE / _GIB) + 1
+    """Give the size of the volume in GiB: for the weights, and those of a draft."""
+    weights = plan["weights"]
+    parts = [weights, *([weights["draft"]] if weights["draft"] else [])]
+    return math.ceil(sum(int(part["bytes"]) for part in parts) * _VOLUME_SPARE / _GIB) + 1
 
 
 def of_image(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
