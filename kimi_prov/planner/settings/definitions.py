@@ -590,7 +590,7 @@ VARIABLES: tuple[Variable, ...] = (
         "kimi",
         "Name of the objects of `render kubernetes`, for which alone the variables of this group "
         "count; Secrets and volumes have it before their own.",
-        most=40,
+        most=36,
     ),
     _v(
         _KUBERNETES,

@@ -48,6 +48,7 @@ _SLURM = re.compile(r"[\w.:@/+*&|()\[\],=-]+")
 # RFC 1123, as Kubernetes names objects and hosts.
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _OBJECT = re.compile(_LABEL)
+_SERVICE = re.compile(rf"(?=[a-z]){_LABEL}")
 _DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 # REGISTRY[:PORT]/NAME[:TAG][@DIGEST], as the distribution specification has it.
 _IMAGE = re.compile(
@@ -388,10 +389,13 @@ def _machine_place(value: object, place: _Place, _base: Path | None) -> str:
 
 def _object(value: object, place: _Place, _base: Path | None) -> str:
     """Check a name: the longest one leaves room for what is put behind it."""
-    longest = min(place.variable.most, 63)
-    if isinstance(value, str) and _OBJECT.fullmatch(value) and len(value) <= longest:
+    longest, own = min(place.variable.most, 63), place.variable.name == "kimi_kubernetes_name"
+    # A Service has the name, and begins with a letter.
+    form = _SERVICE if own else _OBJECT
+    if isinstance(value, str) and form.fullmatch(value) and len(value) <= longest:
         return value
-    raise place.refuse(value, f"small letters, digits and -, {longest} at most")
+    first = ", a letter first" if own else ""
+    raise place.refuse(value, f"small letters, digits and -{first}, {longest} at most")
 
 
 def _domain(value: object, place: _Place, _base: Path | None) -> str:

@@ -221,6 +221,27 @@ def test_every_object_is_as_its_schema_says(folder: Path, version: str) -> None:
         check_schema(row, version)
 
 
+@pytest.mark.parametrize("name", ["on", "null", "a" * 36])
+def test_a_name_that_yaml_reads_otherwise_and_the_longest_one(
+    tmp_path: Path, program: Path, name: str
+) -> None:
+    variables = VARIABLES["reference-002"].replace("models", "'123'")
+    words = ("--name", name)
+    assert render("reference-002", tmp_path / "out", *words, variables=variables) == 0
+    for row in objects(tmp_path / "out"):
+        check_schema(row, VERSIONS[-1])
+        # A Job's name is a label of its pods, and a CronJob puts eleven signs behind its own.
+        assert len(row["metadata"]["name"]) <= (52 if row["kind"] == "CronJob" else 63)
+        for template in templates(row):
+            assert template["metadata"]["labels"]["app.kubernetes.io/instance"] == name
+    line = [str(program), "kustomize", str(tmp_path / "out")]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
+    rows = loaded(done.stdout)
+    assert {row["metadata"]["namespace"] for row in rows} == {"123"}
+    for row in rows:
+        check_schema(row, VERSIONS[-1])
+
+
 def test_a_field_that_nobody_knows_is_found(folder: Path) -> None:
     """Mutation: the schemas are strict, of Kubernetes and of the other kinds."""
     for row in objects(folder):
@@ -1049,9 +1070,10 @@ def test_the_refusal_of_kt_kernel_says_why(
     [
         ("kimi_model: kimi-k2.5\n", "kimi_kubernetes_image is not set"),
         (f"{IMAGE}kimi_kubernetes_name: Kimi\n", "vars.yml:2: kimi_kubernetes_name: expected"),
-        (f"{IMAGE}kimi_kubernetes_name: {'a' * 41}\n", "kimi_kubernetes_name: expected"),
+        (f"{IMAGE}kimi_kubernetes_name: {'a' * 37}\n", "kimi_kubernetes_name: expected"),
         ('kimi_kubernetes_image: "a b"\n', "kimi_kubernetes_image: expected an image"),
         ('kimi_kubernetes_image: "a\\nhostPID: true"\n', "kimi_kubernetes_image: expected"),
+        (f"{IMAGE}kimi_kubernetes_name: 1a\n", "kimi_kubernetes_name: expected"),
         (f"{IMAGE}kimi_kubernetes_namespace: a.b\n", "kimi_kubernetes_namespace: expected"),
         (f"{IMAGE}kimi_kubernetes_hostname: '*.a'\n", "kimi_kubernetes_hostname: expected"),
         (f"{IMAGE}kimi_kubernetes_gpu_resource: gpu\n", "kimi_kubernetes_gpu_resource: expected"),
