@@ -29,14 +29,21 @@ RUN = "/tmp/kimi"  # noqa: S108 - a volume of the pod
 SHM = "/dev/shm"  # noqa: S108 - shared memory itself
 
 _GIB = 1 << 30
-# Workers of one model talk through /dev/shm.
-LEAST_SHM_BYTES = 8 * _GIB
+# Workers of one model talk through /dev/shm. vLLM takes 160 MiB of it for one worker too, and a
+# container has 64 MiB of its own accord.
+_SHM_OF_WORKERS_BYTES = 8 * _GIB
+_SHM_OF_ONE_BYTES = _GIB
 
 
 def processes_bytes(plan: Mapping[str, Any]) -> int:
     """Return the memory that the engine's processes take, by the plan; the system's is apart."""
     parts = plan["memory"]["host_parts"]
     return sum(int(part["bytes"]) for part in parts if part["kind"] != "system")
+
+
+def shm_bytes(plan: Mapping[str, Any]) -> int:
+    """Return the least size of /dev/shm; it counts as the container's memory."""
+    return _SHM_OF_WORKERS_BYTES if workers(plan) > 1 else _SHM_OF_ONE_BYTES
 
 
 def workers(plan: Mapping[str, Any]) -> int:

@@ -65,20 +65,17 @@ def gpus() -> List[str]:
 def refusals(plan: Mapping[str, Any], has: Given) -> List[str]:
     """Say what is too small for the plan, each with figure and fix. Pure."""
     found: List[str] = []
-    workers = pod.workers(plan)
-    several = workers > 1
-    shm = pod.LEAST_SHM_BYTES if several else 0
+    shm = pod.shm_bytes(plan)
     needed = pod.processes_bytes(plan) + shm
     if has.memory is not None and has.memory < needed:
-        parts = f"{human(needed - shm)} for its processes"
-        parts += f", {human(shm)} for /dev/shm" if shm else ""
         found.append(
             f"the container may use {human(has.memory)} of memory, and the engine needs "
-            f"{human(needed)} ({parts}); raise limits.memory in {_MANIFEST}, or take a larger node"
+            f"{human(needed)}, {human(shm)} of it in {pod.SHM}; raise limits.memory in "
+            f"{_MANIFEST}, or take a larger node"
         )
     if has.shm is not None and has.shm < shm:
         found.append(
-            f"{pod.SHM} has {human(has.shm)}, and {workers} workers of one model talk through "
+            f"{pod.SHM} has {human(has.shm)}, and the engine's processes talk through "
             f"{human(shm)}; mount an emptyDir with medium Memory and that sizeLimit there"
         )
     planned = len(plan["instances"][0]["gpus"])

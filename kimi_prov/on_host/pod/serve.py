@@ -37,6 +37,7 @@ _OF_THE_RUN = ("--host", "--port", "--ssl-certfile", "--ssl-keyfile")
 def main(_argv: List[str]) -> int:
     """Check and run the engine; return its exit status."""
     place = Place.read()
+    state.clear(place)
     group = place.group()
     reasons = [fetch.require(place), *limits.refusals(place.plan, limits.given(place.root))]
     reasons = [reason for reason in reasons if reason]
@@ -137,7 +138,6 @@ class Server:
 
     def run(self) -> int:
         """Run the engine until it ends, or has to; return the container's exit status."""
-        state.clear(self._place)
         key = Path(self._place.run(state.KEY))
         write_atomic(key, secrets.token_urlsafe(32) + "\n", 0o600)
         for number in (signal.SIGTERM, signal.SIGINT):
