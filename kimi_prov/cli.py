@@ -15,8 +15,10 @@ from kimi_prov import __version__
 from kimi_prov.commands.connection_options import PATH, connected
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from kimi_prov.commands.render import Kind
     from kimi_prov.console.output import Output
     from kimi_prov.errors import ExitCode
     from kimi_prov.runner.connection import ConnectionOptions
@@ -508,43 +510,57 @@ def web_restore(
     return command.restore(inventory, file, chosen, _output(form, output), confirmed=yes)
 
 
+_DESCRIBED = (
+    click.argument("target", type=PATH, required=False),
+    click.option(
+        "--inventory",
+        type=PATH,
+        metavar="PATH",
+        help="Probe a host of an inventory instead; Ansible runs what it says.",
+    ),
+    click.option(
+        "--host", metavar="NAME", help="Which host of the inventory, where it has several."
+    ),
+    click.option(
+        "--output", type=PATH, required=True, metavar="DIR", help="The folder that is written."
+    ),
+    click.option(
+        "--vars",
+        "vars_file",
+        type=PATH,
+        metavar="FILE",
+        help="YAML with variables kimi_*; options win over it.",
+    ),
+    click.option("--force", is_flag=True, help="Overwrite files that were changed by hand, too."),
+    CATALOG,
+    click.option("--model", metavar="NAME", help="The model to serve.  [default: kimi-k2.5]"),
+    click.option("--context", metavar="N|auto", help="Tokens of one conversation."),
+    click.option("--concurrency", metavar="N", help="Requests at the same time."),
+    click.option(
+        "--hosts-per-model",
+        metavar="N",
+        help="Equal machines that serve the model together.  [default: as a sheet says, else 1]",
+    ),
+    click.option("--weights-format", metavar="auto|int4|nvfp4|...", help="Format of the experts."),
+    click.option("--kv-dtype", metavar="auto|bf16|fp8", help="Number format of the cache."),
+)
+
+
+def _described(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of every kind of folder that is rendered."""
+    for option in reversed(_DESCRIBED):
+        function = option(function)
+    return function
+
+
 @cli.group()
 def render() -> None:
     """Write files by which a model is served where this program does not provision."""
 
 
 @render.command("slurm")
-@click.argument("target", type=PATH, required=False)
-@click.option(
-    "--inventory",
-    type=PATH,
-    metavar="PATH",
-    help="Probe a host of an inventory instead; Ansible runs what it says.",
-)
-@click.option("--host", metavar="NAME", help="Which host of the inventory, where it has several.")
-@click.option(
-    "--output", type=PATH, required=True, metavar="DIR", help="The folder that is written."
-)
-@click.option(
-    "--vars",
-    "vars_file",
-    type=PATH,
-    metavar="FILE",
-    help="YAML with variables kimi_*; options win over it.",
-)
-@click.option("--root", metavar="DIR", help="Folder on the cluster's shared file system.")
-@click.option("--force", is_flag=True, help="Overwrite files that were changed by hand, too.")
-@CATALOG
-@click.option("--model", metavar="NAME", help="The model to serve.  [default: kimi-k2.5]")
-@click.option("--context", metavar="N|auto", help="Tokens of one conversation.")
-@click.option("--concurrency", metavar="N", help="Requests at the same time.")
-@click.option(
-    "--hosts-per-model",
-    metavar="N",
-    help="Equal machines that serve the model together.  [default: as a sheet says, else 1]",
-)
-@click.option("--weights-format", metavar="auto|int4|nvfp4|...", help="Format of the experts.")
-@click.option("--kv-dtype", metavar="auto|bf16|fp8", help="Number format of the cache.")
+@_described
+@click.option("--root", "slurm_root", metavar="DIR", help="Folder on the shared file system.")
 @connected
 def render_slurm(
     target: Path | None,
@@ -559,6 +575,75 @@ def render_slurm(
     a recorded folder. The same input gives the same bytes; files that were changed by hand since
     stay. Nothing is written where the plan has a blocker: exit 3.
     """
+    from kimi_prov.commands import render_slurm as command
+
+    return _rendered(command.kind(), target, inventory, host, connection, options)
+
+
+@render.command("kubernetes")
+@_described
+@click.option("--image", "kubernetes_image", metavar="IMAGE", help="The image with the engine.")
+@click.option(
+    "--name", "kubernetes_name", metavar="NAME", help="Name of the objects.  [default: kimi]"
+)
+@click.option(
+    "--namespace",
+    "kubernetes_namespace",
+    metavar="NAME",
+    help="Their namespace.  [default: kubectl's]",
+)
+@click.option(
+    "--storage-class",
+    "kubernetes_storage_class",
+    metavar="NAME",
+    help="Class of the volumes.  [default: the cluster's]",
+)
+@click.option(
+    "--hostname",
+    "kubernetes_hostname",
+    metavar="NAME",
+    help="Name of the API for clients outside the cluster.",
+)
+@click.option("--ingress-class", "kubernetes_ingress_class", metavar="NAME", help="Its Ingress.")
+@click.option(
+    "--gateway-class", "kubernetes_gateway_class", metavar="NAME", help="Its Gateway instead."
+)
+@click.option(
+    "--quota",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="ResourceQuota and LimitRange of the namespace, as `kubectl get -o yaml` gives them.",
+)
+@connected
+def render_kubernetes(
+    target: Path | None,
+    inventory: Path | None,
+    host: str | None,
+    quota: tuple[Path, ...],
+    connection: ConnectionOptions,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Write objects for a Kubernetes cluster: volume, fetching Job, server, Service and the rest.
+
+    TARGET is data that describes one node: a spec sheet, a facts file that `probe` wrote there, or
+    a recorded folder. The same input gives the same bytes; files that were changed by hand since
+    stay. No cluster is asked; what it must have is told. Nothing is written where the plan or a
+    quota has a blocker: exit 3.
+    """
+    from kimi_prov.commands import render_kubernetes as command
+
+    return _rendered(command.kind(quota), target, inventory, host, connection, options)
+
+
+def _rendered(
+    kind: Kind,
+    target: Path | None,
+    inventory: Path | None,
+    host: str | None,
+    connection: ConnectionOptions,
+    options: dict[str, Any],
+) -> ExitCode:
     from kimi_prov.commands import render as command
 
     if (target is None) == (inventory is None):
@@ -567,9 +652,9 @@ def render_slurm(
         raise click.UsageError("--host belongs to --inventory PATH.")
     chosen = command.options(**options)
     if target is not None:
-        return command.of_target(target, chosen)
+        return command.of_target(target, kind, chosen)
     assert inventory is not None  # noqa: S101  (one of the two)
-    return command.of_inventory(inventory, host, chosen, connection)
+    return command.of_inventory(inventory, host, kind, chosen, connection)
 
 
 @cli.command()

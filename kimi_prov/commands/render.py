@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -18,18 +19,19 @@ from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
 from kimi_prov.planner.settings.locate import locator
 from kimi_prov.render import frame
-from kimi_prov.render.slurm import findings, jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.runner.connection import ConnectionOptions
 
 _LARGEST_BYTES = 1 << 20
 _WIDTH = 80
+_OWN = re.compile(r"^kimi_(slurm_|kubernetes_)?")
 _VARS_FIX = "write a mapping such as  kimi_slurm_root: /project/ab12/kimi"
 
 
@@ -59,7 +61,7 @@ class RenderOptions:
 
         def locate(name: str) -> str | None:
             if name in self.named:
-                return "--" + name.removeprefix("kimi_").removeprefix("slurm_").replace("_", "-")
+                return "--" + _OWN.sub("", name).replace("_", "-")
             return in_file(name) if name in self.from_file else None
 
         base = self.file.parent if self.file else base
@@ -67,13 +69,36 @@ class RenderOptions:
         return parsing.parse(variables, host=host, base=base, locate=locate)
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What a folder is rendered for.
+
+    `require` raises UserError for settings that lack something; `settings` gives those that count
+    there, `findings` what holds of a plan, `rendered` the files, `told` what to do next.
+    """
+
+    name: str
+    require: Callable[[Settings], None]
+    settings: Callable[[Settings], Settings]
+    findings: Callable[
+        [str, Mapping[str, Any], Settings, Mapping[str, Any], Catalogue], Sequence[Finding]
+    ]
+    rendered: Callable[
+        [str, Mapping[str, Any], Sequence[Finding], Settings, Mapping[str, Any], Catalogue],
+        frame.Rendered,
+    ]
+    told: Callable[[Path, int], str]
+
+
 def options(
-    *, output: Path, force: bool, vars_file: Path | None, root: str | None, **named: object
+    *,
+    output: Path,
+    force: bool,
+    vars_file: Path | None,
+    **named: object,
 ) -> RenderOptions:
     """Sort the options of the command line. Raises UserError for a file that has no variables."""
     given = {f"kimi_{name}": value for name, value in named.items() if value is not None}
-    if root is not None:
-        given["kimi_slurm_root"] = root
     return RenderOptions(output, force, given, _variables(vars_file), vars_file)
 
 
@@ -95,24 +120,28 @@ def _variables(path: Path | None) -> dict[str, Any]:
     return {str(name): value for name, value in found.items()}
 
 
-def of_target(path: Path, chosen: RenderOptions) -> ExitCode:
+def of_target(path: Path, kind: Kind, chosen: RenderOptions) -> ExitCode:
     """Render for a machine that is described in a file."""
-    frame.check(chosen.output, jobs.KIND)
-    facts = targets_read.facts(path, "render slurm")
+    frame.check(chosen.output, kind.name)
+    facts = targets_read.facts(path, f"render {kind.name}")
     name = targets_read.name(path, facts)
     settings = targets_read.together(chosen.settings(name), facts, chosen.variables)
-    return _slurm(name, facts, settings, chosen)
+    return _render(name, facts, settings, kind, chosen)
 
 
 def of_inventory(
-    path: Path, host: str | None, chosen: RenderOptions, connection: ConnectionOptions
+    path: Path,
+    host: str | None,
+    kind: Kind,
+    chosen: RenderOptions,
+    connection: ConnectionOptions,
 ) -> ExitCode:
     """Probe a host and render for it; nothing on it is changed."""
     from kimi_prov.commands import playbook_run  # noqa: PLC0415  (Ansible's half second)
 
-    frame.check(chosen.output, jobs.KIND)
+    frame.check(chosen.output, kind.name)
     login = playbook_run.PlaybookOptions(limit=host, connection=connection)
-    # A node may be planned as it is: what only a job needs is no matter of the playbook.
+    # A node may be planned as it is: what only a job or pod needs is no matter of the playbook.
     inventory, request = playbook_run.prepare("render", "plan", path, login, chosen.named)
     if not any("kimi_model" in found for found in inventory.hosts.values()):
         request = replace(request, variables={"kimi_model": DEFAULT_MODEL, **chosen.variables})
@@ -128,37 +157,36 @@ def of_inventory(
         return code
     name = planned[0]
     own = {k: v for k, v in inventory.hosts[name].items() if str(k).startswith("kimi_")}
-    return _slurm(
-        name, finished.outcome.facts[name], chosen.settings(name, own, inventory.base), chosen
-    )
+    settings = chosen.settings(name, own, inventory.base)
+    return _render(name, finished.outcome.facts[name], settings, kind, chosen)
 
 
-def _slurm(
-    name: str, facts: Mapping[str, Any], settings: Settings, chosen: RenderOptions
+def _render(
+    name: str, facts: Mapping[str, Any], settings: Settings, kind: Kind, chosen: RenderOptions
 ) -> ExitCode:
-    if settings.slurm_root is None:
-        raise UserError(
-            "kimi_slurm_root is not set: it is the folder on the cluster's shared file system",
-            fix="give  --root /project/ab12/kimi , or kimi_slurm_root in --vars FILE",
-        )
+    kind.require(settings)
     catalogue = loader.load()
-    of_job = findings.of_job(settings)
-    plan = make_plan(facts, of_job, catalogue)
-    found = findings.of_plan(plan, settings)
+    there = kind.settings(settings)
+    plan = make_plan(facts, there, catalogue)
+    found = kind.findings(name, plan, settings, facts, catalogue)
     stopped = [row for row in found if row["severity"] == "blocker"]
     if stopped:
         for row in stopped:
             say(_told(row))
         say("nothing was written")
         return ExitCode.BLOCKED
-    rendered = jobs.rendered(name, plan, found, settings, facts, catalogue)
+    rendered = kind.rendered(name, plan, found, settings, facts, catalogue)
     done = frame.write(chosen.output, rendered, force=chosen.force)
-    _report(chosen.output, plan, found, done)
+    _report(chosen.output, plan, found, done, kind)
     return ExitCode.OK
 
 
 def _report(
-    folder: Path, plan: Mapping[str, Any], found: Sequence[Finding], done: frame.Written
+    folder: Path,
+    plan: Mapping[str, Any],
+    found: Sequence[Finding],
+    done: frame.Written,
+    kind: Kind,
 ) -> None:
     """Say what was written, what was left alone, and what to do next."""
     engine, model = plan["engine"], plan["model"]
@@ -177,12 +205,7 @@ def _report(
         f"{model['name']} with {engine['name']} {engine['version']} on {nodes} "
         f"node{'s' if nodes > 1 else ''}; {human(plan['weights']['bytes'])} of weights"
     )
-    if infos:
-        say(f"{len(infos)} notes on what a job lacks are in README.md there")
-    say(
-        f"next:  kimi-prov submit {clean_text.word(folder)}\n"
-        "       on the login node, or from here with --login USER@HOST"
-    )
+    say(kind.told(folder, len(infos)))
 
 
 def _told(row: Mapping[str, Any]) -> str:

@@ -95,4 +95,9 @@ class Findings:
 
     def rows(self) -> list[Finding]:
         """All of them, the gravest first; within a severity in the order they were found."""
-        return sorted(self._rows, key=lambda row: _ORDER.index(row["severity"]))
+        return in_order(self._rows)
+
+
+def in_order(rows: Iterable[Finding]) -> list[Finding]:
+    """Return findings, the gravest first; within a severity in the order they have."""
+    return sorted(rows, key=lambda row: _ORDER.index(row["severity"]))

@@ -45,6 +45,24 @@ _WALLTIME = re.compile(r"[0-9]{1,6}(:[0-5]?[0-9]){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0
 # With what SLURM joins features and lists by; it stands between quotes in an #SBATCH line.
 _SLURM = re.compile(r"[\w.:@/+*&|()\[\],=-]+")
 
+# RFC 1123, as Kubernetes names objects and hosts.
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_OBJECT = re.compile(_LABEL)
+_DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+# REGISTRY[:PORT]/NAME[:TAG][@DIGEST], as the distribution specification has it.
+_IMAGE = re.compile(
+    r"[a-z0-9]+([._-]+[a-z0-9]+)*(:[0-9]{1,5}(?=/))?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
+    r"(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?",
+    re.ASCII,
+)
+_KEY_NAME = r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY = re.compile(rf"({_LABEL}(\.{_LABEL})*/)?{_KEY_NAME}", re.ASCII)
+_LABEL_VALUE = re.compile(rf"({_KEY_NAME})?", re.ASCII)
+_RESOURCE = re.compile(rf"{_LABEL}(\.{_LABEL})*/{_KEY_NAME}", re.ASCII)
+_SCHEDULE = re.compile(r"@(yearly|monthly|weekly|daily|hourly)|[\w*/,-]+( [\w*/,-]+){4}", re.ASCII)
+_LONGEST_DOMAIN = 253
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
 
 # What the planner may be left to choose.
 Auto = Literal[
@@ -59,6 +77,9 @@ Auto = Literal[
     "start_timeout_s",
     "nvidia_driver_version",
     "slurm_gres",
+    "kubernetes_access_mode",
+    "kubernetes_cpus",
+    "kubernetes_memory_gib",
 ]
 
 
@@ -131,6 +152,34 @@ class Settings:
     slurm_modules: list[str]
     slurm_python: str | None
     slurm_login: str | None
+    kubernetes_name: str
+    kubernetes_namespace: str | None
+    kubernetes_image: str | None
+    kubernetes_image_pull_secret: str | None
+    kubernetes_storage_class: str | None
+    kubernetes_access_mode: Literal["ReadWriteOnce", "ReadWriteMany", "auto"]
+    kubernetes_cache_volume: bool
+    kubernetes_node_selector: dict[str, str]
+    kubernetes_tolerations: dict[str, str]
+    kubernetes_runtime_class: str | None
+    kubernetes_gpu_resource: str
+    kubernetes_rdma_resource: str | None
+    kubernetes_cpus: int | Literal["auto"]
+    kubernetes_memory_gib: int | Literal["auto"]
+    kubernetes_seccomp_profile: str | None
+    kubernetes_grace_s: int
+    kubernetes_tls: bool
+    kubernetes_hostname: str | None
+    kubernetes_web_hostname: str | None
+    kubernetes_ingress_class: str | None
+    kubernetes_gateway_class: str | None
+    kubernetes_ingress_namespace: str | None
+    kubernetes_monitoring_namespace: str | None
+    kubernetes_stop_schedule: str | None
+    kubernetes_start_schedule: str | None
+    kubernetes_time_zone: str
+    kubernetes_kubectl_image: str
+    kubernetes_web_image: str | None
     nvidia_driver_version: str
     nvidia_repo_url: str | None
     nvidia_repo_key_url: str | None
@@ -337,6 +386,63 @@ def _machine_place(value: object, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, "an absolute path on the cluster, without spaces")
 
 
+def _object(value: object, place: _Place, _base: Path | None) -> str:
+    """Check a name: the longest one leaves room for what is put behind it."""
+    longest = min(place.variable.most, 63)
+    if isinstance(value, str) and _OBJECT.fullmatch(value) and len(value) <= longest:
+        return value
+    raise place.refuse(value, f"small letters, digits and -, {longest} at most")
+
+
+def _domain(value: object, place: _Place, _base: Path | None) -> str:
+    if isinstance(value, str) and len(value) <= _LONGEST_DOMAIN and _DOMAIN.fullmatch(value):
+        return value
+    raise place.refuse(value, "a name of small letters, digits, - and .")
+
+
+def _image(value: object, place: _Place, _base: Path | None) -> str:
+    if isinstance(value, str) and _IMAGE.fullmatch(value):
+        return value
+    raise place.refuse(value, "an image as REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:DIGEST")
+
+
+def _resource(value: object, place: _Place, _base: Path | None) -> str:
+    if isinstance(value, str) and _RESOURCE.fullmatch(value):
+        return value
+    raise place.refuse(value, "a resource as DOMAIN/NAME")
+
+
+def _profile(value: object, place: _Place, _base: Path | None) -> str:
+    if isinstance(value, str) and _PLACE.fullmatch(value):
+        parts = value.split("/")
+        if "" not in parts and ".." not in parts:
+            return value
+    raise place.refuse(value, "a path below the kubelet's folder of profiles, without spaces")
+
+
+def _schedule(value: object, place: _Place, _base: Path | None) -> str:
+    if isinstance(value, str) and _SCHEDULE.fullmatch(value):
+        return value
+    raise place.refuse(value, "five fields of cron with one space between them, in quotes")
+
+
+def _labels(value: object, place: _Place, _base: Path | None) -> dict[str, str]:
+    if not hasattr(value, "items"):
+        raise place.refuse(value, "a mapping of label to value")
+    taints = place.variable.name == "kimi_kubernetes_tolerations"
+    found = {}
+    for key, item in value.items():
+        if not (isinstance(key, str) and _LABEL_KEY.fullmatch(key)):
+            raise place.refuse(key, "a key such as nvidia.com/gpu.product")
+        if taints and item not in _EFFECTS:
+            raise place.refuse(item, f"an effect: {', '.join(_EFFECTS)}")
+        # YAML reads true and 8 as no text; a label is text.
+        if not (isinstance(item, str) and _LABEL_VALUE.fullmatch(item)):
+            raise place.refuse(item, "a label's value as text, in quotes where it looks otherwise")
+        found[key] = item
+    return found
+
+
 def _walltime(value: object, place: _Place, _base: Path | None) -> str:
     # YAML 1.1 reads 24:00:00 as a number of sixties: what was meant is not known any more.
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -528,6 +634,13 @@ _CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
     "minutes": _minutes,
     "slurm": _slurm,
     "login": _login,
+    "object": _object,
+    "image": _image,
+    "labels": _labels,
+    "resource": _resource,
+    "schedule": _schedule,
+    "domain": _domain,
+    "profile": _profile,
 }
 
 

@@ -7,47 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.findings import Findings
-from kimi_prov.planner.registry import DEFINITIONS
-from kimi_prov.planner.settings.definitions import BY_NAME
+from kimi_prov.render import planned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.planner.findings import Finding
-    from kimi_prov.planner.registry.definition import Severity
     from kimi_prov.planner.settings.parsing import Settings
 
-# Subjects of findings that are about what root does, or about a machine of one's own.
-_NOT_THERE = frozenset(
-    {"disk", "driver", "firewall", "host", "packages", "port", "python", "ram_disk", "serve"}
-    | {"tuning", "web"}
-)
-_NOT_THERE_EITHER = frozenset(
-    {
-        *("os.apparmor", "os.cgroups", "os.selinux", "os.supported", "os.systemd"),
-        # A job finds its nodes' addresses when it runs; other jobs come and go on them.
-        *("group.address", "group.settings", "gpu.held", "memory.cgroup"),
-        "engine.not_provisioned",
-    }
-)
 # What `render slurm` sets itself: a value of the site's has no effect in a job.
 _WITHOUT_EFFECT: dict[str, Any] = {
     "web_ui": False,
-    "tls": "self-signed",
-    "tls_cert_file": None,
-    "tls_key_file": None,
-    "tls_names": [],
-    "api_keys_file": None,
-    "web_admin_file": None,
     "allowed_networks": [],
-    "hf_token_file": None,
-    "apt_mirror": None,
-    "python_mirror": None,
-    "nvidia_repo_url": None,
-    "nvidia_repo_key_url": None,
-    "nvidia_repo_key_fingerprint": None,
-    "nvidia_driver_version": "auto",
-    "group_address": None,
+    **planned.WITHOUT_EFFECT,
 }
 _INSTEAD = {
     "hf_token_file": "put the token into $KIMI_ROOT/keys/hub-token, mode 0600",
@@ -75,7 +47,7 @@ def of_plan(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
     `settings` are the site's own, as they were before `of_job`.
     """
     findings = Findings()
-    findings.extend(_as_of_job(row) for row in plan["findings"] if holds(row["id"]))
+    findings.extend(planned.held(plan))
     _engine(plan, findings)
     _driver(plan, findings)
     _tuning(plan, findings)
@@ -99,17 +71,6 @@ def of_plan(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
     )
     _settings(settings, findings)
     return findings.rows()
-
-
-def holds(identity: str) -> bool:
-    """Whether a finding of a plan is as true of a job as of a machine of one's own."""
-    subject = identity.partition(".")[0]
-    return subject not in _NOT_THERE and identity not in _NOT_THERE_EITHER
-
-
-def _as_of_job(row: Finding) -> Finding:
-    """Make a blocker of what forbids `apply`: a job cannot fetch weights from nowhere either."""
-    return {**row, "severity": "blocker"} if DEFINITIONS[row["id"]].blocks_apply else row
 
 
 def _engine(plan: Mapping[str, Any], findings: Findings) -> None:
@@ -140,17 +101,15 @@ def _engine(plan: Mapping[str, Any], findings: Findings) -> None:
 
 
 def _driver(plan: Mapping[str, Any], findings: Findings) -> None:
-    need = plan["driver"]["required_branch"]
-    if need is None:
+    known = planned.driver(plan)
+    if known is None:
         return
-    row = next((row for row in plan["findings"] if row["id"] == "driver.branch"), None)
-    severity: Severity = "warning"
-    if row is not None and row["severity"] != "info":
-        severity = "blocker" if row["severity"] == "blocker" else "info"
+    severity, seen = known
+    need = plan["driver"]["required_branch"]
     findings.add(
         "slurm.driver",
         severity=severity,
-        observed=str(row["observed"]) if row else "unknown",
+        observed=seen,
         required=f"branch {need} or newer",
         fix=f"ask the administrator for nodes with branch {need} or newer; nvidia-smi on a node "
         "shows its version",
@@ -158,15 +117,11 @@ def _driver(plan: Mapping[str, Any], findings: Findings) -> None:
 
 
 def _tuning(plan: Mapping[str, Any], findings: Findings) -> None:
-    tuning = plan["tuning"]
-    asked = [f"{name} = {value}" for name, value in tuning["sysctl"].items()]
-    asked += [f"transparent huge pages: {tuning['thp']}"] if tuning["thp"] else []
-    asked += [f"frequency governor: {tuning['governor']}"] if tuning["governor"] else []
-    limits = ", ".join(f"{name} {value}" for name, value in tuning["limits"].items())
+    limits = ", ".join(f"{name} {value}" for name, value in plan["tuning"]["limits"].items())
     findings.add(
         "slurm.tuning",
         observed="nothing of it is set by a job",
-        required="; ".join([*asked, f"limits of a job: {limits}"]),
+        required="; ".join([*planned.tuning(plan), f"limits of a job: {limits}"]),
         fix="ask the administrator; the model is served without, more slowly",
     )
 
@@ -189,8 +144,7 @@ def _memory(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> 
 
 
 def _settings(settings: Settings, findings: Findings) -> None:
-    names = [name for name, value in _WITHOUT_EFFECT.items() if getattr(settings, name) != value]
-    names = [n for n in names if getattr(settings, n) != BY_NAME[f"kimi_{n}"].default]
+    names = planned.without_effect(settings, _WITHOUT_EFFECT)
     if settings.pip_find_links and "://" not in settings.pip_find_links:
         names.append("pip_find_links")
     if names:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from kimi_prov.catalog.versions import number
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.sizes import human
 from kimi_prov.packaging import engine_plugins, zipapp
-from kimi_prov.render import frame
+from kimi_prov.render import frame, planned, templates
 from kimi_prov.render.frame import File
 from kimi_prov.render.slurm import words
 
@@ -32,12 +27,6 @@ _IGNORED = b"# What jobs print comes here; git keeps the folder alone.\n*\n!.git
 # What a shared file system was seen to take from outside at least, bytes a second.
 _SLOW_DOWNLOAD = 50e6
 _RAY_LOCK = "ray.txt"
-# vLLM lets answers end after SIGTERM since then.
-_DRAINS_SINCE = "0.18.0"
-_DRAIN = "--shutdown-timeout"
-# What the engine and the job need to end after the last answer.
-_END_S = 60
-_LEAST_DRAIN_S = 10
 
 
 def rendered(
@@ -61,7 +50,7 @@ def rendered(
             "logs/.gitignore",
             _IGNORED,
         ),
-        *(_from_template(path, values) for path in _templates()),
+        *(_from_template(path, values) for path in templates.names(_TEMPLATES)),
         *_locks(plan, catalogue),
     ]
     if settings.ca_bundle:
@@ -73,27 +62,10 @@ def _json(document: Mapping[str, Any]) -> bytes:
     return (clean_text.as_json(document) + "\n").encode()
 
 
-def _templates() -> list[str]:
-    found = (path.relative_to(_TEMPLATES) for path in _TEMPLATES.rglob("*.j2"))
-    return sorted(path.as_posix().removesuffix(".j2") for path in found if path.name[0] != "_")
-
-
-@cache
-def _environment() -> Environment:
-    found = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701  (bash and text: the filter sh quotes)
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    found.filters |= {"sh": words.quoted, "line": clean_text.line, "size": human}
-    return found
-
-
 def _from_template(path: str, values: Mapping[str, Any]) -> File:
-    text = _environment().get_template(f"{path}.j2").render(values)
+    environment = templates.environment(_TEMPLATES)
+    environment.filters["sh"] = words.quoted
+    text = environment.get_template(f"{path}.j2").render(values)
     return File(path, text.encode(), 0o755 if path in _PROGRAMS else 0o644)
 
 
@@ -133,7 +105,7 @@ def _values(
         "cpus": _cores(facts, gpus),
         "cores": facts["cpu"]["cores"],
         "memory_gib": _memory(plan, hosts),
-        "process_gib": math.ceil(_processes(plan) / _GIB),
+        "process_gib": math.ceil(planned.processes(plan) / _GIB),
         "weights_time": _hours(plan["weights"]["bytes"]),
         "numactl": [word for word in plan["instances"][0]["numactl"] if word != "numactl"],
         "flags": _flags(plan, settings),
@@ -149,10 +121,9 @@ def _values(
 def _flags(plan: Mapping[str, Any], settings: Settings) -> list[words.Line]:
     """Give the engine's arguments, with the time that answers have at the end of a job."""
     found = words.engine(plan, settings.engine_args)
-    drains = number(plan["engine"]["version"]) >= number(_DRAINS_SINCE)
-    if drains and not any(row.text.startswith(_DRAIN) for row in found):
-        left = max(_LEAST_DRAIN_S, settings.slurm_signal_s - _END_S)
-        found.append(words.Line(f"{_DRAIN} {left}", "seconds for answers to end after SIGTERM"))
+    flags = [row.text.partition(" ")[0] for row in found]
+    if drain := planned.drain(plan, flags, settings.slurm_signal_s):
+        found.append(words.Line(" ".join(drain), "seconds for answers to end after SIGTERM"))
     return found
 
 
@@ -168,15 +139,9 @@ def _cores(facts: Mapping[str, Any], gpus: int) -> int:
     return max(1, cores * gpus // total) if gpus and total else cores
 
 
-def _processes(plan: Mapping[str, Any]) -> int:
-    """Give what a task's processes take of a node's memory, in bytes."""
-    parts = plan["memory"]["host_parts"]
-    return sum(int(part["bytes"]) for part in parts if part["kind"] != "system")
-
-
 def _memory(plan: Mapping[str, Any], hosts: int) -> int:
     """Give GiB of a node for the job: the processes, and the page cache of weights on GPUs."""
-    needed: int = _processes(plan)
+    needed: int = planned.processes(plan)
     if plan["instances"][0]["gpus"]:
         needed += int(plan["weights"]["bytes"]) // hosts
     # SLURM knows of less than the node has: the system's part is left out.
@@ -191,14 +156,9 @@ def _hours(size: int) -> str:
 def _site(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Give the site's mirrors and proxy as programs read them; no password is in a plan."""
     site = plan["site"]
-    proxy = site["proxy"] or {}
     found = [
         ("PIP_INDEX_URL", site["pip_index_url"]),
         ("PIP_EXTRA_INDEX_URL", " ".join(plan["installation"]["indexes"])),
         ("PIP_FIND_LINKS", site["pip_find_links"]),
-        ("HF_ENDPOINT", plan["weights"]["hf_endpoint"]),
-        ("http_proxy", proxy.get("http")),
-        ("https_proxy", proxy.get("https")),
-        ("no_proxy", ",".join(proxy.get("no_proxy") or [])),
     ]
-    return [(name, value) for name, value in found if value]
+    return [*((name, value) for name, value in found if value), *planned.download(plan)]

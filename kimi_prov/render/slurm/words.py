@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.sizes import human
+from kimi_prov.render import planned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,16 +17,6 @@ if TYPE_CHECKING:
 # In a job this variable stands for the folder that the plan calls /srv/kimi.
 ROOT = '"$KIMI_ROOT"'
 _OURS = re.compile(re.escape(paths.ROOT) + r"(?=/|$)")
-# What each job finds out when it runs: its nodes, ports and files.
-OF_THE_RUN = frozenset(
-    {"host", "port", "nnodes", "node-rank", "master-addr", "master-port", "headless"}
-)
-ENVIRONMENT_OF_THE_RUN = frozenset(
-    {
-        *("VLLM_HOST_IP", "VLLM_PORT", "CUDA_VISIBLE_DEVICES"),
-        *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"),
-    }
-)
 _FLAGS = {
     "model": "the weights, as the job jobs/weights.sbatch leaves them",
     "served-model-name": "names by which clients ask for the model",
@@ -102,7 +93,7 @@ def engine(plan: Mapping[str, Any], requested: Iterable[str]) -> list[Line]:
     found = []
     for flag, *values in rows:
         name = flag.removeprefix("--")
-        if name not in OF_THE_RUN:
+        if name not in planned.OF_THE_RUN:
             reason = _REQUESTED if name in asked else reasons.get(name, "chosen by the plan")
             found.append(Line(" ".join([flag, *map(quoted, values)]), reason))
     return found
@@ -113,7 +104,7 @@ def environment(plan: Mapping[str, Any]) -> list[Line]:
     return [
         Line(f"export {name}={quoted(value)}", _ENVIRONMENT.get(name, "chosen by the plan"))
         for name, value in plan["instances"][0]["env"].items()
-        if name not in ENVIRONMENT_OF_THE_RUN
+        if name not in planned.ENVIRONMENT_OF_THE_RUN
     ]
 
 

@@ -19,7 +19,7 @@ from cluster_stand_in import Cluster
 from kimi_prov import cli, schemas
 from kimi_prov.console.exit_handling import guarded
 from kimi_prov.planner.registry import DEFINITIONS
-from kimi_prov.render.slurm import findings
+from kimi_prov.render import planned
 
 ROOT = Path(__file__).parents[3]
 SPECS = ROOT / "inventories" / "specs"
@@ -319,10 +319,10 @@ def test_settings_without_effect_are_named(tmp_path: Path) -> None:
 
 
 def test_what_holds_in_a_job_is_told_by_ids_that_exist() -> None:
-    gone = {name for name in DEFINITIONS if not findings.holds(name)}
+    gone = {name for name in DEFINITIONS if not planned.holds(name)}
     assert {"firewall.closed", "os.supported", "python.lock", "driver.branch"} <= gone
     assert {"gpu.memory", "context.memory", "os.glibc", "weights.unpinned"}.isdisjoint(gone)
-    assert set(findings._NOT_THERE_EITHER) <= set(DEFINITIONS)
+    assert set(planned.NOT_THERE_EITHER) <= set(DEFINITIONS)
 
 
 def test_weights_from_nowhere_are_a_blocker(

@@ -1,0 +1,246 @@
+"""Findings about a model that is served by pods of a Kubernetes cluster, without root."""
+
+from __future__ import annotations
+
+from kimi_prov.planner.registry.definition import Definition
+
+DEFINITIONS = (
+    Definition(
+        "kubernetes.engine",
+        title="{engine} is not served by a pod",
+        severities=("blocker",),
+        source="its server takes the key on the command line alone, logs it, and has no TLS, and "
+        "without root there is no proxy in front of it; kt-kernel binds its memory strictly to "
+        "NUMA nodes by mbind and set_mempolicy, which the container runtimes' seccomp profile "
+        "keeps for CAP_SYS_NICE, and fails where the CPU set of a pod hides a node "
+        "(ktransformers#1570)",
+        remedy="setting",
+    ),
+    Definition(
+        "kubernetes.experts",
+        title="Experts in kt-kernel are not served by a pod",
+        severities=("blocker",),
+        source="kt-kernel binds its memory strictly to NUMA nodes by mbind and set_mempolicy, "
+        "which the container runtimes' seccomp profile keeps for CAP_SYS_NICE, and fails where the "
+        "CPU set of a pod hides a node (ktransformers#1570)",
+        remedy="setting",
+    ),
+    Definition(
+        "kubernetes.engine_lock",
+        title="No packages are pinned for this engine: no image can be built",
+        severities=("blocker",),
+        source="the image is built from the lock files alone",
+        remedy="catalogue",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.source",
+        title="A pod does not see the folder that the weights come from",
+        severities=("blocker",),
+        source="a pod has the volume of the weights at /srv/kimi, and no folder of its node",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.room",
+        title="A pod asks for more than a node has, or has less than the engine needs",
+        severities=("blocker",),
+        source="a pod that no node holds stays Pending; one with too little memory is killed",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.quota",
+        title="What a quota of the namespace leaves",
+        severities=("blocker", "warning", "info", "pass"),
+        source="the API server refuses objects that go beyond a ResourceQuota or a LimitRange",
+        remedy="setting",
+        concerns="deployment",
+        titles={
+            "blocker": "A quota of the namespace is too small",
+            "warning": "A quota of the namespace is taken in part by what runs there",
+            "info": "The namespace may have quotas that nobody has looked at",
+            "pass": "The quotas of the namespace leave room",
+        },
+    ),
+    Definition(
+        "kubernetes.access_mode",
+        title="Pods on several nodes need a volume that several nodes mount",
+        severities=("blocker",),
+        source="a ReadWriteOnce volume is mounted by one node alone",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.ingress",
+        title="How clients outside the cluster reach the API",
+        severities=("blocker", "warning", "info"),
+        source="an Ingress or a Gateway has a class and a host name; an Ingress says by an "
+        "annotation of its controller's that the pods speak TLS",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.tls",
+        title="The key and the chats cross the cluster's network in clear",
+        severities=("warning",),
+        source="kimi_kubernetes_tls is false",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.memory",
+        title="What a pod asks for",
+        severities=("info",),
+        source="requests equal limits; a memory-backed volume counts against the limit, and so do "
+        "files in the page cache, which give way",
+        remedy="none",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.image",
+        title="The image has to hold the planned engine",
+        severities=("info",),
+        source="its labels dev.kimi-prov.engine, .engine-version and .lock-sha256 name what it "
+        "was built from",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.device_plugin",
+        title="The nodes need a device plugin for GPUs",
+        severities=("info",),
+        source="a pod gets GPUs by a resource that a device plugin announces",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.driver",
+        title="The driver of the nodes is the administrator's",
+        severities=("blocker", "warning", "info"),
+        source="a container uses the driver of its node",
+        remedy="software",
+        concerns="deployment",
+        titles={"blocker": "The driver of the nodes is too old for the engine"},
+    ),
+    Definition(
+        "kubernetes.cpu_manager",
+        title="The kubelet of the nodes has to give processors of its own to a pod",
+        severities=("info",),
+        source="the default policy none moves a pod over all processors; static gives whole ones "
+        "to a Guaranteed pod that asks for whole ones",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.memory_manager",
+        title="The kubelet of the nodes may keep a pod's memory where its processors are",
+        severities=("info",),
+        source="the Memory Manager with policy Static pins a Guaranteed pod to NUMA nodes",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.topology_manager",
+        title="A pod over several NUMA nodes fails under single-numa-node",
+        severities=("info",),
+        source="with that policy the kubelet refuses it (TopologyAffinityError)",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.numa",
+        title="The engine does not place memory on NUMA nodes",
+        severities=("info",),
+        source="the container runtimes' seccomp profile keeps mbind and set_mempolicy for "
+        "CAP_SYS_NICE, which the restricted profile forbids to add; a profile of the nodes may "
+        "allow the two calls",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.tuning",
+        title="Settings of the kernel are the administrator's",
+        severities=("info",),
+        source="sysctl, huge pages and the frequency governor are of the node, and a pod's limits "
+        "of the container runtime",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.storage",
+        title="The storage class decides how long a start takes",
+        severities=("info",),
+        source="each start reads all weights from the volume, unless they are in the page cache",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.lws",
+        title="Pods on several nodes need LeaderWorkerSet",
+        severities=("info",),
+        source="a group of ranks starts and restarts as a whole; Kubernetes itself has no such "
+        "object",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.rdma",
+        title="Between nodes the GPUs speak over the pods' network",
+        severities=("warning",),
+        source="without a resource of the network cards a pod has none of them",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.network_policy",
+        title="NetworkPolicies guard the port where the network plugin enforces them",
+        severities=("warning", "info"),
+        source="a network plugin without them lets every pod of the cluster in; what the ranks of "
+        "a group say to each other asks for no key",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.pod_security",
+        title="The pods are within the restricted Pod Security Standard",
+        severities=("warning", "info"),
+        source="kubernetes.io/docs/concepts/security/pod-security-standards",
+        remedy="software",
+        concerns="deployment",
+        titles={"warning": "A pod is beyond the restricted Pod Security Standard"},
+    ),
+    Definition(
+        "kubernetes.monitoring",
+        title="Monitoring needs the Prometheus operator",
+        severities=("info",),
+        source="ServiceMonitor and PrometheusRule are its kinds",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.web",
+        title="The page runs from an image of its maker's",
+        severities=("info",),
+        source="it is not built from this project's lock files",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.settings",
+        title="Settings that have no effect in a pod",
+        severities=("info",),
+        source="they are about what root does on a machine of one's own",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.proven",
+        title="No cluster has scheduled these objects",
+        severities=("info",),
+        source="they were held against the schemas of Kubernetes and of the other kinds, and built "
+        "by kubectl",
+        remedy="none",
+        concerns="deployment",
+    ),
+)

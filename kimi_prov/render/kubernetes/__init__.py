@@ -1,0 +1,1 @@
+"""A plan becomes objects of a Kubernetes cluster: pods without root, behind a Service."""

@@ -1,0 +1,67 @@
+"""Who reaches what: volumes, nodes, capabilities, and the API from outside the cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.planner.settings.parsing import Settings
+
+# An answer streams for minutes, and a chat may carry pictures.
+_ANSWER_S = 3600
+_UPLOAD = "100m"
+_WEB_IMAGE = "ghcr.io/open-webui/open-webui"
+
+
+def mode(settings: Settings, hosts: int) -> str:
+    """Say who mounts the volume of the weights."""
+    if settings.kubernetes_access_mode != "auto":
+        return settings.kubernetes_access_mode
+    return "ReadWriteMany" if hosts > 1 else "ReadWriteOnce"
+
+
+def tolerations(settings: Settings, gpus: int) -> list[tuple[str, str]]:
+    """List the taints that the pods tolerate: key and effect."""
+    found = dict(settings.kubernetes_tolerations)
+    if gpus:
+        found = {settings.kubernetes_gpu_resource: "NoSchedule", **found}
+    return list(found.items())
+
+
+def capabilities(settings: Settings, *, several: bool) -> list[tuple[str, str]]:
+    """List the capabilities that the engine gets, each with its reason."""
+    if several and settings.kubernetes_rdma_resource:
+        return [("IPC_LOCK", "the network cards pin the memory that they read and write.")]
+    return []
+
+
+def ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str] | None:
+    """Return what an Ingress controller is told of the pods; None for one that is not known.
+
+    `tls`: the pods speak it.
+    """
+    name = settings.kubernetes_ingress_class or ""
+    if "nginx" in name:
+        prefix = "nginx.ingress.kubernetes.io"
+        found = {
+            f"{prefix}/proxy-read-timeout": str(_ANSWER_S),
+            f"{prefix}/proxy-buffering": "off",
+            f"{prefix}/proxy-body-size": _UPLOAD,
+        }
+        if settings.allowed_networks:
+            found[f"{prefix}/whitelist-source-range"] = ",".join(settings.allowed_networks)
+        return {**found, **({f"{prefix}/backend-protocol": "HTTPS"} if tls else {})}
+    if "haproxy" in name:
+        found = {"haproxy.org/timeout-server": f"{_ANSWER_S}s"}
+        if settings.allowed_networks:
+            found["haproxy.org/allow-list"] = ",".join(settings.allowed_networks)
+        return {**found, **({"haproxy.org/server-ssl": "true"} if tls else {})}
+    return None
+
+
+def web_image(plan: Mapping[str, Any], settings: Settings) -> str:
+    """Name the image of the page."""
+    web = plan["web"]
+    return settings.kubernetes_web_image or f"{_WEB_IMAGE}:v{web['version']}-slim"

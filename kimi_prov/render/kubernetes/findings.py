@@ -1,0 +1,436 @@
+"""What of a plan's findings holds in a pod, and what the cluster must have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import paths
+from kimi_prov.contract.sizes import human
+from kimi_prov.planner.findings import Findings
+from kimi_prov.render import planned
+from kimi_prov.render.kubernetes import access, quota
+from kimi_prov.render.kubernetes import pod as pods
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.planner.findings import Finding
+    from kimi_prov.planner.settings.parsing import Settings
+    from kimi_prov.render.kubernetes.pod import Pod
+
+_GIB = 1 << 30
+# What `render kubernetes` sets itself, beside what has no effect without root.
+_WITHOUT_EFFECT: dict[str, Any] = {**planned.WITHOUT_EFFECT, "port": 8000, "web_port": 8443}
+_INSTEAD = {
+    "hf_token_file": "kubectl create secret generic NAME-hub --from-file=token=FILE",
+    "api_keys_file": "kubectl create secret generic NAME-key --from-file=api-key=FILE",
+    "tls_cert_file": "kubectl create secret tls NAME-tls --cert=FILE --key=FILE",
+    "web_admin_file": "kubectl create secret generic NAME-web, as README.md says",
+}
+# Findings of the page that hold wherever it runs; of /dev/shm the pod has its own.
+_ALSO = ("web.licence",)
+_OWN = frozenset({"memory.shm"})
+_CONFIGZ = 'kubectl get --raw "/api/v1/nodes/NODE/proxy/configz"'
+
+
+def of_pod(settings: Settings) -> Settings:
+    """Return the settings as they count in a pod."""
+    return replace(settings, **_WITHOUT_EFFECT, ram_disk="never", instances=1)
+
+
+def of_plan(
+    plan: Mapping[str, Any],
+    settings: Settings,
+    facts: Mapping[str, Any],
+    catalogue: Catalogue,
+) -> list[Finding]:
+    """Give the findings of a plan that is served by pods, but for quotas.
+
+    `settings` are the site's own, as they were before `of_pod`.
+    """
+    findings = Findings()
+    findings.extend(row for row in planned.held(plan) if row["id"] not in _OWN)
+    findings.extend(row for row in plan["findings"] if row["id"] in _ALSO)
+    _engine(plan, findings, catalogue)
+    _source(plan, findings)
+    pod = pods.of_plan(plan, settings, facts)
+    _room(plan, settings, facts, pod, findings)
+    _nodes(plan, settings, facts, pod, findings)
+    _storage(plan, settings, findings)
+    if plan["parallel"]["hosts"] > 1:
+        _group(plan, settings, pod, findings)
+    _reached(plan, settings, findings)
+    _security(plan, settings, pod, findings)
+    _others(plan, settings, findings)
+    _settings(settings, findings)
+    findings.add(
+        "kubernetes.proven",
+        observed="no cluster has run what this version renders",
+        required="kubectl apply --dry-run=server -k DIR, and a trial before others count on it",
+        fix=None,
+    )
+    return findings.rows()
+
+
+def of_quota(
+    rows: Sequence[Mapping[str, Any]], demand: quota.Demand, namespace: str | None
+) -> list[Finding]:
+    """Hold the objects against quotas and ranges; `rows` is empty where nobody gave any."""
+    findings = Findings()
+    if not rows:
+        place = namespace or "NAMESPACE"
+        findings.add(
+            "kubernetes.quota",
+            severity="info",
+            observed="no file of quotas was given",
+            required="room for all objects",
+            fix=f"kubectl get resourcequota,limitrange --namespace {place} -o yaml > quota.yaml, "
+            "and render with  --quota quota.yaml",
+        )
+        return findings.rows()
+    found = quota.clashes(rows, demand)
+    for clash in found:
+        findings.add(
+            "kubernetes.quota",
+            severity="blocker" if clash.grave else "warning",
+            observed=f"{clash.where}: {clash.observed}",
+            required=clash.required,
+            fix="ask the administrator for more, or set kimi_kubernetes_cpus and "
+            "kimi_kubernetes_memory_gib"
+            if clash.grave
+            else "stop what runs there; the model's own objects are counted too while it runs",
+        )
+    if not found:
+        findings.add(
+            "kubernetes.quota",
+            severity="pass",
+            observed=f"{len(rows)} quotas and ranges",
+            required="room for all objects",
+        )
+    return findings.rows()
+
+
+def _engine(plan: Mapping[str, Any], findings: Findings, catalogue: Catalogue) -> None:
+    engine, need = plan["engine"], plan["memory"]["host_ram_required_bytes"]
+    if engine["name"] != "vllm":
+        findings.add(
+            "kubernetes.engine",
+            names={"engine": "KTransformers"},
+            observed=f"{engine['reason']}; {human(need)} of memory over "
+            f"{len(plan['instances'][0]['numa_nodes'])} NUMA nodes",
+            required="vLLM, with all weights in the GPUs' memory",
+            fix="take nodes whose GPUs hold the weights, or more of them: "
+            "kimi_hosts_per_model; or provision the machine itself: kimi-prov apply INVENTORY",
+        )
+        return
+    if plan["experts"] and plan["experts"]["by"] != "vllm":
+        findings.add(
+            "kubernetes.experts",
+            observed=f"experts by {plan['experts']['by']}; {human(need)} of memory",
+            required="vLLM's own kernels",
+            fix="set kimi_experts: vllm, or provision the machine itself: kimi-prov apply "
+            "INVENTORY",
+        )
+    named = f"{engine['name']} {engine['version']} ({engine['variant']})"
+    if not engine["provisioned"]:
+        findings.add(
+            "kubernetes.engine_lock",
+            observed=f"{named} for Python {engine['python_version']}",
+            required="a lock file of the catalogue",
+            fix=f"add {engine['lock']} to the locks of a catalogue of your own",
+        )
+        return
+    findings.add(
+        "kubernetes.image",
+        observed="not looked at",
+        required=f"{named}, from {engine['lock']} with SHA-256 {catalogue.locks[engine['lock']]}",
+        fix="docker inspect, or  skopeo inspect docker://IMAGE  shows its labels",
+    )
+
+
+def _source(plan: Mapping[str, Any], findings: Findings) -> None:
+    source = str(plan["weights"]["source"])
+    if source.startswith("file://") and not source.startswith(f"file://{paths.ROOT}/"):
+        findings.add(
+            "kubernetes.source",
+            observed=source,
+            required=f"an address, or a folder of the volume: file://{paths.ROOT}/FOLDER",
+            fix="copy the files into the volume, or name an address in kimi_weights_source",
+        )
+
+
+def _room(
+    plan: Mapping[str, Any],
+    settings: Settings,
+    facts: Mapping[str, Any],
+    pod: Pod,
+    findings: Findings,
+) -> None:
+    threads, node = int(facts["cpu"]["threads"]), int(plan["memory"]["host_ram_available_bytes"])
+    if pod.memory < pod.needed:
+        findings.add(
+            "kubernetes.room",
+            observed=f"kimi_kubernetes_memory_gib: {pod.memory // _GIB}",
+            required=f"{pod.needed // _GIB}: {human(pod.needed - pod.shm)} for the engine, "
+            f"{human(pod.shm)} for /dev/shm",
+            fix="raise or remove kimi_kubernetes_memory_gib",
+        )
+    if pod.memory > node:
+        findings.add(
+            "kubernetes.room",
+            observed=f"a node has {human(node)} of memory",
+            required=f"{human(pod.memory)} for a pod",
+            fix="remove kimi_kubernetes_memory_gib, or take nodes with more memory",
+        )
+    if pod.cpus > threads:
+        findings.add(
+            "kubernetes.room",
+            observed=f"a node has {threads} processors",
+            required=f"kimi_kubernetes_cpus: {pod.cpus}",
+            fix="lower or remove kimi_kubernetes_cpus",
+        )
+    cache = f", {human(pod.page_cache)} for files that are read" if pod.page_cache else ""
+    gpus = f", {pod.gpus} x {settings.kubernetes_gpu_resource}" if pod.gpus else ""
+    findings.add(
+        "kubernetes.memory",
+        observed=f"{pod.cpus} processors, {human(pod.memory)} of memory{gpus}",
+        required=f"{human(pod.needed - pod.shm)} for the engine, {human(pod.shm)} for /dev/shm"
+        f"{cache}",
+        fix=None,
+    )
+
+
+def _nodes(
+    plan: Mapping[str, Any],
+    settings: Settings,
+    facts: Mapping[str, Any],
+    pod: Pod,
+    findings: Findings,
+) -> None:
+    """Say what the nodes' kubelet, driver and device plugin must be."""
+    hosts, several = plan["parallel"]["hosts"], len(facts["numa"]["nodes"]) > 1
+    if pod.gpus:
+        resource = settings.kubernetes_gpu_resource
+        column = resource.replace(".", "\\.")
+        findings.add(
+            "kubernetes.device_plugin",
+            observed="not looked at",
+            required=f"{pod.gpus} x {resource} to give on "
+            f"{'a node' if hosts == 1 else f'each of {hosts} nodes'}",
+            fix="kubectl get nodes -o "
+            f"'custom-columns=NODE:.metadata.name,GPUS:.status.allocatable.{column}'",
+        )
+    if (known := planned.driver(plan)) is not None:
+        severity, seen = known
+        need = plan["driver"]["required_branch"]
+        findings.add(
+            "kubernetes.driver",
+            severity=severity,
+            observed=seen,
+            required=f"branch {need} or newer",
+            fix="kubectl get nodes -L nvidia.com/cuda.driver.major  shows it where GPU feature "
+            f"discovery runs; ask the administrator for nodes with branch {need} or newer",
+        )
+    findings.add(
+        "kubernetes.cpu_manager",
+        observed="not looked at",
+        required="cpuManagerPolicy static and reservedSystemCPUs",
+        fix=f"{_CONFIGZ}  has .kubeletconfig.cpuManagerPolicy; without it the model is served, "
+        "more slowly",
+    )
+    if several:
+        findings.add(
+            "kubernetes.memory_manager",
+            observed=f"{len(facts['numa']['nodes'])} NUMA nodes",
+            required="memoryManagerPolicy None, or Static with reservedMemory",
+            fix=f"{_CONFIGZ}  has .kubeletconfig.memoryManagerPolicy",
+        )
+        findings.add(
+            "kubernetes.topology_manager",
+            observed=f"{pod.cpus} processors"
+            + (f" and {pod.gpus} GPUs" if pod.gpus else "")
+            + f" over {len(facts['numa']['nodes'])} NUMA nodes",
+            required="topologyManagerPolicy best-effort or restricted, with the option "
+            "prefer-closest-numa-nodes; not single-numa-node",
+            fix=f"{_CONFIGZ}  has .kubeletconfig.topologyManagerPolicy",
+        )
+    if pods.places_memory(plan) and settings.kubernetes_seccomp_profile is None:
+        findings.add(
+            "kubernetes.numa",
+            observed="numactl and --numa-bind of the plan are left out",
+            required="a seccomp profile on the nodes that allows mbind and set_mempolicy",
+            fix="set kimi_kubernetes_seccomp_profile to its path below the kubelet's folder",
+        )
+    limits = ", ".join(f"{name} {value}" for name, value in plan["tuning"]["limits"].items())
+    findings.add(
+        "kubernetes.tuning",
+        observed="nothing of it is set by a pod",
+        required="; ".join([*planned.tuning(plan), f"limits of a container: {limits}"]),
+        fix="kubectl debug node/NODE -it --image=IMAGE -- sysctl -a  shows what a node has; the "
+        "model is served without, more slowly",
+    )
+
+
+def _storage(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+    hosts = plan["parallel"]["hosts"]
+    mode = access.mode(settings, hosts)
+    if hosts > 1 and mode == "ReadWriteOnce":
+        findings.add(
+            "kubernetes.access_mode",
+            observed="kimi_kubernetes_access_mode: ReadWriteOnce",
+            required=f"ReadWriteMany for {hosts} nodes",
+            fix="remove kimi_kubernetes_access_mode",
+        )
+    load = plan["throughput"]["load_s"]
+    seen = f"{human(plan['weights']['bytes'])} are read at each start"
+    if load["low"] and load["high"]:
+        seen += f", {load['low']:.0f} to {load['high']:.0f} s from a local disk (estimated)"
+    chosen = settings.kubernetes_storage_class
+    findings.add(
+        "kubernetes.storage",
+        observed=seen,
+        required=f"{chosen or 'a default class'} that gives {pods.volume_gib(plan)}Gi as {mode} "
+        "and reads fast enough for your patience",
+        fix="kubectl get storageclass; kimi_kubernetes_storage_class names one",
+    )
+
+
+def _group(plan: Mapping[str, Any], settings: Settings, pod: Pod, findings: Findings) -> None:
+    findings.add(
+        "kubernetes.lws",
+        observed="not looked at",
+        required="its controller, with networkConfig.subdomainPolicy in its "
+        "leaderworkerset.x-k8s.io/v1",
+        fix="kubectl explain leaderworkerset.spec.networkConfig.subdomainPolicy; ask the "
+        "administrator to install it",
+    )
+    if pod.gpus and settings.kubernetes_rdma_resource is None:
+        findings.add(
+            "kubernetes.rdma",
+            observed=f"{plan['parallel']['hosts']} nodes, kimi_kubernetes_rdma_resource not set",
+            required="a resource of InfiniBand or RoCE cards, where the nodes have them",
+            fix="kubectl describe node NODE  shows its resources; set "
+            "kimi_kubernetes_rdma_resource to the one of its network cards",
+        )
+
+
+def _reached(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+    """Say how clients reach the API, and what is wrong with how they are to."""
+    name, class_ = settings.kubernetes_hostname, settings.kubernetes_ingress_class
+    gateway = settings.kubernetes_gateway_class
+    page = settings.kubernetes_web_hostname
+    hint = "set kimi_kubernetes_hostname and one of kimi_kubernetes_ingress_class and "
+    hint += "kimi_kubernetes_gateway_class, or none of the three"
+    wrong = None
+    if class_ and gateway:
+        wrong = "both an Ingress and a Gateway are wished for"
+    elif name and not (class_ or gateway):
+        wrong = f"the host name {name}, and no class"
+    elif (class_ or gateway) and not name:
+        wrong = f"the class {class_ or gateway}, and no host name"
+    elif page and not (name and settings.web_ui):
+        wrong = f"the host name {page} of the page, without the page or the API's host name"
+    if wrong:
+        findings.add(
+            "kubernetes.ingress",
+            severity="blocker",
+            observed=wrong,
+            required="a host name and a class",
+            fix=hint,
+        )
+    elif class_:
+        known = access.ingress_annotations(settings, tls=settings.kubernetes_tls) is not None
+        findings.add(
+            "kubernetes.ingress",
+            severity="info" if known else "warning",
+            observed=f"https://{name} by an Ingress of class {class_}"
+            + ("" if known else ", whose controller is not known here"),
+            required="the controller of that class"
+            + ("" if known else "; told by annotations that the pods speak TLS and answer slowly"),
+            fix=f"kubectl get ingressclass {class_}"
+            + ("" if known else "; add the annotations to ingress.yaml"),
+        )
+    elif gateway:
+        findings.add(
+            "kubernetes.ingress",
+            severity="info",
+            observed=f"https://{name} by a Gateway of class {gateway}",
+            required="the controller of that class"
+            + (", with BackendTLSPolicy v1" if settings.kubernetes_tls else ""),
+            fix=f"kubectl get gatewayclass {gateway}; kubectl explain backendtlspolicy",
+        )
+    else:
+        findings.add(
+            "kubernetes.ingress",
+            severity="info",
+            observed="the API is reached in the cluster, and by kimi-prov connect DIR",
+            required="nothing more",
+            fix=hint,
+        )
+    if not settings.kubernetes_tls:
+        findings.add(
+            "kubernetes.tls",
+            observed="kimi_kubernetes_tls: false",
+            required="TLS up to the pods",
+            fix="remove kimi_kubernetes_tls and make the Secret, as README.md says",
+        )
+    several = plan["parallel"]["hosts"] > 1
+    findings.add(
+        "kubernetes.network_policy",
+        severity="warning" if several else "info",
+        observed="not looked at"
+        + ("; between the ranks are vLLM's own ports, which ask for no key" if several else ""),
+        required="a network plugin that enforces NetworkPolicy",
+        fix="kubectl get pods -n kube-system  shows the plugin; try it: a pod without the label "
+        "kimi-prov.dev/client must not reach the API",
+    )
+
+
+def _security(plan: Mapping[str, Any], settings: Settings, pod: Pod, findings: Findings) -> None:
+    several = plan["parallel"]["hosts"] > 1 and pod.gpus > 0
+    beyond = access.capabilities(settings, several=several)
+    place = settings.kubernetes_namespace or "NAMESPACE"
+    findings.add(
+        "kubernetes.pod_security",
+        severity="warning" if beyond else "info",
+        observed=", ".join(f"{name}: {reason}" for name, reason in beyond)
+        or "no exception of the profile",
+        required=f"a namespace that admits {'privileged' if beyond else 'restricted'} pods",
+        fix=f"kubectl label namespace {place} pod-security.kubernetes.io/enforce="
+        f"{'privileged' if beyond else 'restricted'}",
+    )
+
+
+def _others(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+    if settings.kubernetes_monitoring_namespace:
+        findings.add(
+            "kubernetes.monitoring",
+            observed="not looked at",
+            required="servicemonitors and prometheusrules of monitoring.coreos.com/v1, and a "
+            "Prometheus that selects them",
+            fix="kubectl get crd servicemonitors.monitoring.coreos.com; kubectl get prometheus -A "
+            "-o yaml  shows its serviceMonitorSelector",
+        )
+    if plan["web"]:
+        findings.add(
+            "kubernetes.web",
+            observed=access.web_image(plan, settings),
+            required=f"{plan['web']['name']} {plan['web']['version']} that runs as a user other "
+            "than root",
+            fix="set kimi_kubernetes_web_image to an image of your own, pinned by its digest",
+        )
+
+
+def _settings(settings: Settings, findings: Findings) -> None:
+    names = planned.without_effect(settings, _WITHOUT_EFFECT)
+    if settings.ram_disk == "always":
+        names.append("ram_disk")
+    if names:
+        findings.add(
+            "kubernetes.settings",
+            observed=", ".join(f"kimi_{name}" for name in names),
+            required="; ".join(_INSTEAD[n] for n in names if n in _INSTEAD) or "nothing instead",
+            fix="remove them for the cluster",
+        )

@@ -1,0 +1,272 @@
+"""The folder of a Kubernetes cluster: every file of it, from a plan and the site's settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kimi_prov.contract import clean_text, paths
+from kimi_prov.errors import UserError
+from kimi_prov.render import frame, planned, templates
+from kimi_prov.render.frame import File
+from kimi_prov.render.kubernetes import access, dashboard
+from kimi_prov.render.kubernetes import pod as pods
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.planner.findings import Finding
+    from kimi_prov.planner.settings.parsing import Settings
+
+KIND = "kubernetes"
+PLAN = "plan.json"
+_BUNDLE = "ca-bundle.pem"
+_TEMPLATES = Path(__file__).resolve().parent / "templates"
+_REVISION = 10
+_DIGEST = 8
+_FETCH_GIB = 4
+_PROBE_S = 10
+_WEB_PORT = 8080
+# Of a time to the first token, more than this times the planned one is slow; in seconds at least.
+_SLOW = 10
+_LEAST_SLOW_S = 10
+# etcd takes no larger object; the manifest of the weights is what is long in a plan.
+_LARGEST_MAP = 1_000_000
+_PORTS = {"http": 80, "https": 443}
+_HUB_PORT = 443
+# In this order kustomize names them, and a person reads them.
+_ALWAYS = ("pvc.yaml", "fetch-job.yaml", "service.yaml", "networkpolicy.yaml", "pdb.yaml")
+_MONITORING = ("servicemonitor.yaml", "rules.yaml", "dashboard.yaml")
+_BESIDE = ("kustomization.yaml", "README.md")
+
+
+def rendered(
+    name: str,
+    plan: Mapping[str, Any],
+    findings: Sequence[Finding],
+    settings: Settings,
+    facts: Mapping[str, Any],
+) -> frame.Rendered:
+    """Give the folder's files. Pure: the same input gives the same bytes.
+
+    `plan` and `settings` are those of a pod, `findings` what holds there. Raises UserError for a
+    plan that no ConfigMap holds.
+    """
+    shown = {**pods.of_image(plan, settings), "findings": findings}
+    digest = frame.plan_digest(shown)
+    values = _values(name, shown, settings, facts, digest)
+    files = [File(PLAN, (clean_text.as_json(shown) + "\n").encode())]
+    if settings.ca_bundle:
+        files.append(File(_BUNDLE, Path(settings.ca_bundle).read_bytes()))
+    if sum(len(file.content) for file in files) > _LARGEST_MAP:
+        raise UserError(
+            f"{PLAN} and {_BUNDLE} have more than {_LARGEST_MAP} bytes: no ConfigMap holds them",
+            fix="name a shorter kimi_weights_manifest or kimi_ca_bundle",
+        )
+    files += [_from_template(path, values) for path in (*values["resources"], *_BESIDE)]
+    return frame.Rendered(KIND, name, digest, files)
+
+
+def objects(
+    name: str, plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]
+) -> dict[str, bytes]:
+    """Give the files of objects alone, before anything is known of quotas."""
+    files = rendered(name, plan, [], settings, facts).files
+    return {file.path: file.content for file in files if file.path.endswith(".yaml")}
+
+
+def _resources(plan: Mapping[str, Any], settings: Settings) -> list[str]:
+    """List the files of objects."""
+    several = plan["parallel"]["hosts"] > 1
+    found = [*_ALWAYS, "leaderworkerset.yaml" if several else "statefulset.yaml"]
+    if settings.kubernetes_ingress_class:
+        found.append("ingress.yaml")
+    elif settings.kubernetes_gateway_class:
+        found.append("gateway.yaml")
+    if settings.kubernetes_monitoring_namespace:
+        found += _MONITORING
+    if plan["web"]:
+        found.append("web.yaml")
+    if settings.kubernetes_stop_schedule or settings.kubernetes_start_schedule:
+        found.append("schedule.yaml")
+    return found
+
+
+def _from_template(path: str, values: Mapping[str, Any]) -> File:
+    text = _text(path, values)
+    if path.endswith(".yaml"):
+        # A line on which nothing was written is none.
+        text = "".join(line.rstrip() + "\n" for line in text.splitlines() if line.strip())
+    return File(path, text.encode())
+
+
+def _text(path: str, values: Mapping[str, Any]) -> str:
+    environment = templates.environment(_TEMPLATES)
+    environment.filters["q"] = quoted
+    return environment.get_template(f"{path}.j2").render(values)
+
+
+def quoted(value: object) -> str:
+    """Write a text as YAML in quotes, whatever stands in it: JSON's way is YAML's too."""
+    return json.dumps(clean_text.line(value), ensure_ascii=False)
+
+
+def _values(
+    name: str,
+    plan: Mapping[str, Any],
+    settings: Settings,
+    facts: Mapping[str, Any],
+    digest: str,
+) -> dict[str, Any]:
+    """Give what the templates say."""
+    hosts = int(plan["parallel"]["hosts"])
+    pod = pods.of_plan(plan, settings, facts)
+    several = hosts > 1
+    namespace = settings.kubernetes_namespace
+    found: dict[str, Any] = {
+        "target": clean_text.line(name),
+        "name": settings.kubernetes_name,
+        "namespace": namespace,
+        "place": namespace or "NAMESPACE",
+        "image": settings.kubernetes_image,
+        "pull_secret": settings.kubernetes_image_pull_secret,
+        "storage_class": settings.kubernetes_storage_class,
+        "access_mode": access.mode(settings, hosts),
+        "cache_volume": settings.kubernetes_cache_volume and not several,
+        "node_selector": settings.kubernetes_node_selector,
+        "tolerations": access.tolerations(settings, pod.gpus),
+        "runtime_class": settings.kubernetes_runtime_class,
+        "gpu_resource": settings.kubernetes_gpu_resource,
+        "rdma_resource": settings.kubernetes_rdma_resource if several and pod.gpus else None,
+        "seccomp": settings.kubernetes_seccomp_profile,
+        "tls": settings.kubernetes_tls,
+        "hostname": settings.kubernetes_hostname,
+        # Where nobody outside comes, the certificate is for the Service's name.
+        "server_name": settings.kubernetes_hostname or settings.kubernetes_name,
+        "ingress_class": settings.kubernetes_ingress_class,
+        "gateway_class": settings.kubernetes_gateway_class,
+        "annotations": access.ingress_annotations(settings, tls=settings.kubernetes_tls),
+        "ingress_namespace": settings.kubernetes_ingress_namespace,
+        "monitoring_namespace": settings.kubernetes_monitoring_namespace,
+        "allowed_networks": settings.allowed_networks,
+        "resources": _resources(plan, settings),
+        "bundle": bool(settings.ca_bundle),
+        "plan": plan,
+        "plan_digest": digest,
+        "findings": [row for row in plan["findings"] if row["severity"] != "pass"],
+        "engine": plan["engine"],
+        "model": plan["model"],
+        "hosts": hosts,
+        "pod": pod,
+        "port": pods.PORT,
+        "user": pods.USER,
+        "weights_bytes": plan["weights"]["bytes"],
+        "volume_gib": pods.volume_gib(plan),
+        "marks": " ".join(_marks(plan)),
+        "source": plan["weights"]["source"],
+        "workers": plan["weights"]["workers"],
+        "hub_token": str(plan["weights"]["source"]).startswith("hf://"),
+        "fetch_gib": _FETCH_GIB,
+        "fetch_ports": _fetch_ports(plan),
+        "site": planned.download(plan),
+        "chat_s": pods.CHAT_S,
+        "startup_failures": math.ceil(pod.start_s / _PROBE_S),
+        "drains": "--shutdown-timeout" in plan["instances"][0]["argv"],
+        "capabilities": access.capabilities(settings, several=several and pod.gpus > 0),
+        "concurrency": plan["throughput"]["concurrency"],
+        "slow_first_token_s": _slow(plan),
+        "dashboard": dashboard.document(settings.kubernetes_name),
+        "schedules": _schedules(settings),
+        "time_zone": settings.kubernetes_time_zone,
+        "kubectl_image": settings.kubernetes_kubectl_image,
+        "workload": _workload(several=several),
+        "settings": settings,
+    }
+    found |= _web(plan, settings)
+    found["fetch_template"] = _text("_fetch.yaml", found).rstrip("\n")
+    # A Job cannot be changed: what it does is in its name.
+    done = hashlib.sha256(found["fetch_template"].encode()).hexdigest()[:_DIGEST]
+    found["fetch_name"] = fetch_name(settings.kubernetes_name, plan["model"]["revision"], done)
+    return found
+
+
+def _workload(*, several: bool) -> dict[str, str]:
+    """Say what is scaled."""
+    if several:
+        group, plural = "leaderworkerset.x-k8s.io", "leaderworkersets"
+        return {"group": group, "plural": plural, "resource": f"{plural}.{group}"}
+    return {"group": "apps", "plural": "statefulsets", "resource": "statefulset"}
+
+
+def _schedules(settings: Settings) -> list[dict[str, Any]]:
+    rows = [
+        ("stop", settings.kubernetes_stop_schedule, 0),
+        ("start", settings.kubernetes_start_schedule, 1),
+    ]
+    return [{"name": name, "at": at, "replicas": replicas} for name, at, replicas in rows if at]
+
+
+def _marks(plan: Mapping[str, Any]) -> list[str]:
+    """List the marks of verified weights: the model's, and those of a draft."""
+    weights = plan["weights"]
+    parts = [weights, *([weights["draft"]] if weights["draft"] else [])]
+    return [f"{part['dir']}/{paths.MODEL_VERIFIED}" for part in parts]
+
+
+def _slow(plan: Mapping[str, Any]) -> int:
+    """Give the seconds to a first token from which one is called slow."""
+    expected = plan["throughput"]["ttft_s"]["expected"] or 0
+    return max(_LEAST_SLOW_S, math.ceil(_SLOW * expected))
+
+
+def _fetch_ports(plan: Mapping[str, Any]) -> list[int]:
+    """List the TCP ports that the fetching pod asks at."""
+    addresses = [str(plan["weights"]["source"]), *(value for _, value in planned.download(plan))]
+    found = set()
+    for address in addresses:
+        parts = urlsplit(address)
+        if parts.scheme in _PORTS:
+            found.add(parts.port or _PORTS[parts.scheme])
+        elif parts.scheme == "hf":
+            found.add(_HUB_PORT)
+    return sorted(found)
+
+
+def _web(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Give what the templates say of the page; `web` is None where there is none."""
+    web = plan["web"]
+    if not web:
+        return {"web": None, "web_hostname": None}
+    scheme = "https" if settings.kubernetes_tls else "http"
+    environment = {
+        **web["environment"],
+        "HOST": "0.0.0.0",  # noqa: S104  (of the pod, behind its NetworkPolicy)
+        "PORT": str(_WEB_PORT),
+        "DATA_DIR": "/data",
+        "HOME": "/data",
+        "STATIC_DIR": "/run/kimi-web/static",
+        # The Ingress is a pod, whose address nobody knows beforehand.
+        "FORWARDED_ALLOW_IPS": "*",
+        "OPENAI_API_BASE_URL": f"{scheme}://{settings.kubernetes_name}:{pods.PORT}/v1",
+        **({"SSL_CERT_FILE": "/etc/kimi/ca.crt"} if settings.kubernetes_tls else {}),
+    }
+    # The page itself speaks no TLS.
+    plain = access.ingress_annotations(settings, tls=False)
+    return {
+        "web": web,
+        "web_hostname": settings.kubernetes_web_hostname,
+        "web_port": _WEB_PORT,
+        "web_image": access.web_image(plan, settings),
+        "web_environment": sorted(environment.items()),
+        "web_annotations": plain,
+    }
+
+
+def fetch_name(name: str, revision: str, digest: str) -> str:
+    """Name the Job that fetches a revision of the weights by what it does."""
+    short = "".join(sign if sign.isalnum() else "-" for sign in revision.lower()[:_REVISION])
+    return "-".join(part for part in (name, "fetch", short.strip("-"), digest) if part)

@@ -1,0 +1,173 @@
+"""What one pod of the engine asks of its node, and the plan in the terms of the image."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import paths
+from kimi_prov.render import planned
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.planner.settings.parsing import Settings
+
+PORT = 8443
+USER = 10001
+ENGINE = "/opt/kimi/engine"
+CACHE = "/var/cache/kimi"
+_GIB = 1 << 30
+# Workers of one model talk through /dev/shm: as much as `check` asks of a machine, or more.
+_LEAST_SHM = 8 * _GIB
+_SHM_PER_GPU = 2 * _GIB
+# Of a node's processors and memory, what its system and the pods of every node take: kubelet, the
+# device plugin, the network, the collector of logs.
+_SYSTEM_CPUS = 4
+_SYSTEM_SHARE = 16
+# The volume holds the files, and what is written while one of them is fetched.
+_VOLUME_SPARE = 1.05
+# A chat of one token waits behind prompts that are being read.
+CHAT_S = 60
+_NUMA_FLAGS = frozenset({"numa-bind", "numa-bind-nodes", "numa-bind-cpus"})
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What a pod of the engine gets; requests and limits are the same. Sizes in bytes.
+
+    `needed`: without it the engine does not live; `page_cache`: room for the files that it reads,
+    which only makes the start faster. `shm` is a part of both it and `memory`.
+    """
+
+    gpus: int
+    cpus: int
+    memory: int
+    needed: int
+    page_cache: int
+    shm: int
+    start_s: int
+    grace_s: int
+
+    @property
+    def memory_gib(self) -> int:
+        """The limit as it is written."""
+        return self.memory // _GIB
+
+    @property
+    def shm_gib(self) -> int:
+        """Size of /dev/shm as it is written."""
+        return self.shm // _GIB
+
+
+def of_plan(plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]) -> Pod:
+    """Size a pod by the plan, the node's facts and what the site set."""
+    gpus = len(plan["instances"][0]["gpus"])
+    shm = max(_LEAST_SHM, _SHM_PER_GPU * gpus) if _workers(plan) > 1 else 0
+    needed = _up(planned.processes(plan) + shm)
+    room = _node_memory(plan) - needed
+    files = int(plan["weights"]["bytes"]) // int(plan["parallel"]["hosts"]) if gpus else 0
+    page_cache = max(0, min(files, room)) // _GIB * _GIB
+    memory = needed + page_cache
+    if settings.kubernetes_memory_gib != "auto":
+        memory = settings.kubernetes_memory_gib * _GIB
+        page_cache = max(0, memory - needed)
+    return Pod(
+        gpus=gpus,
+        cpus=_cpus(settings, facts, gpus),
+        memory=memory,
+        needed=needed,
+        page_cache=page_cache,
+        shm=shm,
+        start_s=int(plan["timeouts"]["start_s"]),
+        grace_s=settings.kubernetes_grace_s,
+    )
+
+
+def _workers(plan: Mapping[str, Any]) -> int:
+    """Count the processes of the engine that work on one model."""
+    parallel = plan["parallel"]
+    return int(parallel["tensor"] * parallel["pipeline"] * parallel["data"])
+
+
+def _up(size: int) -> int:
+    """Round up to whole GiB."""
+    return math.ceil(size / _GIB) * _GIB
+
+
+def _node_memory(plan: Mapping[str, Any]) -> int:
+    """Give a node's memory less the share of its system."""
+    available = int(plan["memory"]["host_ram_available_bytes"])
+    return available - available // _SYSTEM_SHARE
+
+
+def _cpus(settings: Settings, facts: Mapping[str, Any], gpus: int) -> int:
+    """Whole processors: the share of the GPUs, in whole cores so that no other pod has half of one.
+
+    The CPU manager gives processors of its own to a pod that asks for whole ones.
+    """
+    if settings.kubernetes_cpus != "auto":
+        return settings.kubernetes_cpus
+    threads, cores = int(facts["cpu"]["threads"]), int(facts["cpu"]["cores"])
+    per_core = max(1, threads // cores) if cores else 1
+    total = len(facts["gpus"])
+    # A small node, as in a trial, keeps a processor for its system at least.
+    kept = max(min(_SYSTEM_CPUS, threads // 4), threads // _SYSTEM_SHARE)
+    free = threads - kept
+    share = free * gpus // total if gpus and total else free
+    return max(1, share // per_core * per_core)
+
+
+def places_memory(plan: Mapping[str, Any]) -> bool:
+    """Whether the plan places the engine's memory on NUMA nodes."""
+    instance = plan["instances"][0]
+    flags = {word.removeprefix("--") for word in instance["argv"] if word.startswith("--")}
+    return bool(instance["numactl"] or flags & _NUMA_FLAGS)
+
+
+def volume_gib(plan: Mapping[str, Any]) -> int:
+    """Size of the volume of the weights in GiB."""
+    return math.ceil(int(plan["weights"]["bytes"]) * _VOLUME_SPARE / _GIB) + 1
+
+
+def of_image(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Give the plan as the image has it: its paths, and nothing that only the pod's run knows."""
+    instance = plan["instances"][0]
+    place = _places(plan)
+    argv = [place(word) for word in instance["argv"]]
+    at = argv.index("-m") + 2
+    argv = argv[:at] + _arguments(plan, settings, argv[at:])
+    environment = {
+        name: place(value)
+        for name, value in instance["env"].items()
+        if name not in planned.ENVIRONMENT_OF_THE_RUN
+    }
+    placed = settings.kubernetes_seccomp_profile is not None
+    engine = {**plan["engine"], "env_dir": ENGINE, "python": f"{ENGINE}/bin/python"}
+    changed = {"argv": argv, "env": environment, "port": PORT}
+    changed["numactl"] = instance["numactl"] if placed else []
+    return {**plan, "engine": engine, "instances": [{**instance, **changed}]}
+
+
+def _places(plan: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return the function that writes a path or text of the plan as the image has it."""
+    table = {plan["engine"]["env_dir"]: ENGINE, paths.CACHE: CACHE}
+    ours = re.compile("|".join(rf"{re.escape(path)}(?=/|$)" for path in table))
+    return lambda text: ours.sub(lambda found: table[found.group()], text)
+
+
+def _arguments(plan: Mapping[str, Any], settings: Settings, words: list[str]) -> list[str]:
+    """Give the engine's arguments but those that the pod finds out when it runs."""
+    left_out = set(planned.OF_THE_RUN)
+    if settings.kubernetes_seccomp_profile is None:
+        left_out |= _NUMA_FLAGS
+    found: list[str] = []
+    skipping = False
+    for word in words:
+        if word.startswith("--"):
+            skipping = word.removeprefix("--") in left_out
+        if not skipping:
+            found.append(word)
+    return [*found, *planned.drain(plan, found, settings.kubernetes_grace_s)]

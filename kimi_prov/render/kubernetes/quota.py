@@ -1,0 +1,279 @@
+"""What a namespace's ResourceQuotas and LimitRanges leave for the objects that are rendered."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov import documents
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_LARGEST_BYTES = 1 << 20
+_SHOWN = 8
+FIX = (
+    "kubectl get resourcequota,limitrange --namespace NAMESPACE -o yaml > quota.yaml  writes such "
+    "a file"
+)
+# Between two documents of a file.
+_BETWEEN = re.compile(r"(?m)^---[ \t]*(?:#.*)?$")
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30}))(.*)")
+_EXPONENT = re.compile(r"[eE]([+-]?[0-9]{1,2})")
+_SUFFIXES = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18, "m": -3, "u": -6, "n": -9}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+# A quota with one of these counts no pod of ours: ours are Guaranteed, run without a deadline and
+# have no priority class.
+_NOT_OURS = frozenset({"BestEffort", "Terminating", "PriorityClass", "CrossNamespacePodAffinity"})
+# By these names a quota counts what a pod requests.
+_REQUESTED = {"cpu": "requests.cpu", "memory": "requests.memory"}
+
+
+@dataclass(frozen=True)
+class Container:
+    """What one container asks for, by resource; requests equal limits."""
+
+    name: str
+    resources: Mapping[str, Fraction]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """All that the rendered objects take of a namespace.
+
+    `containers`: each with the number of pods that have it. `claims`: size in bytes and storage
+    class of each volume. `objects`: how many of each kind, as `count/` names them.
+    """
+
+    containers: Sequence[tuple[Container, int]]
+    claims: Sequence[tuple[str, Fraction, str | None]]
+    objects: Mapping[str, int]
+
+    def of(self, key: str) -> Fraction | None:
+        """Return how much of a quota's key is taken; None where nothing of ours counts to it."""
+        key = _REQUESTED.get(key, key)
+        if key == "pods":
+            return Fraction(sum(count for _, count in self.containers))
+        if key.startswith(("requests.", "limits.")) and key != "requests.storage":
+            return self._summed(key.partition(".")[2])
+        if key in ("requests.storage", "persistentvolumeclaims"):
+            return self._stored(key, None)
+        name, mark, rest = key.partition(".storageclass.storage.k8s.io/")
+        if mark:
+            return self._stored(rest, name)
+        if key.startswith("count/"):
+            return Fraction(self.objects.get(key.removeprefix("count/").partition(".")[0], 0))
+        return Fraction(self.objects[key]) if key in self.objects else None
+
+    def _summed(self, resource: str) -> Fraction:
+        rows = self.containers
+        return sum((row.resources.get(resource, Fraction(0)) * n for row, n in rows), Fraction(0))
+
+    def _stored(self, key: str, of_class: str | None) -> Fraction:
+        rows = [row for row in self.claims if of_class is None or row[2] == of_class]
+        sizes = [row[1] for row in rows]
+        return sum(sizes, Fraction(0)) if key == "requests.storage" else Fraction(len(rows))
+
+
+@dataclass(frozen=True)
+class Clash:
+    """What does not fit: `grave` where it never does, else where others are in the way now."""
+
+    where: str
+    observed: str
+    required: str
+    grave: bool
+
+
+def read(paths: Sequence[Path], namespace: str | None) -> list[Mapping[str, Any]]:
+    """Read quotas and ranges of files. Raises UserError for files that hold none."""
+    found = []
+    for path in paths:
+        there = list(_objects(path))
+        if not there:
+            raise UserError(f"{path}: there is no ResourceQuota and no LimitRange in it", fix=FIX)
+        for row in there:
+            other = _text(row, "metadata", "namespace")
+            if namespace and other and other != namespace:
+                raise UserError(
+                    f"{path}: {_named(row)} is of namespace {clean_text.line(other)}, and the "
+                    f"objects are rendered for {namespace}",
+                    fix=FIX,
+                )
+        found += there
+    return found
+
+
+def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
+    document = documents.read(path, what="a file of quotas", limit=_LARGEST_BYTES, fix=FIX)
+    for part in _BETWEEN.split(document.text):
+        if not part.strip():
+            continue
+        content = documents.Document(document.name, part).yaml(FIX)
+        if content is None:
+            continue
+        if not isinstance(content, dict):
+            raise UserError(f"{path}: this is no object of Kubernetes", fix=FIX)
+        items = content.get("items") if content.get("kind") == "List" else [content]
+        for item in items if isinstance(items, list) else []:
+            if isinstance(item, dict) and item.get("kind") in ("ResourceQuota", "LimitRange"):
+                yield item
+
+
+def _text(row: Mapping[str, Any], *keys: str) -> str:
+    value: Any = row
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    return clean_text.line(f"{row['kind']} {_text(row, 'metadata', 'name') or 'without a name'}")
+
+
+def amount(value: object, where: str) -> Fraction:
+    """Read a quantity such as 500m, 64Gi or 1e3. Raises UserError, which names `where`."""
+    text = str(value).strip() if isinstance(value, (str, int, float)) else ""
+    match = _QUANTITY.fullmatch(text)
+    if match and not isinstance(value, bool):
+        number, suffix = Fraction(match.group(1)), match.group(2)
+        if suffix in _BINARY:
+            return number * (1 << _BINARY[suffix])
+        if suffix in _SUFFIXES:
+            return number * Fraction(10) ** _SUFFIXES[suffix]
+        if exponent := _EXPONENT.fullmatch(suffix):
+            return number * Fraction(10) ** int(exponent.group(1))
+    raise UserError(
+        f"{where}: expected a quantity such as 500m or 64Gi, found {clean_text.line(value)[:40]!r}",
+        fix=FIX,
+    )
+
+
+def shown(key: str, value: Fraction) -> str:
+    """Write a quantity of a key for a person."""
+    if "memory" in key or "storage" in key:
+        return f"{float(value / (1 << 30)):.5g}Gi"
+    return f"{float(value):.5g}"
+
+
+def clashes(rows: Sequence[Mapping[str, Any]], demand: Demand) -> list[Clash]:
+    """Say what of the demand goes beyond a quota or a range. Raises UserError for what is none."""
+    found: list[Clash] = []
+    for row in rows:
+        if row["kind"] == "ResourceQuota":
+            found += _of_quota(row, demand)
+        else:
+            found += _of_range(row, demand)
+    return found
+
+
+def _of_quota(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
+    spec = _mapping(row, "spec")
+    if _scopes(spec) & _NOT_OURS:
+        return
+    used = _mapping(_mapping(row, "status"), "used")
+    for key, value in _mapping(spec, "hard").items():
+        where = clean_text.line(f"{_named(row)}: {key}")
+        taken = demand.of(str(key))
+        hard = amount(value, where)
+        if not taken:
+            continue
+        others = amount(used[key], where) if key in used else Fraction(0)
+        if taken > hard:
+            yield Clash(where, shown(str(key), hard), shown(str(key), taken), grave=True)
+        elif taken > hard - others:
+            left = f"{shown(str(key), hard - others)} of {shown(str(key), hard)} left"
+            yield Clash(where, left, shown(str(key), taken), grave=False)
+
+
+def _scopes(spec: Mapping[str, Any]) -> set[str]:
+    scopes = spec.get("scopes")
+    found = {str(scope) for scope in scopes} if isinstance(scopes, list) else set()
+    selected = _mapping(spec, "scopeSelector").get("matchExpressions")
+    for row in selected if isinstance(selected, list) else []:
+        if isinstance(row, dict) and row.get("operator") in ("In", "Exists"):
+            found.add(str(row.get("scopeName")))
+    return found
+
+
+def _of_range(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
+    limits = _mapping(row, "spec").get("limits")
+    for limit in limits if isinstance(limits, list) else []:
+        if not isinstance(limit, dict):
+            continue
+        kind = str(limit.get("type"))
+        for name, resources in _measured(kind, demand):
+            for side, sign in (("max", 1), ("min", -1)):
+                for key, value in _mapping(limit, side).items():
+                    where = clean_text.line(f"{_named(row)}: {side} of a {kind}: {key}")
+                    bound = amount(value, where)
+                    taken = resources.get(str(key))
+                    if taken is not None and sign * (taken - bound) > 0:
+                        asked = f"{shown(str(key), taken)} ({name})"
+                        yield Clash(where, shown(str(key), bound), asked, grave=True)
+
+
+def _measured(kind: str, demand: Demand) -> list[tuple[str, Mapping[str, Fraction]]]:
+    """Give what a range of this type looks at. Each of our pods has one container that counts."""
+    if kind in ("Container", "Pod"):
+        return [(row.name, row.resources) for row, _ in demand.containers]
+    if kind == "PersistentVolumeClaim":
+        return [(name, {"storage": size}) for name, size, _ in demand.claims]
+    return []
+
+
+def _mapping(value: object, key: str) -> Mapping[str, Any]:
+    found = value.get(key) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def demand_of(objects: Sequence[Mapping[str, Any]]) -> Demand:
+    """Sum up rendered objects: everything at once, as when the model is first applied."""
+    containers: list[tuple[Container, int]] = []
+    claims: list[tuple[str, Fraction, str | None]] = []
+    count: dict[str, int] = {}
+    for row in objects:
+        kind, spec = str(row["kind"]), row.get("spec") or {}
+        plural = _PLURALS.get(kind, f"{kind.lower()}s")
+        count[plural] = count.get(plural, 0) + 1
+        name = str(row["metadata"]["name"])
+        if kind == "PersistentVolumeClaim":
+            size = amount(spec["resources"]["requests"]["storage"], name)
+            claims.append((name, size, spec.get("storageClassName")))
+        for template, pods in _templates(kind, spec):
+            for part in template["spec"]["containers"]:
+                limits = part["resources"]["limits"]
+                rows = {str(key): amount(value, name) for key, value in limits.items()}
+                containers.append((Container(f"{name}: {part['name']}", rows), pods))
+    return Demand(containers, claims, count)
+
+
+_PLURALS = {"NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}
+
+
+def _templates(kind: str, spec: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], int]]:
+    if kind == "LeaderWorkerSet":
+        group = spec["leaderWorkerTemplate"]
+        return [(group["workerTemplate"], int(group["size"]))]
+    if kind == "CronJob":
+        return [(spec["jobTemplate"]["spec"]["template"], 1)]
+    if kind in ("StatefulSet", "Deployment", "Job"):
+        return [(spec["template"], 1)]
+    return []
+
+
+def load(files: Mapping[str, bytes]) -> list[Mapping[str, Any]]:
+    """Read the objects of rendered files."""
+    return [
+        row
+        for path, content in sorted(files.items())
+        if path.endswith(".yaml")
+        for part in _BETWEEN.split(content.decode())
+        if (row := documents.Document(path, part).yaml(FIX, ours=True))
+        and row["kind"] != "Kustomization"
+    ]

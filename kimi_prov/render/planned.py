@@ -1,0 +1,135 @@
+"""A plan where no machine is provisioned: what of it holds in a job or a pod, without root."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.catalog.versions import number
+from kimi_prov.planner.registry import DEFINITIONS
+from kimi_prov.planner.settings.definitions import BY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.planner.findings import Finding
+    from kimi_prov.planner.registry.definition import Severity
+    from kimi_prov.planner.settings.parsing import Settings
+
+# What is found out when the engine is run: its nodes, ports and files.
+OF_THE_RUN = frozenset(
+    {"host", "port", "nnodes", "node-rank", "master-addr", "master-port", "headless"}
+)
+ENVIRONMENT_OF_THE_RUN = frozenset(
+    {
+        *("VLLM_HOST_IP", "VLLM_PORT", "CUDA_VISIBLE_DEVICES"),
+        *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"),
+    }
+)
+# Settings about what root does on a machine of one's own, as they are where there is no root.
+WITHOUT_EFFECT: Mapping[str, Any] = {
+    "tls": "self-signed",
+    "tls_cert_file": None,
+    "tls_key_file": None,
+    "tls_names": [],
+    "api_keys_file": None,
+    "web_admin_file": None,
+    "hf_token_file": None,
+    "apt_mirror": None,
+    "python_mirror": None,
+    "nvidia_repo_url": None,
+    "nvidia_repo_key_url": None,
+    "nvidia_repo_key_fingerprint": None,
+    "nvidia_driver_version": "auto",
+    "group_address": None,
+}
+# Subjects of findings that are about what root does, or about a machine of one's own.
+_NOT_THERE = frozenset(
+    {"disk", "driver", "firewall", "host", "packages", "port", "python", "ram_disk", "serve"}
+    | {"tuning", "web"}
+)
+NOT_THERE_EITHER = frozenset(
+    {
+        *("os.apparmor", "os.cgroups", "os.selinux", "os.supported", "os.systemd"),
+        # The nodes' addresses are found when it runs; others come and go on them.
+        *("group.address", "group.settings", "gpu.held", "memory.cgroup"),
+        "engine.not_provisioned",
+    }
+)
+# vLLM lets answers end after SIGTERM since then.
+_DRAINS_SINCE = "0.18.0"
+_DRAIN = "--shutdown-timeout"
+# What the engine and its job or pod need to end after the last answer.
+_END_S = 60
+_LEAST_DRAIN_S = 10
+
+
+def holds(identity: str) -> bool:
+    """Whether a finding of a plan is as true there as on a machine of one's own."""
+    subject = identity.partition(".")[0]
+    return subject not in _NOT_THERE and identity not in NOT_THERE_EITHER
+
+
+def held(plan: Mapping[str, Any]) -> list[Finding]:
+    """Give the findings of a plan that hold.
+
+    What forbids `apply` is a blocker: weights cannot be fetched from nowhere there either.
+    """
+    return [_as_there(row) for row in plan["findings"] if holds(row["id"])]
+
+
+def _as_there(row: Finding) -> Finding:
+    return {**row, "severity": "blocker"} if DEFINITIONS[row["id"]].blocks_apply else row
+
+
+def without_effect(settings: Settings, quiet: Mapping[str, Any]) -> list[str]:
+    """Name the settings, without kimi_, that the site set and that have no effect."""
+    names = [name for name, value in quiet.items() if getattr(settings, name) != value]
+    return [n for n in names if getattr(settings, n) != BY_NAME[f"kimi_{n}"].default]
+
+
+def driver(plan: Mapping[str, Any]) -> tuple[Severity, str] | None:
+    """Say how grave the nodes' driver is and what is known of it; None where none is needed."""
+    if plan["driver"]["required_branch"] is None:
+        return None
+    row = next((row for row in plan["findings"] if row["id"] == "driver.branch"), None)
+    severity: Severity = "warning"
+    if row is not None and row["severity"] != "info":
+        severity = "blocker" if row["severity"] == "blocker" else "info"
+    return severity, str(row["observed"]) if row else "unknown"
+
+
+def tuning(plan: Mapping[str, Any]) -> list[str]:
+    """Say what root would set in the kernel."""
+    found = plan["tuning"]
+    asked = [f"{name} = {value}" for name, value in found["sysctl"].items()]
+    asked += [f"transparent huge pages: {found['thp']}"] if found["thp"] else []
+    return asked + ([f"frequency governor: {found['governor']}"] if found["governor"] else [])
+
+
+def processes(plan: Mapping[str, Any]) -> int:
+    """Give what the engine's processes take of a node's memory, in bytes."""
+    parts = plan["memory"]["host_parts"]
+    return sum(int(part["bytes"]) for part in parts if part["kind"] != "system")
+
+
+def drain(plan: Mapping[str, Any], flags: Sequence[str], grace_s: int) -> list[str]:
+    """Give the flag for the seconds that answers may take at the end, where it is not there yet.
+
+    `grace_s`: seconds from the first signal to the last.
+    """
+    drains = number(plan["engine"]["version"]) >= number(_DRAINS_SINCE)
+    if not drains or any(flag.split("=")[0] == _DRAIN for flag in flags):
+        return []
+    return [_DRAIN, str(max(_LEAST_DRAIN_S, grace_s - _END_S))]
+
+
+def download(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Give the site's hub and proxy as programs read them; no password is in a plan."""
+    proxy = plan["site"]["proxy"] or {}
+    found = [
+        ("HF_ENDPOINT", plan["weights"]["hf_endpoint"]),
+        ("http_proxy", proxy.get("http")),
+        ("https_proxy", proxy.get("https")),
+        ("no_proxy", ",".join(proxy.get("no_proxy") or [])),
+    ]
+    return [(name, value) for name, value in found if value]
