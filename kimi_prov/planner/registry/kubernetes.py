@@ -186,11 +186,14 @@ DEFINITIONS = (
     ),
     Definition(
         "kubernetes.rdma",
-        title="Between nodes the GPUs speak over the pods' network",
-        severities=("warning",),
-        source="without a resource of the network cards a pod has none of them",
+        title="Network cards of the nodes pin memory",
+        severities=("warning", "info"),
+        source="without a resource of the network cards a pod has none of them; a capability that "
+        "is added does not reach a process of another user than root (kubernetes#56374), so that "
+        "the limit of locked memory counts",
         remedy="setting",
         concerns="deployment",
+        titles={"warning": "Between nodes the GPUs speak over the pods' network"},
     ),
     Definition(
         "kubernetes.network_policy",
@@ -204,11 +207,10 @@ DEFINITIONS = (
     Definition(
         "kubernetes.pod_security",
         title="The pods are within the restricted Pod Security Standard",
-        severities=("warning", "info"),
+        severities=("info",),
         source="kubernetes.io/docs/concepts/security/pod-security-standards",
         remedy="software",
         concerns="deployment",
-        titles={"warning": "A pod is beyond the restricted Pod Security Standard"},
     ),
     Definition(
         "kubernetes.monitoring",

@@ -30,13 +30,6 @@ def tolerations(settings: Settings, gpus: int) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def capabilities(settings: Settings, *, several: bool) -> list[tuple[str, str]]:
-    """List the capabilities that the engine gets, each with its reason."""
-    if several and settings.kubernetes_rdma_resource:
-        return [("IPC_LOCK", "the network cards pin the memory that they read and write.")]
-    return []
-
-
 def ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str] | None:
     """Return what an Ingress controller is told of the pods; None for one that is not known.
 

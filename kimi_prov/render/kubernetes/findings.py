@@ -36,8 +36,18 @@ _CONFIGZ = 'kubectl get --raw "/api/v1/nodes/NODE/proxy/configz"'
 
 
 def of_pod(settings: Settings) -> Settings:
-    """Return the settings as they count in a pod."""
-    return replace(settings, **_WITHOUT_EFFECT, ram_disk="never", instances=1)
+    """Return the settings as they count in a pod; what is installed is the image's matter."""
+    return replace(
+        settings,
+        **_WITHOUT_EFFECT,
+        ram_disk="never",
+        instances=1,
+        ca_bundle=None,
+        pip_index_url=None,
+        pip_extra_index_urls=[],
+        pip_find_links=None,
+        torch_index_url=None,
+    )
 
 
 def of_plan(
@@ -62,7 +72,7 @@ def of_plan(
     if plan["parallel"]["hosts"] > 1:
         _group(plan, settings, pod, findings)
     _reached(plan, settings, findings)
-    _security(plan, settings, pod, findings)
+    _security(settings, findings)
     _others(plan, settings, findings)
     _settings(settings, findings)
     findings.add(
@@ -306,14 +316,25 @@ def _group(plan: Mapping[str, Any], settings: Settings, pod: Pod, findings: Find
         fix="kubectl explain leaderworkerset.spec.networkConfig.subdomainPolicy; ask the "
         "administrator to install it",
     )
-    if pod.gpus and settings.kubernetes_rdma_resource is None:
-        findings.add(
-            "kubernetes.rdma",
-            observed=f"{plan['parallel']['hosts']} nodes, kimi_kubernetes_rdma_resource not set",
-            required="a resource of InfiniBand or RoCE cards, where the nodes have them",
-            fix="kubectl describe node NODE  shows its resources; set "
-            "kimi_kubernetes_rdma_resource to the one of its network cards",
-        )
+    if not pod.gpus:
+        return
+    nodes, resource = plan["parallel"]["hosts"], settings.kubernetes_rdma_resource
+    findings.add(
+        "kubernetes.rdma",
+        severity="info" if resource else "warning",
+        observed=f"{nodes} nodes, {resource}"
+        if resource
+        else f"{nodes} nodes, kimi_kubernetes_rdma_resource not set",
+        required="containers may lock any amount of memory (memlock): the cards pin what they "
+        "read and write"
+        if resource
+        else "a resource of InfiniBand or RoCE cards, where the nodes have them",
+        fix="kubectl exec POD -- sh -c 'ulimit -l'  shows the limit; the container runtime's own "
+        "LimitMEMLOCK sets it"
+        if resource
+        else "kubectl describe node NODE  shows its resources; set kimi_kubernetes_rdma_resource "
+        "to the one of its network cards",
+    )
 
 
 def _reached(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
@@ -388,18 +409,13 @@ def _reached(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
     )
 
 
-def _security(plan: Mapping[str, Any], settings: Settings, pod: Pod, findings: Findings) -> None:
-    several = plan["parallel"]["hosts"] > 1 and pod.gpus > 0
-    beyond = access.capabilities(settings, several=several)
+def _security(settings: Settings, findings: Findings) -> None:
     place = settings.kubernetes_namespace or "NAMESPACE"
     findings.add(
         "kubernetes.pod_security",
-        severity="warning" if beyond else "info",
-        observed=", ".join(f"{name}: {reason}" for name, reason in beyond)
-        or "no exception of the profile",
-        required=f"a namespace that admits {'privileged' if beyond else 'restricted'} pods",
-        fix=f"kubectl label namespace {place} pod-security.kubernetes.io/enforce="
-        f"{'privileged' if beyond else 'restricted'}",
+        observed="no exception of the profile",
+        required="a namespace that admits restricted pods",
+        fix=f"kubectl label namespace {place} pod-security.kubernetes.io/enforce=restricted",
     )
 
 

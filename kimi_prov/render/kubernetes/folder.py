@@ -176,7 +176,6 @@ def _values(
         "chat_s": pods.CHAT_S,
         "startup_failures": math.ceil(pod.start_s / _PROBE_S),
         "drains": "--shutdown-timeout" in plan["instances"][0]["argv"],
-        "capabilities": access.capabilities(settings, several=several and pod.gpus > 0),
         "concurrency": plan["throughput"]["concurrency"],
         "slow_first_token_s": _slow(plan),
         "dashboard": dashboard.document(settings.kubernetes_name),

@@ -20,9 +20,11 @@ USER = 10001
 ENGINE = "/opt/kimi/engine"
 CACHE = "/var/cache/kimi"
 _GIB = 1 << 30
-# Workers of one model talk through /dev/shm: as much as `check` asks of a machine, or more.
+# Workers of one model talk through /dev/shm: as much as `check` asks of a machine, or more. One
+# alone has buffers there too, and a container has 64 MiB of its own accord.
 _LEAST_SHM = 8 * _GIB
 _SHM_PER_GPU = 2 * _GIB
+_SHM_OF_ONE = _GIB
 # Of a node's processors and memory, what its system and the pods of every node take: kubelet, the
 # device plugin, the network, the collector of logs.
 _SYSTEM_CPUS = 4
@@ -65,7 +67,7 @@ class Pod:
 def of_plan(plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]) -> Pod:
     """Size a pod by the plan, the node's facts and what the site set."""
     gpus = len(plan["instances"][0]["gpus"])
-    shm = max(_LEAST_SHM, _SHM_PER_GPU * gpus) if _workers(plan) > 1 else 0
+    shm = max(_LEAST_SHM, _SHM_PER_GPU * gpus) if _workers(plan) > 1 else _SHM_OF_ONE
     needed = _up(planned.processes(plan) + shm)
     room = _node_memory(plan) - needed
     files = int(plan["weights"]["bytes"]) // int(plan["parallel"]["hosts"]) if gpus else 0
@@ -128,8 +130,10 @@ def places_memory(plan: Mapping[str, Any]) -> bool:
 
 
 def volume_gib(plan: Mapping[str, Any]) -> int:
-    """Size of the volume of the weights in GiB."""
-    return math.ceil(int(plan["weights"]["bytes"]) * _VOLUME_SPARE / _GIB) + 1
+    """Give the size of the volume in GiB: for the weights, and those of a draft."""
+    weights = plan["weights"]
+    parts = [weights, *([weights["draft"]] if weights["draft"] else [])]
+    return math.ceil(sum(int(part["bytes"]) for part in parts) * _VOLUME_SPARE / _GIB) + 1
 
 
 def of_image(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:

@@ -330,6 +330,35 @@ def render_slurm(_machines, folder):
     harmless(*here("render", "slurm", folder / HOSTILE, "--output", folder / "new"))
 
 
+def render_kubernetes(_machines, folder):
+    facts = json.loads(check_inputs.LAB.read_text())
+    facts["cpu"]["model"] = facts["host"]["hostname"] = HOSTILE
+    facts["origin"] = {"kind": "spec", "name": HOSTILE, "detail": HOSTILE}
+    file, out, quota = folder / "facts.json", folder / STEERING, folder / "quota.yaml"
+    file.write_text(json.dumps(facts))
+    options = ("--image", "x", "--output", out, "--vars", folder / "v.yml")
+    variables = {"kimi_model": "kimi-k2-lab", "kimi_weights_source": "file:///srv/kimi/model"}
+    (folder / "v.yml").write_text(yaml.safe_dump(variables))
+    harmless(*here("render", "kubernetes", file, *options))
+    texts = [path.read_text() for path in out.iterdir()]
+    harmless(*[text for text in texts if "MARK" in text])
+    for path in out.glob("*.yaml"):
+        lines = [line for line in path.read_text().splitlines() if "MARK" in line]
+        assert all(line.startswith("#") for line in lines)
+    (out / "pdb.yaml").write_text("mine")
+    harmless(*here("render", "kubernetes", file, *options))
+    row = {"kind": "ResourceQuota", "metadata": {"name": HOSTILE, "namespace": HOSTILE}}
+    for hard in ({"pods": 0, HOSTILE: 1}, {"pods": HOSTILE}, {HOSTILE: HOSTILE}):
+        quota.write_text(yaml.safe_dump({**row, "spec": {"hard": hard}}))
+        harmless(*here("render", "kubernetes", file, *options, "--quota", quota))
+    words = ("--namespace", "kimi", "--quota", quota)
+    harmless(*here("render", "kubernetes", file, *options, *words))
+    for name in ("image", "node_selector", "hostname", "stop_schedule"):
+        value = {HOSTILE: HOSTILE} if name == "node_selector" else HOSTILE
+        (folder / "v.yml").write_text(yaml.safe_dump({f"kimi_kubernetes_{name}": value}))
+        harmless(*here("render", "kubernetes", file, "--output", out, "--vars", folder / "v.yml"))
+
+
 JOB = {
     **dict.fromkeys(("job_name", "state", "reason", "nodes", "log"), HOSTILE),
     **dict.fromkeys(("starts_at", "ends_at", "left_s")),
@@ -451,6 +480,7 @@ CASES = {
     "key": key,
     "destroy": destroy,
     "init": init,
+    "render kubernetes": render_kubernetes,
     "render slurm": render_slurm,
     **{command: of_cluster(command) for command in OF_CLUSTER},
     "probe": probe,

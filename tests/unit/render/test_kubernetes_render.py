@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 SPECS = ROOT / "inventories" / "specs"
+MODELS = "kimi_prov/catalog/models.yaml"
 LAB = ROOT / "tests" / "data" / "facts" / "lab-nspawn.json"
 GOLDEN = ROOT / "tests" / "data" / "golden" / "kubernetes"
 GIB = 1 << 30
@@ -355,9 +356,7 @@ def test_selectors_find_the_pods_that_are_meant(folder: Path) -> None:
 
 def test_the_pod_is_as_its_image_and_an_operator_expect(folder: Path) -> None:
     cache = "persistentVolumeClaim" if folder.name == "reference-002" else "emptyDir"
-    told = list(broken_promises(template_of(folder), cache=cache))
-    # Two nodes with network cards that pin memory: the one exception, with its reason.
-    assert told == ([] if folder.name == "reference-002" else ["engine: IPC_LOCK"])
+    assert list(broken_promises(template_of(folder), cache=cache)) == []
 
 
 def _without_mount(path: str) -> Callable[[dict[str, Any]], None]:
@@ -520,21 +519,21 @@ def test_every_pod_is_guaranteed_and_restricted(folder: Path) -> None:
     for row in objects(folder):
         for template in templates(row):
             seen += 1
-            beyond = list(beyond_restricted(template["spec"]))
-            engine = (row["kind"], row["metadata"]["name"]) == WORKLOADS["quote-2x-8x-h100"]
-            assert beyond == (["engine: IPC_LOCK"] if engine else []), row["metadata"]["name"]
+            assert list(beyond_restricted(template["spec"])) == [], row["metadata"]["name"]
             assert list(not_guaranteed(template["spec"])) == [], row["metadata"]["name"]
     assert seen == (5 if folder.name == "reference-002" else 3)
 
 
-def test_an_exception_stands_there_with_its_reason(folder: Path) -> None:
-    texts = {name: content.decode() for name, content in read(folder).items()}
-    found = [name for name, text in texts.items() if "add: [" in text]
-    assert found == ([] if folder.name == "reference-002" else ["leaderworkerset.yaml"])
-    for name in found:
-        lines = texts[name].splitlines()
-        at = next(number for number, line in enumerate(lines) if "add: [" in line)
-        assert "Exception of the restricted profile: " in lines[at - 1]
+def test_network_cards_are_asked_for_between_nodes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert render("quote-2x-8x-h100", tmp_path / "out") == 0
+    assert "kubernetes.rdma" not in capfd.readouterr().err
+    (template,) = templates(one(tmp_path / "out", "LeaderWorkerSet", "kimi-two"))
+    limits = template["spec"]["containers"][0]["resources"]["limits"]
+    assert limits["rdma/hca_shared_devices_a"] == "1"
+    assert render("quote-2x-8x-h100", tmp_path / "two", variables=IMAGE) == 0
+    assert "kubernetes.rdma" in capfd.readouterr().err
 
 
 def test_a_group_starts_and_restarts_as_a_whole(tmp_path: Path) -> None:
@@ -568,9 +567,10 @@ def test_nodes_without_gpus_are_rendered_too(tmp_path: Path, hosts: int) -> None
     limits = template["spec"]["containers"][0]["resources"]["limits"]
     assert sorted(limits) == ["cpu", "ephemeral-storage", "memory"]
     assert "tolerations" not in template["spec"]
-    told = list(broken_promises(template))
-    # One worker shares no memory with another.
-    assert told == ([] if hosts == 2 else ["/dev/shm: is no emptyDir"])
+    assert list(broken_promises(template)) == []
+    (shared,) = (v["emptyDir"] for v in template["spec"]["volumes"] if v["name"] == "shm")
+    # Two workers talk through it; one has its buffers there.
+    assert size(shared["sizeLimit"]) == (8 if hosts == 2 else 1) * GIB
     for row in objects(tmp_path / "out"):
         check_schema(row, VERSIONS[0])
     policy = one(tmp_path / "out", "NetworkPolicy", "kimi-fetch")["spec"]
@@ -811,6 +811,17 @@ def test_every_metric_is_one_that_the_engine_has(tmp_path: Path) -> None:
     service = one(tmp_path / "out", "Service")
     assert service["metadata"]["labels"][monitor["jobLabel"]] == "kimi"
     assert monitor["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+
+
+def test_the_key_of_the_metrics_is_one_of_their_own(tmp_path: Path) -> None:
+    """Prometheus reads all Secrets that it is named: the key of the API is none of them."""
+    assert render("reference-002", tmp_path / "out") == 0
+    (endpoint,) = one(tmp_path / "out", "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "kimi-key", "key": "metrics-key"}
+    spec = one(tmp_path / "out", "StatefulSet")["spec"]["template"]["spec"]
+    (key,) = (v["secret"] for v in spec["volumes"] if v["name"] == "key")
+    assert [row["key"] for row in key["items"]] == ["api-key", "metrics-key"]
+    assert "--from-file=metrics-key" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_panels_do_not_lie_on_each_other(tmp_path: Path) -> None:
@@ -1088,6 +1099,36 @@ def test_settings_without_effect_are_named(tmp_path: Path) -> None:
     rows = {row["id"]: row for row in plan_of(tmp_path / "out")["findings"]}
     assert rows["kubernetes.settings"]["observed"] == "kimi_hf_token_file, kimi_ram_disk"
     assert "--from-file=token=FILE" in rows["kubernetes.settings"]["required"]
+
+
+def test_what_the_control_machine_has_is_not_in_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAA==\n")
+    (tmp_path / "token").write_text("canary-secret")
+    variables = (
+        f"{IMAGE}kimi_pip_find_links: {tmp_path}/wheels\nkimi_ca_bundle: {tmp_path}/ca.pem\n"
+        f"kimi_hf_token_file: {tmp_path}/token\n"
+    )
+    assert render("reference-002", tmp_path / "out", variables=variables) == 0
+    for name, content in read(tmp_path / "out").items():
+        assert str(tmp_path).encode() not in content, name
+        assert b"canary-secret" not in content, name
+
+
+def test_a_draft_has_room_in_the_volume_and_is_waited_for(tmp_path: Path) -> None:
+    drafts = [row["name"] for row in yaml.safe_load((ROOT / MODELS).read_text())["drafts"]]
+    variables = f"{IMAGE}kimi_speculative_model: {drafts[0]}\n"
+    assert render("quote-8x-h200", tmp_path / "plain", variables=IMAGE) == 0
+    assert render("quote-8x-h200", tmp_path / "out", variables=variables) == 0
+    plan = plan_of(tmp_path / "out")
+    folders = (tmp_path / "plain", tmp_path / "out")
+    claims = [one(folder, "PersistentVolumeClaim", "kimi-models") for folder in folders]
+    plain, both = (size(row["spec"]["resources"]["requests"]["storage"]) for row in claims)
+    # Each is rounded up to a GiB.
+    assert both - plain > plan["weights"]["draft"]["bytes"] - GIB
+    (template,) = templates(one(tmp_path / "out", "StatefulSet"))
+    (waits,) = template["spec"]["initContainers"]
+    assert f"{plan['weights']['draft']['dir']}/.kimi-verified" in waits["env"][0]["value"].split()
 
 
 def test_a_bundle_of_certificates_travels_with_the_plan(tmp_path: Path, program: Path) -> None:
