@@ -657,6 +657,50 @@ def _rendered(
     return command.of_inventory(inventory, host, kind, chosen, connection)
 
 
+@cli.command()
+@click.argument("engine", metavar="ENGINE")
+@click.option(
+    "--output", type=PATH, required=True, metavar="DIR", help="The folder that is written."
+)
+@click.option(
+    "--python",
+    type=click.Choice(["3.11", "3.12"]),
+    default="3.11",
+    show_default=True,
+    help="The Python of the base image.",
+)
+@click.option(
+    "--base",
+    metavar="IMAGE",
+    help="The base image, of Debian's kind.  [default: Debian 12; for Python 3.12 Ubuntu 24.04]",
+)
+@click.option(
+    "--find-links",
+    type=PATH,
+    metavar="DIR",
+    help="Wheels that no index has: those that the locks name are taken along.",
+)
+@click.option("--force", is_flag=True, help="Overwrite files that were changed by hand, too.")
+@CATALOG
+def image(
+    engine: str,
+    output: Path,
+    python: str,
+    base: str | None,
+    find_links: Path | None,
+    *,
+    force: bool,
+) -> ExitCode:
+    """Write the folder that an image for pods is built from, by buildah, podman or docker.
+
+    ENGINE: vllm-cuda, vllm-cpu, or one with its version, as vllm-cuda-0.32.0. The image holds the
+    engine by the locks of the catalogue, what runs in its pods, and its bill of materials.
+    """
+    from kimi_prov.commands import image as command
+
+    return command.run(engine, output, python=python, base=base, find_links=find_links, force=force)
+
+
 RENDERED = click.argument("directory", type=PATH, metavar="DIR")
 LOGIN = click.option(
     "--login",

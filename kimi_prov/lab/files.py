@@ -28,6 +28,7 @@ _MADE: dict[str, tuple[Experts, str]] = {
     "kimi-k2-lab-int4": ("int4", "TINY"),
     "kimi-k2-lab-thirds": ("bf16", "THIRDS"),
     "kimi-k2-cut": ("int4", "CUT"),
+    "kimi-k2.5-cut": ("int4", "CUT_SEEING"),
 }
 
 
@@ -46,9 +47,9 @@ def resolve_all(lab: Lab) -> dict[str, Path]:
 
 
 def _resolve(lab: Lab, host: LabHost, file: LabFile) -> Path:
-    for name, (experts, shape) in _MADE.items():
+    for name in _MADE:
         if file.src == _MODEL + name:
-            return _made_model(name, experts, shape)
+            return made_model(name)
     if file.src.startswith(nvidia_smi.SCHEME):
         return _nvidia_smi(lab.inventory / file.src.removeprefix(nvidia_smi.SCHEME))
     source = lab.inventory / file.src
@@ -62,10 +63,11 @@ def _resolve(lab: Lab, host: LabHost, file: LabFile) -> Path:
     return source
 
 
-def _made_model(name: str, experts: Experts, shape: str) -> Path:
+def made_model(name: str) -> Path:
     """Folder of a model of the lab's, made anew when the code that makes it has changed."""
     from kimi_prov.lab import model, tokenizer  # noqa: PLC0415 - seldom needed
 
+    experts, shape = _MADE[name]
     code = b"".join(Path(str(module.__file__)).read_bytes() for module in (model, tokenizer))
     cache = cache_home() / "models"
     made = cache / f"{name}-{hashlib.sha256(code).hexdigest()[:12]}"

@@ -2,8 +2,9 @@
 
 The tiny one is the real thing in small: MLA attention, one dense layer and two of routed and shared
 experts, safetensors in shards. The cut one has Kimi K2's own layers, but few of them, and fills a
-GPU. Standard library only, and the same bytes every time, so that a manifest can be pinned and a
-flipped byte be found. They talk nonsense; they load, serve and page like Kimi.
+GPU; with a vision tower before it, it is Kimi K2.5 cut. Standard library only, and the same bytes
+every time, so that a manifest can be pinned and a flipped byte be found. They talk nonsense; they
+load, serve and page like Kimi.
 """
 
 from __future__ import annotations
@@ -73,6 +74,17 @@ _UNIT = 0x3F  # below 2: tables that are looked up
 
 
 @dataclass(frozen=True)
+class Tower:
+    """What a vision tower measures. `side`: patches of an image's edge that have a position."""
+
+    layers: int
+    hidden: int
+    width: int
+    heads: int
+    side: int = 64
+
+
+@dataclass(frozen=True)
 class Shape:
     """What a model measures. `logits`, `projection`: the upper byte of such weights.
 
@@ -80,7 +92,7 @@ class Shape:
     size of its input: weights of about 1/sqrt(hidden). `bias`: how much more those of marks weigh,
     since what the layers add makes the constant channel the smaller, and logits spread wider.
     `scale_step`: that of an INT4 group's scale. `vocab`: rows of the tables; those beyond the
-    tokenizer's are never answered.
+    tokenizer's are never answered. `context`: tokens.
     """
 
     hidden: int
@@ -97,6 +109,8 @@ class Shape:
     projection: int
     scale_step: float
     vocab: int = tokenizer.VOCAB_SIZE
+    context: int = 4096
+    tower: Tower | None = None
 
 
 TINY = Shape(
@@ -132,9 +146,35 @@ CUT = Shape(
     projection=0x3C,
     scale_step=2.0**-12,
 )
+# The same layers behind two of the 27 of Kimi K2.5's vision tower, and its projector. The largest
+# image that its processor leaves is of 4225 tokens, by which an engine measures its memory.
+CUT_SEEING = replace(CUT, context=16384, tower=Tower(layers=2, hidden=1152, width=4304, heads=16))
 # Larger tensors are cut out of one pool of drawn bytes, each from a place of its own.
 _DRAWN_BYTES = 4 << 20
 _POOL_BYTES = 64 << 20
+
+# As moonshotai/Kimi-K2.5 has it: patches of 14 x 14 pixels, 2 x 2 of them a token.
+_PATCH = 14
+_MERGED = 2
+_FRAMES = 4
+_PREPROCESSOR: dict[str, Any] = {
+    "media_proc_cfg": {
+        "patch_size": _PATCH,
+        "merge_kernel_size": _MERGED,
+        "temporal_merge_kernel_size": _FRAMES,
+        "in_patch_limit": 16384,
+        "in_patch_limit_each_frame": 4096,
+        "in_patch_limit_video": None,
+        "patch_limit_on_one_side": 512,
+        "fixed_output_tokens": None,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "sample_fps": 2.0,
+        "max_num_frames_each_video": None,
+        "timestamp_mode": "hh:mm:ss.fff",
+    }
+}
+_TEXT = "language_model."
 
 # The first channel of the hidden state is a constant, and what the last layer makes of it a bias.
 _CONSTANT = 4.0
@@ -189,8 +229,11 @@ def _files(experts: Experts, shape: Shape) -> Iterator[tuple[str, bytes]]:
         "do_sample": True,
         "temperature": 0.6,
     }
-    quantised = _QUANTISED if experts == "int4" else {}
-    yield "config.json", _json(_config(special, shape) | quantised)
+    config = _config(special, shape) | (_QUANTISED if experts == "int4" else {})
+    if shape.tower:
+        config = _seeing(config, special, shape.tower)
+        yield "preprocessor_config.json", _json(_PREPROCESSOR)
+    yield "config.json", _json(config)
     yield "generation_config.json", _json(generation)
     yield from tokenizer.files().items()
     yield from _weights(experts, shape)
@@ -229,13 +272,49 @@ def _config(special: dict[str, int], shape: Shape) -> dict[str, Any]:
         "rms_norm_eps": 1e-6,
         "attention_bias": False,
         "attention_dropout": 0.0,
-        "max_position_embeddings": 4096,
+        "max_position_embeddings": shape.context,
         "rope_theta": 50000.0,
         "tie_word_embeddings": False,
         "use_cache": True,
         "bos_token_id": special["[BOS]"],
         "eos_token_id": special["<|im_end|>"],
         "pad_token_id": special["[PAD]"],
+    }
+
+
+def _seeing(text: dict[str, Any], special: dict[str, int], tower: Tower) -> dict[str, Any]:
+    """Give the config of a model of images, whose text model has the config `text`."""
+    return {
+        "architectures": ["KimiK25ForConditionalGeneration"],
+        "model_type": "kimi_k25",
+        "torch_dtype": "bfloat16",
+        "text_config": text,
+        "vision_config": {
+            "patch_size": _PATCH,
+            "init_pos_emb_height": tower.side,
+            "init_pos_emb_width": tower.side,
+            "init_pos_emb_time": _FRAMES,
+            "pos_emb_type": "divided_fixed",
+            "num_attention_heads": tower.heads,
+            "num_hidden_layers": tower.layers,
+            "hidden_size": tower.hidden,
+            "intermediate_size": tower.width,
+            "merge_kernel_size": [_MERGED, _MERGED],
+            "merge_type": "sd2_tpool",
+            "video_attn_type": "spatial_temporal",
+            "mm_projector_type": "patchmerger",
+            "mm_hidden_size": tower.hidden,
+            "text_hidden_size": text["hidden_size"],
+            "projector_hidden_act": "gelu",
+            "projector_ln_eps": 1e-5,
+        },
+        # Images and pieces of videos are one kind of input.
+        "use_unified_vision_chunk": True,
+        "video_placeholder": "<|kimi_k25_video_placeholder|>",
+        "media_placeholder_token_id": special["<|media_pad|>"],
+        "ignore_index": -100,
+        "tie_word_embeddings": False,
+        **{name: text[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")},
     }
 
 
@@ -331,6 +410,16 @@ def _bias(token: int) -> float:
 
 
 def _tensors(experts: Experts, shape: Shape) -> Iterator[_Tensor]:
+    if shape.tower is None:
+        yield from _text(experts, shape)
+        return
+    yield from _tower(shape.tower, shape.projection)
+    yield from _projector(shape.tower, shape)
+    for tensor in _text(experts, shape):
+        yield replace(tensor, name=_TEXT + tensor.name)
+
+
+def _text(experts: Experts, shape: Shape) -> Iterator[_Tensor]:
     yield _embedding(shape)
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
@@ -357,6 +446,44 @@ def _attention(prefix: str, shape: Shape) -> Iterator[_Tensor]:
     yield _ones(f"{prefix}.kv_a_layernorm.weight", _KV_RANK)
     yield drawn("kv_b_proj", heads * (_NOPE + _VALUE), _KV_RANK)
     yield _without_first_row(drawn("o_proj", hidden, heads * _VALUE))
+
+
+def _tower(tower: Tower, upper: int) -> Iterator[_Tensor]:
+    hidden = tower.hidden
+    prefix = "vision_tower.patch_embed"
+    yield from _linear(f"{prefix}.proj", (hidden, 3, _PATCH, _PATCH), upper + 1)
+    yield _random(f"{prefix}.pos_emb.weight", (tower.side, tower.side, hidden), upper + 1)
+    for layer in range(tower.layers):
+        prefix = f"vision_tower.encoder.blocks.{layer}"
+        yield from _norm(f"{prefix}.norm0", hidden)
+        yield from _linear(f"{prefix}.wqkv", (3 * hidden, hidden), upper)
+        yield from _linear(f"{prefix}.wo", (hidden, hidden), upper)
+        yield from _norm(f"{prefix}.norm1", hidden)
+        yield from _linear(f"{prefix}.mlp.fc0", (tower.width, hidden), upper)
+        yield from _linear(f"{prefix}.mlp.fc1", (hidden, tower.width), upper)
+    yield from _norm("vision_tower.encoder.final_layernorm", hidden)
+
+
+def _projector(tower: Tower, shape: Shape) -> Iterator[_Tensor]:
+    """Bring the tower's width to the text model's; the first channel is the constant there too."""
+    merged = _MERGED * _MERGED * tower.hidden
+    yield from _norm("mm_projector.pre_norm", tower.hidden)
+    yield from _linear("mm_projector.proj.0", (merged, merged), shape.projection)
+    weight, bias = _linear("mm_projector.proj.2", (shape.hidden, merged), shape.projection)
+    yield _without_first_row(weight)
+    constant = struct.pack("<f", _CONSTANT)[2:]
+    yield replace(bias, data=b"".join((constant, memoryview(bias.data)[2:])))
+
+
+def _linear(name: str, shape: tuple[int, ...], upper: int) -> tuple[_Tensor, _Tensor]:
+    """Give weights and biases."""
+    weight = _random(f"{name}.weight", shape, upper)
+    return weight, _random(f"{name}.bias", shape[:1], upper)
+
+
+def _norm(name: str, size: int) -> tuple[_Tensor, _Tensor]:
+    """Give what keeps a normalised state as it is."""
+    return _ones(f"{name}.weight", size), _Tensor(f"{name}.bias", (size,), "BF16", bytes(2 * size))
 
 
 def _mlp(prefix: str, width: int, shape: Shape) -> Iterator[_Tensor]:

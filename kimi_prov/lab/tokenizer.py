@@ -15,8 +15,8 @@ from typing import Any
 VOCAB_SIZE = 2048
 FIRST_SPECIAL = VOCAB_SIZE - 256
 
-# Offsets from the first special id; those of Kimi K2's own tokenizer, so that mistakes of the
-# kind "the id of the end of a turn" show here as they would there.
+# Offsets from the first special id; those of Kimi K2's and K2.5's own tokenizers, so that mistakes
+# of the kind "the id of the end of a turn" show here as they would there.
 _SPECIAL = {
     0: "[BOS]",
     1: "[EOS]",
@@ -33,6 +33,10 @@ _SPECIAL = {
     13: "<|tool_call_begin|>",
     14: "<|tool_call_argument_begin|>",
     15: "<|tool_call_end|>",
+    18: "<|media_begin|>",
+    19: "<|media_content|>",
+    20: "<|media_end|>",
+    21: "<|media_pad|>",
     22: "<think>",
     23: "</think>",
     254: "[UNK]",
@@ -53,7 +57,12 @@ CHAT_TEMPLATE = """\
 {%- macro text(content) -%}
 {%- if content is string -%}{{ content }}
 {%- elif content -%}
-{%- for part in content if part.type == 'text' -%}{{ part.text }}{%- endfor -%}
+{%- for part in content -%}
+{%- if part.type == 'text' -%}{{ part.text }}
+{%- elif part.type in ('image', 'image_url') -%}
+<|media_begin|>image<|media_content|><|media_pad|><|media_end|>
+{%- endif -%}
+{%- endfor -%}
 {%- endif -%}
 {%- endmacro -%}
 {%- if tools -%}

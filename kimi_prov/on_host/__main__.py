@@ -15,6 +15,7 @@ from kimi_prov.on_host.system.envelope import fail
 COMMANDS = {
     "probe": "kimi_prov.on_host.probe.collect",
     "cluster": "kimi_prov.on_host.cluster.main",
+    "pod": "kimi_prov.on_host.pod.main",
     "lock": "kimi_prov.on_host.system.apply_lock",
     "engine": "kimi_prov.on_host.engine.launch",
     "group": "kimi_prov.on_host.group.supervisor",

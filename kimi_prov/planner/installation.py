@@ -12,6 +12,7 @@ from kimi_prov.planner.engine import interpreter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.planner.decisions import Choice
     from kimi_prov.planner.settings.parsing import Settings
@@ -154,13 +155,17 @@ def _given(variables: Mapping[str, str | None]) -> dict[str, str]:
 
 def _metadata(choice: Choice, env_dir: str) -> dict[str, str] | None:
     """Return the metadata by which vLLM's own command finds its CPU build, None for another."""
-    engine = choice.engine
+    found = metadata(choice.engine, choice.python.version or "")
+    return found and {**found, "path": f"{env_dir}/{found['path']}"}
+
+
+def metadata(engine: Engine, python: str) -> dict[str, str] | None:
+    """Return that metadata with its path in the environment of a Python such as "3.11"."""
     if (engine.name, engine.variant) != ("vllm", "cpu"):
         return None
     version = f"{engine.version}+cpu"
-    packages = f"{env_dir}/lib/python{choice.python.version}/site-packages"
     return {
-        "path": f"{packages}/vllm-{version}.dist-info/METADATA",
+        "path": f"lib/python{python}/site-packages/vllm-{version}.dist-info/METADATA",
         "content": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n",
     }
 

@@ -159,3 +159,10 @@ def packages(
     more += ["gpg", "python3-debian"] if drives else []
     more += ["certbot"] if orders else []
     return sorted({*_PACKAGES, "python3-venv", f"{named}-venv", *more})
+
+
+def image_packages(*, compiles: bool) -> list[str]:
+    """Debian packages of an image: no proxy and no firewall run in a pod."""
+    return ["ca-certificates", *(["g++"] if compiles else []), "numactl", "python3"] + (
+        ["python3-dev"] if compiles else []
+    )

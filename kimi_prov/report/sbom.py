@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_URL, uuid5
 
 from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom
@@ -69,6 +71,39 @@ def document(machines: Sequence[Machine]) -> dict[str, Any]:
         for page in pages:
             packages = [added(p) for name, text in machine.page.items() for p in _of(name, text)]
             bom.register_dependency(page, packages)
+    written: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
+    return written
+
+
+def of_image(name: str, engine: Mapping[str, str], locks: Mapping[str, str]) -> dict[str, Any]:
+    """Return the document of an image; the same locks give the same bytes.
+
+    `engine` has name, variant and version; the distribution's packages are added inside the build.
+    """
+    # Nothing of the hour and of chance: an image that is built again has the same digest.
+    bom = Bom(serial_number=uuid5(NAMESPACE_URL, "\n".join([name, *locks.values()])))
+    bom.metadata.timestamp = datetime.fromtimestamp(0, UTC)
+    bom.metadata.tools.components.add(
+        Component(name="kimi-prov", version=__version__, type=ComponentType.APPLICATION)
+    )
+    whole = Component(name=name, bom_ref="image", type=ComponentType.CONTAINER)
+    bom.metadata.component = whole
+    installed = Component(
+        name=engine["name"],
+        version=engine["version"],
+        bom_ref="environment",
+        type=ComponentType.APPLICATION,
+        properties=[
+            Property(name="kimi-prov:variant", value=engine["variant"]),
+            *(Property(name="kimi-prov:lock", value=lock) for lock in locks),
+            Property(name=_HASHES, value=_ONE_OF),
+        ],
+    )
+    packages = [part for lock, content in locks.items() for part in _of(lock, content)]
+    for part in (installed, *packages):
+        bom.components.add(part)
+    bom.register_dependency(whole, [installed])
+    bom.register_dependency(installed, packages)
     written: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     return written
 

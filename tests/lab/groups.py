@@ -15,7 +15,7 @@ import yaml
 from machines import Host, Lab, kimi_prov, make_lab
 from waiting import until
 
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.gateway import api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,8 +82,7 @@ class Group:
     @cached_property
     def door(self) -> tuple[str, str]:
         """A key of the head's port and the fingerprint of its certificate."""
-        key = self.head.ssh("cat /etc/kimi/keys/verify.key").strip()
-        return key, tls.fingerprint(self.head.ssh("cat /etc/kimi/proxy/tls.crt"))
+        return self.head.door()
 
     def chat(self, patience_s: float = PATIENCE_S) -> Answer:
         """Ask for one token through the head's port, from this computer."""

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import psutil
 import yaml
 
+from kimi_prov.on_host.gateway import tls
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -81,6 +83,11 @@ class Host:
         if check and done.returncode:
             raise AssertionError(f"{self.name}: {command}\nrc {done.returncode}\n{done.stderr}")
         return done.stdout
+
+    def door(self) -> tuple[str, str]:
+        """A key of the opened port and the fingerprint of its certificate."""
+        key = self.ssh("cat /etc/kimi/keys/verify.key").strip()
+        return key, tls.fingerprint(self.ssh("cat /etc/kimi/proxy/tls.crt"))
 
     def apply(self, *args: str) -> subprocess.CompletedProcess[str]:
         """`kimi-prov apply` on this host alone."""

@@ -16,7 +16,7 @@ from waiting import until
 from weights_server import Server
 
 from kimi_prov.commands import lab as commands
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.gateway import api
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,8 +90,7 @@ def changed(brought: Brought) -> int:
 
 def chat(host: Host) -> int:
     """HTTP status of a chat through the opened port, as a client has it."""
-    key = host.ssh("cat /etc/kimi/keys/verify.key").strip()
-    pin = tls.fingerprint(host.ssh("cat /etc/kimi/proxy/tls.crt"))
+    key, pin = host.door()
     body = {"messages": [{"role": "user", "content": "1"}], "max_tokens": 4}
     return api.chat(api.Endpoint(host.address, 8000, pin), key, body).status
 

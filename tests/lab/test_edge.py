@@ -14,7 +14,7 @@ import pytest
 from machines import ANSIBLE_PLAYBOOK, CHECKOUT, kimi_prov, make_lab, picture, run
 from waiting import HANGS_S, until
 
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.gateway import api
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,8 +209,7 @@ WantedBy=basic.target
 
 def chat(host: Host) -> int:
     """HTTP status of a chat through the opened port, as a client has it."""
-    key = host.ssh("cat /etc/kimi/keys/verify.key").strip()
-    pin = tls.fingerprint(host.ssh("cat /etc/kimi/proxy/tls.crt"))
+    key, pin = host.door()
     body = {"messages": [{"role": "user", "content": "a client's own words"}]}
     return api.chat(api.Endpoint(host.address, PORT, pin, HANGS_S), key, body).status
 

@@ -14,15 +14,14 @@ import re
 import shutil
 import ssl
 import stat
-import struct
 import sys
 import urllib.request
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from machines import kimi_prov, make_lab
+from pictures import png
 from playwright.sync_api import Error, expect, sync_playwright
 from waiting import HANGS_S, until
 
@@ -42,6 +41,7 @@ SECOND = ("second@example.org", "another horse of the stable")
 TAGS = ("--tags", "host_base,proxy,firewall,web_ui")
 HANGS_MS = HANGS_S * 1000
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+RED = png(40, 30, (200, 30, 30))
 DOWN = "The engine is starting or stopped; try again."
 
 # Answers as the engine's port does, and writes down what it was asked last. A question with
@@ -436,24 +436,11 @@ def test_a_backup_is_restored_on_another_machine(
     visitor.context.close()
 
 
-def red() -> bytes:
-    """A small picture, as PNG."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        whole = kind + data
-        return struct.pack(">I", len(data)) + whole + struct.pack(">I", zlib.crc32(whole))
-
-    header = struct.pack(">IIBBBBB", 40, 30, 8, 2, 0, 0, 0)
-    rows = zlib.compress((b"\0" + b"\xc8\x1e\x1e" * 40) * 30)
-    parts = chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + parts
-
-
 def attach(visitor: Visitor) -> None:
     """Give the picture to a new chat, as one who picks a file."""
     visitor.page.goto("/")
     visitor.ready()
-    picked = {"name": "red.png", "mimeType": "image/png", "buffer": red()}
+    picked = {"name": "red.png", "mimeType": "image/png", "buffer": RED}
     visitor.page.locator("input[type=file]").first.set_input_files(picked)  # type: ignore[arg-type]
 
 
@@ -492,7 +479,7 @@ def test_a_picture_goes_to_a_model_that_sees_byte_for_byte(
         [sent] = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
         kind, _, data = sent.partition(",")
         assert kind == "data:image/png;base64"
-        assert base64.b64decode(data) == red()
+        assert base64.b64decode(data) == RED
     finally:
         back = host.playbook(*TAGS)
         assert back.returncode == 0, back.stdout + back.stderr

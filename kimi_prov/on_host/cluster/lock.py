@@ -101,6 +101,9 @@ def _is_stale(path: str, found: Dict[str, Any], lives: Callable[[str], Optional[
     # A job that was queued again has its number from before: what it held then is nobody's.
     if isinstance(job, str) and job.isdigit() and job != owner()["job"]:
         return lives(job) is False
+    if found == owner():
+        # In a container each process is the first: one of these numbers had it before this one.
+        return True
     if found.get("node") == socket.gethostname() and isinstance(found.get("pid"), int):
         return not _runs(found["pid"])
     return bool(job and job == owner()["job"]) or _age(path) > _STALE_S

@@ -18,7 +18,7 @@ COMMANDS = {
     "weights": "kimi_prov.on_host.cluster.weights",
     "serve": "kimi_prov.on_host.cluster.serve",
     "rank": "kimi_prov.on_host.cluster.rank",
-    "engine": "kimi_prov.on_host.cluster.gate",
+    "engine": "kimi_prov.on_host.engine.api_gate",
     "tune": "kimi_prov.on_host.cluster.tune",
     "bench": "kimi_prov.on_host.cluster.bench",
     "accept": "kimi_prov.on_host.cluster.accept",

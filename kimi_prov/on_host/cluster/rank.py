@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import time
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional
 
-from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.cluster.gate import API_KEY_FILE, JOB_KEY_FILE
 from kimi_prov.on_host.cluster.site import Site
-from kimi_prov.on_host.system.files import read_json, read_text, write_json
+from kimi_prov.on_host.engine import placement
+from kimi_prov.on_host.engine.api_gate import API_KEY_FILE, JOB_KEY_FILE
+from kimi_prov.on_host.system.files import read_json, write_json
 
 SETTINGS = "run.json"
 STOP = "stop"
@@ -29,9 +28,10 @@ KEY = "job.key"
 _STEP_S = 0.5
 # A rank whose head is gone is of no use: it is ended after that.
 _PATIENCE_S = 20.0
-_BIND = "VLLM_CPU_OMP_THREADS_BIND"
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-_NUMA_FLAGS = ("--numa-bind", "--numa-bind-nodes")
+_WHOLE_NODE = (
+    "ask the administrator for ConstrainCores without cpuset.mems, or for the whole node "
+    "(--exclusive)"
+)
 
 
 def main(argv: List[str]) -> int:
@@ -48,10 +48,11 @@ def main(argv: List[str]) -> int:
         raise HostError(f"{options.run}/{SETTINGS} is missing", "sbatch jobs/serve.sbatch")
     arguments = [word for word in options.arguments if word != "--"]
     notes: List[str] = []
-    arguments = visible(arguments, hidden_nodes(site), notes)
+    hidden = placement.hidden_nodes(site.plan["instances"][0]["numa_nodes"])
+    arguments = placement.visible(arguments, hidden, notes, _WHOLE_NODE)
     arguments += of_run(settings, number, options.run)
     environment = environment_of(site, settings, number, options.run, notes)
-    line = [*numactl(os.environ.get("KIMI_NUMACTL", ""), hidden_nodes(site), notes)]
+    line = placement.numactl(os.environ.get("KIMI_NUMACTL", "").split(), hidden, notes)
     line += [site.engine_python, "-I", site.program, "cluster", "engine", "-m", options.module]
     node = settings["nodes"][number] if number < len(settings["nodes"]) else socket.gethostname()
     for note in notes:
@@ -76,52 +77,6 @@ def of_run(settings: Mapping[str, object], number: int, folder: str) -> List[str
     return [*found, "--ssl-certfile", certificate, "--ssl-keyfile", key]
 
 
-def hidden_nodes(site: Site) -> List[int]:
-    """Return the NUMA nodes of the plan whose memory this process may not use."""
-    planned = site.plan["instances"][0]["numa_nodes"]
-    status = read_text("/proc/self/status")
-    rows = [line for line in status.splitlines() if line.startswith("Mems_allowed_list:")]
-    allowed = parse_list(rows[0].partition(":")[2].strip()) if rows else planned
-    return [node for node in planned if node not in allowed]
-
-
-def visible(arguments: List[str], hidden: List[int], notes: List[str]) -> List[str]:
-    """Leave out the flags that bind workers to nodes which the cgroup hides."""
-    if not hidden or _NUMA_FLAGS[0] not in arguments:
-        return list(arguments)
-    notes.append(
-        f"the cgroup of the job hides NUMA nodes {format_list(hidden)}: workers are not bound to "
-        "the nodes of their GPUs; ask the administrator for ConstrainCores without "
-        "cpuset.mems, or for the whole node (--exclusive)"
-    )
-    found, skipping = [], False
-    for word in arguments:
-        if word.startswith("--"):
-            skipping = word in _NUMA_FLAGS
-        if not skipping:
-            found.append(word)
-    return found
-
-
-def numactl(words: str, hidden: List[int], notes: List[str]) -> List[str]:
-    """Return the words before the engine's command; none where they cannot be kept."""
-    wanted = words.split()
-    if not wanted:
-        return []
-    program = shutil.which("numactl")
-    if program is None:
-        notes.append(f"numactl is not on this node: memory is not placed by {words}")
-        return []
-    named = any("=" in word and not word.endswith("=all") for word in wanted)
-    if hidden and named:
-        notes.append(
-            f"the cgroup of the job hides NUMA nodes {format_list(hidden)}: memory is not placed "
-            f"by {words}"
-        )
-        return []
-    return [program, *wanted]
-
-
 def environment_of(
     site: Site, settings: Mapping[str, object], number: int, folder: str, notes: List[str]
 ) -> Dict[str, str]:
@@ -130,51 +85,11 @@ def environment_of(
     found["TRITON_CACHE_DIR"] = site.at("cache", "triton")
     found |= {API_KEY_FILE: site.key_file, JOB_KEY_FILE: os.path.join(folder, KEY)}
     allowed = sorted(os.sched_getaffinity(0))
-    planned = found.get(_BIND)
-    if planned and planned != "auto" and not set(parse_list(planned)) <= set(allowed):
-        found[_BIND] = format_list(allowed)
-        notes.append(
-            f"the job has processors {format_list(allowed)}, not the planned {planned}: those it "
-            "has are used"
-        )
+    found |= placement.threads(found, allowed, len(allowed), notes)
     nodes = settings["nodes"]
     if isinstance(nodes, list) and len(nodes) > 1:
-        address, interface = own_address(str(nodes[1] if number == 0 else nodes[0]))
-        if address:
-            found["VLLM_HOST_IP"] = address
-        for name in _INTERFACES:
-            if interface and name not in found:
-                found[name] = found.get("NCCL_SOCKET_IFNAME", interface)
+        found |= placement.network(found, str(nodes[1] if number == 0 else nodes[0]))
     return found
-
-
-def own_address(peer: str) -> Tuple[Optional[str], Optional[str]]:
-    """Return the address by which this node reaches another, and the interface that has it."""
-    try:
-        row = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(row[0], socket.SOCK_DGRAM) as probe:
-            probe.connect(row[4])
-            address = str(probe.getsockname()[0])
-    except OSError:
-        return None, None
-    return address, _interface(address)
-
-
-def _interface(address: str) -> Optional[str]:
-    import fcntl  # noqa: PLC0415 - only here
-    import struct  # noqa: PLC0415
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                # SIOCGIFADDR
-                answer = fcntl.ioctl(probe.fileno(), 0x8915, request)
-            except OSError:
-                continue
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
-    return None
 
 
 def _supervise(line: List[str], environment: Dict[str, str], folder: str, *, head: bool) -> int:

@@ -7,7 +7,7 @@ cluster weights --online    on the login node, whatever KIMI_OFFLINE says
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, List
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import environment, lock, room
@@ -17,8 +17,6 @@ from kimi_prov.on_host.weights import fetch
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.progress import Progress
-
-_BESIDE = ("draft", "converted")
 
 
 def main(argv: List[str]) -> int:
@@ -51,14 +49,7 @@ def main(argv: List[str]) -> int:
 
 def configuration(site: Site) -> fetch.Config:
     """Return the plan's settings for weights with this site's paths."""
-    weights = site.plan["weights"]
-    document: Dict[str, Any] = {
-        key: value for key, value in weights.items() if key not in ("bytes", "ca_bundle")
-    }
-    document["dir"] = site.place(weights["dir"])
-    for name in _BESIDE:
-        if weights.get(name):
-            document[name] = {**weights[name], "dir": site.place(weights[name]["dir"])}
+    document = fetch.of_plan(site.plan["weights"], site.place)
     token, bundle = site.at("keys", "hub-token"), os.path.join(site.folder, "ca-bundle.pem")
     document["token_file"] = token if os.path.exists(token) else None
     document["ca_bundle"] = bundle if os.path.exists(bundle) else None

@@ -22,11 +22,11 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The service's address and the fingerprint of its certificate."""
+    """The service's address and the fingerprint of its certificate; None where it speaks no TLS."""
 
     host: str
     port: int
-    fingerprint: str
+    fingerprint: str | None
     # A model on CPUs may take minutes for one whole answer.
     timeout_s: float = 600.0
 
@@ -34,7 +34,8 @@ class Endpoint:
     def url(self) -> str:
         """The base URL that an OpenAI client takes."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"https://{host}:{self.port}/v1"
+        scheme = "http" if self.fingerprint is None else "https"
+        return f"{scheme}://{host}:{self.port}/v1"
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,15 @@ class Reply:
         return value if isinstance(value, dict) else {}
 
 
-def connect(endpoint: Endpoint) -> http.client.HTTPSConnection:
+def connect(endpoint: Endpoint) -> http.client.HTTPConnection:
     """Return an open connection whose certificate is the pinned one.
 
     Raises ApiError when nothing answers or another certificate is shown.
     """
+    if endpoint.fingerprint is None:
+        plain = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=endpoint.timeout_s)
+        _open(plain, endpoint)
+        return plain
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
@@ -66,10 +71,7 @@ def connect(endpoint: Endpoint) -> http.client.HTTPSConnection:
     connection = http.client.HTTPSConnection(
         endpoint.host, endpoint.port, timeout=endpoint.timeout_s, context=context
     )
-    try:
-        connection.connect()
-    except OSError as error:
-        raise ApiError(f"no answer at {endpoint.url}: {reason(error)}") from None
+    _open(connection, endpoint)
     shown = hashlib.sha256(_peer_certificate(connection)).hexdigest()
     if shown != endpoint.fingerprint:
         connection.close()
@@ -78,6 +80,13 @@ def connect(endpoint: Endpoint) -> http.client.HTTPSConnection:
             f"than the one installed ({endpoint.fingerprint[:16]}…)"
         )
     return connection
+
+
+def _open(connection: http.client.HTTPConnection, endpoint: Endpoint) -> None:
+    try:
+        connection.connect()
+    except OSError as error:
+        raise ApiError(f"no answer at {endpoint.url}: {reason(error)}") from None
 
 
 def _peer_certificate(connection: http.client.HTTPSConnection) -> bytes:

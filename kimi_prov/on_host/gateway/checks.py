@@ -70,7 +70,7 @@ class Subject:
         }
 
 
-def subject_of(plan: dict[str, Any], host: str, fingerprint: str, key: str) -> Subject:
+def subject_of(plan: dict[str, Any], host: str, fingerprint: str | None, key: str) -> Subject:
     """Return what a plan promises, as seen from `host`."""
     argv = [word for instance in plan["instances"] for word in instance["argv"]]
     model, web = plan["model"], plan.get("web")
@@ -106,6 +106,8 @@ def _thought(message: dict[str, Any]) -> str:
 
 def tls(subject: Subject) -> Outcome:
     """Check that the certificate is the installed one and the TLS version is current."""
+    if subject.endpoint.fingerprint is None:
+        return "skip", "the address speaks no TLS: what stands before it does"
     facts = api.tls_facts(subject.endpoint)
     good = facts["version"] in ("TLSv1.2", "TLSv1.3")
     pin = subject.endpoint.fingerprint[:16]

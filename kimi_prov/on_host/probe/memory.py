@@ -169,4 +169,18 @@ def cgroup(machine: Machine) -> Dict[str, Any]:
         if len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
             shares.append(numbers[0] / max(1, numbers[1]))
         folder = folder.rsplit("/", 1)[0]
+    sizes += _older_memory(machine)
+    shares += _older_cpus(machine)
     return {"memory_bytes": min(sizes, default=None), "cpus": min(shares, default=None)}
+
+
+def _older_memory(machine: Machine) -> List[int]:
+    """Return the limit of version 1 at the top of what we see: in a container it is our own."""
+    limit = machine.read_int("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    return [limit] if limit is not None and limit < _UNLIMITED else []
+
+
+def _older_cpus(machine: Machine) -> List[float]:
+    quota = machine.read_int("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+    period = machine.read_int("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    return [quota / period] if quota and period and quota > 0 and period > 0 else []

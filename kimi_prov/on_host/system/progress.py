@@ -9,6 +9,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Deque, Dict, Optional, Tuple
 
+from kimi_prov.contract.durations import duration
+from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system.files import write_json
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ class Progress:
         self._line = "starting"
         self._started = time.time()
         self._samples: Deque[Tuple[float, int]] = deque([(time.monotonic(), 0)])
+        self._tell_s = 0.0
+        self._told = time.monotonic()
         self._stop = threading.Event()
         self._thread: Optional[threading.Thread] = None
 
@@ -76,6 +80,10 @@ class Progress:
         if log:
             print(line, flush=True)
 
+    def tell_every(self, seconds: float) -> None:
+        """Print how far it is each so many seconds: where a log is all that anybody sees."""
+        self._tell_s = seconds
+
     def done(self, message: str) -> None:
         """Write the end of a good job."""
         self._stop.set()
@@ -93,6 +101,16 @@ class Progress:
     def _tick(self) -> None:
         while not self._stop.wait(_INTERVAL_S):
             self._write("running", None)
+            if self._tell_s and time.monotonic() - self._told >= self._tell_s:
+                self._told = time.monotonic()
+                print(self._so_far(), flush=True)
+
+    def _so_far(self) -> str:
+        with self._lock:
+            rate, done, total = self._rate(), max(0, min(self._done, self._total)), self._total
+        share = f" ({100 * done / total:.0f} %)" if total else ""
+        left = f", about {duration((total - done) / rate)} left" if rate > 0 else ""
+        return f"{human(done)} of {human(total)}{share}, {human(rate)}/s{left}"
 
     def _rate(self) -> float:
         """Bytes per second over the last seconds, so that a stall is visible."""

@@ -16,7 +16,18 @@ import shutil
 import urllib.parse
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Tuple,
+)
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
@@ -128,6 +139,16 @@ class Config:
             f"kimi_weights_source {masked(self.source)!r} is not an address of weights",
             "name file:///directory, http(s)://host/path or hf://owner/repository@revision",
         )
+
+
+def of_plan(weights: Mapping[str, Any], place: Callable[[str], str]) -> Dict[str, Any]:
+    """Return the plan's `weights` as settings where `place` says where its directories are."""
+    document = {key: value for key, value in weights.items() if key not in ("bytes", "ca_bundle")}
+    document["dir"] = place(weights["dir"])
+    for name in _BESIDE:
+        if weights.get(name):
+            document[name] = {**weights[name], "dir": place(weights[name]["dir"])}
+    return document
 
 
 class Journal:

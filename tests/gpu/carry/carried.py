@@ -5,9 +5,9 @@
     python3 carried.py watch KIND [SECONDS]      the log so far; report and log go to $OUT
     python3 carried.py control COMMAND...        run in the control machine, to look at a host
 
-KIND: `processor`, `served`, `group` or `hybrid`. It runs in the background, as root, below /w, in a
-Debian root of its own whose network is the machine's. Python 3.10 or newer and its standard
-library; gzip and tar. Variables that begin with KIMI_PROV_GPU_ are handed on.
+KIND: `processor`, `served`, `group`, `tower` or `hybrid`. It runs in the background, as root, below
+/w, in a Debian root of its own whose network is the machine's. Python 3.10 or newer and its
+standard library; gzip and tar. Variables that begin with KIMI_PROV_GPU_ are handed on.
 """
 
 from __future__ import annotations
@@ -36,23 +36,28 @@ W = Path("/w")
 PIECES = Path(__file__).resolve().parent
 MARKS = W / "unpacked"
 INDEX = W / "index"
-PORT = {"processor": 8901, "served": 8902, "group": 8903, "hybrid": 8904}
+PORT = {"processor": 8901, "served": 8902, "group": 8903, "hybrid": 8904, "tower": 8905}
 FILES = {
     "processor": "test_processor_served.py",
     "served": "test_served.py",
     "group": "test_group_served.py",
     "hybrid": "test_hybrid_served.py",
+    "tower": "test_tower_served.py",
 }
 IMAGES = {
     "processor": "debian-12",
     "served": "debian-13",
     "group": "debian-13",
     "hybrid": "debian-12",
+    "tower": "debian-13",
 }
 # Kinds for which nothing more travels than for another.
-PACKED_AS = {"group": "served"}
+PACKED_AS = {"group": "served", "tower": "served"}
 # Folders of reports within the one that pytest is told.
-WITHIN = {"processor": "processor", "group": "group", "hybrid": "hybrid"}
+WITHIN = {kind: kind for kind in PORT if kind != "served"}
+# Made on that machine, in this order: the cut model, and for a kind that serves another, that one.
+MODELS = ("kimi-k2-cut", "kimi-k2.5-cut")
+SERVES = {"tower": "kimi-k2.5-cut"}
 # Of the engine's packages, what the machine's own Python has: it is written as wheels again.
 FROM_MACHINE = re.compile(r"(torch|torchvision|torchaudio|triton|nvidia-.*|cuda-.*)$")
 # Of the kinds whose wheels are not as released: the lock that stands for the product's.
@@ -161,11 +166,12 @@ def covered(pieces: list[dict[str, Any]], start: int, end: int) -> list[tuple[st
 
 
 def make_model() -> None:
-    """Have the cut model made while other pieces travel; its cache is what the lab looks into."""
-    code = "from kimi_prov.lab import files; print(files._made_model('kimi-k2-cut', 'int4', 'CUT'))"
+    """Have the cut models made while other pieces travel; their cache is where the lab looks."""
+    code = "import sys\nfrom kimi_prov.lab import files\n"
+    code += "for name in sys.argv[1:]: print(files.made_model(name), flush=True)"
     environment = {**os.environ, "XDG_CACHE_HOME": str(W / "cache"), "PYTHONPATH": str(W / "src")}
     with (W / "model.log").open("w") as log:
-        detached([sys.executable, "-c", code], log, environment)
+        detached([sys.executable, "-c", code, *MODELS], log, environment)
 
 
 def start(kind: str, words: list[str]) -> None:
@@ -179,7 +185,8 @@ def start(kind: str, words: list[str]) -> None:
             sys.exit(f"not unpacked: {', '.join(missing)}\n{(W / 'unpack.log').read_text()}")
         time.sleep(0.5)
     models = W / "cache" / "kimi-prov" / "models"
-    while not [*models.glob("kimi-k2-cut-*")] and time.monotonic() < end:
+    model = SERVES.get(kind, MODELS[0])
+    while not [*models.glob(f"{model}-*")] and time.monotonic() < end:
         if "Error" in (W / "model.log").read_text():
             break  # `lab up` tries it again, and tells
         time.sleep(0.5)

@@ -73,7 +73,7 @@ def test_pieces_in_any_order_come_together(there: Path) -> None:
             assert (there / name.partition(".")[0] / "file").read_bytes() == packed.read()
 
 
-@pytest.mark.parametrize("kind", ["processor", "served", "group"])
+@pytest.mark.parametrize("kind", ["processor", "served", "group", "tower"])
 def test_each_kind_has_its_own_port_and_finds_what_was_packed(kind: str) -> None:
     assert len({*carried.PORT.values()}) == len(carried.PORT)
     assert (Path(pack.ROOT) / "tests" / "gpu" / carried.FILES[kind]).exists()

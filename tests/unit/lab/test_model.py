@@ -3,14 +3,19 @@
 import dataclasses
 import hashlib
 import json
+import math
 import stat
 from pathlib import Path
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
+from kimi_prov.catalog.loader import load
 from kimi_prov.lab import model, tokenizer
+
+GPU_CATALOGUE = Path(__file__).resolve().parents[2] / "gpu" / "catalogue"
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +126,70 @@ def test_the_cut_model_has_kimis_layers_in_int4_and_its_large_tensors_differ(
     assert {byte & 0x7F for byte in data["gate"][1::2]} == {0x3B, 0x3C}
     assert not any(data["down"][: 2 * 4096])
     assert any(data["down"][2 * 4096 : 4 * 4096])
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cut model of Kimi K2.5 with its own tower, its text model narrow."""
+    narrow = dataclasses.replace(
+        model.CUT_SEEING, dense_width=64, experts=2, experts_per_token=1, expert_width=64, heads=2
+    )
+    return model.make(tmp_path_factory.mktemp("seeing"), "int4", narrow)
+
+
+def tensors(folder: Path) -> dict[str, tuple[list[int], bytes]]:
+    """Shape and bytes of each tensor by its name."""
+    found = {}
+    for shard in folder.glob("*.safetensors"):
+        raw = shard.read_bytes()
+        length = int.from_bytes(raw[:8], "little")
+        for name, row in json.loads(raw[8 : 8 + length]).items():
+            if name != "__metadata__":
+                begin, end = row["data_offsets"]
+                found[name] = row["shape"], raw[8 + length + begin : 8 + length + end]
+    return found
+
+
+def test_the_tower_is_kimi_k25s_but_for_its_layers(seeing: Path) -> None:
+    sizes = {name: math.prod(shape) for name, (shape, _) in tensors(seeing).items()}
+    tower = {name: n for name, n in sizes.items() if not name.startswith("language_model.")}
+    layer = sum(n for name, n in tower.items() if ".blocks.1." in name)
+    cut = load(GPU_CATALOGUE).model("kimi-k2.5-cut").architecture
+    assert sum(tower.values()) == cut.vision_params
+    whole = load().model("kimi-k2.5").architecture
+    assert sum(tower.values()) + 25 * layer == whole.vision_params
+
+
+def test_behind_the_tower_is_the_text_model_as_it_is_alone(tmp_path: Path) -> None:
+    tower = model.Tower(layers=1, hidden=64, width=128, heads=2, side=4)
+    alone = model.make(tmp_path / "alone", "int4")
+    behind = model.make(tmp_path / "behind", "int4", dataclasses.replace(model.TINY, tower=tower))
+    text = {f"language_model.{name}": tensor for name, tensor in tensors(alone).items()}
+    assert text.items() <= tensors(behind).items()
+    config = json.loads((behind / "config.json").read_text())
+    assert config["text_config"] == json.loads((alone / "config.json").read_text())
+    assert "quantization_config" in config["text_config"]
+
+
+def test_an_image_has_a_mark_and_what_its_processor_reads(seeing: Path) -> None:
+    config = json.loads((seeing / "config.json").read_text())
+    read = Tokenizer.from_file(str(seeing / "tokenizer.json"))
+    assert read.token_to_id("<|media_pad|>") == config["media_placeholder_token_id"]
+    # Of Kimi K2.5's own tokenizer, whose special tokens begin with 163584.
+    assert config["media_placeholder_token_id"] - tokenizer.FIRST_SPECIAL == 163605 - 163584
+    processor = json.loads((seeing / "preprocessor_config.json").read_text())["media_proc_cfg"]
+    vision = config["vision_config"]
+    assert processor["patch_size"] == vision["patch_size"]
+    assert [processor["merge_kernel_size"]] * 2 == vision["merge_kernel_size"]
+    assert processor["temporal_merge_kernel_size"] == vision["init_pos_emb_time"]
+
+
+def test_the_chat_template_puts_a_mark_where_an_image_stands() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]
+    # As transformers reads a template.
+    read = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    text = read.from_string(tokenizer.CHAT_TEMPLATE).render(
+        messages=[{"role": "user", "content": parts}]
+    )
+    mark = "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>"
+    assert text == f"<|im_user|>user<|im_middle|>a{mark}b<|im_end|>"

@@ -13,9 +13,10 @@ from test_cluster_serve import cluster, plan
 from waiting import until
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.cluster import rank, room, slurm
+from kimi_prov.on_host.cluster import room, slurm
 from kimi_prov.on_host.cluster.activity import Activity, Idle, read
-from kimi_prov.on_host.cluster.gate import API_KEY_FILE, JOB_KEY_FILE, ApiGate
+from kimi_prov.on_host.engine import placement
+from kimi_prov.on_host.engine.api_gate import API_KEY_FILE, JOB_KEY_FILE, ApiGate
 
 if TYPE_CHECKING:
     import subprocess
@@ -126,10 +127,10 @@ def test_a_gate_without_a_key_does_not_open(
 def test_workers_are_not_bound_to_nodes_that_the_cgroup_hides() -> None:
     notes: list[str] = []
     words = ["--model", "m", "--numa-bind", "--numa-bind-nodes", "0", "1", "--dtype", "bfloat16"]
-    assert rank.visible(words, [1], notes) == ["--model", "m", "--dtype", "bfloat16"]
+    assert placement.visible(words, [1], notes) == ["--model", "m", "--dtype", "bfloat16"]
     assert "hides NUMA nodes 1" in notes[0]
-    assert rank.visible(words, [], notes) == words
-    assert rank.visible(["--model", "m"], [1], []) == ["--model", "m"]
+    assert placement.visible(words, [], notes) == words
+    assert placement.visible(["--model", "m"], [1], []) == ["--model", "m"]
 
 
 def test_memory_is_placed_only_on_nodes_that_are_there(
@@ -140,11 +141,11 @@ def test_memory_is_placed_only_on_nodes_that_are_there(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     notes: list[str] = []
-    assert rank.numactl("--interleave=all", [1], notes) == [str(program), "--interleave=all"]
+    assert placement.numactl(["--interleave=all"], [1], notes) == [str(program), "--interleave=all"]
     assert notes == []
-    assert rank.numactl("--membind=1", [1], notes) == []
+    assert placement.numactl(["--membind=1"], [1], notes) == []
     program.unlink()
-    assert rank.numactl("--interleave=all", [], notes) == []
+    assert placement.numactl(["--interleave=all"], [], notes) == []
     assert [len(notes), "numactl is not on this node" in notes[1]] == [2, True]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from plan_inputs import (
 )
 
 from kimi_prov.catalog.loader import load
+
+GPU_CATALOGUE = Path(__file__).resolve().parents[3] / "gpu" / "catalogue"
 
 
 def test_workers_of_each_instance_are_bound_to_the_nodes_of_its_own_cards() -> None:
@@ -75,3 +78,19 @@ def test_what_has_vllm_compile_with_nvcc_is_off() -> None:
         card |= {"model": "NVIDIA B200", "compute_capability": "10.0"}
     assert argument(plan(blackwell, **HUGE), "--attention-backend") == "CUTLASS_MLA"
     assert "--attention-backend" not in document["instances"][0]["argv"]
+
+
+def test_a_vision_tower_is_whole_on_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the cut models by which `make gpu` tries that, one sees."""
+    monkeypatch.setenv("KIMI_PROV_CATALOG", str(GPU_CATALOGUE))
+    settings = {"engine_version": "0.25.1", "context": 4096, "concurrency": 8}
+    blind, seeing = (
+        plan(gpu_facts(2, mib=81559), model=model, **settings)
+        for model in ("kimi-k2-cut", "kimi-k2.5-cut")
+    )
+    assert argument(seeing, "--tensor-parallel-size") == "2"
+    assert argument(seeing, "--mm-encoder-tp-mode") == "data"
+    assert "--mm-encoder-tp-mode" not in blind["instances"][0]["argv"]
+    # Each card has all of the tower's 90,156,320 weights, of two bytes.
+    held = [document["memory"]["weights_bytes_per_gpu"] for document in (blind, seeing)]
+    assert held[1] - held[0] == 2 * 90_156_320

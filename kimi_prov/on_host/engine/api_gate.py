@@ -1,8 +1,9 @@
-"""`cluster engine -m MODULE ARGUMENT...`: vLLM behind a gate that asks for the API key.
+"""`cluster engine` and `pod engine -m MODULE ARGUMENT...`: vLLM behind a gate that asks for a key.
 
 Without root there is no proxy in front of the engine, and vLLM's own key leaves some paths open. So
-a middleware in its web server asks: `/health` is open, `/v1/` is for the API key, all else for the
-job alone. Both keys come from files that the environment names; a new API key counts at once.
+a middleware in its web server asks: `/health` is open, `/v1/` is for the API key, `/metrics` for
+the monitoring's where it has one, all else for the job or the pod alone. The keys come from files
+that the environment names; a new one counts at once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 API_KEY_FILE = "KIMI_API_KEY_FILE"
 JOB_KEY_FILE = "KIMI_JOB_KEY_FILE"
+# Where Prometheus asks too.
+METRICS_KEY_FILE = "KIMI_METRICS_KEY_FILE"
+_METRICS = "/metrics"
 _WITHOUT_KEY = (
     b'{"error":{"message":"Missing or incorrect API key.","type":"invalid_request_error",'
     b'"param":null,"code":"invalid_api_key"}}'
@@ -39,7 +43,7 @@ class KeyFile:
         self._read_at: Optional[Tuple[int, int]] = None
         self._key = ""
         if not path or not self.is_of(self._current()):
-            raise HostError(f"there is no key in {path or 'no file'}", "sbatch jobs/serve.sbatch")
+            raise HostError(f"there is no key in {path or 'no file'}")
 
     def is_of(self, given: bytes) -> bool:
         """Whether this is the key; nothing is where there is none."""
@@ -64,6 +68,8 @@ class ApiGate:
         self._app = app
         self._api = KeyFile(os.environ.get(API_KEY_FILE, ""))
         self._job = KeyFile(os.environ.get(JOB_KEY_FILE, ""))
+        metrics = os.environ.get(METRICS_KEY_FILE)
+        self._metrics = KeyFile(metrics) if metrics else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it in the form that OpenAI clients read."""
@@ -71,7 +77,8 @@ class ApiGate:
             await self._app(scope, receive, send)
             return
         given = gate.bearer(scope)
-        if self._job.is_of(given):
+        measures = scope["path"] == _METRICS and self._metrics and self._metrics.is_of(given)
+        if measures or self._job.is_of(given):
             await self._app(scope, receive, send)
         elif not self._api.is_of(given):
             await gate.refuse(scope, send, 401, _WITHOUT_KEY)
@@ -88,7 +95,7 @@ GATE = f"{ApiGate.__module__}.{ApiGate.__qualname__}"
 def main(argv: List[str]) -> int:
     """Run vLLM as python itself would, in its own python; return when it ends."""
     if len(argv) < 2 or argv[0] != "-m" or argv[1].partition(".")[0] != "vllm":
-        raise HostError("usage: cluster engine -m vllm.MODULE ARGUMENT...")
+        raise HostError("usage: engine -m vllm.MODULE ARGUMENT...")
     module, arguments = argv[1], argv[2:]
     if "--headless" in arguments:
         return launch.main(argv)

@@ -1,0 +1,176 @@
+"""`kimi-prov image`: the folder that an engine's image is built from, by buildah, podman or docker.
+
+The image has the packages that a machine has: the same locks, installed by the same program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from kimi_prov import __version__
+from kimi_prov.catalog import loader
+from kimi_prov.console.output import say
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.packaging import lock_files, zipapp
+from kimi_prov.planner import installation, system
+from kimi_prov.render import frame
+from kimi_prov.render.frame import File
+from kimi_prov.report import sbom
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.catalog.engines import Engine
+    from kimi_prov.catalog.loader import Catalogue
+
+KIND = "image"
+_SOURCES = Path(zipapp.__file__).resolve().parent / "image"
+_CONTAINERFILE = "Containerfile"
+# Distributions whose own Python is the one that the locks are for.
+BASES = {
+    "3.11": "docker.io/library/debian:12-slim",
+    "3.12": "docker.io/library/ubuntu:24.04",
+}
+# Where the time of a build has to be the same each time, and nobody named one.
+_EPOCH = 1580601600
+
+
+def run(
+    name: str,
+    folder: Path,
+    *,
+    python: str,
+    base: str | None,
+    find_links: Path | None,
+    force: bool,
+) -> ExitCode:
+    """Write the folder, and say how it is built. Raises UserError."""
+    catalogue = loader.load()
+    engine = found(name, catalogue)
+    if find_links is not None and not find_links.is_dir():
+        raise UserError(f"{find_links}: this is no folder", fix="name a folder of wheels")
+    files = context(engine, catalogue, python, base or BASES[python], find_links)
+    locks = hashlib.sha256(catalogue.lock(engine.lock_name(python)).encode()).hexdigest()
+    rendered = frame.Rendered(KIND, name, locks, files)
+    done = frame.write(folder, rendered, force=force)
+    say(
+        f"{clean_text.line(folder)}: {len(done.written)} files written, {len(done.unchanged)} "
+        "unchanged"
+    )
+    for path in done.kept:
+        say(f"  kept, for it was changed by hand: {path} (--force overwrites it)")
+    say(f"next:  {command(engine, folder, locks)}")
+    return ExitCode.OK
+
+
+def command(engine: Engine, folder: Path, lock_sha256: str) -> str:
+    """Return the line that builds the image; the same folder and base give the same digest."""
+    tag = clean_text.word(tag_of(engine, lock_sha256))
+    return f"buildah build --timestamp {epoch()} --tag {tag} {clean_text.word(folder)}"
+
+
+def found(name: str, catalogue: Catalogue) -> Engine:
+    """Return the engine that a name such as vllm-cuda or vllm-cuda-0.32.0 means."""
+    rows = {f"{row.name}-{row.variant}-{row.version}": row for row in catalogue.engines}
+    rows |= {f"{row.name}-{row.variant}": row for row in reversed(catalogue.engines)}
+    engine = rows.get(name)
+    if engine is not None and engine.name != "vllm":
+        raise UserError(
+            f"{name}: a pod has no proxy, and KTransformers speaks no TLS and takes its key on the "
+            "command line alone, where everybody may read it",
+            fix="serve it on a machine of its own: kimi-prov apply; or name vllm-cuda",
+        )
+    if engine is None:
+        names = ", ".join(sorted(key for key, row in rows.items() if row.name == "vllm"))
+        raise UserError(f"{clean_text.line(name)}: no such engine", fix=f"name one of {names}")
+    return engine
+
+
+def epoch() -> int:
+    """Return the time that all files of the image get."""
+    given = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return int(given) if given.isdigit() else _EPOCH
+
+
+def tag_of(engine: Engine, lock_sha256: str) -> str:
+    """Return the image's name: of what is in it."""
+    return f"kimi-prov/{engine.name}-{engine.variant}:{engine.version}-{lock_sha256[:10]}"
+
+
+def context(
+    engine: Engine, catalogue: Catalogue, python: str, base: str, find_links: Path | None
+) -> list[File]:
+    """Return the files of the folder: what a build reads, and nothing of this computer beside.
+
+    `find_links`: a folder that has wheels which no index has, as those of torch for CPUs.
+    """
+    lock = engine.lock_name(python)
+    if lock not in catalogue.locks:
+        raise UserError(
+            f"{engine.name} {engine.version} ({engine.variant}) has no lock file for Python "
+            f"{python}",
+            fix="name another version or --python",
+        )
+    names = [lock, installation.HUB_LOCK]
+    texts = {name: catalogue.lock(name) for name in (*names, installation.UV_LOCK)}
+    values = _values(engine, python, base, texts[lock])
+    materials = sbom.of_image(
+        values["tag"],
+        {"name": engine.name, "variant": engine.variant, "version": engine.version},
+        {name: texts[name] for name in names},
+    )
+    files = [
+        File(_CONTAINERFILE, _containerfile(values)),
+        File("install", (_SOURCES / "install").read_bytes(), 0o755),
+        File("kimi-pod", (_SOURCES / "kimi-pod").read_bytes(), 0o755),
+        File("os_packages.py", (_SOURCES / "os_packages.py").read_bytes()),
+        File("kimi-target.pyz", zipapp.zipapp_bytes(), 0o755),
+        File("sbom.cdx.json", (json.dumps(materials, indent=2, sort_keys=True) + "\n").encode()),
+        *(File(f"locks/{name}", text.encode()) for name, text in texts.items()),
+        *_wheels([catalogue.lock_path(name) for name in texts], find_links),
+    ]
+    if metadata := installation.metadata(engine, python):
+        files.append(File("metadata", f"{metadata['path']}\n{metadata['content']}".encode()))
+    return files
+
+
+def _wheels(locks: Sequence[Path], find_links: Path | None) -> list[File]:
+    folder = str(find_links) if find_links else None
+    paths = {Path(path) for lock in locks for path in lock_files.wanted(lock, folder)}
+    return [File(f"wheels/{path.name}", path.read_bytes()) for path in sorted(paths)]
+
+
+def _values(engine: Engine, python: str, base: str, lock: str) -> dict[str, Any]:
+    digest = hashlib.sha256(lock.encode()).hexdigest()
+    return {
+        "engine": engine.name,
+        "variant": engine.variant,
+        "version": engine.version,
+        "program_version": __version__,
+        "epoch": epoch(),
+        "created": datetime.fromtimestamp(epoch(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "tag": tag_of(engine, digest),
+        "base": clean_text.word(base),
+        "python": python,
+        "packages": system.image_packages(compiles=engine.variant != "cpu"),
+        "locks": [engine.lock_name(python)],
+        "lock_sha256": digest,
+    }
+
+
+def _containerfile(values: Mapping[str, Any]) -> bytes:
+    found = Environment(
+        loader=FileSystemLoader(_SOURCES),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701  (no page: values are of the catalogue, the base is a word)
+        keep_trailing_newline=True,
+    )
+    return found.get_template(f"{_CONTAINERFILE}.j2").render(values).encode()

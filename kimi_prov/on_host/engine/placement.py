@@ -1,0 +1,138 @@
+"""What of a plan's placement can be kept where a job or a pod gets less than the planned machine.
+
+Its cgroup may hide NUMA nodes and processors, and only there is it known by which address the
+others are reached. Each function adds to `notes` what is not as planned.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import struct
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from kimi_prov.contract.cpu_lists import format_list, parse_list
+from kimi_prov.on_host.system.files import read_text
+from kimi_prov.on_host.system.process import run
+
+_BIND = "VLLM_CPU_OMP_THREADS_BIND"
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_NUMA_FLAGS = ("--numa-bind", "--numa-bind-nodes")
+_SIOCGIFADDR = 0x8915
+
+
+def hidden_nodes(planned: Sequence[int]) -> List[int]:
+    """Return the NUMA nodes of the plan whose memory this process may not use."""
+    status = read_text("/proc/self/status")
+    rows = [line for line in status.splitlines() if line.startswith("Mems_allowed_list:")]
+    allowed = parse_list(rows[0].partition(":")[2].strip()) if rows else planned
+    return [node for node in planned if node not in allowed]
+
+
+def visible(
+    arguments: List[str], hidden: List[int], notes: List[str], advice: str = ""
+) -> List[str]:
+    """Leave out the flags that bind workers to nodes which the cgroup hides."""
+    if not hidden or _NUMA_FLAGS[0] not in arguments:
+        return list(arguments)
+    notes.append(
+        f"the cgroup hides NUMA nodes {format_list(hidden)}: workers are not bound to the nodes of "
+        f"their GPUs{'; ' if advice else ''}{advice}"
+    )
+    found, skipping = [], False
+    for word in arguments:
+        if word.startswith("--"):
+            skipping = word in _NUMA_FLAGS
+        if not skipping:
+            found.append(word)
+    return found
+
+
+def numactl(wanted: List[str], hidden: List[int], notes: List[str]) -> List[str]:
+    """Return the words before the engine's command; none where they cannot be kept."""
+    if not wanted:
+        return []
+    words = " ".join(wanted)
+    program = shutil.which("numactl")
+    if program is None:
+        notes.append(f"numactl is not on this node: memory is not placed by {words}")
+        return []
+    named = any("=" in word and not word.endswith("=all") for word in wanted)
+    if hidden and named:
+        notes.append(
+            f"the cgroup hides NUMA nodes {format_list(hidden)}: memory is not placed by {words}"
+        )
+        return []
+    # A container's filter of system calls may refuse what numactl does, which then starts nothing.
+    tried = run(program, *wanted, "true")
+    if tried.returncode != 0:
+        notes.append(
+            f"numactl {words} is refused here ({tried.stderr.strip()[-200:]}): memory is not placed"
+        )
+        return []
+    return [program, *wanted]
+
+
+def threads(
+    environment: Mapping[str, str], allowed: Sequence[int], count: int, notes: List[str]
+) -> Dict[str, str]:
+    """Return the processors of an engine without GPUs where it does not have the planned ones.
+
+    `allowed`: those it may run on; `count`: how many of them it has time for.
+    """
+    planned = environment.get(_BIND)
+    if not planned or planned == "auto":
+        return {}
+    wanted = parse_list(planned)
+    if set(wanted) <= set(allowed) and len(wanted) <= count:
+        return {}
+    kept = [cpu for cpu in allowed if cpu in wanted] or list(allowed)
+    more = [cpu for cpu in allowed if cpu not in kept]
+    used = sorted([*kept, *more][: min(count, len(wanted))])
+    notes.append(
+        f"processors {format_list(list(allowed))} are there, with the time of {count}, and not the "
+        f"planned {planned}: {format_list(used)} are used"
+    )
+    return {_BIND: format_list(used)}
+
+
+def network(environment: Mapping[str, str], peer: str) -> Dict[str, str]:
+    """Return what tells the engine by which of its addresses another node reaches it."""
+    address, interface = own_address(peer)
+    found = {"VLLM_HOST_IP": address} if address else {}
+    for name in _INTERFACES:
+        if interface and name not in environment:
+            found[name] = environment.get("NCCL_SOCKET_IFNAME", interface)
+    return found
+
+
+def own_address(peer: str) -> Tuple[Optional[str], Optional[str]]:
+    """Return the address by which this node reaches another, and the interface that has it."""
+    try:
+        row = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(row[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(row[4])
+            address = str(probe.getsockname()[0])
+    except OSError:
+        return None, None
+    return address, _interface(address)
+
+
+def _interface(address: str) -> Optional[str]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
+
+
+def available() -> List[int]:
+    """Return the processors that this process may run on."""
+    return sorted(os.sched_getaffinity(0))

@@ -1,0 +1,69 @@
+"""`pod accept [--url URL]`: the acceptance checks against the Service, as one JSON document."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import ssl
+from typing import List, Optional, Tuple
+from urllib.parse import urlsplit
+
+from kimi_prov.contract import pod
+from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
+from kimi_prov.on_host.gateway import checks, tls
+from kimi_prov.on_host.pod.place import Place
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_text
+
+SCHEMA = "kimi-prov/pod-accept/v1"
+_MOUNT = "mount the certificate's Secret at /run/kimi/tls"
+
+
+def main(argv: List[str]) -> int:
+    """Print the checks' results; 1 where one of them failed."""
+    parser = argparse.ArgumentParser(prog="accept")
+    parser.add_argument("--url", default=f"https://127.0.0.1:{pod.PORT}")
+    options = parser.parse_args(argv)
+    place = Place.read()
+    rows = checks.run(subject(place, options.url))
+    failed = any(row["status"] == "fail" for row in rows)
+    answer({"schema": SCHEMA, "ok": not failed, "url": options.url, "checks": rows})
+    return EXIT_TRANSIENT if failed else 0
+
+
+def subject(place: Place, url: str) -> checks.Subject:
+    """Return what the plan promises at that address. Raises HostError for what is no address."""
+    scheme, host, port = _parts(url)
+    plan = {**place.plan, "proxy": {"port": port}, "web": None}
+    fingerprint: Optional[str] = None
+    if scheme == "https":
+        mounted = tls.fingerprint(read_text(place.at(pod.TLS_CERTIFICATE)))
+        fingerprint = mounted or _shown(host, port)
+    return checks.subject_of(plan, host, fingerprint, place.api_key())
+
+
+def _parts(url: str) -> Tuple[str, str, int]:
+    try:
+        found = urlsplit(url)
+        port = found.port or (443 if found.scheme == "https" else 80)
+    except ValueError:
+        found, port = urlsplit(""), 0
+    if found.scheme not in ("http", "https") or not found.hostname:
+        raise HostError(f"{url[:200]!r} is no address: expected https://HOST:PORT")
+    return found.scheme, found.hostname, port
+
+
+def _shown(host: str, port: int) -> str:
+    """Return the fingerprint of a certificate that the authorities of the image vouch for."""
+    context = ssl.create_default_context()
+    try:
+        pem = ssl.DER_cert_to_PEM_cert(_certificate(context, host, port))
+    except OSError as error:
+        raise HostError(f"{host}:{port}: {error}", _MOUNT) from None
+    return tls.fingerprint(pem)
+
+
+def _certificate(context: ssl.SSLContext, host: str, port: int) -> bytes:
+    plain = socket.create_connection((host, port), 30)
+    with context.wrap_socket(plain, server_hostname=host) as shown:
+        return shown.getpeercert(binary_form=True) or b""

@@ -1,0 +1,79 @@
+"""`pod fetch`: the weights of the plan on the volume, fetched and verified once.
+
+Jobs that share a volume exclude each other; what has arrived is kept when one ends.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, List
+
+from kimi_prov.contract import paths, pod
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.cluster import lock
+from kimi_prov.on_host.pod.place import Place
+from kimi_prov.on_host.system.job import run_job
+from kimi_prov.on_host.weights import fetch
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.progress import Progress
+
+_SAY_EVERY_S = 10.0
+
+
+def main(_argv: List[str]) -> int:
+    """Fetch and verify; 0 when all is there, whether it was before or not."""
+    os.umask(0o022)
+    place = Place.read()
+    config = configuration(place)
+    if all(fetch.verified(part) for part in config.parts()):
+        print(f"{config.directory}: is verified already", flush=True)
+        return 0
+    _require_writable(place)
+
+    def work(config: fetch.Config, progress: Progress) -> int:
+        # Of pods of several nodes: flock does not hold on every volume.
+        with lock.held(f"{config.directory}.lock", lock.wait_message(config.directory)), progress:
+            progress.tell_every(_SAY_EVERY_S)
+            progress.done("; ".join(fetch.bring(part, progress) for part in config.parts()))
+        return 0
+
+    return run_job("download", lambda: config, lambda config: config.progress, work)
+
+
+def configuration(place: Place) -> fetch.Config:
+    """Return the plan's settings for weights as the pod has them."""
+    bundle, token = place.there(pod.CA_BUNDLE), place.there(pod.HUB_TOKEN)
+    document = {
+        **fetch.of_plan(place.plan["weights"], place.at),
+        "token_file": token,
+        "ca_bundle": bundle,
+        "hf_python": place.at(f"{pod.HUB}/bin/python"),
+        "progress": place.run("fetch.json"),
+        "guarded": True,
+    }
+    return fetch.Config.of(document, place.at(pod.PLAN))
+
+
+def require(place: Place) -> str:
+    """Return why the weights cannot be served; empty where they are verified."""
+    missing = [
+        part.directory for part in configuration(place).parts() if fetch.verified(part) is None
+    ]
+    if not missing:
+        return ""
+    return (
+        f"the weights are not verified: {', '.join(missing)}; kubectl logs of the fetch Job say why"
+    )
+
+
+def _require_writable(place: Place) -> None:
+    root = place.at(paths.ROOT)
+    if os.access(root, os.W_OK | os.X_OK):
+        return
+    state = os.stat(root) if os.path.exists(root) else None
+    found = f"mode {state.st_mode & 0o7777:04o} of {state.st_uid}:{state.st_gid}" if state else ""
+    raise HostError(
+        f"{root} cannot be written by user {os.getuid()}:{os.getgid()} ({found or 'not mounted'})",
+        "mount the volume there, with fsGroup 10001, and not read-only",
+    )

@@ -1,0 +1,93 @@
+"""Whether what the pod was given is enough for the plan: memory, /dev/shm, processors, GPUs.
+
+Better refused with a figure before the start than killed by the kernel after half an hour of it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, List, Mapping, Optional
+
+from kimi_prov.contract import pod
+from kimi_prov.contract.sizes import human
+from kimi_prov.on_host.engine import placement
+from kimi_prov.on_host.probe import memory
+from kimi_prov.on_host.system.machine import Machine, fields
+from kimi_prov.on_host.system.process import run
+
+_MANIFEST = "statefulset.yaml or leaderworkerset.yaml"
+# The engine's own process and its web server.
+_SPARE_CPUS = 1
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a pod has. Sizes in bytes; None where nothing limits it, or nothing tells."""
+
+    memory: Optional[int]
+    shm: Optional[int]
+    cpus: float
+    gpus: int
+
+
+def given(root: str = "/") -> Given:
+    """Read the limits of the container's cgroup, and what it sees."""
+    machine = Machine(root)
+    found = memory.cgroup(machine)
+    total = _total(machine)
+    limits = [size for size in (found["memory_bytes"], total) if size is not None]
+    allowed = len(placement.available())
+    cpus = min(float(allowed), found["cpus"] or float(allowed))
+    return Given(min(limits, default=None), _shm(machine), cpus, len(gpus()))
+
+
+def _total(machine: Machine) -> Optional[int]:
+    words = fields(machine.read("/proc/meminfo"), ":").get("MemTotal", "").split()
+    return int(words[0]) * 1024 if words and words[0].isdigit() else None
+
+
+def _shm(machine: Machine) -> Optional[int]:
+    try:
+        state = os.statvfs(machine.path(pod.SHM))
+    except OSError:
+        return None
+    return state.f_frsize * state.f_blocks
+
+
+def gpus() -> List[str]:
+    """List the UUIDs of the GPUs that the container sees; none where there is no nvidia-smi."""
+    done = run("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", timeout=120)
+    rows = done.stdout.splitlines() if done.returncode == 0 else []
+    return [row.strip() for row in rows if row.strip().startswith("GPU-")]
+
+
+def refusals(plan: Mapping[str, Any], has: Given) -> List[str]:
+    """Say what is too small for the plan, each with figure and fix. Pure."""
+    found: List[str] = []
+    shm = pod.shm_bytes(plan)
+    needed = pod.processes_bytes(plan) + shm
+    if has.memory is not None and has.memory < needed:
+        found.append(
+            f"the container may use {human(has.memory)} of memory, and the engine needs "
+            f"{human(needed)}, {human(shm)} of it in {pod.SHM}; raise limits.memory in "
+            f"{_MANIFEST}, or take a larger node"
+        )
+    if has.shm is not None and has.shm < shm:
+        found.append(
+            f"{pod.SHM} has {human(has.shm)}, and the engine's processes talk through "
+            f"{human(shm)}; mount an emptyDir with medium Memory and that sizeLimit there"
+        )
+    planned = len(plan["instances"][0]["gpus"])
+    if has.gpus < planned:
+        found.append(
+            f"the container sees {has.gpus} GPUs, and the engine is planned for {planned}; ask for "
+            f"them in resources.limits of {_MANIFEST}, and see that the node's device plugin runs"
+        )
+    least = planned + _SPARE_CPUS if planned else 1
+    if has.cpus < least:
+        found.append(
+            f"the container has the time of {has.cpus:g} processors, and the engine needs {least} "
+            f"at least; raise limits.cpu in {_MANIFEST}"
+        )
+    return found

@@ -1,0 +1,39 @@
+"""`pod SUBCOMMAND ...`: what the containers of a rendered Kubernetes folder run."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+from typing import List
+
+from kimi_prov.contract.errors import HostError
+
+# Each module has `main(argv) -> exit status`.
+COMMANDS = {
+    "fetch": "kimi_prov.on_host.pod.fetch",
+    "serve": "kimi_prov.on_host.pod.serve",
+    "engine": "kimi_prov.on_host.engine.api_gate",
+    "ready": "kimi_prov.on_host.pod.ready",
+    "accept": "kimi_prov.on_host.pod.accept",
+}
+
+
+def main(argv: List[str]) -> int:
+    """Run the subcommand; an error is one sentence in the container's log."""
+    name = argv[0] if argv else ""
+    if name not in COMMANDS:
+        raise HostError(f"pod {name!r}: there are {', '.join(COMMANDS)}")
+    # The first process of a container gets no signal that it does not ask for.
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        status: int = import_module(COMMANDS[name]).main(argv[1:])
+    except (HostError, OSError) as error:
+        told = HostError.of_system(error) if isinstance(error, OSError) else error
+        print(f"{name}: {told.line}", file=sys.stderr, flush=True)
+        return told.exit_status
+    return status
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,128 @@
+"""What a pod is given: the plan, and the files of its Secrets, each below its mount."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, Mapping, Optional
+
+from kimi_prov.contract import paths, pod
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system.files import read_json, read_text
+
+_CACHE = re.compile(re.escape(paths.CACHE) + r"(?=/|$)")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The pod's part of a LeaderWorkerSet: where the leader is, and which of how many this is."""
+
+    leader: str
+    size: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """The pod's plan and surroundings. `root` is / in a pod."""
+
+    plan: Mapping[str, Any]
+    environment: Mapping[str, str]
+    root: str = "/"
+
+    @classmethod
+    def read(cls, environment: Optional[Mapping[str, str]] = None) -> Place:
+        """Read the plan. Raises HostError where none is mounted."""
+        given = dict(os.environ if environment is None else environment)
+        root = given.get("KIMI_POD_ROOT", "/")
+        path = paths.under(root, pod.PLAN)
+        plan = read_json(path)
+        if not plan.get("engine") or not plan.get("instances"):
+            raise HostError(
+                f"{path} is missing, or no plan",
+                "mount the ConfigMap of the rendered folder at /etc/kimi",
+            )
+        return cls(plan, given, root)
+
+    def at(self, path: str) -> str:
+        """Return a path of the image or of a mount."""
+        return paths.under(self.root, path)
+
+    def there(self, path: str) -> Optional[str]:
+        """Return the path of a file that may be mounted; None where it is not."""
+        found = self.at(path)
+        return found if os.path.exists(found) else None
+
+    def run(self, name: str) -> str:
+        """Return the path of a file of the pod's own; its folder is made, for its owner alone."""
+        folder = self.at(pod.RUN)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        return os.path.join(folder, name)
+
+    def cached(self, text: str) -> str:
+        """Return a path or text of the plan with the pod's own place for caches."""
+        return _CACHE.sub(lambda _: self.at(pod.CACHE), text)
+
+    def api_key(self) -> str:
+        """Return the API key. Raises HostError where none is mounted."""
+        path = self.at(pod.API_KEY)
+        key = read_text(path).strip()
+        if not key:
+            raise HostError(
+                f"{path} is missing or empty",
+                "make the Secret as the folder's README.md says; its item is named api-key",
+            )
+        return key
+
+    def group(self) -> Optional[Group]:
+        """Return the pod's part of a group, None where it serves alone. Raises HostError."""
+        planned = int(self.plan["parallel"]["hosts"])
+        leader = self.environment.get("LWS_LEADER_ADDRESS", "")
+        size, index = self._number("LWS_GROUP_SIZE", 1), self._number("LWS_WORKER_INDEX", 0)
+        if size != planned:
+            raise HostError(
+                f"the group has {size} pod{'s' if size > 1 else ''} (LWS_GROUP_SIZE), and the "
+                f"engine is planned for {planned}",
+                "correct size in leaderworkerset.yaml, or render again with kimi_hosts_per_model",
+            )
+        if size == 1:
+            return None
+        if not _NAME.fullmatch(leader) or index >= size:
+            raise HostError(
+                f"LWS_LEADER_ADDRESS {leader!r} and LWS_WORKER_INDEX {index} are no member of a "
+                f"group of {size}",
+                "start the pod by the LeaderWorkerSet, which sets them",
+            )
+        return Group(leader, size, index)
+
+    def _number(self, name: str, default: int) -> int:
+        text = self.environment.get(name) or str(default)
+        if not text.isdigit() or len(text) > 6:
+            raise HostError(f"{name}: expected a whole number, found {text[:40]!r}")
+        return int(text)
+
+    def model(self) -> str:
+        """Return the first of the names that clients ask for."""
+        return str(self.plan["model"]["served_names"][0])
+
+    def of_engine(self) -> Dict[str, str]:
+        """Return the environment of the engine's own python, with what the plan sets.
+
+        What a container's manifest sets wins.
+        """
+        own = {
+            name: self.cached(str(value))
+            for name, value in self.plan["instances"][0]["env"].items()
+        }
+        given = {
+            name: value
+            for name, value in self.environment.items()
+            if name not in ("PYTHONPATH", "PYTHONHOME")
+        }
+        home = self.at(pod.CACHE)
+        return {"TRITON_CACHE_DIR": f"{home}/triton", **own, **given} | {
+            "HOME": home,
+            "PYTHONNOUSERSITE": "1",
+        }

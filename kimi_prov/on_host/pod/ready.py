@@ -1,0 +1,125 @@
+"""`pod ready [--live]`: what probes ask; 0, or 1 with one line why.
+
+    ready           this pod's engine answered a chat of one token, and goes on since
+    ready --live    its process lives; once it has answered, it makes steps or answers
+
+A chat may wait behind long prompts for longer than a probe has time: an engine whose counts move
+is at work, and is not asked. A rank of a group answers nobody: there its process counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import ssl
+from typing import Any, Dict, List, Optional, Tuple
+
+from kimi_prov.contract import clean_text, pod
+from kimi_prov.contract.errors import EXIT_TRANSIENT
+from kimi_prov.on_host.group.liveness import steps
+from kimi_prov.on_host.pod import state
+from kimi_prov.on_host.pod.place import Place
+from kimi_prov.on_host.system.files import read_text
+
+_TIMEOUT_S = 50.0
+_METRICS_S = 10.0
+_OK = 200
+
+
+def main(argv: List[str]) -> int:
+    """Look once; print why where it is not."""
+    parser = argparse.ArgumentParser(prog="ready")
+    parser.add_argument("--live", action="store_true")
+    parser.add_argument("--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS")
+    options = parser.parse_args(argv)
+    reason = look(Place.read(), live=options.live, timeout_s=options.timeout)
+    if reason is None:
+        return 0
+    print(clean_text.line(reason), flush=True)
+    return EXIT_TRANSIENT
+
+
+def look(place: Place, *, live: bool, timeout_s: float) -> Optional[str]:
+    """Return why the pod is not ready, or does not live; None where it is and does."""
+    found = state.running(place)
+    if not found:
+        # Before the start there are checks, and they end by themselves.
+        return None if live else "the engine was not started yet"
+    if not _alive(found.get("pid")):
+        return "the engine ended; the log of the container says why"
+    if state.ending(place):
+        return None if live else "the pod was told to end: it takes no more requests"
+    seen = state.seen(place)
+    if not found.get("head") or (live and not seen.get("answered")):
+        return None
+    counts = _counts(place)
+    moved = bool(counts) and seen.get("answered") and counts != seen.get("counts")
+    reason = None if moved else chat(place, timeout_s)
+    if reason is None:
+        # What was asked for just now has moved the counts.
+        state.keep_seen(place, {"answered": True, "counts": counts if moved else _counts(place)})
+    return reason
+
+
+def _alive(pid: object) -> bool:
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _counts(place: Place) -> Dict[str, float]:
+    status, text = ask(place, "GET", "/metrics", None, _METRICS_S)
+    return steps(text) if status == _OK else {}
+
+
+def chat(place: Place, timeout_s: float) -> Optional[str]:
+    """Ask the pod's engine for one token; None when it came, else why not."""
+    body = {
+        "model": place.model(),
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 1,
+    }
+    status, text = ask(place, "POST", "/v1/chat/completions", body, timeout_s)
+    if status == _OK:
+        return None
+    return f"HTTP {status}: {text[:200]}" if status else text
+
+
+def ask(
+    place: Place, method: str, path: str, body: Optional[Dict[str, Any]], timeout_s: float
+) -> Tuple[int, str]:
+    """Send one request to the pod's own engine; its status and text, 0 and the reason for none.
+
+    The pod's key is this engine's alone, so that no other process on the port is taken for it.
+    """
+    connection: http.client.HTTPConnection
+    if place.there(pod.TLS_CERTIFICATE):
+        # On the loopback, and known by the key: the certificate is for others' names.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", state.port(place), timeout=timeout_s, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection("127.0.0.1", state.port(place), timeout=timeout_s)
+    key = read_text(place.run(state.KEY)).strip()
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    try:
+        connection.request(method, path, json.dumps(body) if body else None, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
+    except ConnectionRefusedError:
+        return 0, "the engine is loading"
+    except (OSError, http.client.HTTPException) as error:
+        return 0, f"{method} {path}: {error or type(error).__name__}"
+    finally:
+        connection.close()

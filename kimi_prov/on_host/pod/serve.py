@@ -1,0 +1,202 @@
+"""`pod serve`: the engine's container.
+
+Refuses what cannot work with a figure, then runs the plan's command line, with what only the pod
+knows added: port, key, certificate, its part of a group. On SIGTERM it is out of service at once,
+and its answers end; Kubernetes kills it when terminationGracePeriodSeconds are over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Dict, List, Optional
+
+from kimi_prov.contract import pod
+from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
+from kimi_prov.on_host.engine import placement, ready
+from kimi_prov.on_host.engine.api_gate import API_KEY_FILE, JOB_KEY_FILE, METRICS_KEY_FILE
+from kimi_prov.on_host.pod import fetch, limits, state
+from kimi_prov.on_host.pod.place import Group, Place
+from kimi_prov.on_host.system.files import write_atomic
+
+_STEP_S = 0.2
+# Services and ingresses hear with a delay that a pod ends: what they still send is answered.
+_DEREGISTER_S = 5.0
+# A rank waits that long for a head whose name is not known yet, or that ends its answers.
+_HEAD_S = 600.0
+_GPU_PATIENCE_S = 120.0
+_OF_THE_RUN = ("--host", "--port", "--ssl-certfile", "--ssl-keyfile")
+
+
+def main(_argv: List[str]) -> int:
+    """Check and run the engine; return its exit status."""
+    place = Place.read()
+    state.clear(place)
+    group = place.group()
+    reasons = [fetch.require(place), *limits.refusals(place.plan, limits.given(place.root))]
+    reasons = [reason for reason in reasons if reason]
+    if reasons:
+        raise HostError("; ".join(reasons))
+    place.api_key()
+    planned = len(place.plan["instances"][0]["gpus"])
+    if planned and ready.wait_for_gpus(list(range(planned)), _GPU_PATIENCE_S):
+        return EXIT_TRANSIENT
+    notes: List[str] = []
+    if group and group.index:
+        _wait_for_name(group.leader)
+    line, environment = command(place, group, notes), environment_of(place, group, notes)
+    for note in notes:
+        print(note, flush=True)
+    return Server(place, group, line, environment).run()
+
+
+def command(place: Place, group: Optional[Group], notes: List[str]) -> List[str]:
+    """Return the engine's command line: the plan's, behind the gate, with what the pod knows."""
+    instance = place.plan["instances"][0]
+    argv = [place.cached(word) for word in instance["argv"]]
+    hidden = placement.hidden_nodes(instance["numa_nodes"])
+    words = placement.visible(_without(argv[1:], _OF_THE_RUN), hidden, notes)
+    line = placement.numactl(list(instance["numactl"]), hidden, notes)
+    line += [argv[0], "-I", place.at(pod.PROGRAM), "pod", "engine", *words]
+    return [*line, *of_pod(place, group)]
+
+
+def _without(words: List[str], flags: tuple[str, ...]) -> List[str]:
+    """Leave out flags that take one value, with it."""
+    found: List[str] = []
+    skipping = False
+    for word in words:
+        if word.startswith("--"):
+            skipping = word in flags
+        if not skipping:
+            found.append(word)
+    return found
+
+
+def of_pod(place: Place, group: Optional[Group]) -> List[str]:
+    """Return the arguments that only the pod knows."""
+    found: List[str] = []
+    if group:
+        found += ["--nnodes", str(group.size), "--node-rank", str(group.index)]
+        found += ["--master-addr", group.leader, "--master-port", str(pod.MASTER_PORT)]
+        if group.index:
+            return [*found, "--headless"]
+    found += ["--host", "0.0.0.0", "--port", str(state.port(place))]  # noqa: S104 - behind the gate
+    certificate, key = place.there(pod.TLS_CERTIFICATE), place.there(pod.TLS_KEY)
+    if certificate and key:
+        found += ["--ssl-certfile", certificate, "--ssl-keyfile", key]
+    return found
+
+
+def environment_of(place: Place, group: Optional[Group], notes: List[str]) -> Dict[str, str]:
+    """Return the engine's environment; its keys are in files, and no value of one is in it."""
+    found = place.of_engine()
+    found |= {API_KEY_FILE: place.at(pod.API_KEY), JOB_KEY_FILE: place.run(state.KEY)}
+    if metrics := place.there(pod.METRICS_KEY):
+        found[METRICS_KEY_FILE] = metrics
+    time_of = max(1, int(limits.given(place.root).cpus))
+    found |= placement.threads(found, placement.available(), time_of, notes)
+    if group:
+        found |= placement.network(found, group.leader)
+    return found
+
+
+def _wait_for_name(leader: str) -> None:
+    """Wait until the head's name is known: its pod may start after this one."""
+    until = time.monotonic() + _HEAD_S
+    while True:
+        try:
+            socket.getaddrinfo(leader, pod.MASTER_PORT)
+        except OSError as error:
+            if time.monotonic() > until:
+                raise HostError(
+                    f"the leader {leader} is not known: {error.strerror}",
+                    "look at the leader's pod; the LeaderWorkerSet makes its Service",
+                ) from None
+            time.sleep(1.0)
+        else:
+            return
+
+
+class Server:
+    """The engine as the one child of the container's first process."""
+
+    def __init__(
+        self, place: Place, group: Optional[Group], line: List[str], environment: Dict[str, str]
+    ) -> None:
+        self._place = place
+        self._group = group
+        self._line = line
+        self._environment = environment
+        self._told_at: Optional[float] = None
+
+    def run(self) -> int:
+        """Run the engine until it ends, or has to; return the container's exit status."""
+        key = Path(self._place.run(state.KEY))
+        write_atomic(key, secrets.token_urlsafe(32) + "\n", 0o600)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        try:
+            child = subprocess.Popen(
+                self._line, env=self._environment, stdin=subprocess.DEVNULL, cwd="/"
+            )
+        except OSError as error:
+            raise HostError(
+                f"{self._line[0]}: {error.strerror}", "build the image again: make image"
+            ) from None
+        state.begin(self._place, child.pid, head=not (self._group and self._group.index))
+        asked = False
+        while child.poll() is None:
+            if self._told_at is not None and not asked and self._may_end():
+                with contextlib.suppress(ProcessLookupError):
+                    child.terminate()
+                asked = True
+            _reap(child.pid)
+            time.sleep(_STEP_S)
+        if asked or self._told_at is not None:
+            print("ended as it was asked to", flush=True)
+            return 0
+        status = child.returncode if child.returncode >= 0 else 128 - child.returncode
+        print(f"the engine ended with status {status}; its own lines above say why", flush=True)
+        return status or EXIT_TRANSIENT
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._told_at is None:
+            self._told_at = time.monotonic()
+            state.end(self._place)
+
+    def _may_end(self) -> bool:
+        """Whether the engine may be told: a head after a while, a rank when its head is gone."""
+        since = time.monotonic() - (self._told_at or 0.0)
+        if self._group and self._group.index:
+            return since > _HEAD_S or not _listens(self._group.leader, state.port(self._place))
+        wait = self._environment.get("KIMI_DEREGISTER_S", "")
+        return since > (float(wait) if wait.replace(".", "", 1).isdigit() else _DEREGISTER_S)
+
+
+def _listens(host: str, port: int) -> bool:
+    """Whether the head still answers: its answers need this rank."""
+    try:
+        with socket.create_connection((host, port), 5):
+            return True
+    except OSError:
+        return False
+
+
+def _reap(own: int) -> None:
+    """Take leave of processes that lost their parents: the first process gets them all."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None or found.si_pid == own:
+            return
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(found.si_pid, 0)

@@ -1,0 +1,63 @@
+"""What `pod serve` tells the probes of its pod, in files of the pod's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING, Any, Dict
+
+from kimi_prov.contract import pod
+from kimi_prov.on_host.system.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.pod.place import Place
+
+# By which the probes and the engine know each other.
+KEY = "pod.key"
+_RUN = "run.json"
+_ENDING = "ending"
+_SEEN = "seen.json"
+
+
+def port(place: Place) -> int:
+    """Return the port that the engine answers on; the environment may name another one."""
+    text = place.environment.get("KIMI_PORT", "")
+    return int(text) if text.isdigit() and 0 < int(text) < 65536 else pod.PORT
+
+
+def clear(place: Place) -> None:
+    """Forget an earlier process: a volume of a pod outlives its container."""
+    shutil.rmtree(place.at(pod.RUN), ignore_errors=True)
+
+
+def begin(place: Place, pid: int, *, head: bool) -> None:
+    """Write down the engine's process, and whether requests come to this pod."""
+    write_json(place.run(_RUN), {"pid": pid, "head": head, "at": time.time()}, durable=False)
+
+
+def end(place: Place) -> None:
+    """Say that the pod ends: it takes no more requests."""
+    with contextlib.suppress(OSError), open(place.run(_ENDING), "w", encoding="ascii"):
+        pass
+
+
+def running(place: Place) -> Dict[str, Any]:
+    """Return what `begin` wrote; empty where the engine was not started yet."""
+    return read_json(place.run(_RUN))
+
+
+def ending(place: Place) -> bool:
+    """Whether the pod was told to end."""
+    return os.path.exists(place.run(_ENDING))
+
+
+def seen(place: Place) -> Dict[str, Any]:
+    """Return what the probes saw last: `answered`, and the engine's counts."""
+    return read_json(place.run(_SEEN))
+
+
+def keep_seen(place: Place, document: Dict[str, Any]) -> None:
+    """Keep that for the next probe."""
+    write_json(place.run(_SEEN), document, durable=False)

@@ -1,0 +1,48 @@
+"""Add the distribution's packages of an image to its bill of materials.
+
+    os_packages.py SBOM STATUS      STATUS: the database of dpkg
+
+Runs inside the build, for only there it is known what the base and its packages are.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def rows(status: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, version and architecture of each package that is installed."""
+    for block in status.split("\n\n"):
+        found = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line[:40])
+        if found.get("Status", "").endswith(" installed"):
+            yield found["Package"], found["Version"], found.get("Architecture", "all")
+
+
+def component(name: str, version: str, architecture: str) -> dict[str, Any]:
+    """Return a package as CycloneDX has it."""
+    url = f"pkg:deb/debian/{quote(name)}@{quote(version, safe='')}?arch={architecture}"
+    return {"bom-ref": url, "name": name, "purl": url, "type": "library", "version": version}
+
+
+def main(path: str, status: str) -> None:
+    """Print the document with the packages in it."""
+    document = json.loads(Path(path).read_text(encoding="utf-8"))
+    found = [component(*row) for row in sorted(rows(Path(status).read_text(encoding="utf-8")))]
+    document["components"] = [*document.get("components", []), *found]
+    whole = document["metadata"]["component"]["bom-ref"]
+    for row in document.get("dependencies", []):
+        if row["ref"] == whole:
+            row["dependsOn"] = [*row.get("dependsOn", []), *(one["bom-ref"] for one in found)]
+    json.dump(document, sys.stdout, indent=2, sort_keys=True)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
