@@ -106,12 +106,6 @@ def tuning(plan: Mapping[str, Any]) -> list[str]:
     return asked + ([f"frequency governor: {found['governor']}"] if found["governor"] else [])
 
 
-def processes(plan: Mapping[str, Any]) -> int:
-    """Give what the engine's processes take of a node's memory, in bytes."""
-    parts = plan["memory"]["host_parts"]
-    return sum(int(part["bytes"]) for part in parts if part["kind"] != "system")
-
-
 def drain(plan: Mapping[str, Any], flags: Sequence[str], grace_s: int) -> list[str]:
     """Give the flag for the seconds that answers may take at the end, where it is not there yet.
 

@@ -156,7 +156,9 @@ def _engine(plan: Mapping[str, Any], findings: Findings, catalogue: Catalogue) -
         "kubernetes.image",
         observed="not looked at",
         required=f"{named}, from {engine['lock']} with SHA-256 {catalogue.locks[engine['lock']]}",
-        fix="docker inspect, or  skopeo inspect docker://IMAGE  shows its labels",
+        fix=f"kimi-prov image {engine['name']}-{engine['variant']}-{engine['version']} --python "
+        f"{engine['python_version']} --output FOLDER  writes what it is built from; skopeo inspect "
+        "docker://IMAGE  shows the labels of one",
     )
 
 

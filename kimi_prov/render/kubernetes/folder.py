@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kimi_prov.contract import clean_text, paths
+from kimi_prov.contract import pod as contract
 from kimi_prov.errors import UserError
 from kimi_prov.render import frame, planned, templates
 from kimi_prov.render.frame import File
@@ -162,8 +163,8 @@ def _values(
         "model": plan["model"],
         "hosts": hosts,
         "pod": pod,
-        "port": pods.PORT,
-        "user": pods.USER,
+        "port": contract.PORT,
+        "user": contract.USER_ID,
         "weights_bytes": plan["weights"]["bytes"],
         "volume_gib": pods.volume_gib(plan),
         "marks": " ".join(_marks(plan)),
@@ -250,7 +251,7 @@ def _web(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
         "STATIC_DIR": "/run/kimi-web/static",
         # The Ingress is a pod, whose address nobody knows beforehand.
         "FORWARDED_ALLOW_IPS": "*",
-        "OPENAI_API_BASE_URL": f"{scheme}://{settings.kubernetes_name}:{pods.PORT}/v1",
+        "OPENAI_API_BASE_URL": f"{scheme}://{settings.kubernetes_name}:{contract.PORT}/v1",
         **({"SSL_CERT_FILE": "/etc/kimi/ca.crt"} if settings.kubernetes_tls else {}),
     }
     # The page itself speaks no TLS.

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import paths
+from kimi_prov.contract import paths, pod
 from kimi_prov.render import planned
 
 if TYPE_CHECKING:
@@ -15,16 +15,9 @@ if TYPE_CHECKING:
 
     from kimi_prov.planner.settings.parsing import Settings
 
-PORT = 8443
-USER = 10001
-ENGINE = "/opt/kimi/engine"
-CACHE = "/var/cache/kimi"
 _GIB = 1 << 30
-# Workers of one model talk through /dev/shm: as much as `check` asks of a machine, or more. One
-# alone has buffers there too, and a container has 64 MiB of its own accord.
-_LEAST_SHM = 8 * _GIB
+# Of /dev/shm; the engine refuses to start with less than its own least size.
 _SHM_PER_GPU = 2 * _GIB
-_SHM_OF_ONE = _GIB
 # Of a node's processors and memory, what its system and the pods of every node take: kubelet, the
 # device plugin, the network, the collector of logs.
 _SYSTEM_CPUS = 4
@@ -67,8 +60,10 @@ class Pod:
 def of_plan(plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]) -> Pod:
     """Size a pod by the plan, the node's facts and what the site set."""
     gpus = len(plan["instances"][0]["gpus"])
-    shm = max(_LEAST_SHM, _SHM_PER_GPU * gpus) if _workers(plan) > 1 else _SHM_OF_ONE
-    needed = _up(planned.processes(plan) + shm)
+    shm = pod.shm_bytes(plan)
+    if pod.workers(plan) > 1:
+        shm = max(shm, _SHM_PER_GPU * gpus)
+    needed = _up(pod.processes_bytes(plan) + shm)
     room = _node_memory(plan) - needed
     files = int(plan["weights"]["bytes"]) // int(plan["parallel"]["hosts"]) if gpus else 0
     page_cache = max(0, min(files, room)) // _GIB * _GIB
@@ -86,12 +81,6 @@ def of_plan(plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any
         start_s=int(plan["timeouts"]["start_s"]),
         grace_s=settings.kubernetes_grace_s,
     )
-
-
-def _workers(plan: Mapping[str, Any]) -> int:
-    """Count the processes of the engine that work on one model."""
-    parallel = plan["parallel"]
-    return int(parallel["tensor"] * parallel["pipeline"] * parallel["data"])
 
 
 def _up(size: int) -> int:
@@ -149,15 +138,15 @@ def of_image(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
         if name not in planned.ENVIRONMENT_OF_THE_RUN
     }
     placed = settings.kubernetes_seccomp_profile is not None
-    engine = {**plan["engine"], "env_dir": ENGINE, "python": f"{ENGINE}/bin/python"}
-    changed = {"argv": argv, "env": environment, "port": PORT}
+    engine = {**plan["engine"], "env_dir": pod.ENGINE, "python": f"{pod.ENGINE}/bin/python"}
+    changed = {"argv": argv, "env": environment, "port": pod.PORT}
     changed["numactl"] = instance["numactl"] if placed else []
     return {**plan, "engine": engine, "instances": [{**instance, **changed}]}
 
 
 def _places(plan: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return the function that writes a path or text of the plan as the image has it."""
-    table = {plan["engine"]["env_dir"]: ENGINE, paths.CACHE: CACHE}
+    table = {plan["engine"]["env_dir"]: pod.ENGINE, paths.CACHE: pod.CACHE}
     ours = re.compile("|".join(rf"{re.escape(path)}(?=/|$)" for path in table))
     return lambda text: ours.sub(lambda found: table[found.group()], text)
 

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import clean_text
+from kimi_prov.contract import clean_text, pod
 from kimi_prov.packaging import engine_plugins, zipapp
 from kimi_prov.render import frame, planned, templates
 from kimi_prov.render.frame import File
@@ -105,7 +105,7 @@ def _values(
         "cpus": _cores(facts, gpus),
         "cores": facts["cpu"]["cores"],
         "memory_gib": _memory(plan, hosts),
-        "process_gib": math.ceil(planned.processes(plan) / _GIB),
+        "process_gib": math.ceil(pod.processes_bytes(plan) / _GIB),
         "weights_time": _hours(plan["weights"]["bytes"]),
         "numactl": [word for word in plan["instances"][0]["numactl"] if word != "numactl"],
         "flags": _flags(plan, settings),
@@ -141,7 +141,7 @@ def _cores(facts: Mapping[str, Any], gpus: int) -> int:
 
 def _memory(plan: Mapping[str, Any], hosts: int) -> int:
     """Give GiB of a node for the job: the processes, and the page cache of weights on GPUs."""
-    needed: int = planned.processes(plan)
+    needed: int = pod.processes_bytes(plan)
     if plan["instances"][0]["gpus"]:
         needed += int(plan["weights"]["bytes"]) // hosts
     # SLURM knows of less than the node has: the system's part is left out.
