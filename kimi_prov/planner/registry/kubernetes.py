@@ -11,9 +11,8 @@ DEFINITIONS = (
         severities=("blocker",),
         source="its server takes the key on the command line alone, logs it, and has no TLS, and "
         "without root there is no proxy in front of it; kt-kernel binds its memory strictly to "
-        "NUMA nodes by mbind and set_mempolicy, which the container runtimes' seccomp profile "
-        "keeps for CAP_SYS_NICE, and fails where the CPU set of a pod hides a node "
-        "(ktransformers#1570)",
+        "NUMA nodes by mbind and set_mempolicy, which containerd's seccomp profile keeps for "
+        "CAP_SYS_NICE, and fails where the CPU set of a pod hides a node (ktransformers#1570)",
         remedy="setting",
     ),
     Definition(
@@ -21,8 +20,8 @@ DEFINITIONS = (
         title="Experts in kt-kernel are not served by a pod",
         severities=("blocker",),
         source="kt-kernel binds its memory strictly to NUMA nodes by mbind and set_mempolicy, "
-        "which the container runtimes' seccomp profile keeps for CAP_SYS_NICE, and fails where the "
-        "CPU set of a pod hides a node (ktransformers#1570)",
+        "which containerd's seccomp profile keeps for CAP_SYS_NICE, and fails where the CPU set of "
+        "a pod hides a node (ktransformers#1570)",
         remedy="setting",
     ),
     Definition(
@@ -152,9 +151,9 @@ DEFINITIONS = (
         "kubernetes.numa",
         title="The engine does not place memory on NUMA nodes",
         severities=("info",),
-        source="the container runtimes' seccomp profile keeps mbind and set_mempolicy for "
-        "CAP_SYS_NICE, which the restricted profile forbids to add; a profile of the nodes may "
-        "allow the two calls",
+        source="containerd's seccomp profile (contrib/seccomp) keeps mbind and set_mempolicy for "
+        "CAP_SYS_NICE, which the restricted standard forbids to add; CRI-O's allows them, and so "
+        "may a profile of the nodes",
         remedy="setting",
         concerns="deployment",
     ),
