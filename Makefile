@@ -37,12 +37,23 @@ dist: $(STAMP) ## wheel and sdist into dist/, looked through and built again to 
 	KIMI_PROV_DIST=dist pytest -q tests/unit/commands/test_wheel.py
 	cd dist && sha256sum *
 
+ENGINE ?= vllm-cuda
+.PHONY: image
+image: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)
+image: $(STAMP) ## an engine's image for pods, by buildah (ENGINE=, BASE=, PYTHON_OF_BASE=, WHEELS=DIR, TAG=, BUILD=options)
+	@tests/system-packages buildah
+	rm -rf dist/image
+	mkdir -p dist
+	kimi-prov image $(ENGINE) --output dist/image $(if $(BASE),--base $(BASE)) \
+	  $(if $(PYTHON_OF_BASE),--python $(PYTHON_OF_BASE)) $(if $(WHEELS),--find-links $(WHEELS))
+	buildah build --timestamp $$SOURCE_DATE_EPOCH $(BUILD) --tag $(or $(TAG),kimi-prov/$(ENGINE)) dist/image
+
 .PHONY: deps deps-slow
 deps: $(STAMP) # what the lab and the real parts under test come from
-	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg pebble chromium fonts-dejavu-core
+	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg pebble chromium fonts-dejavu-core podman crun
 	@tests/unpacked-program prometheus usr/bin/promtool $(BIN)
 deps-slow: deps
-	@tests/system-packages qemu-system-x86 qemu-utils e2fsprogs fakeroot
+	@tests/system-packages buildah qemu-system-x86 qemu-utils e2fsprogs fakeroot
 
 .PHONY: demo demo-down
 demo: $(STAMP) deps ## a lab host, a served model, a real chat

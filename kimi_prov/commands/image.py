@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ BASES = {
     "3.11": "docker.io/library/debian:12-slim",
     "3.12": "docker.io/library/ubuntu:24.04",
 }
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
 # Where the time of a build has to be the same each time, and nobody named one.
 _EPOCH = 1580601600
 
@@ -55,8 +57,15 @@ def run(
     """Write the folder, and say how it is built. Raises UserError."""
     catalogue = loader.load()
     engine = found(name, catalogue)
+    if base is not None and not _IMAGE.fullmatch(base):
+        raise UserError(
+            f"--base {clean_text.line(base)}: this is no name of an image",
+            fix="write for example  --base docker.io/library/debian:12-slim",
+        )
     if find_links is not None and not find_links.is_dir():
-        raise UserError(f"{find_links}: this is no folder", fix="name a folder of wheels")
+        raise UserError(
+            f"{clean_text.line(find_links)}: this is no folder", fix="name a folder of wheels"
+        )
     files = context(engine, catalogue, python, base or BASES[python], find_links)
     locks = hashlib.sha256(catalogue.lock(engine.lock_name(python)).encode()).hexdigest()
     rendered = frame.Rendered(KIND, name, locks, files)
@@ -67,7 +76,7 @@ def run(
     )
     for path in done.kept:
         say(f"  kept, for it was changed by hand: {path} (--force overwrites it)")
-    say(f"next:  {command(engine, folder, locks)}")
+    say(f"next:  {clean_text.row(command(engine, folder, locks))}")
     return ExitCode.OK
 
 
@@ -158,7 +167,7 @@ def _values(engine: Engine, python: str, base: str, lock: str) -> dict[str, Any]
         "epoch": epoch(),
         "created": datetime.fromtimestamp(epoch(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "tag": tag_of(engine, digest),
-        "base": clean_text.word(base),
+        "base": base,
         "python": python,
         "packages": system.image_packages(compiles=engine.variant != "cpu"),
         "locks": [engine.lock_name(python)],
@@ -170,7 +179,7 @@ def _containerfile(values: Mapping[str, Any]) -> bytes:
     found = Environment(
         loader=FileSystemLoader(_SOURCES),
         undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701  (no page: values are of the catalogue, the base is a word)
+        autoescape=False,  # noqa: S701  (no page: values are of the catalogue, the base is a name)
         keep_trailing_newline=True,
     )
     return found.get_template(f"{_CONTAINERFILE}.j2").render(values).encode()

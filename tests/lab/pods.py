@@ -20,8 +20,16 @@ from typing import Any
 
 import pytest
 import yaml
+from machines import kimi_prov
+
+from kimi_prov.contract import pod
+from kimi_prov.on_host.gateway import api, tls
 
 SAYS = "podman stands in for the kubelet: no cluster scheduled this pod"
+KEY = "sk-kimi-of-the-test"
+# Of the pods' own network; its third number names their bridge.
+PREFIX = "10.93.96"
+FACTS = Path(__file__).parents[1] / "data" / "facts" / "lab-nspawn.json"
 _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 # A kernel of both versions of cgroups hides its controllers from crun unless the second is away.
 _WITHOUT_UNIFIED = 'umount /sys/fs/cgroup/unified; exec podman "$@"'
@@ -49,6 +57,30 @@ def size(text: str) -> int:
     match = re.fullmatch(r"(\d+)(Ki|Mi|Gi)?", text)
     assert match, text
     return int(match[1]) * _UNITS.get(match[2] or "", 1)
+
+
+def rendered(folder: Path, hosts: int, image: str) -> Path:
+    """Render for the lab's small model, whose weights are copied from the volume itself."""
+    variables = {
+        "kimi_model": "kimi-k2-lab",
+        "kimi_weights_source": "file:///srv/kimi/source",
+        "kimi_kubernetes_image": image,
+        "kimi_hosts_per_model": hosts,
+    }
+    file = folder.with_suffix(".yml")
+    file.write_text(yaml.safe_dump(variables))
+    done = kimi_prov("render", "kubernetes", FACTS, "--vars", file, "--output", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def namespace(base: Path, folder: Path, names: list[str]) -> Namespace:
+    """Make a namespace with the Secrets of a rendered folder; the certificate is for `names`."""
+    pem = tls.self_signed(names)
+    certificate = tls.public_part(pem)
+    key = {"api-key": f"{KEY}\n"}
+    pair = {"tls.crt": certificate, "tls.key": pem[len(certificate) :]}
+    return Namespace(base, folder, {"kimi-key": key, "kimi-tls": pair})
 
 
 class Network:
@@ -121,6 +153,21 @@ class Namespace:
         made = Pod(self, f"{self.base.name}-{name}", spec, **more)
         self.started.append(made.name)
         return made
+
+    def endpoint(self, address: str) -> api.Endpoint:
+        """The API at a pod's address, its certificate pinned."""
+        fingerprint = tls.fingerprint(self.secrets["kimi-tls"]["tls.crt"])
+        return api.Endpoint(address, pod.PORT, fingerprint, 120)
+
+    def chat(self, address: str, key: str | None, **more: Any) -> api.Reply:
+        """Ask for one token."""
+        body = {
+            "model": "kimi-k2-lab",
+            "messages": [{"role": "user", "content": "Hi"}],
+            "max_tokens": 1,
+            **more,
+        }
+        return api.chat(self.endpoint(address), key, body)
 
     def remove(self) -> None:
         for name in self.started:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,11 @@ from typing import TYPE_CHECKING, Any
 import pods
 import pytest
 import stand_in_engine
-import yaml
-from machines import kimi_prov
 from waiting import until
 
 from kimi_prov.lab import images
 from kimi_prov.lab.settings import apt_settings
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.gateway import api
 from kimi_prov.on_host.weights import manifest
 from kimi_prov.packaging import zipapp
 
@@ -33,45 +32,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
-PREFIX = "10.93.96"
-PORT = 8443
-KEY = "sk-kimi-of-the-test"
-FACTS = Path(__file__).parents[1] / "data" / "facts" / "lab-nspawn.json"
-GIB = 1 << 30
-
-
-def rendered(folder: Path, hosts: int, image: str) -> Path:
-    """A folder for the lab's small model, whose weights are copied from the volume itself."""
-    variables = {
-        "kimi_model": "kimi-k2-lab",
-        "kimi_weights_source": "file:///srv/kimi/source",
-        "kimi_kubernetes_image": image,
-        "kimi_hosts_per_model": hosts,
-    }
-    file = folder.with_suffix(".yml")
-    file.write_text(yaml.safe_dump(variables))
-    done = kimi_prov("render", "kubernetes", FACTS, "--vars", file, "--output", folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
-
-
-def namespace(base: Path, folder: Path, names: list[str]) -> tuple[pods.Namespace, str]:
-    """A namespace with the folder's Secrets; the fingerprint of its certificate."""
-    pem = tls.self_signed(names)
-    certificate = tls.public_part(pem)
-    secrets = {
-        "kimi-key": {"api-key": KEY + "\n"},
-        "kimi-tls": {"tls.crt": certificate, "tls.key": pem[len(certificate) :]},
-    }
-    return pods.Namespace(base, folder, secrets), tls.fingerprint(certificate)
-
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A lab machine's root with the on-host code and the stand-in where an image has them."""
-    print(pods.SAYS)
+    say = sys.stdout.write
+    say(f"{pods.SAYS}\n")
     wanted = images.recipe("debian-12", with_kernel=False, apt=apt_settings())
-    lower = images.ensure(wanted, print) / "root"
+    lower = images.ensure(wanted, say) / "root"
     base = tmp_path_factory.mktemp("root")
     for name in ("upper", "work", "root"):
         (base / name).mkdir()
@@ -100,8 +68,8 @@ class Served:
     def __init__(self, base: Path, root: Path, network: pods.Network) -> None:
         self.root = root
         self.place, self.address = network.join(2)
-        folder = rendered(base / "one", 1, "no-image")
-        self.namespace, self.fingerprint = namespace(base / "ns", folder, [self.address])
+        folder = pods.rendered(base / "one", 1, "no-image")
+        self.namespace = pods.namespace(base / "ns", folder, [self.address])
         source = self.namespace.claim("kimi-models") / "source"
         source.mkdir()
         files = {"config.json": b"{}\n", "model.safetensors": os.urandom(1 << 20)}
@@ -125,21 +93,15 @@ class Served:
         return self.namespace.pod(name, spec, root=self.root, network=self.place, limits=limits)
 
     def endpoint(self) -> api.Endpoint:
-        return api.Endpoint(self.address, PORT, self.fingerprint, 60)
+        return self.namespace.endpoint(self.address)
 
     def chat(self, key: str | None, **more: Any) -> int:
-        body = {
-            "model": "kimi-k2-lab",
-            "messages": [{"role": "user", "content": "Hi"}],
-            "max_tokens": 1,
-            **more,
-        }
-        return api.chat(self.endpoint(), key, body).status
+        return self.namespace.chat(self.address, key, **more).status
 
 
 @pytest.fixture(scope="module")
 def served(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    network = pods.Network(PREFIX)
+    network = pods.Network(pods.PREFIX)
     made = None
     try:
         made = Served(tmp_path_factory.mktemp("pods"), root, network)
@@ -178,9 +140,9 @@ def test_the_job_fetches_once_and_the_engine_wants_it_done(fetched: list[pods.Po
 
 def test_it_answers_through_its_port_with_the_key_alone(served: Served, engine: pods.Pod) -> None:
     assert stand_in_engine.SAYS in engine.logs()
-    assert served.chat(KEY) == 200
+    assert served.chat(pods.KEY) == 200
     assert [served.chat(key) for key in (None, "sk-wrong")] == [401, 401]
-    assert api.call(served.endpoint(), "GET", "/metrics", KEY).status == 404
+    assert api.call(served.endpoint(), "GET", "/metrics", pods.KEY).status == 404
     assert engine.probe("readinessProbe").returncode == 0
     assert engine.probe("livenessProbe").returncode == 0
 
@@ -210,14 +172,14 @@ def test_too_little_memory_is_refused_with_its_figure(served: Served, engine: po
 
 def test_an_answer_ends_when_the_pod_is_told_to(served: Served, engine: pods.Pod) -> None:
     answers: list[int] = []
-    asked = threading.Thread(target=lambda: answers.append(served.chat(KEY, user="patient")))
+    asked = threading.Thread(target=lambda: answers.append(served.chat(pods.KEY, user="patient")))
     asked.start()
     inside = "cat /proc/net/tcp | awk '$4 == \"01\"' | wc -l"
     assert until(lambda: int(engine.run("sh", "-c", inside).stdout or 0) > 0)
     ending = engine.terminate()
     assert until(lambda: engine.probe("readinessProbe").returncode != 0)
     asked.join(60)
-    assert ending.wait(60) == 0
+    ending.communicate(timeout=60)
     assert answers == [200]
     assert engine.exit_status() == 0, engine.logs()
-    assert KEY not in engine.logs()
+    assert pods.KEY not in engine.logs()

@@ -301,6 +301,14 @@ def contribute(_machines, folder):
     harmless(*here("check", check_inputs.LAB, "--measured", file))
 
 
+def image(_machines, folder):
+    """An engine, a base, a folder of wheels, and a file that was changed by hand."""
+    harmless(*here("image", HOSTILE, "--output", folder / "image"))
+    harmless(*here("image", "vllm-cpu", "--base", HOSTILE, "--output", folder / "image"))
+    harmless(*here("image", "vllm-cpu", "--find-links", folder / HOSTILE, "--output", folder / "x"))
+    harmless(*here("image", "vllm-cpu", "--output", folder / HOSTILE))
+
+
 def render_slurm(_machines, folder):
     facts = json.loads(check_inputs.LAB.read_text())
     facts["cpu"]["model"] = facts["host"]["hostname"] = HOSTILE
@@ -480,6 +488,7 @@ CASES = {
     "key": key,
     "destroy": destroy,
     "init": init,
+    "image": image,
     "render kubernetes": render_kubernetes,
     "render slurm": render_slurm,
     **{command: of_cluster(command) for command in OF_CLUSTER},

@@ -1,0 +1,1 @@
+"""What an image is built from: its Containerfile, and the programs that run in its build."""

