@@ -68,6 +68,15 @@ _QUANTISED: dict[str, Any] = {
         "quantization_status": "compressed",
     }
 }
+# vLLM knows Kimi K2's configuration. KTransformers takes it from code beside the weights, which the
+# real repository has too.
+_CODE_FILE = "configuration_deepseek.py"
+_CODE = """\
+from transformers import DeepseekV3Config
+
+__all__ = ["DeepseekV3Config"]
+"""
+_WITH_CODE = {"auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}}
 
 # The upper byte of a bfloat16 (sign and seven bits of exponent) sets its size in steps of four.
 _UNIT = 0x3F  # below 2: tables that are looked up
@@ -233,6 +242,9 @@ def _files(experts: Experts, shape: Shape) -> Iterator[tuple[str, bytes]]:
     if shape.tower:
         config = _seeing(config, special, shape.tower)
         yield "preprocessor_config.json", _json(_PREPROCESSOR)
+    elif experts == "int4":
+        config |= _WITH_CODE
+        yield _CODE_FILE, _CODE.encode()
     yield "config.json", _json(config)
     yield "generation_config.json", _json(generation)
     yield from tokenizer.files().items()

@@ -146,11 +146,23 @@ def unpack() -> None:
                 sys.exit(f"{row['name']} was not unpacked: tar ended with {tar.returncode}")
             say(f"{row['name']}: {time.monotonic() - began:.1f} s")
             mark.touch()
+            remove_pieces(index, [name for name, _, _ in spans])
             if row["name"].startswith("checkout"):
                 make_model()
                 if any("served" in other["kinds"] for other in index["archives"]):
                     with (W / "rewheel.log").open("w") as log:
                         detached([sys.executable, __file__, "rewheel"], log)
+
+
+def remove_pieces(index: dict[str, Any], names: list[str]) -> None:
+    """Remove those that no other archive is waiting for: the disk may be small."""
+    waiting = [row for row in index["archives"] if not (MARKS / row["name"]).exists()]
+    wanted = {
+        name for row in waiting for name, _, _ in covered(index["pieces"], row["start"], row["end"])
+    }
+    for name in names:
+        if name not in wanted:
+            (PIECES / name).unlink()
 
 
 def covered(pieces: list[dict[str, Any]], start: int, end: int) -> list[tuple[str, int, int]]:

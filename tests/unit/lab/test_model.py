@@ -1,5 +1,6 @@
 """The lab's model, read by the libraries that every engine reads models with."""
 
+import ast
 import dataclasses
 import hashlib
 import json
@@ -60,6 +61,17 @@ def test_architecture_is_kimi_k2(made: Path) -> None:
     with safe_open(made / "model-00001-of-00004.safetensors", framework="numpy") as opened:
         shape = opened.get_slice("model.layers.0.self_attn.kv_a_proj_with_mqa.weight").get_shape()
     assert shape == [512 + 64, config["hidden_size"]]
+
+
+def test_the_int4_model_brings_the_code_of_its_configuration(tmp_path: Path) -> None:
+    """transformers that does not know Kimi K2 finds the class where `auto_map` says."""
+    made = model.make(tmp_path / "int4", "int4")
+    config = json.loads((made / "config.json").read_text())
+    module, name = config["auto_map"]["AutoConfig"].split(".")
+    code = ast.parse((made / f"{module}.py").read_text())
+    assert name in {row.name for line in code.body for row in getattr(line, "names", [])}
+    listed = {row["path"] for row in json.loads((made / "kimi-manifest.json").read_text())["files"]}
+    assert f"{module}.py" in listed
 
 
 def test_tokenizer_keeps_marks_whole_and_text_intact(made: Path) -> None:
@@ -167,7 +179,10 @@ def test_behind_the_tower_is_the_text_model_as_it_is_alone(tmp_path: Path) -> No
     text = {f"language_model.{name}": tensor for name, tensor in tensors(alone).items()}
     assert text.items() <= tensors(behind).items()
     config = json.loads((behind / "config.json").read_text())
-    assert config["text_config"] == json.loads((alone / "config.json").read_text())
+    known = json.loads((alone / "config.json").read_text())
+    # Its engines know the configuration of a model with a tower.
+    del known["auto_map"]
+    assert config["text_config"] == known
     assert "quantization_config" in config["text_config"]
 
 
