@@ -23,6 +23,7 @@ DEFINITIONS = (
         "which containerd's seccomp profile keeps for CAP_SYS_NICE, and fails where the CPU set of "
         "a pod hides a node (ktransformers#1570)",
         remedy="setting",
+        titles={"plugin": "No image has the plugin by which vLLM serves INT4 experts without GPUs"},
     ),
     Definition(
         "kubernetes.engine_lock",

@@ -135,13 +135,16 @@ def _engine(plan: Mapping[str, Any], findings: Findings, catalogue: Catalogue) -
             "kimi_hosts_per_model; or provision the machine itself: kimi-prov apply INVENTORY",
         )
         return
-    if plan["experts"] and plan["experts"]["by"] != "vllm":
+    if engine["locks"] != [engine["lock"]]:
+        # Beside the engine there is a plugin of ours, which no image has.
+        kt_kernel = plan["experts"] and plan["experts"]["by"] != "vllm"
         findings.add(
             "kubernetes.experts",
-            observed=f"experts by {plan['experts']['by']}; {human(need)} of memory",
-            required="vLLM's own kernels",
-            fix="set kimi_experts: vllm, or provision the machine itself: kimi-prov apply "
-            "INVENTORY",
+            wording=None if kt_kernel else "plugin",
+            observed=f"{', '.join(engine['locks'][1:])}; {human(need)} of memory",
+            required="an engine that serves the model without a plugin",
+            fix="take nodes whose GPUs hold the weights, or provision the machine itself: "
+            "kimi-prov apply INVENTORY",
         )
     named = f"{engine['name']} {engine['version']} ({engine['variant']})"
     if not engine["provisioned"]:

@@ -1020,6 +1020,9 @@ def test_quantities_are_read_as_kubernetes_reads_them(text: object, value: float
     ("target", "variables", "identity"),
     [
         ("quote-epyc-9755-rtx-pro-6000", "", "kubernetes.engine"),
+        ("quote-xeon-6980p", "", "kubernetes.experts"),
+        # vLLM's own kernels, by the plugin all the same: no image has it.
+        ("quote-xeon-6980p", "kimi_experts: vllm\n", "kubernetes.experts"),
         ("reference-002", "kimi_weights_source: file:///data/kimi\n", "kubernetes.source"),
         ("reference-002", "kimi_kubernetes_memory_gib: 31\n", "kubernetes.room"),
         ("reference-002", "kimi_kubernetes_memory_gib: 3000\n", "kubernetes.room"),
