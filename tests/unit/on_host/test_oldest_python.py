@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from kimi_prov.on_host.__main__ import COMMANDS
+from kimi_prov.on_host.cluster import main as cluster
+from kimi_prov.on_host.pod import main as pod
 from kimi_prov.packaging.zipapp import build_zipapp
 
 
@@ -25,7 +27,8 @@ def test_every_subcommand_imports_and_weights_are_fetched_and_read(tmp_path: Pat
     if python is None:
         pytest.skip("no Python 3.9 on this computer: the imports were not tried on it")
     archive = build_zipapp(tmp_path / "kimi-target.pyz")
-    modules = "; ".join(f"import {module}" for module in COMMANDS.values())
+    tables = (COMMANDS, cluster.COMMANDS, cluster.ANSWERING, pod.COMMANDS)
+    modules = "; ".join(f"import {module}" for table in tables for module in table.values())
     code = f"import sys; sys.path.insert(0, {str(archive)!r}); {modules}"
     subprocess.run([python, "-W", "error", "-c", code], check=True, cwd=tmp_path)
     (tmp_path / "disk").mkdir()
