@@ -26,6 +26,7 @@ LAYERS = (
     ("sizing",),
     ("console", "planner", "report"),
     ("acceptance", "render"),
+    ("operate",),
     ("ansible", "commands"),
     ("cli",),
     ("__main__",),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from kimi_prov import __version__
-from kimi_prov.commands.connection_options import PATH, connected
+from kimi_prov.commands.connection_options import PATH, clustered, connected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from kimi_prov.commands.render import Kind
     from kimi_prov.console.output import Output
     from kimi_prov.errors import ExitCode
+    from kimi_prov.operate.kubernetes.kubectl import Target
     from kimi_prov.runner.connection import ConnectionOptions
 
 INVENTORY = click.argument("inventory", type=PATH)
+# An inventory, or a folder that a render made.
+APPLIED = click.argument("path", type=PATH, metavar="PATH")
 LIMIT = click.option("--limit", metavar="PATTERN", help="Only these hosts or groups.")
 FORMAT = click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
@@ -227,7 +230,7 @@ def check(
 
 
 @cli.command()
-@INVENTORY
+@APPLIED
 @LIMIT
 @click.option("--tags", metavar="TAGS", help="Only these parts, by role name.")
 @click.option("--skip-tags", metavar="TAGS", help="All but these parts.")
@@ -235,48 +238,77 @@ def check(
 @click.option("--diff", is_flag=True, help="Show what changes in files.")
 @EXTRA
 @CATALOG
+@clustered
 @connected
-def apply(inventory: Path, **options: Any) -> ExitCode:  # noqa: ANN401
-    """Bring the machines to a served model; the same command again changes nothing."""
+def apply(path: Path, target: Target, **options: Any) -> ExitCode:  # noqa: ANN401
+    """Bring machines, or a cluster, to a served model; the same command again changes nothing.
+
+    PATH is an inventory, or a folder that `render kubernetes` made: that goes to a cluster through
+    kubectl, and the weights are fetched before the engine starts.
+    """
     from kimi_prov.commands import apply as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    return command.run(inventory, PlaybookOptions(**options))
+    return command.run(path, PlaybookOptions(**options), target)
 
 
 @cli.command()
-@INVENTORY
+@APPLIED
 @LIMIT
 @FORMAT
 @OUTPUT
+@clustered
+@click.option(
+    "--api-key-file",
+    type=PATH,
+    metavar="FILE",
+    help="API key for a cluster's service.  [default: KIMI_API_KEY, else the cluster's secret]",
+)
 @connected
-def verify(inventory: Path, form: str, output: Path | None, **options: Any) -> ExitCode:  # noqa: ANN401
-    """Check that the served model answers rightly, and who can reach its port."""
+def verify(
+    path: Path,
+    form: str,
+    output: Path | None,
+    target: Target,
+    api_key_file: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Check that the served model answers rightly, and who can reach its port.
+
+    PATH is an inventory, or a folder that `render kubernetes` made: the checks go through a
+    forwarded port of its service then.
+    """
     from kimi_prov.commands import verify as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    return command.run(inventory, PlaybookOptions(**options), _output(form, output))
+    chosen = PlaybookOptions(**options)
+    return command.run(path, chosen, _output(form, output), target, api_key_file)
 
 
 @cli.command()
-@INVENTORY
+@APPLIED
 @LIMIT
 @click.option("--sbom", is_flag=True, help="Write what the engines are made of: CycloneDX JSON.")
 @FORMAT
 @OUTPUT
+@clustered
 @connected
 @click.pass_context
 def status(
     context: click.Context,
     /,
-    inventory: Path,
+    path: Path,
     *,
     sbom: bool,
     form: str,
     output: Path | None,
+    target: Target,
     **options: Any,  # noqa: ANN401
 ) -> ExitCode:
     """Say what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve.
+
+    PATH is an inventory, or a folder that `render kubernetes` made: of that pods, restarts, nodes
+    and state are told, and what was stopped on purpose exits 0.
 
     With `--sbom` it writes a software bill of materials instead, for all hosts in one document: a
     list of packages with `--format text`. Exits 1 when a host is not provisioned.
@@ -286,9 +318,10 @@ def status(
 
     chosen = PlaybookOptions(**options)
     if not sbom:
-        return command.run(inventory, chosen, _output(form, output))
+        return command.run(path, chosen, _output(form, output), target)
     asked = context.get_parameter_source("form") is not click.core.ParameterSource.DEFAULT
-    return command.bill_of_materials(inventory, chosen, _output(form if asked else "json", output))
+    written = _output(form if asked else "json", output)
+    return command.bill_of_materials(path, chosen, written, target)
 
 
 @cli.command()
@@ -782,6 +815,13 @@ def cancel(
 @click.option(
     "--job", type=click.IntRange(min=1), metavar="ID", help="The server's job.  [default: newest]"
 )
+@clustered
+@click.option(
+    "--key-file",
+    type=PATH,
+    metavar="FILE",
+    help="API key for a cluster's service.  [default: KIMI_API_KEY, else the cluster's secret]",
+)
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
@@ -794,28 +834,47 @@ def cancel(
     default=15,
     show_default=True,
     metavar="S",
-    help="Seconds between two looks at the jobs.",
+    help="Seconds between two looks at the jobs, or at the cluster.",
 )
 @FORMAT
 @OUTPUT
 def connect(
     directory: Path,
-    login: str | None,
-    job: int | None,
-    port: int | None,
-    every: float,
     form: str,
     output: Path | None,
+    **options: Any,  # noqa: ANN401
 ) -> ExitCode:
-    """Reach the server of a rendered folder from this computer, through the login node.
+    """Reach the server of a rendered folder from this computer: through ssh, or through kubectl.
 
-    Prints base URL, certificate and the key's file, and keeps the tunnel until Ctrl-C. It waits for
+    Prints base URL, certificate and the key's file, and keeps the way until Ctrl-C. It waits for
     a server that loads, and follows its successor. Exits 1 where none serves any more.
     """
-    from kimi_prov.commands import connect as command
+    from kimi_prov.commands import connect_folder as command
 
-    number = None if job is None else str(job)
-    return command.run(directory, login, number, _output(form, output), port=port, every_s=every)
+    return command.run(directory, command.ConnectOptions(**options), _output(form, output))
+
+
+@cli.command()
+@RENDERED
+@clustered
+def stop(directory: Path, target: Target) -> ExitCode:
+    """End the engine of a folder that `render kubernetes` made; its volume stays.
+
+    Answers may end first. `start` or `apply` starts it again.
+    """
+    from kimi_prov.commands import power as command
+
+    return command.stop(directory, target)
+
+
+@cli.command()
+@RENDERED
+@clustered
+def start(directory: Path, target: Target) -> ExitCode:
+    """Start the engine of a folder that was stopped, and wait until it answers."""
+    from kimi_prov.commands import power as command
+
+    return command.start(directory, target)
 
 
 @cli.group()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.acceptance import suite
-from kimi_prov.commands import playbook_run
+from kimi_prov.commands import kubernetes_apply, playbook_run, rendered
 from kimi_prov.console import run_summary
 from kimi_prov.console.output import say, show
 from kimi_prov.contract import clean_text
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.operate.kubernetes.kubectl import Target
     from kimi_prov.runner.inventory import Inventory
     from kimi_prov.runner.run import FinishedRun
 
 
-def run(path: Path, options: PlaybookOptions) -> ExitCode:
+def run(path: Path, options: PlaybookOptions, target: Target) -> ExitCode:
     """Apply the plan; end with the endpoint and the time of each phase, on standard output."""
+    if rendered.is_kubernetes(path, "apply", target, options.given("check", "diff")):
+        return kubernetes_apply.run(path, target, check=options.check, diff=options.diff)
     inventory, request = playbook_run.prepare("apply", "site", path, options)
     if options.check:
         finished = playbook_run.run(request, inventory)

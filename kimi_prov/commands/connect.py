@@ -25,7 +25,7 @@ from kimi_prov.on_host.gateway import api
 from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from kimi_prov.console.output import Output
@@ -116,9 +116,10 @@ class Session:
         try:
             if self.folder.login:
                 self._port = self._port or tunnel.free_port(self.wanted_port)
-                self._tunnel = tunnel.Tunnel(self.folder.login, self._port, there.host, there.port)
+                self._tunnel = tunnel.to_node(self.folder.login, self._port, there.host, there.port)
                 here = api.Endpoint(tunnel.ADDRESS, self._port, there.fingerprint)
-            self._prove(api.Endpoint(here.host, here.port, here.fingerprint, _ASK_S), key)
+            asked = api.Endpoint(here.host, here.port, here.fingerprint, _ASK_S)
+            prove(asked, key, self.check)
         except BaseException:
             self.close()
             raise
@@ -135,29 +136,6 @@ class Session:
             "ends_at": found["ends_at"],
         }
 
-    def _prove(self, here: api.Endpoint, key: str) -> None:
-        """Ask for the models once, as soon as the tunnel takes a connection."""
-        until = time.monotonic() + _OPENS_S
-        while True:
-            try:
-                reply = api.call(here, "GET", "/v1/models", key)
-                break
-            except api.ApiError as error:
-                self.check()
-                if time.monotonic() > until:
-                    raise UserError(
-                        f"the server does not answer: {clean_text.line(error)}",
-                        fix="kimi-prov jobs DIR  says what it does",
-                        exit_code=ExitCode.FAILED,
-                    ) from None
-                time.sleep(_STEP_S)
-        if reply.status != _HTTP_OK:
-            raise UserError(
-                f"{here.url}/models: HTTP {reply.status}",
-                fix="look at the job's log: kimi-prov jobs DIR",
-                exit_code=ExitCode.FAILED,
-            )
-
     def check(self) -> None:
         """Raise UserError where the tunnel has ended; the way is closed then."""
         if self._tunnel:
@@ -172,6 +150,33 @@ class Session:
         if self._tunnel:
             self._tunnel.close()
         self._tunnel, self.current = None, None
+
+
+def prove(here: api.Endpoint, key: str, check: Callable[[], None]) -> None:
+    """Ask for the models once, as soon as the tunnel takes a connection.
+
+    `check` raises where the tunnel has ended. Raises UserError, exit 1, for any other answer.
+    """
+    until = time.monotonic() + _OPENS_S
+    while True:
+        try:
+            reply = api.call(here, "GET", "/v1/models", key)
+            break
+        except api.ApiError as error:
+            check()
+            if time.monotonic() > until:
+                raise UserError(
+                    f"the server does not answer: {clean_text.line(error)}",
+                    fix="look at its log",
+                    exit_code=ExitCode.FAILED,
+                ) from None
+            time.sleep(_STEP_S)
+    if reply.status != _HTTP_OK:
+        raise UserError(
+            f"{here.url}/models: HTTP {reply.status}",
+            fix="look at its log; with 401 or 403 at the key",
+            exit_code=ExitCode.FAILED,
+        )
 
 
 def _endpoint(folder: Folder, number: str) -> tuple[dict[str, Any], str]:
@@ -321,12 +326,14 @@ def text(document: Mapping[str, Any]) -> str:
     url, name = document["base_url"], clean_text.line(document["model"])
     certificate, key = (shlex.quote(document[n]) for n in ("certificate_file", "key_file"))
     through = f" through {document['login']}" if document["login"] else ""
+    job = f"job {document['job']} on " if document["job"] else ""
+    server = f"{job}{document['node'] or 'a node that is not known'}{through}"
     return "\n".join(
         [
             f"base URL     {url}",
             f"model        {name}",
-            f"server       job {document['job']} on {document['node']}{through}",
-            f"until        {document['ends_at'] or 'not known'}",
+            f"server       {server}",
+            *([f"until        {document['ends_at'] or 'not known'}"] if document["job"] else []),
             f"certificate  {document['certificate_file']}",
             f"key file     {document['key_file']}",
             "",

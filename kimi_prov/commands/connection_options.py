@@ -72,6 +72,33 @@ _OPTIONS = {
 }
 
 
+_CLUSTER = {
+    "context": click.option(
+        "--context", metavar="NAME", help="kubectl's context.  [default: the current one]"
+    ),
+    "namespace": click.option(
+        "--namespace",
+        metavar="NAME",
+        help="Namespace of a folder that names none.  [default: the context's]",
+    ),
+}
+
+
+def clustered(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a Kubernetes cluster, as one argument `target`."""
+
+    @wraps(command)
+    def packed(*arguments: Any, **given: Any) -> Any:  # noqa: ANN401
+        from kimi_prov.operate.kubernetes.kubectl import Target  # noqa: PLC0415  (at its run)
+
+        target = Target(**{name: given.pop(name) for name in _CLUSTER})
+        return command(*arguments, target=target, **given)
+
+    for option in reversed(_CLUSTER.values()):
+        packed = option(packed)
+    return packed
+
+
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command Ansible's options of the connection, as one argument `connection`."""
 

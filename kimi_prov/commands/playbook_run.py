@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.console import run_summary, screens
@@ -36,6 +36,12 @@ class PlaybookOptions:
     diff: bool = False
     extra: Sequence[str] = ()
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
+
+    def given(self, *without: str) -> dict[str, Any]:
+        """Return the options that were given, by name, but for those that others have too."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "connection"}
+        login = {f.name: getattr(self.connection, f.name) for f in fields(self.connection)}
+        return {n: v for n, v in {**own, **login}.items() if v and n not in without}
 
 
 def prepare(

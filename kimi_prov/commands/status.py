@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import host_reports, playbook_run
+from kimi_prov.commands import host_reports, kubernetes_status, playbook_run, rendered
 from kimi_prov.console import status_text
 from kimi_prov.console.output import say
 from kimi_prov.errors import ExitCode
@@ -18,17 +18,23 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.commands.playbook_run import PlaybookOptions
     from kimi_prov.console.output import Output
+    from kimi_prov.operate.kubernetes.kubectl import Target
 
 
-def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
+def run(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
     """Report what runs on every host; one that does not serve makes it exit 1."""
+    if rendered.is_kubernetes(path, "status", target, options.given()):
+        return kubernetes_status.run(path, target, output)
     output.check()
     finished = host_reports.collect("status", path, options)
     return host_reports.publish("status", finished, output, status_text.text, _unreached)
 
 
-def bill_of_materials(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
+def bill_of_materials(
+    path: Path, options: PlaybookOptions, output: Output, target: Target
+) -> ExitCode:
     """Write what every host's engine environment is made of; exit 1 where one is not known."""
+    rendered.is_kubernetes(path, "status --sbom", target, {"sbom": True})
     from kimi_prov.catalog import loader  # noqa: PLC0415  (a status without it pays for neither)
     from kimi_prov.report import sbom  # noqa: PLC0415
 

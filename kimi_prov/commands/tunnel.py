@@ -1,64 +1,137 @@
-"""A port of this computer that leads to a node's, by ssh through a login node."""
+"""A port of this computer that leads to a server: by ssh through a login node, or by kubectl."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import subprocess
 import tempfile
-from typing import IO
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
 
 from kimi_prov.commands.slurm_folder import SSH, last_line
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.operate.kubernetes.kubectl import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.operate.kubernetes.kubectl import Kubectl
 
 ADDRESS = "127.0.0.1"
 _USUAL_PORT = 8000
 _END_S = 5
 
 
-class Tunnel:
-    """`ssh -N -L`, from its start to `close`."""
+@dataclass(frozen=True)
+class Program:
+    """What holds a way open: its command line, what messages call it, and what its end may mean."""
 
-    def __init__(self, login: str, local_port: int, node: str, port: int) -> None:
-        self._login = login
-        self._forward = ["-L", f"{ADDRESS}:{local_port}:{node}:{port}"]
+    line: Sequence[str]
+    where: str
+    called: str
+    fix: str
+    # Takes the way back where another process of the program holds it.
+    back: Sequence[str] = ()
+    environment: Mapping[str, str] | None = None
+
+
+class Tunnel:
+    """A program that holds a way open, from its start to `close`."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
         self._told: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the tunnel)
-        line = [*SSH, "-N", "-T", "-o", "ExitOnForwardFailure=yes", *self._forward, "--", login]
         try:
-            self._ssh = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._told
+            self._process = subprocess.Popen(
+                program.line,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._told,
+                env=program.environment,
             )
         except FileNotFoundError:
-            raise UserError("ssh is not on this machine", fix="install it") from None
+            raise UserError(f"{program.line[0]} is not on this machine", fix="install it") from None
 
     def check(self) -> None:
-        """Raise UserError, exit 4, where ssh has ended."""
-        code = self._ssh.poll()
+        """Raise UserError, exit 4, where the program has ended."""
+        code = self._process.poll()
         if code is None:
             return
         self._told.seek(0)
         told = clean_text.block(self._told.read().decode(errors="replace")).strip()
         raise UserError(
-            f"{self._login}: ssh -N {' '.join(self._forward)} ended with status {code}: "
+            f"{self._program.where}: {self._program.called} ended with status {code}: "
             f"{last_line(told)}",
-            fix="see whether the login node allows forwarding (AllowTcpForwarding)",
+            fix=self._program.fix,
             exit_code=ExitCode.UNREACHABLE,
         )
 
     def close(self) -> None:
-        """End it. One that went over a connection of yours (ControlPath) is taken back there."""
-        if self._ssh.poll() is None:
-            back = ["ssh", "-O", "cancel", *self._forward, "--", self._login]
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run(back, capture_output=True, timeout=_END_S, check=False)
-            self._ssh.terminate()
+        """End it."""
+        if self._process.poll() is None:
+            if self._program.back:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    subprocess.run(
+                        self._program.back, capture_output=True, timeout=_END_S, check=False
+                    )
+            self._process.terminate()
             try:
-                self._ssh.wait(_END_S)
+                self._process.wait(_END_S)
             except subprocess.TimeoutExpired:
-                self._ssh.kill()
-                self._ssh.wait()
+                self._process.kill()
+                self._process.wait()
         self._told.close()
+
+
+def to_node(login: str, local_port: int, node: str, port: int) -> Tunnel:
+    """Open `ssh -N -L`; one over a connection of yours (ControlPath) is taken back there."""
+    forward = ["-L", f"{ADDRESS}:{local_port}:{node}:{port}"]
+    line = [*SSH, "-N", "-T", "-o", "ExitOnForwardFailure=yes", *forward, "--", login]
+    return Tunnel(
+        Program(
+            line,
+            login,
+            f"ssh -N {' '.join(forward)}",
+            "see whether the login node allows forwarding (AllowTcpForwarding)",
+            ["ssh", "-O", "cancel", *forward, "--", login],
+        )
+    )
+
+
+def to_service(kubectl: Kubectl, service: str, local_port: int, port: int) -> Tunnel:
+    """Open `kubectl port-forward` to a service: to one of its pods, until that one ends."""
+    words = ("port-forward", f"--address={ADDRESS}", f"service/{service}", f"{local_port}:{port}")
+    return Tunnel(
+        Program(
+            kubectl.argv(*words),
+            kubectl.where,
+            "kubectl port-forward",
+            f"try  {kubectl.shown(*words)}",
+            environment=environment(),
+        )
+    )
+
+
+def takes(port: int) -> bool:
+    """Whether a port of this computer takes a connection."""
+    with socket.socket() as probe:
+        return probe.connect_ex((ADDRESS, port)) == 0
+
+
+def handshakes(port: int, context: ssl.SSLContext) -> bool:
+    """Whether a client with this context accepts the server at a port of this computer.
+
+    Raises OSError where no server answers.
+    """
+    with socket.create_connection((ADDRESS, port), timeout=_END_S) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname=ADDRESS):
+                return True
+        except ssl.SSLCertVerificationError:
+            return False
 
 
 def free_port(wanted: int | None) -> int:

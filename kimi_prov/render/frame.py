@@ -118,6 +118,22 @@ def record(folder: Path, kind: str) -> dict[str, Any]:
     return found
 
 
+def kind_of(folder: Path) -> str | None:
+    """Return what a folder was rendered for; None for a path that no render made.
+
+    Raises UserError for a record that cannot be read.
+    """
+    path = folder / RECORD
+    if not path.is_file():
+        return None
+    fix = "render the folder again"
+    document = documents.read(path, what="a record", limit=_LARGEST_BYTES, fix=fix).json(fix)
+    found = document.get("kind") if isinstance(document, dict) else None
+    if not isinstance(found, str):
+        raise UserError(f"{path}: this is no record of a render", fix=fix)
+    return found
+
+
 def _recorded(path: Path, kind: str, fix: str) -> dict[str, Any]:
     import jsonschema  # noqa: PLC0415  (only who renders again pays for it)
 
@@ -130,7 +146,9 @@ def _recorded(path: Path, kind: str, fix: str) -> dict[str, Any]:
         ) from None
     if document["kind"] != kind:
         raise UserError(
-            f"{path}: the folder was rendered for {document['kind']}, not for {kind}", fix=fix
+            f"{path}: the folder was rendered for {clean_text.line(document['kind'])}, "
+            f"not for {kind}",
+            fix=fix,
         )
     found: dict[str, Any] = document
     return found

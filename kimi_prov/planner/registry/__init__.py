@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.registry import (
+    cluster,
     driver,
     engine,
     experts,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 # What the findings of a subject, the first part of their ids, are about.
 SUBJECTS = {
     "catalogue": "Rows of the catalogue",
+    "cluster": "The Kubernetes cluster that a folder is applied to",
     "context": "The context's length",
     "conversion": "Converted experts",
     "cpu": "Processors",
@@ -77,6 +79,7 @@ def by_id(rows: Iterable[Definition]) -> dict[str, Definition]:
 DEFINITIONS: Mapping[str, Definition] = by_id(
     row
     for module in (
+        cluster,
         driver,
         engine,
         experts,

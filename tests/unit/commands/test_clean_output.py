@@ -27,6 +27,7 @@ import yaml
 from host_documents import SERVING
 
 from kimi_prov.cli import cli
+from kimi_prov.commands import kubernetes_follow
 from kimi_prov.console.exit_handling import guarded
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -447,6 +448,135 @@ def of_cluster(command):
     return case
 
 
+# A kubectl whose cluster is hostile: each question has a file with its answer.
+KUBECTL = """#!/bin/sh
+echo "$*" >> {there}/asked
+case " $* " in
+  *" version "*) exec cat {there}/version ;;
+  *" config "*) exec cat {there}/config ;;
+  *" kustomize "*) exec cat {there}/built ;;
+  *" /apis "*) exec cat {there}/apis ;;
+  *" logs "*) exec cat {there}/said ;;
+  *" port-forward "*) cat {there}/said >&2; exit 1 ;;
+  *" get "*) cat {there}/said >&2; cat {there}/found; exit $(cat {there}/code) ;;
+esac
+cat {there}/said >&2
+cat {there}/found
+exit $(cat {there}/code)
+"""
+LABELS = {"app.kubernetes.io/instance": "kimi", "app.kubernetes.io/component": "engine"}
+POD = {
+    "kind": "Pod",
+    "metadata": {"name": "kimi-0", "labels": LABELS},
+    "spec": {"nodeName": HOSTILE},
+    "status": {
+        "phase": HOSTILE,
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": HOSTILE,
+            }
+        ],
+        "containerStatuses": [
+            {
+                "name": HOSTILE,
+                "image": HOSTILE,
+                "state": {"waiting": {"reason": HOSTILE, "message": HOSTILE}},
+                "lastState": {"terminated": {"reason": HOSTILE}},
+                "restartCount": 1,
+            }
+        ],
+    },
+}
+
+
+def of_kubernetes(command):
+    """Have a command ask a hostile cluster, through a kubectl that refuses too."""
+
+    def case(folder):
+        there, rendered = folder / "cluster", folder / "pods"
+        there.mkdir()
+        rendered.mkdir()
+        metadata = {"name": "kimi", "labels": LABELS}
+        template = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "engine"}]}}
+        engine = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata}
+        engine["spec"] = {"replicas": 1, "template": template}
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata}
+        service["spec"] = {"ports": [{"port": 8443}]}
+        record = {"schema": "kimi-prov/render/v1", "kind": "kubernetes", "version": "1"}
+        record |= {"target": "x", "plan_digest": "0" * 64, "files": []}
+        (rendered / "render.json").write_text(json.dumps(record))
+        plan = check_inputs.lab()["plan"]
+        (rendered / "plan.json").write_text(json.dumps(plan))
+        group = {"name": "apps", "versions": [{"groupVersion": "apps/v1"}]}
+        view = {"current-context": HOSTILE, "contexts": [{"context": {"namespace": "kimi"}}]}
+        files = {
+            "version": {"clientVersion": {"gitVersion": "v1.37.0"}},
+            "config": view,
+            "built": engine,
+            "apis": {"groups": [group, {"name": HOSTILE}]},
+        }
+        for name, content in files.items():
+            (there / name).write_text(json.dumps(content))
+        (there / "built").write_text(f"{json.dumps(engine)}\n---\n{json.dumps(service)}\n")
+        (there / "kubectl").write_text(KUBECTL.format(there=there))
+        (there / "kubectl").chmod(0o755)
+        # One that starts is waited for; to one that serves a way is opened.
+        live = {**engine, "status": {"readyReplicas": int(command == "connect")}}
+
+        def says(found, code=0, said=f"{FORGED}\n{STEERING}\n"):
+            (there / "found").write_text(json.dumps(found))
+            (there / "said").write_text(said)
+            (there / "code").write_text(str(code))
+            told = here(command, rendered)
+            assert "Traceback" not in "".join(told)
+            for text in told:
+                assert steering(text) == set()
+                assert not re.search(rf"^{FORGED}", text, re.MULTILINE)
+            return "".join(told)
+
+        path = f"{there}:{os.environ['PATH']}"
+        variables = {"PATH": path, "KIMI_API_KEY": "sk-kimi-canary"}
+        waits = {"PATIENCE_S": 0.0, "STEP_S": 0.0, "AWAY_S": 0.0}
+        with (
+            mock.patch.dict(os.environ, variables),
+            mock.patch.multiple(kubernetes_follow, **waits),
+        ):
+            node = {"kind": "Node", "metadata": {"name": HOSTILE}}
+            node["status"] = {"allocatable": {HOSTILE: HOSTILE}}
+            found = {"kind": "List", "items": [live, POD, node, {HOSTILE: HOSTILE}, HOSTILE]}
+            # Stopping goes well here: what ails a pod that ends is no matter.
+            if command != "stop":
+                assert "MARK" in says(found)
+            assert "MARK" in says({}, code=1)
+            assert "MARK" in says({}, code=1, said=f"Error from server (Forbidden): {STEERING}")
+            assert "MARK" in says({}, code=1, said=f"Unable to connect to the server: {STEERING}")
+            says(HOSTILE)
+            (there / "config").write_text(json.dumps({HOSTILE: HOSTILE}))
+            says([HOSTILE])
+            (there / "built").write_text(json.dumps({**engine, "metadata": {"name": HOSTILE}}))
+            says({})
+
+    return case
+
+
+@pytest.mark.parametrize("command", ["apply", "status", "verify", "connect", "stop", "start"])
+def test_what_a_hostile_cluster_says_comes_out_harmless(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    of_kubernetes(command)(tmp_path)
+
+
+def power(command):
+    def case(_machines, folder):
+        harmless(*here(command, folder / HOSTILE))
+        (folder / "render.json").write_text(json.dumps({"kind": HOSTILE}))
+        harmless(*here(command, folder))
+
+    return case
+
+
 def init(_machines, folder):
     made = folder / STEERING
     out, err = here("init", made, "--profile", "localhost")
@@ -492,6 +622,8 @@ CASES = {
     "render kubernetes": render_kubernetes,
     "render slurm": render_slurm,
     **{command: of_cluster(command) for command in OF_CLUSTER},
+    "stop": power("stop"),
+    "start": power("start"),
     "probe": probe,
     "catalog": catalog,
     "contribute": contribute,

@@ -22,7 +22,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("kimi-prov st", {"status"}),
+        ("kimi-prov st", {"start", "status", "stop"}),
         ("kimi-prov status --sb", {"--sbom"}),
         ("kimi-prov check --format ht", {"html"}),
         ("kimi-prov lab s", {"ssh"}),

@@ -1,0 +1,137 @@
+"""The way from this computer to a model in a cluster: a forwarded port, certificate and key."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import posixpath
+import re
+import ssl
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kimi_prov import documents
+from kimi_prov.commands import tunnel
+from kimi_prov.contract import clean_text, pod
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.operate.kubernetes import answers
+from kimi_prov.operate.kubernetes.kubectl import AbsentError, ForbiddenError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kimi_prov.operate.kubernetes.folder import Folder
+
+# Where a pod has them: the secrets that are mounted there are the ones that are asked for.
+KEY_MOUNT, TLS_MOUNT = map(posixpath.dirname, (pod.API_KEY, pod.TLS_CERTIFICATE))
+_OPENS_S = 30.0
+_STEP_S = 0.2
+_KEY = re.compile(r"[\x21-\x7e]{1,512}")
+_KEY_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Way:
+    """An open way: the address here, the certificate that answers there, and who vouches for it."""
+
+    endpoint: api.Endpoint
+    certificate: str
+    vouched: str
+    tunnel: tunnel.Tunnel
+
+
+def read_key(folder: Folder, file: Path | None) -> str:
+    """Return the API key: of a file, of KIMI_API_KEY, or of the cluster's secret."""
+    if file is not None:
+        fix = "name a file that holds the key alone"
+        found = documents.read(file, what="a key", limit=_KEY_BYTES, fix=fix).text.strip()
+        return _checked(found, str(file))
+    if found := os.environ.get("KIMI_API_KEY", "").strip():
+        return _checked(found, "KIMI_API_KEY")
+    name = folder.secret(KEY_MOUNT)
+    fix = "give it in KIMI_API_KEY or with --key-file"
+    if name is None:
+        raise UserError(f"{folder.path}: no secret is mounted at {KEY_MOUNT}", fix=fix)
+    try:
+        found = _of_secret(folder, name, "api-key")
+    except (AbsentError, ForbiddenError) as error:
+        raise UserError(error.message, fix=fix, exit_code=error.exit_code) from None
+    return _checked(found.strip(), f"secret {name}: api-key")
+
+
+def _checked(key: str, where: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise UserError(f"{where}: expected a key, text without spaces", fix="correct it")
+    return key
+
+
+def _of_secret(folder: Folder, name: str, item: str) -> str:
+    """Return one item of a secret; it passes through memory alone."""
+    escaped = item.replace(".", "\\.")
+    told = folder.kubectl.run("get", "secret", name, "-o", f"jsonpath={{.data.{escaped}}}")
+    try:
+        return base64.b64decode(told, validate=True).decode("ascii")
+    except (binascii.Error, ValueError):
+        raise UserError(
+            f"{folder.kubectl.where}: secret {name}: {item} is no text",
+            fix="make the secret again",
+            exit_code=ExitCode.FAILED,
+        ) from None
+
+
+@contextmanager
+def way(folder: Folder, port: int | None, timeout_s: float) -> Iterator[Way]:
+    """Forward a port of this computer to the service for as long as the way is used."""
+    service = folder.service
+    there = answers.whole(service, "spec", "ports", 0, "port")
+    local = tunnel.free_port(port)
+    held = tunnel.to_service(folder.kubectl, answers.name(service), local, there)
+    try:
+        _wait(held, local)
+        certificate, vouched = _certificate(folder, local)
+        pin = tls.fingerprint(certificate)
+        yield Way(api.Endpoint(tunnel.ADDRESS, local, pin, timeout_s), certificate, vouched, held)
+    finally:
+        held.close()
+
+
+def _wait(held: tunnel.Tunnel, port: int) -> None:
+    """Wait until the forwarded port takes a connection."""
+    until = time.monotonic() + _OPENS_S
+    while not tunnel.takes(port):
+        held.check()
+        if time.monotonic() > until:
+            raise UserError(
+                f"kubectl port-forward opened no port within {_OPENS_S:.0f} s",
+                fix="try it by hand",
+                exit_code=ExitCode.UNREACHABLE,
+            )
+        time.sleep(_STEP_S)
+
+
+def _certificate(folder: Folder, port: int) -> tuple[str, str]:
+    """Return the certificate to hold the server to, and whose word that is."""
+    name = folder.secret(TLS_MOUNT)
+    if name is not None:
+        try:
+            found = tls.public_part(_of_secret(folder, name, "tls.crt"))
+        except (AbsentError, ForbiddenError):
+            found = ""
+        if found:
+            return found, f"the secret {name}"
+    try:
+        shown = ssl.get_server_certificate((tunnel.ADDRESS, port), timeout=_OPENS_S)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"the service {answers.name(folder.service)} speaks no TLS: "
+            f"{clean_text.line(api.reason(error))}",
+            fix="see that the pod is ready, and that it has a certificate",
+            exit_code=ExitCode.FAILED,
+        ) from None
+    # What lies between, kubectl, API server and kubelet, is the cluster's own and authenticated.
+    return shown, "the cluster: the pod showed it through the API server"

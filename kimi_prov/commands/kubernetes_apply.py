@@ -1,0 +1,174 @@
+"""`kimi-prov apply`, `stop` and `start` of a folder that `render kubernetes` made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kimi_prov.commands.kubernetes_follow import following
+from kimi_prov.console import kubernetes_text, run_summary
+from kimi_prov.console.output import say, show
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.operate.kubernetes import answers, changes, diagnosis, observe, requirements
+from kimi_prov.operate.kubernetes.folder import Folder, called, manifest
+from kimi_prov.operate.kubernetes.kubectl import MANAGER
+from kimi_prov.operate.kubernetes.steps import steps
+from kimi_prov.runner import locks
+from kimi_prov.runner.outcome import HostFinding
+from kimi_prov.user_dirs import state_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from kimi_prov.operate.kubernetes.answers import Object
+    from kimi_prov.operate.kubernetes.diagnosis import Before
+    from kimi_prov.operate.kubernetes.kubectl import Kubectl, Target
+    from kimi_prov.operate.kubernetes.steps import Steps
+
+_CONFLICT = re.compile(r"Apply failed with \d+ conflict")
+_IMMUTABLE = re.compile(
+    r"field is immutable|updates to \w+ spec for fields other than"
+    r"|is forbidden: (?:only dynamically provisioned|field can not be less)"
+)
+
+
+def run(path: Path, target: Target, *, check: bool, diff: bool) -> ExitCode:
+    """Bring the cluster to what the folder says; end with the endpoint, on standard output."""
+    folder = Folder.read(path, target)
+    say(f"{clean_text.line(folder.kubectl.where)}: {clean_text.line(folder.name)}")
+    cluster = requirements.look(folder)
+    found = requirements.missing(folder, cluster)
+    if told := run_summary.findings([HostFinding(folder.name, dict(row)) for row in found]):
+        say(told)
+    if any(row["severity"] == "blocker" for row in found):
+        say("nothing was changed")
+        return ExitCode.BLOCKED
+    before = observe.snapshot(folder)
+    plan = steps(folder, before.workload, before.job, {answers.name(r) for r in before.claims})
+    if check:
+        show(_preview(folder, plan, diff=diff))
+        return ExitCode.OK
+    with locks.held(path, "apply", state_home()):
+        show(_preview(folder, plan, diff=diff))
+        _apply(folder, plan)
+    show(_served(folder))
+    return ExitCode.OK
+
+
+def _preview(folder: Folder, plan: Steps, *, diff: bool) -> str:
+    """Return what changes, as the server's dry run has it."""
+    fresh = [row for row in plan.first if row is not folder.job or plan.job == "create"]
+    rows = [*fresh, plan.workload]
+    kubectl = folder.kubectl
+    before = kubectl.items("get", "--ignore-not-found", "-f", "-", content=manifest(rows))
+    found = changes.changes(before, _send(kubectl, rows, "--dry-run=server"))
+    told: list[tuple[str, str, tuple[str, ...]]] = [
+        (row.name, row.verdict, row.values) for row in found
+    ]
+    if folder.job is not None and plan.job == "replace":
+        told.append((called(folder.job), "replaced", ()))
+    if plan.scale:
+        there = answers.whole(plan.workload, "spec", "replicas")
+        told.append((folder.resource, "scaled", (f"spec.replicas: {there} -> {folder.replicas}",)))
+    return kubernetes_text.changed(told, diff=diff)
+
+
+def _send(kubectl: Kubectl, rows: Iterable[Object], *options: str) -> list[Object]:
+    """Apply objects on the server's side; return what became of them."""
+    words = ("apply", "--server-side", f"--field-manager={MANAGER}", *options, "-f", "-")
+    try:
+        return kubectl.items(*words, content=manifest(rows))
+    except UserError as error:
+        if _CONFLICT.search(error.message):
+            fix = "take the change into the folder's files; or, to undo it, "
+            by_hand = kubectl.shown("apply", "--server-side", "--force-conflicts")
+            raise UserError(
+                error.message,
+                fix=f"{fix} {by_hand} --field-manager={MANAGER} -k DIR",
+                exit_code=ExitCode.BLOCKED,
+            ) from None
+        if _IMMUTABLE.search(error.message):
+            fix = (
+                "delete the object that it names with  kubectl delete --cascade=orphan, and apply "
+            )
+            fix += "again; of a volume's claim its data goes with it"
+            raise UserError(error.message, fix=fix, exit_code=ExitCode.FAILED) from None
+        raise
+
+
+def _apply(folder: Folder, plan: Steps) -> None:
+    kubectl = folder.kubectl
+    with following(folder, f"apply {clean_text.line(folder.name)}") as follower:
+        follower.remember()
+        follower.phase("objects", "apply the folder")
+        if plan.job == "replace" and folder.job is not None:
+            kubectl.run("delete", "job", answers.name(folder.job), "--ignore-not-found", "--wait")
+        _send(kubectl, plan.first)
+        if folder.job is not None:
+            follower.phase("weights", "fetch and verify the weights")
+            follower.wait(diagnosis.of_job)
+        follower.phase("engine", "start the engine")
+        _send(kubectl, [plan.workload])
+        if plan.scale:
+            _scale(folder, folder.replicas)
+        follower.wait(diagnosis.of_engine)
+
+
+def _scale(folder: Folder, replicas: int) -> None:
+    folder.kubectl.run("scale", folder.resource, f"--replicas={replicas}")
+
+
+def _served(folder: Folder) -> str:
+    names = answers.at(folder.plan, "model", "served_names")
+    model = ", ".join(map(str, names)) if isinstance(names, list) else "not known"
+    return kubernetes_text.served(folder.urls, model, clean_text.word(folder.path))
+
+
+def start(path: Path, target: Target) -> ExitCode:
+    """Scale a stopped model up again and wait until it answers."""
+    folder = Folder.read(path, target)
+    _applied(folder)
+    title = f"start {clean_text.line(folder.name)}"
+    with locks.held(path, "start", state_home()), following(folder, title) as follower:
+        follower.remember()
+        _scale(folder, folder.replicas)
+        follower.phase("engine", "start the engine")
+        follower.wait(diagnosis.of_engine)
+    show(_served(folder))
+    return ExitCode.OK
+
+
+def stop(path: Path, target: Target) -> ExitCode:
+    """Scale to zero and wait for the pods' end; the volume stays."""
+    folder = Folder.read(path, target)
+    _applied(folder)
+    title = f"stop {clean_text.line(folder.name)}"
+    with locks.held(path, "stop", state_home()), following(folder, title) as follower:
+        _scale(folder, 0)
+        follower.phase("engine", "let answers end, and the pods")
+        follower.wait(_ended, ends="stopped")
+    target_name = clean_text.word(path)
+    say(f"{clean_text.line(folder.name)} is stopped; its volume stays")
+    say(f"next:  kimi-prov start {target_name}")
+    return ExitCode.OK
+
+
+def _ended(found: diagnosis.Snapshot, before: Before) -> diagnosis.Standing:
+    """Judge the end: what a pod suffered from is no matter any more."""
+    if found.pods:
+        standing = diagnosis.of_engine(found, before)
+        return replace(standing, state="starting", trouble=None)
+    return diagnosis.Standing("stopped", "no pod is left")
+
+
+def _applied(folder: Folder) -> None:
+    """Raise UserError for a folder that was not applied."""
+    if folder.kubectl.get(folder.kind, folder.name) is None:
+        raise UserError(
+            f"{folder.kubectl.where}: there is no {folder.resource}",
+            fix=f"kimi-prov apply {clean_text.word(folder.path)}",
+            exit_code=ExitCode.FAILED,
+        )

@@ -1,0 +1,44 @@
+"""`kimi-prov verify` of a folder that `render kubernetes` made: the acceptance checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kimi_prov.acceptance import suite
+from kimi_prov.commands import kubernetes_access
+from kimi_prov.console import verify_text
+from kimi_prov.errors import ExitCode
+from kimi_prov.on_host.cluster.accept import subject
+from kimi_prov.on_host.gateway import checks
+from kimi_prov.operate.kubernetes import answers
+from kimi_prov.operate.kubernetes.folder import Folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.console.output import Output
+    from kimi_prov.operate.kubernetes.kubectl import Target
+
+# A model on CPUs may take minutes for one whole answer.
+_ANSWER_S = 600.0
+
+
+def run(path: Path, target: Target, output: Output, key_file: Path | None) -> ExitCode:
+    """Check the model through a forwarded port of its service; a check that fails is exit 1."""
+    output.check()
+    folder = Folder.read(path, target)
+    plan, key = folder.plan, kubernetes_access.read_key(folder, key_file)
+    with kubernetes_access.way(folder, None, _ANSWER_S) as way:
+        rows = checks.run(subject(plan, way.endpoint, key))
+    service = answers.name(folder.service)
+    host = suite.document(
+        endpoint=folder.urls[0],
+        seen_from="control",
+        why=f"kubectl port-forward to service/{service} in {folder.kubectl.where}; the certificate "
+        f"is held to {way.vouched}",
+        checks=rows,
+        stand_ins=suite.stand_ins(plan, {}),
+    )
+    document = {"schema": "kimi-prov/verify/v1", "ok": host["ok"], "hosts": {folder.name: host}}
+    output.write(document, lambda: verify_text.text(document))
+    return ExitCode.OK if host["ok"] else ExitCode.FAILED

@@ -1,0 +1,63 @@
+"""What a PATH of a command is: a folder that a render made, by its kind, or an inventory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import UserError
+from kimi_prov.render import frame
+from kimi_prov.render.kubernetes import folder as kubernetes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kimi_prov.operate.kubernetes.kubectl import Target
+
+
+def is_kubernetes(
+    path: Path, command: str, target: Target, of_inventory: Mapping[str, Any] | None = None
+) -> bool:
+    """Whether a command goes to a cluster. Raises UserError for what it does not fit.
+
+    `of_inventory`: options that only an inventory has, by name, as they were given.
+    """
+    kind = frame.kind_of(path)
+    if kind == kubernetes.KIND:
+        given = [name for name, value in (of_inventory or {}).items() if value]
+        if given:
+            raise UserError(
+                f"--{given[0].replace('_', '-')}: belongs to an inventory, and {path} was rendered "
+                "for Kubernetes",
+                fix="leave it out",
+            )
+        return True
+    if kind is not None:
+        from kimi_prov.render.slurm.jobs import KIND as SLURM  # noqa: PLC0415  (not every command's)
+
+        known = kind == SLURM
+        raise UserError(
+            f"{path}: the folder was rendered for {clean_text.line(kind)}, and {command} is for an "
+            "inventory or a folder for Kubernetes",
+            fix="kimi-prov submit, jobs, connect and cancel are for such a folder"
+            if known
+            else "use the version of kimi-prov that rendered it",
+        )
+    no_cluster_options(path, target)
+    return False
+
+
+def no_cluster_options(path: Path, target: Target, key_file: Path | None = None) -> None:
+    """Raise UserError where an option of a cluster was given for something else."""
+    given = {
+        "--context": target.context,
+        "--namespace": target.namespace,
+        "--key-file": key_file,
+    }
+    for option, value in given.items():
+        if value is not None:
+            raise UserError(
+                f"{option}: belongs to a folder for Kubernetes, and {path} is none",
+                fix="leave it out",
+            )

@@ -1,0 +1,1 @@
+"""What is done with a model that is served where others provision: a Kubernetes cluster."""

@@ -1,0 +1,1 @@
+"""A folder that `render kubernetes` made, and the cluster it is applied to, by kubectl."""

@@ -1,0 +1,78 @@
+"""What an apply changes: each object as it is beside what the cluster would make of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from kimi_prov.operate.kubernetes import answers
+from kimi_prov.operate.kubernetes.folder import called
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kimi_prov.operate.kubernetes.answers import Object
+
+Verdict = Literal["created", "changed", "unchanged"]
+# What the cluster writes itself.
+_ITS_OWN = (
+    "managedFields",
+    "resourceVersion",
+    "generation",
+    "uid",
+    "creationTimestamp",
+    "selfLink",
+)
+_LONGEST = 120
+
+
+@dataclass(frozen=True)
+class Change:
+    """One object: what becomes of it, and the values that differ as `path: before -> after`."""
+
+    name: str
+    verdict: Verdict
+    values: tuple[str, ...] = ()
+
+
+def changes(before: Iterable[Object], after: Iterable[Object]) -> list[Change]:
+    """Compare objects as they are with what a server-side dry run made of them."""
+    there = {_key(row): row for row in before}
+    return [_change(there.get(_key(row)), row) for row in after if answers.text(row, "kind")]
+
+
+def _key(row: Object) -> tuple[str, str, str]:
+    group = answers.text(row, "apiVersion").rpartition("/")[0]
+    return group, answers.text(row, "kind"), answers.text(row, "metadata", "name")
+
+
+def _change(before: Object | None, after: Object) -> Change:
+    if before is None:
+        return Change(called(after), "created")
+    values = tuple(_differences(_plain(before), _plain(after), ""))
+    return Change(called(after), "changed" if values else "unchanged", values)
+
+
+def _plain(row: Object) -> Object:
+    metadata = {k: v for k, v in answers.mapping(row, "metadata").items() if k not in _ITS_OWN}
+    return {**{k: v for k, v in row.items() if k != "status"}, "metadata": metadata}
+
+
+def _differences(before: object, after: object, path: str) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys([*before, *after]):
+            if before.get(key) != after.get(key):
+                inner = f"{path}.{key}" if path else str(key)
+                yield from _differences(before.get(key), after.get(key), inner)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for number, (one, other) in enumerate(zip(before, after, strict=True)):
+            if one != other:
+                yield from _differences(one, other, f"{path}[{number}]")
+    else:
+        yield f"{path}: {_short(before)} -> {_short(after)}"
+
+
+def _short(value: object) -> str:
+    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -1,0 +1,255 @@
+"""The user's own kubectl: found, asked, and its refusals put into words.
+
+Names and namespaces go to it as arguments; what it answers is data. Nothing secret is an argument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.operate.kubernetes import answers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+# The first whose kustomize puts labels into templates too.
+OLDEST = (1, 27)
+MANAGER = "kimi-prov"
+_ASK_S = 30
+_TIMEOUT_S = 180
+_INSTALL = "https://kubernetes.io/docs/tasks/tools/"
+_AWAY = re.compile(
+    r"unable to connect to the server|did you specify the right host or port|dial tcp|no such host"
+    r"|i/o timeout|TLS handshake|connection refused|no route to host|x509:|EOF$"
+    r"|context deadline exceeded|Client\.Timeout|the server is currently unable to handle",
+    re.IGNORECASE,
+)
+_LOGIN = re.compile(
+    r"unauthorized|must be logged in|getting credentials|no configuration has been provided"
+    r"|context \S+ does not exist|cannot locate context|invalid configuration"
+    r"|error loading config",
+    re.IGNORECASE,
+)
+_FORBIDDEN = re.compile(r"\(Forbidden\)|is forbidden: User|cannot \w+ resource", re.IGNORECASE)
+_ABSENT = re.compile(r"\(NotFound\)|could not find the requested resource|have a resource type")
+# Warnings of the server and of kubectl's own logger stand before the reason.
+_NOISE = re.compile(r"[IWEF]\d{4} |Warning: ")
+
+
+class AbsentError(UserError):
+    """What was asked for is not there."""
+
+
+class ForbiddenError(UserError):
+    """The user may not see or do that."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to, as given on the command line."""
+
+    context: str | None = None
+    namespace: str | None = None
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """kubectl with the context and namespace that every call gets."""
+
+    program: str
+    context: str
+    namespace: str
+
+    @classmethod
+    def find(cls, target: Target) -> Kubectl:
+        """Find it on PATH and read its configuration. Raises UserError for none that will do."""
+        program = shutil.which("kubectl")
+        if program is None:
+            raise UserError("kubectl is not on this machine", fix=f"install it: {_INSTALL}")
+        for option, value in (("--context", target.context), ("--namespace", target.namespace)):
+            if value is not None and (not value or value.startswith("-")):
+                raise UserError(f"{option}: expected a name, found {value!r}", fix="name one")
+        if target.namespace is not None and not answers.NAME.fullmatch(target.namespace):
+            raise UserError(
+                f"--namespace: {target.namespace!r} is no namespace's name",
+                fix="small letters, digits and dashes",
+            )
+        plain = cls(program, "", "")
+        _check_version(plain.json("version", "--client"), program)
+        found = cls(program, target.context or "", "")
+        view = found.json("config", "view", "--minify")
+        context = answers.text(view, "current-context")
+        own = answers.text(view, "contexts", 0, "context", "namespace")
+        return cls(program, target.context or context, target.namespace or own or "default")
+
+    def within(self, namespace: str) -> Kubectl:
+        """Return the same for another namespace."""
+        return replace(self, namespace=namespace)
+
+    @property
+    def where(self) -> str:
+        """The cluster and namespace, as messages call them."""
+        inside = f", namespace {self.namespace}" if self.namespace else ""
+        return f"{self.context or 'the cluster'}{inside}"
+
+    def shown(self, *words: str) -> str:
+        """Write a command that somebody may paste."""
+        return " ".join(clean_text.word(word) for word in ("kubectl", *self._place(), *words))
+
+    def run(self, *words: str, content: str | None = None, timeout_s: float = _TIMEOUT_S) -> str:
+        """Run it and return what it printed. Raises UserError with its reason in our words."""
+        try:
+            done = subprocess.run(
+                self.argv(f"--request-timeout={_ASK_S}s", *words),
+                input=content,
+                stdin=subprocess.DEVNULL if content is None else None,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                env=environment(),
+                check=False,
+            )
+        except OSError as error:
+            raise UserError(
+                f"{self.program}: cannot be started: {error.strerror}",
+                fix=f"install it: {_INSTALL}",
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise self._away(f"no answer within {timeout_s:.0f} s") from None
+        if done.returncode != 0:
+            raise self._refused(words, done.stderr)
+        return done.stdout
+
+    def argv(self, *words: str) -> list[str]:
+        """Return a whole command line."""
+        return [self.program, *self._place(), *words]
+
+    def json(self, *words: str, content: str | None = None) -> Any:  # noqa: ANN401  (data)
+        """Run it and return its JSON; None where it printed nothing."""
+        told = self.run(*words, "-o", "json", content=content)
+        if not told.strip():
+            return None
+        try:
+            return json.loads(told)
+        except (ValueError, RecursionError):
+            raise UserError(
+                f"{self.where}: kubectl {words[0]} gave no JSON",
+                fix=f"try  {self.shown(*words)}",
+                exit_code=ExitCode.FAILED,
+            ) from None
+
+    def items(self, *words: str, content: str | None = None) -> list[answers.Object]:
+        """Return objects: those of a list, or the one that it is."""
+        found = self.json(*words, content=content)
+        if answers.text(found, "kind").endswith("List") or answers.at(found, "items") is not None:
+            return answers.rows(found, "items")
+        return [found] if isinstance(found, dict) else []
+
+    def get(self, kind: str, name: str) -> answers.Object | None:
+        """Return an object of the namespace by kind and name; None where there is none."""
+        try:
+            found = self.json("get", kind, name, "--ignore-not-found")
+        except AbsentError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def listed(self, kind: str, selector: str = "") -> list[answers.Object]:
+        """Return the namespace's objects of a kind; none where the cluster does not know it."""
+        chosen = ["--selector", selector] if selector else []
+        try:
+            return self.items("get", kind, *chosen)
+        except AbsentError:
+            return []
+
+    def several(
+        self, kinds: Sequence[str], selector: str = ""
+    ) -> dict[str, list[answers.Object] | None]:
+        """Return objects of several kinds, by kind; None for one that the user may not see.
+
+        One call for all of them; one for each where something in it is refused.
+        """
+        chosen = ["--selector", selector] if selector else []
+        found: dict[str, list[answers.Object] | None] = {}
+        try:
+            rows = self.items("get", ",".join(kinds), *chosen)
+        except (ForbiddenError, AbsentError):
+            for kind in kinds:
+                try:
+                    found[kind] = self.listed(kind, selector)
+                except ForbiddenError:
+                    found[kind] = None
+            return found
+        for kind in kinds:
+            # pods are of the kind Pod, ingressclasses of IngressClass.
+            plural = kind.partition(".")[0]
+            found[kind] = [r for r in rows if plural == _plural(answers.text(r, "kind"))]
+        return found
+
+    def build(self, folder: Path) -> str:
+        """Return what the folder's kustomization makes, as YAML."""
+        return self.run("kustomize", str(folder.absolute()))
+
+    def _place(self) -> list[str]:
+        words = ["--context", self.context] if self.context else []
+        return [*words, *(["--namespace", self.namespace] if self.namespace else [])]
+
+    def _refused(self, words: tuple[str, ...], told: str) -> UserError:
+        reason = _reason(told)
+        # The whole of it: of several lines the first may be the one that says it.
+        if _AWAY.search(reason):
+            return self._away(reason)
+        if _LOGIN.search(reason):
+            fix = (
+                "kubectl config get-contexts  names them; log in again where your cluster wants it"
+            )
+            return UserError(f"{self.context or 'kubectl'}: {reason}", fix=fix)
+        message = f"{self.where}: kubectl {words[0]}: {reason}"
+        if _FORBIDDEN.search(reason):
+            return ForbiddenError(message, fix="ask who runs the cluster for that right")
+        if _ABSENT.search(reason):
+            return AbsentError(message, fix=f"try  {self.shown(*words)}", exit_code=ExitCode.FAILED)
+        return UserError(message, fix=f"try  {self.shown(*words)}", exit_code=ExitCode.FAILED)
+
+    def _away(self, reason: str) -> UserError:
+        fix = f"try  {replace(self, namespace='').shown('cluster-info')}"
+        where = self.context or "the cluster"
+        return UserError(f"{where}: {reason}", fix=fix, exit_code=ExitCode.UNREACHABLE)
+
+
+def _plural(kind: str) -> str:
+    """Return how kubectl names a kind: the same rule gave it to the kinds that are asked for."""
+    return kind.lower() + ("es" if kind.endswith("s") else "s")
+
+
+def environment() -> dict[str, str]:
+    """Return what kubectl runs with: its messages in English."""
+    return {**os.environ, "LC_ALL": "C.UTF-8"}
+
+
+def _reason(told: str) -> str:
+    lines = [line for line in clean_text.block(told).splitlines() if line.strip()]
+    lines = [line for line in lines if not _NOISE.match(line)] or lines
+    return clean_text.line(" ".join(lines))[:500] or "it gave no reason"
+
+
+def _check_version(answer: object, program: str) -> None:
+    told = answers.text(answer, "clientVersion", "gitVersion")
+    found = re.match(r"v(\d{1,4})\.(\d{1,4})", told)
+    if found is None:
+        raise UserError(f"{program}: it tells no version", fix=f"install kubectl: {_INSTALL}")
+    if (int(found[1]), int(found[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UserError(
+            f"{program}: {clean_text.line(told)} is older than {oldest}",
+            fix=f"install {oldest} or newer: {_INSTALL}",
+        )

@@ -1,0 +1,299 @@
+"""What is decided of a cluster from what it says: pure functions, fed with its answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from kimi_prov.errors import ExitCode
+from kimi_prov.operate.kubernetes import answers, changes, diagnosis, requirements, steps
+from kimi_prov.operate.kubernetes.diagnosis import Before, Snapshot
+
+NOW = 2_000_000_000.0
+
+
+def pod(name: str = "kimi-0", revision: str = "", **status: Any) -> Any:
+    labels = {"controller-revision-hash": revision} if revision else {}
+    return {"metadata": {"name": name, "uid": f"of {name}", "labels": labels}, "status": status}
+
+
+def crashed(count: int) -> Any:
+    return {
+        "containerStatuses": [
+            {
+                "name": "engine",
+                "restartCount": count,
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"exitCode": 1, "reason": "Error"}},
+            }
+        ]
+    }
+
+
+def workload(replicas: int = 1, **status: Any) -> Any:
+    metadata = {"name": "kimi", "generation": 2}
+    return {
+        "kind": "StatefulSet",
+        "metadata": metadata,
+        "spec": {"replicas": replicas},
+        "status": status,
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ({"readyReplicas": 1, "observedGeneration": 2, "updatedReplicas": 1}, "serving"),
+        # The controller has not seen what was applied: who is ready is of before.
+        ({"readyReplicas": 1, "observedGeneration": 1}, "starting"),
+        ({"readyReplicas": 1, "observedGeneration": 2, "updatedReplicas": 0}, "starting"),
+        ({"readyReplicas": 0, "observedGeneration": 2}, "starting"),
+        ({}, "starting"),
+    ],
+)
+def test_what_is_ready_is_what_was_applied(status: Any, state: str) -> None:
+    assert diagnosis.of_engine(Snapshot(workload(**status)), Before()).state == state
+
+
+def test_a_pod_of_a_former_revision_is_not_judged_and_is_named() -> None:
+    now = workload(updateRevision="new", observedGeneration=2)
+    found = Snapshot(now, pods=[pod(revision="old", **crashed(3))])
+    assert diagnosis.of_engine(found, Before()).state == "starting"
+    assert diagnosis.stuck(found) == ["kimi-0"]
+    ready = [{"type": "Ready", "status": "True"}]
+    assert diagnosis.stuck(Snapshot(now, pods=[pod(revision="old", conditions=ready)])) == []
+    own = Snapshot(now, pods=[pod(revision="new", **crashed(3))])
+    assert diagnosis.of_engine(own, Before()).state == "failed"
+    assert diagnosis.stuck(own) == []
+
+
+def test_restarts_of_before_are_no_failure_of_this_start() -> None:
+    running = {"containerStatuses": [{"name": "engine", "restartCount": 2, "state": {"running": {}},
+               "lastState": {"terminated": {"exitCode": 1}}}]}  # fmt: skip
+    found = Snapshot(workload(), pods=[pod(**running)])
+    before = Before.of(found, NOW)
+    assert diagnosis.of_engine(found, before).trouble is None
+    again = Snapshot(workload(), pods=[pod(**crashed(3))])
+    assert diagnosis.of_engine(again, before).state == "failed"
+
+
+def event(reason: str, about: str, message: str, at: str = "2033-05-18T03:33:20Z") -> Any:
+    kind, _, name = about.partition("/")
+    involved = {"kind": kind, "name": name}
+    return {"reason": reason, "message": message, "lastTimestamp": at, "involvedObject": involved}
+
+
+def test_a_node_that_is_on_its_way_is_waited_for() -> None:
+    row = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "x"}
+    pods = [pod(conditions=[row])]
+    told = diagnosis.of_engine(Snapshot(workload(), pods=pods), Before()).trouble
+    assert told is not None
+    assert told.waits
+    assert told.exit_code is ExitCode.BLOCKED
+    coming = [event("TriggeredScaleUp", "Pod/kimi-0", "pool: 1->2")]
+    awaited = Snapshot(workload(), pods=pods, events=coming)
+    assert diagnosis.of_engine(awaited, Before()).trouble is None
+
+
+def test_events_of_long_ago_are_no_trouble() -> None:
+    old = [event("FailedCreate", "StatefulSet/kimi", "exceeded quota", "2026-01-01T00:00:00Z")]
+    assert diagnosis.of_engine(Snapshot(workload(), events=old), Before()).trouble is not None
+    since = Before({}, NOW)
+    assert diagnosis.of_engine(Snapshot(workload(), events=old), since).trouble is None
+
+
+def test_why_the_model_does_not_answer_yet_is_the_last_probe() -> None:
+    rows = [
+        event("Unhealthy", "Pod/kimi-0", "Readiness probe failed: not yet: loading shard 3 of 62")
+    ]
+    found = diagnosis.of_engine(
+        Snapshot(workload(), pods=[pod()], events=rows), Before(since_unix=0)
+    )
+    assert "loading shard 3 of 62" in found.line
+
+
+@pytest.mark.parametrize(
+    ("log", "cause", "fix"),
+    [
+        ("a\ntorch.OutOfMemoryError: CUDA out of memory\nSee root cause above", "OutOf", "context"),
+        ("CUDA driver version is insufficient for CUDA runtime", "insufficient", "driver branch"),
+        ("OSError: No space left on device", "No space left", "enlarge the volume"),
+        ("ncclSystemError: System call failed", "ncclSystemError", "network policies"),
+        ("one\n\x1b[31mlast\u202e\x1b[2J\n\n", "last\\u202e\\x1b[2J", "the former"),
+        ("", "ended", "the former"),
+    ],
+)
+def test_a_log_says_why_an_engine_ended(log: str, cause: str, fix: str) -> None:
+    found = diagnosis.of_log(diagnosis.Trouble("it ended", "the former fix"), log)
+    assert cause in found.cause
+    assert fix in found.fix
+
+
+def test_one_trouble_stays_the_same_while_its_counts_change() -> None:
+    one = diagnosis.unschedulable("kimi-0", "0/3 nodes are available: 3 Insufficient memory.")
+    other = diagnosis.unschedulable("kimi-0", "0/4 nodes are available: 4 Insufficient memory.")
+    assert one.key == other.key
+    assert one.key != diagnosis.unschedulable("kimi-0", "untolerated taint").key
+
+
+# which nodes take a pod
+
+
+def node(taints: Any = (), labels: Any = None, **allocatable: str) -> Any:
+    return {
+        "metadata": {"name": "n", "labels": labels or {}},
+        "spec": {"taints": list(taints)},
+        "status": {"allocatable": allocatable},
+    }
+
+
+TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("toleration", "takes"),
+    [
+        (None, False),
+        ({"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}, True),
+        ({"key": "gpu", "value": "no"}, False),
+        ({"key": "gpu", "operator": "Exists"}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}, False),
+    ],
+)
+def test_a_taint_has_to_be_tolerated(toleration: Any, takes: bool) -> None:
+    template = {"spec": {"tolerations": [toleration] if toleration else []}}
+    assert requirements.takes(node([TAINT]), template) is takes
+    assert requirements.takes(node([{**TAINT, "effect": "PreferNoSchedule"}]), {})
+
+
+def test_a_node_needs_the_labels_that_are_asked_for() -> None:
+    template = {"spec": {"nodeSelector": {"pool": "gpu"}}}
+    assert not requirements.takes(node(), template)
+    assert requirements.takes(node(labels={"pool": "gpu"}), template)
+
+
+def test_how_many_pods_a_node_holds() -> None:
+    needs = {"cpu": Fraction(30), "memory": Fraction(64 << 30)}
+    assert requirements.room(node(cpu="64", memory="256Gi"), needs) == 2
+    assert requirements.room(node(cpu="64", memory="63Gi"), needs) == 0
+    assert requirements.room(node(cpu="lots", memory="256Gi"), needs) == 0
+
+
+def test_a_pod_requests_what_its_containers_do_or_one_before_them() -> None:
+    def container(**limits: str) -> Any:
+        return {"resources": {"limits": limits}}
+
+    template = {
+        "spec": {
+            "containers": [container(cpu="2", memory="1Gi"), container(cpu="500m")],
+            "initContainers": [container(cpu="1", memory="4Gi")],
+        }
+    }
+    assert requirements.demand(template) == {"cpu": Fraction(5, 2), "memory": Fraction(4 << 30)}
+
+
+# in which order
+
+
+@dataclass
+class Rendered:
+    """As much of a folder as the steps look at."""
+
+    workload: Any
+    job: Any
+    replicas: int = 1
+    claim: Any = field(
+        default_factory=lambda: {"kind": "PersistentVolumeClaim", "metadata": {"name": "models"}}
+    )
+
+    @property
+    def objects(self) -> Any:
+        return (self.claim, self.job, self.workload)
+
+    def of_kind(self, kind: str) -> Any:
+        return [row for row in self.objects if row["kind"] == kind]
+
+
+def job(image: str = "one", **status: Any) -> Any:
+    template = {"spec": {"containers": [{"image": image}]}}
+    return {
+        "kind": "Job",
+        "metadata": {"name": "fetch"},
+        "spec": {"template": template},
+        "status": status,
+    }
+
+
+def condition(kind: str) -> Any:
+    return {"conditions": [{"type": kind, "status": "True"}]}
+
+
+@pytest.mark.parametrize(
+    ("there", "claims", "step"),
+    [
+        (None, set(), "create"),
+        (job(), {"models"}, "leave"),
+        (job(**condition("Complete")), {"models"}, "leave"),
+        (job(**condition("Failed")), {"models"}, "replace"),
+        (job("another"), {"models"}, "replace"),
+        # The volume is gone, and what was fetched with it.
+        (job(**condition("Complete")), set(), "replace"),
+    ],
+)
+def test_what_becomes_of_the_job(there: Any, claims: set[str], step: str) -> None:
+    folder: Any = Rendered(workload(), job())
+    found = steps.steps(folder, None, there, claims)
+    assert found.job == step
+    assert (folder.job in found.first) == (step != "leave")
+    assert folder.workload not in found.first
+
+
+@pytest.mark.parametrize(
+    ("there", "sent", "scale"), [(None, 2, False), (0, 0, True), (2, 2, False), (5, 5, True)]
+)
+def test_the_number_of_replicas_is_never_a_conflict(there: Any, sent: int, scale: bool) -> None:
+    folder: Any = Rendered(workload(2), job(), replicas=2)
+    live = None if there is None else workload(there)
+    found = steps.steps(folder, live, None, set())
+    assert (found.workload["spec"]["replicas"], found.scale) == (sent, scale)
+
+
+# what changes
+
+
+def test_values_that_differ_are_named_and_the_clusters_own_are_not() -> None:
+    before = {
+        "kind": "Service",
+        "apiVersion": "v1",
+        "metadata": {"name": "kimi", "resourceVersion": "1"},
+        "spec": {"ports": [{"port": 1}], "type": "ClusterIP"},
+        "status": {"x": 1},
+    }
+    after = {**before, "metadata": {"name": "kimi", "resourceVersion": "2"}, "status": {}}
+    assert [row.verdict for row in changes.changes([before], [after])] == ["unchanged"]
+    after = {**after, "spec": {"ports": [{"port": 2}], "type": "ClusterIP", "new": "v" * 200}}
+    (found,) = changes.changes([before], [after])
+    assert found.verdict == "changed"
+    assert "spec.ports[0].port: 1 -> 2" in found.values
+    assert all(len(value) < 160 for value in found.values)
+    assert [row.verdict for row in changes.changes([], [after])] == ["created"]
+
+
+# answers that are none
+
+
+@pytest.mark.parametrize("answer", [None, 7, "x", [], {"metadata": "x"}, {"metadata": {"name": 7}}])
+def test_an_answer_of_another_form_has_nothing_in_it(answer: Any) -> None:
+    assert answers.name(answer) == ""
+    assert answers.rows(answer, "items") == []
+    assert answers.unix(answer, "metadata", "time") is None
+    assert diagnosis.of_engine(Snapshot(workload(), pods=[]), Before()).state == "starting"
+
+
+@pytest.mark.parametrize("name", ["-oyaml", "a b", "../x", "UPPER", "x\n", "--all"])
+def test_a_name_that_kubernetes_gives_nobody_is_none(name: str) -> None:
+    assert answers.name({"metadata": {"name": name}}) == ""
