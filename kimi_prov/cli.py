@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 INVENTORY = click.argument("inventory", type=PATH)
 # An inventory, or a folder that a render made.
-APPLIED = click.argument("path", type=PATH, metavar="PATH")
+APPLIED = click.argument("path", type=PATH, metavar="INVENTORY|DIR")
 LIMIT = click.option("--limit", metavar="PATTERN", help="Only these hosts or groups.")
 FORMAT = click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
@@ -243,8 +243,8 @@ def check(
 def apply(path: Path, target: Target, **options: Any) -> ExitCode:  # noqa: ANN401
     """Bring machines, or a cluster, to a served model; the same command again changes nothing.
 
-    PATH is an inventory, or a folder that `render kubernetes` made: that goes to a cluster through
-    kubectl, and the weights are fetched before the engine starts.
+    DIR is a folder that `render kubernetes` made: it goes to a cluster through kubectl, and the
+    weights are fetched before the engine starts.
     """
     from kimi_prov.commands import apply as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
@@ -275,8 +275,8 @@ def verify(
 ) -> ExitCode:
     """Check that the served model answers rightly, and who can reach its port.
 
-    PATH is an inventory, or a folder that `render kubernetes` made: the checks go through a
-    forwarded port of its service then.
+    DIR is a folder that `render kubernetes` made: the checks go through a forwarded port of its
+    service.
     """
     from kimi_prov.commands import verify as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
@@ -307,8 +307,8 @@ def status(
 ) -> ExitCode:
     """Say what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve.
 
-    PATH is an inventory, or a folder that `render kubernetes` made: of that pods, restarts, nodes
-    and state are told, and what was stopped on purpose exits 0.
+    DIR is a folder that `render kubernetes` made: its pods, restarts, nodes and state are told, and
+    what was stopped on purpose exits 0.
 
     With `--sbom` it writes a software bill of materials instead, for all hosts in one document: a
     list of packages with `--format text`. Exits 1 when a host is not provisioned.

@@ -51,7 +51,7 @@ class Exempt:
 def files() -> list[Path]:
     """List the files that pin what this project installs, here and on managed machines."""
     locks = sorted((ROOT / "kimi_prov" / "catalog" / "locks").glob("*.txt"))
-    return [ROOT / "tests" / "requirements.txt", *locks]
+    return [ROOT / "tests" / name for name in ("requirements.txt", "kubectl.txt")] + locks
 
 
 def exceptions(path: Path) -> list[Exempt]:
