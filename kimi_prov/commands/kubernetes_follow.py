@@ -77,7 +77,6 @@ class Follower:
             if standing.state == ends:
                 return found
             self._hold(standing.trouble, seen)
-            self._renew(found)
             self._show(self._line(found, standing))
             self._pause()
 
@@ -97,12 +96,6 @@ class Follower:
             for line in lines[-_LOG_LINES:]:
                 self.screen.say(f"  | {clean_text.line(line)[:300]}")
         raise observe.raised(self.folder, trouble)
-
-    def _renew(self, found: Snapshot) -> None:
-        """Delete pods of a former revision that are not ready: their StatefulSet waits for them."""
-        for name in diagnosis.stuck(found):
-            self.folder.kubectl.run("delete", "pod", name, "--ignore-not-found", "--wait=false")
-            self.screen.say(f"pod/{name} was never ready and is of the former revision: deleted")
 
     def _line(self, found: Snapshot, standing: Standing) -> str:
         if standing.trouble:

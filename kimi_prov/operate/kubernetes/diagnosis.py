@@ -158,18 +158,6 @@ def _wanted(workload: Object) -> int:
     return found if isinstance(found, int) else 1
 
 
-def stuck(snapshot: Snapshot) -> list[str]:
-    """Name pods of a former revision that are not ready: a StatefulSet waits for them for ever."""
-    revision = answers.text(snapshot.workload, "status", "updateRevision")
-    return [
-        answers.name(pod)
-        for pod in snapshot.pods
-        if _former(pod, revision)
-        and not answers.holds(pod, "Ready")
-        and not answers.at(pod, "metadata", "deletionTimestamp")
-    ]
-
-
 def _former(pod: Object, revision: str) -> bool:
     own = answers.text(pod, "metadata", "labels", "controller-revision-hash")
     return bool(revision and own and own != revision)
