@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.operate.kubernetes import answers
-from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Trouble, of_log
-from kimi_prov.operate.kubernetes.folder import component
+from kimi_prov.operate.kubernetes.diagnosis import GROUP_REVISION, Snapshot, Trouble, of_log
+from kimi_prov.operate.kubernetes.folder import WORKLOADS, component
 from kimi_prov.operate.kubernetes.kubectl import ForbiddenError
 
 if TYPE_CHECKING:
@@ -20,11 +21,8 @@ _OWN = ("jobs.batch", "pods", "persistentvolumeclaims")
 
 
 def snapshot(folder: Folder) -> Snapshot:
-    """Ask for all of it. Raises UserError where the cluster is not reached."""
-    own = (folder.kind, *_OWN)
-    found = {
-        kind: rows or [] for kind, rows in folder.kubectl.several(own, folder.selector).items()
-    }
+    """Ask for all of it. Raises UserError where the cluster is not reached, or does not tell."""
+    found = _own(folder)
     try:
         events = folder.kubectl.listed("events")
     except ForbiddenError:
@@ -40,7 +38,31 @@ def snapshot(folder: Folder) -> Snapshot:
         fetching=fetching,
         claims=[row for row in found["persistentvolumeclaims"] if answers.name(row) in claims],
         events=events,
+        revision=_revision(folder),
+        now_unix=time.time(),
     )
+
+
+def _own(folder: Folder) -> dict[str, list[Object]]:
+    """Ask for the folder's own kinds: what may not be seen is not what is not there."""
+    found = folder.kubectl.several((folder.kind, *_OWN), folder.selector)
+    if hidden := [kind for kind, rows in found.items() if rows is None]:
+        raise ForbiddenError(
+            f"{folder.kubectl.where}: the user may not list {', '.join(hidden)}",
+            fix="ask who runs the cluster for that right",
+        )
+    return {kind: rows or [] for kind, rows in found.items()}
+
+
+def _revision(folder: Folder) -> str:
+    """Return a group's present revision: its status has none, its leaders' StatefulSet has."""
+    if folder.kind == WORKLOADS["StatefulSet"]:
+        return ""
+    try:
+        leaders = folder.kubectl.get(WORKLOADS["StatefulSet"], folder.name)
+    except ForbiddenError:
+        return ""
+    return answers.text(leaders, "metadata", "labels", GROUP_REVISION)
 
 
 def _called(rows: list[Object], name: str) -> Object | None:

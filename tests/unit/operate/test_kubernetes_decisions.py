@@ -94,6 +94,96 @@ def test_a_node_that_is_on_its_way_is_waited_for() -> None:
     assert diagnosis.of_engine(awaited, Before()).trouble is None
 
 
+def group(**status: Any) -> Any:
+    spec = {"replicas": 1, "leaderWorkerTemplate": {"size": 2}}
+    return {**workload(**status), "kind": "LeaderWorkerSet", "spec": spec}
+
+
+def member(name: str, revision: str = "new", **status: Any) -> Any:
+    found = pod(name, **status)
+    found["metadata"]["labels"] = {"leaderworkerset.sigs.k8s.io/template-revision-hash": revision}
+    return found
+
+
+def test_a_group_that_is_made_anew_shows_its_crash_while_it_ends() -> None:
+    """Its first restart deletes the group; who comes after has another uid and no restarts."""
+    leader = member("kimi-0", **crashed(1))
+    leader["metadata"]["deletionTimestamp"] = "2033-05-18T03:33:20Z"
+    found = diagnosis.of_engine(Snapshot(group(), pods=[leader], revision="new"), Before())
+    assert found.state == "failed"
+    assert "ended with exit code 1" in found.line
+    # Of a StatefulSet it is one that a new revision or a colleague took away.
+    assert diagnosis.of_engine(Snapshot(workload(), pods=[leader]), Before()).trouble is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "state"),
+    [
+        ([{}], "starting"),
+        ([{}, {}], "failed"),
+        ([{"count": 2}], "failed"),
+        ([{"series": {"count": 2}}], "failed"),
+        ([{"reason": "RecreateGroupOnPodRestart", "count": 2}], "failed"),
+        ([{"reason": "GroupsProgressing", "count": 9}], "starting"),
+    ],
+)
+def test_a_group_that_is_made_anew_twice_is_told(rows: Any, state: str) -> None:
+    told = event("RecreateGroup", "LeaderWorkerSet/kimi", "Worker pod kimi-0-1 failed")
+    events = [{**told, **row} for row in rows]
+    found = diagnosis.of_engine(Snapshot(group(), events=events), Before())
+    assert found.state == state
+    assert ("Worker pod kimi-0-1 failed" in found.line) == (state == "failed")
+
+
+@pytest.mark.parametrize(
+    "about", ["StatefulSet/kimi", "StatefulSet/kimi-0", "LeaderWorkerSet/kimi"]
+)
+def test_a_worker_that_cannot_be_created_is_told_beside_its_leader(about: str) -> None:
+    rows = [event("FailedCreate", about, "pods is forbidden: exceeded quota: team")]
+    leader, worker = member("kimi-0"), member("kimi-0-1")
+    found = diagnosis.of_engine(Snapshot(group(), pods=[leader], events=rows), Before()).trouble
+    assert found is not None
+    assert found.exit_code is ExitCode.BLOCKED
+    both = Snapshot(group(), pods=[leader, worker], events=rows)
+    assert diagnosis.of_engine(both, Before()).trouble is None
+
+
+def test_pods_of_a_former_group_are_not_judged() -> None:
+    old = [member("kimi-0", "old", **crashed(3))]
+    assert (
+        diagnosis.of_engine(Snapshot(group(), pods=old, revision="new"), Before()).trouble is None
+    )
+    now = diagnosis.of_engine(Snapshot(group(), pods=old, revision="old"), Before())
+    assert now.state == "failed"
+
+
+def test_nobody_is_judged_before_the_controller_has_seen_what_was_applied() -> None:
+    found = Snapshot(workload(observedGeneration=1, updateRevision="old"),
+                     pods=[pod(revision="old", **crashed(3))])  # fmt: skip
+    assert diagnosis.of_engine(found, Before()).trouble is None
+
+
+@pytest.mark.parametrize("reason", ["FailedMount", "FailedCreatePodSandBox"])
+def test_what_a_pod_waited_for_and_got_is_no_trouble(reason: str) -> None:
+    waiting = {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
+    failed = event(reason, "Pod/kimi-0", "not yet")
+
+    def found(*events: Any, now: str = "2033-05-18T03:33:25Z") -> Any:
+        unix = answers.unix({"at": now}, "at")
+        assert unix is not None
+        shown = Snapshot(workload(), pods=[pod(**waiting)], events=events, now_unix=unix)
+        return diagnosis.of_engine(shown, Before()).trouble
+
+    assert found(failed).waits
+    later = "2033-05-18T03:33:22Z"
+    assert found(failed, event("Pulling", "Pod/kimi-0", "", later)) is None
+    assert found(failed, event("Pulling", "Pod/kimi-1", "", later)) is not None
+    assert found(event("SuccessfulAttachVolume", "Pod/kimi-0", "", "2033-05-18T03:33:19Z"), failed)
+    # A kubelet tries again every two minutes at least.
+    assert found(failed, now="2033-05-18T03:35:25Z") is not None
+    assert found(failed, now="2033-05-18T03:36:20Z") is None
+
+
 def test_events_of_long_ago_are_no_trouble() -> None:
     old = [event("FailedCreate", "StatefulSet/kimi", "exceeded quota", "2026-01-01T00:00:00Z")]
     assert diagnosis.of_engine(Snapshot(workload(), events=old), Before()).trouble is not None
