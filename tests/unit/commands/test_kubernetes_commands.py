@@ -525,6 +525,25 @@ def test_a_serving_pod_of_before_is_left_to_its_controller(running: Cluster, fol
     assert process.wait(timeout=60) == 0
 
 
+def test_what_another_stops_is_waited_for_no_longer(cluster: Cluster, folder: Path) -> None:
+    cluster.runs = False
+    process = cluster.start("apply", folder)
+    assert until(lambda: cluster.api.get("pods", "kimi-0"))
+    with cluster.api.lock:
+        workload(cluster)["spec"]["replicas"] = 0
+        cluster.act()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "was stopped or deleted while it was waited for" in said
+    assert f"kimi-prov apply {folder}" in said
+
+
+def test_pods_that_may_not_be_listed_are_not_taken_for_none(running: Cluster, folder: Path) -> None:
+    running.api.forbidden |= {"pods"}
+    for command in ("status", "stop", "apply"):
+        assert "the user may not list pods" in running.run(command, folder, code=2).stderr
+
+
 def test_control_c_leaves_the_cluster_as_it_is(cluster: Cluster, folder: Path) -> None:
     cluster.fetches = False
     process = cluster.start("apply", folder)
