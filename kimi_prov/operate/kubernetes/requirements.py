@@ -175,7 +175,7 @@ def _apis(folder: Folder, cluster: Cluster, findings: Findings) -> None:
 def _nodes(folder: Folder, cluster: Cluster, findings: Findings) -> None:
     template = folder.pod_templates[-1]
     needs = demand(template)
-    pods = folder.replicas * folder.group_size
+    pods = (1 if folder.replicas is None else folder.replicas) * folder.group_size
     if cluster.nodes is None:
         findings.add(
             "cluster.nodes",

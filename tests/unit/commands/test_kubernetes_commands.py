@@ -589,6 +589,17 @@ def test_stop_keeps_the_volume_and_start_or_apply_starts_again(
     assert workload(cluster)["spec"]["replicas"] == 1
 
 
+def test_a_folder_that_says_no_replicas_is_stopped(running: Cluster, folder: Path) -> None:
+    file = folder / "statefulset.yaml"
+    file.write_text(file.read_text().replace("replicas: 1\n", "replicas: 0\n"))
+    done = running.run("apply", folder)
+    assert "scaled     statefulset/kimi" in done.stdout
+    assert "is stopped: the folder says replicas: 0" in done.stderr
+    assert "https://" not in done.stdout
+    assert workload(running)["spec"]["replicas"] == 0
+    assert running.api.all("pods") == []
+
+
 def test_status_tells_what_serves_and_what_does_not(cluster: Cluster, folder: Path) -> None:
     absent = cluster.status(folder, code=1)
     assert "kimi-prov apply" in absent["detail"]

@@ -291,7 +291,7 @@ class Rendered:
 
     workload: Any
     job: Any
-    replicas: int = 1
+    replicas: int | None = 1
     claim: Any = field(
         default_factory=lambda: {"kind": "PersistentVolumeClaim", "metadata": {"name": "models"}}
     )
@@ -339,13 +339,30 @@ def test_what_becomes_of_the_job(there: Any, claims: set[str], step: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("there", "sent", "scale"), [(None, 2, False), (0, 0, True), (2, 2, False), (5, 5, True)]
+    ("says", "there", "sent", "size"),
+    [
+        (2, None, 2, None),
+        (2, 0, 0, 2),
+        (2, 2, 2, None),
+        (2, 5, 5, 2),
+        # The rendered file says so: 0 stops the model.
+        (0, None, 0, None),
+        (0, 1, 1, 0),
+        (0, 0, 0, None),
+        # Who leaves the number out leaves it to an autoscaler; apply starts what was stopped.
+        (None, None, None, None),
+        (None, 3, 3, None),
+        (None, 0, 0, 1),
+    ],
 )
-def test_the_number_of_replicas_is_never_a_conflict(there: Any, sent: int, scale: bool) -> None:
-    folder: Any = Rendered(workload(2), job(), replicas=2)
-    live = None if there is None else workload(there)
-    found = steps.steps(folder, live, None, set())
-    assert (found.workload["spec"]["replicas"], found.scale) == (sent, scale)
+def test_the_number_of_replicas_is_the_files_and_never_a_conflict(
+    says: Any, there: Any, sent: Any, size: Any
+) -> None:
+    engine = workload()
+    engine["spec"] = {} if says is None else {"replicas": says}
+    folder: Any = Rendered(engine, job(), replicas=says)
+    row, found = steps.sized(folder, None if there is None else workload(there))
+    assert (row["spec"].get("replicas"), found) == (sent, size)
 
 
 # what changes
