@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -384,6 +385,45 @@ def test_values_that_differ_are_named_and_the_clusters_own_are_not() -> None:
     assert "spec.ports[0].port: 1 -> 2" in found.values
     assert all(len(value) < 160 for value in found.values)
     assert [row.verdict for row in changes.changes([], [after])] == ["created"]
+
+
+CANARY = "canary-of-a-secret"
+
+
+@pytest.mark.parametrize("part", ["data", "stringData"])
+@pytest.mark.parametrize("before", [{}, {"password": "old"}, None, "odd"])
+def test_a_secret_is_named_and_not_shown(part: str, before: Any) -> None:
+    last = json.dumps({"stringData": {"password": CANARY}})
+    noted = {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": last}}
+    secret = {"kind": "Secret", "apiVersion": "v1"}
+    one = {**secret, "metadata": {"name": "page"}, part: before}
+    other = {**secret, "metadata": {"name": "page", **noted}, part: {"password": CANARY}}
+    for rows in ((one, other), (other, one)):
+        (found,) = changes.changes([rows[0]], [rows[1]])
+        assert found.verdict == "changed"
+        assert any(value.startswith(part) for value in found.values)
+        assert CANARY not in str(found)
+
+
+@pytest.mark.parametrize("name", ["API_KEY", "HF_TOKEN", "DB_PASSWORD", "clientSecret"])
+def test_a_secret_in_an_environment_is_named_and_not_shown(name: str) -> None:
+    def engine(*rows: Any) -> Any:
+        found = {**workload(), "apiVersion": "apps/v1", "metadata": {"name": "kimi"}}
+        containers = [{"name": "engine", "env": list(rows)}]
+        return {**found, "spec": {"template": {"spec": {"containers": containers}}}}
+
+    plain, told = {"name": "PORT", "value": "1"}, {"name": name, "value": CANARY}
+    for before, after in (
+        (engine({**told, "value": "old"}), engine(told)),
+        (engine(plain), engine(plain, told)),
+        (engine(), engine(told)),
+        (engine(told), engine()),
+    ):
+        (found,) = changes.changes([before], [after])
+        assert found.verdict == "changed"
+        assert CANARY not in str(found)
+    (found,) = changes.changes([engine(plain)], [engine({**plain, "value": "2"})])
+    assert found.values == ('spec.template.spec.containers[0].env[0].value: "1" -> "2"',)
 
 
 # answers that are none
