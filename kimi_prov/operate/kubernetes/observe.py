@@ -17,16 +17,14 @@ if TYPE_CHECKING:
     from kimi_prov.operate.kubernetes.folder import Folder
 
 _LINES = 60
-_OWN = ("jobs.batch", "pods", "persistentvolumeclaims")
+_CLAIMS = "persistentvolumeclaims"
 
 
 def snapshot(folder: Folder) -> Snapshot:
     """Ask for all of it. Raises UserError where the cluster is not reached, or does not tell."""
-    found = _own(folder)
-    try:
-        events = folder.kubectl.listed("events")
-    except ForbiddenError:
-        events = []
+    found = _seen(folder, (folder.kind, "jobs.batch", "pods"), folder.selector)
+    # Of a claim its name counts: a site's own has no label of ours.
+    beside = _seen(folder, (_CLAIMS, "events"), but="events")
     claims = {answers.name(row) for row in folder.of_kind("PersistentVolumeClaim")}
     job = _called(found["jobs.batch"], answers.name(folder.job)) if folder.job else None
     pods = _named(found["pods"])
@@ -36,17 +34,19 @@ def snapshot(folder: Folder) -> Snapshot:
         job=job,
         pods=[pod for pod in pods if component(pod) == "engine"],
         fetching=fetching,
-        claims=[row for row in found["persistentvolumeclaims"] if answers.name(row) in claims],
-        events=events,
+        claims=[row for row in beside[_CLAIMS] if answers.name(row) in claims],
+        events=beside["events"],
         revision=_revision(folder),
         now_unix=time.time(),
     )
 
 
-def _own(folder: Folder) -> dict[str, list[Object]]:
-    """Ask for the folder's own kinds: what may not be seen is not what is not there."""
-    found = folder.kubectl.several((folder.kind, *_OWN), folder.selector)
-    if hidden := [kind for kind, rows in found.items() if rows is None]:
+def _seen(
+    folder: Folder, kinds: tuple[str, ...], selector: str = "", but: str = ""
+) -> dict[str, list[Object]]:
+    """Ask for kinds: what may not be seen is not what is not there, `but` for one of them."""
+    found = folder.kubectl.several(kinds, selector)
+    if hidden := [kind for kind, rows in found.items() if rows is None and kind != but]:
         raise ForbiddenError(
             f"{folder.kubectl.where}: the user may not list {', '.join(hidden)}",
             fix="ask who runs the cluster for that right",

@@ -26,7 +26,7 @@ import model_stand_in
 import pytest
 import yaml
 from kubernetes_cluster import KEY, Cluster
-from waiting import until
+from waiting import lines_until, until
 
 from kimi_prov import schemas
 from kimi_prov.on_host.gateway import tls
@@ -155,10 +155,9 @@ def test_the_engine_waits_for_the_weights_and_holds_no_gpu_meanwhile(
         cluster.api.put("pods", pod)
         cluster.api.logs["fetch-1"] = "first\n12.0 GiB of 554.3 GiB (2 %)\n"
     assert process.stderr is not None
-    said: list[str] = []
-    while not any("12.0 GiB of 554.3 GiB (2 %)" in line for line in said):
-        said.append(process.stderr.readline())
-        assert said[-1], said
+    line = "12.0 GiB of 554.3 GiB (2 %)"
+    said = lines_until(process.stderr, lambda text: line in text)
+    assert line in "".join(said), said
     assert workload(cluster) is None
     cluster.fetches = True
     assert process.wait(timeout=60) == 0
@@ -544,6 +543,16 @@ def test_pods_that_may_not_be_listed_are_not_taken_for_none(running: Cluster, fo
         assert "the user may not list pods" in running.run(command, folder, code=2).stderr
 
 
+def test_a_claim_of_the_sites_own_does_not_fetch_the_weights_again(
+    cluster: Cluster, folder: Path
+) -> None:
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "mine"}}
+    resources = {"requests": {"storage": "1Gi"}}
+    add(folder, {**claim, "spec": {"accessModes": ["ReadWriteOnce"], "resources": resources}})
+    cluster.run("apply", folder)
+    assert "replaced" not in cluster.run("apply", folder, "--check").stdout
+
+
 def test_control_c_leaves_the_cluster_as_it_is(cluster: Cluster, folder: Path) -> None:
     cluster.fetches = False
     process = cluster.start("apply", folder)
@@ -738,7 +747,7 @@ def test_verify_runs_the_acceptance_checks_through_the_service(
     assert "held to the secret kimi-tls" in host["vantage_reason"]
     assert KEY not in cluster.calls + done.stdout + done.stderr
     assert "tls.key" not in cluster.calls
-    # A page of the engine that everybody reaches fails.
+    # A key that the engine does not take fails.
     assert cluster.run("verify", folder, code=1, KIMI_API_KEY="another").returncode == 1
 
 
@@ -776,13 +785,10 @@ class Connected:
         line = ("connect", folder, "--every", "0.3", "--format", "json", *words)
         self.process = cluster.start(*line)
         assert self.process.stdout is not None
-        lines: list[str] = []
-        for text in self.process.stdout:
-            lines.append(text)
-            if text == "}\n":
-                break
-        else:
-            _, said = self.process.communicate()
+        lines = lines_until(self.process.stdout, lambda text: text == "}\n")
+        if "}\n" not in lines:
+            self.process.kill()
+            _, said = self.process.communicate(timeout=60)
             raise AssertionError(said)
         self._said: list[str] = []
         assert self.process.stderr is not None

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kimi_prov.errors import ExitCode
-from kimi_prov.operate.kubernetes import answers, changes, diagnosis, requirements, steps
+from kimi_prov.operate.kubernetes import (
+    answers,
+    changes,
+    diagnosis,
+    folder,
+    kubectl,
+    requirements,
+    steps,
+)
 from kimi_prov.operate.kubernetes.diagnosis import Before, Snapshot
 
 NOW = 2_000_000_000.0
@@ -283,6 +292,62 @@ def test_a_pod_requests_what_its_containers_do_or_one_before_them() -> None:
     assert requirements.demand(template) == {"cpu": Fraction(5, 2), "memory": Fraction(4 << 30)}
 
 
+def nothing_seen(**more: Any) -> requirements.Cluster:
+    """A cluster whose every other part is as it should be, or is not seen."""
+    found: Any = {
+        "groups": None,
+        "namespace": None,
+        "nodes": None,
+        "storage_classes": None,
+        "ingress_classes": None,
+        "quotas": (),
+        "claims": None,
+        "secrets": None,
+        "workloads": {},
+        "pods": 0,
+        "fetching": 0,
+    }
+    return requirements.Cluster(**{**found, **more})
+
+
+def needing_gpus(replicas: int | None = 1) -> Any:
+    limits = {"cpu": "8", "nvidia.com/gpu": "8"}
+    template = {"spec": {"containers": [{"name": "engine", "resources": {"limits": limits}}]}}
+    spec: Any = {"template": template} if replicas is None else {
+        "template": template, "replicas": replicas}  # fmt: skip
+    metadata = {"name": "kimi", "labels": {"app.kubernetes.io/component": "engine"}}
+    engine = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}
+    return folder.Folder(Path("pods"), kubectl.Kubectl("kubectl", "", "kimi"), {}, (engine,))
+
+
+def blockers(wanted: Any, cluster: requirements.Cluster) -> list[str]:
+    rows = requirements.missing(wanted, cluster)
+    return [row["id"] for row in rows if row["severity"] == "blocker"]
+
+
+def test_nodes_are_held_against_what_is_to_start_and_not_what_runs() -> None:
+    cordoned = node(cpu="64", **{"nvidia.com/gpu": "8"})
+    cordoned["spec"]["unschedulable"] = True
+    for nodes in ([cordoned], []):
+        assert blockers(needing_gpus(), nothing_seen(nodes=nodes)) == ["cluster.devices"]
+        assert blockers(needing_gpus(None), nothing_seen(nodes=nodes)) == ["cluster.devices"]
+        assert blockers(needing_gpus(), nothing_seen(nodes=nodes, pods=1)) == []
+        assert blockers(needing_gpus(0), nothing_seen(nodes=nodes)) == []
+    (told,) = requirements.missing(needing_gpus(), nothing_seen(nodes=[]))
+    assert "kubectl --namespace kimi apply --server-side" in str(told["fix"])
+    small = node(cpu="4", **{"nvidia.com/gpu": "8"})
+    assert blockers(needing_gpus(), nothing_seen(nodes=[small])) == ["cluster.room"]
+    assert blockers(needing_gpus(), nothing_seen(nodes=[small], pods=1)) == []
+
+
+def test_a_quota_is_not_held_against_a_fetch_that_goes_on() -> None:
+    hard, used = {"requests.cpu": "10"}, {"requests.cpu": "4"}
+    quota = {"kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": {"hard": hard}}
+    full = nothing_seen(quotas=[{**quota, "status": {"hard": hard, "used": used}}])
+    assert blockers(needing_gpus(), full) == ["cluster.quota"]
+    assert blockers(needing_gpus(), replace(full, fetching=1)) == []
+
+
 # in which order
 
 
@@ -332,11 +397,11 @@ def condition(kind: str) -> Any:
     ],
 )
 def test_what_becomes_of_the_job(there: Any, claims: set[str], step: str) -> None:
-    folder: Any = Rendered(workload(), job())
-    found = steps.steps(folder, None, there, claims)
+    wanted: Any = Rendered(workload(), job())
+    found = steps.steps(wanted, None, there, claims)
     assert found.job == step
-    assert (folder.job in found.first) == (step != "leave")
-    assert folder.workload not in found.first
+    assert (wanted.job in found.first) == (step != "leave")
+    assert wanted.workload not in found.first
 
 
 @pytest.mark.parametrize(
@@ -361,8 +426,8 @@ def test_the_number_of_replicas_is_the_files_and_never_a_conflict(
 ) -> None:
     engine = workload()
     engine["spec"] = {} if says is None else {"replicas": says}
-    folder: Any = Rendered(engine, job(), replicas=says)
-    row, found = steps.sized(folder, None if there is None else workload(there))
+    wanted: Any = Rendered(engine, job(), replicas=says)
+    row, found = steps.sized(wanted, None if there is None else workload(there))
     assert (row["spec"].get("replicas"), found) == (sent, size)
 
 
