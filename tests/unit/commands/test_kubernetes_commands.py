@@ -304,6 +304,23 @@ def test_a_group_needs_the_api_of_groups_and_a_node_for_each_pod(
     assert cluster.status(two_nodes)["state"] == "stopped"
 
 
+def test_a_groups_revision_is_that_of_its_leaders(cluster: Cluster, two_nodes: Path) -> None:
+    cluster.api.resources.append(kubernetes_api.MORE["lws"])
+    cluster.api.follow = lambda _: None
+    revision = "leaderworkerset.sigs.k8s.io/template-revision-hash"
+    labels = {f"app.kubernetes.io/{key}": value
+              for key, value in (("instance", "kimi"), ("component", "engine"))}  # fmt: skip
+    metadata = {"name": "kimi", "labels": labels}
+    spec = {"replicas": 1, "leaderWorkerTemplate": {"size": 2}}
+    cluster.api.put("leaderworkersets", {"metadata": metadata, "spec": spec, "status": {}})
+    crashed = {"name": "kimi-0", "labels": {**labels, revision: "old"}}
+    cluster.api.put("pods", {"metadata": crashed, "status": ended("Error", 1)})
+    for leaders, state in (("new", "starting"), ("old", "failed")):
+        row = {"metadata": {"name": "kimi", "labels": {revision: leaders}}, "spec": {}}
+        cluster.api.put("statefulsets", row)
+        assert cluster.status(two_nodes, code=1)["state"] == state
+
+
 def test_a_workload_of_another_kind_that_was_left_is_told(
     cluster: Cluster, two_nodes: Path
 ) -> None:
