@@ -14,7 +14,7 @@ from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.kubernetes import answers, changes, diagnosis, observe, requirements
 from kimi_prov.operate.kubernetes.folder import Folder, called, manifest
 from kimi_prov.operate.kubernetes.kubectl import MANAGER
-from kimi_prov.operate.kubernetes.steps import steps
+from kimi_prov.operate.kubernetes.steps import sized, steps
 from kimi_prov.runner import locks
 from kimi_prov.runner.outcome import HostFinding
 from kimi_prov.user_dirs import state_home
@@ -54,7 +54,10 @@ def run(path: Path, target: Target, *, check: bool, diff: bool) -> ExitCode:
     with locks.held(path, "apply", state_home()):
         show(_preview(folder, plan, diff=diff))
         _apply(folder, plan)
-    show(_served(folder))
+    if folder.replicas == 0:
+        say(f"{clean_text.line(folder.name)} is stopped: the folder says replicas: 0")
+    else:
+        show(_served(folder))
     return ExitCode.OK
 
 
@@ -70,9 +73,9 @@ def _preview(folder: Folder, plan: Steps, *, diff: bool) -> str:
     ]
     if folder.job is not None and plan.job == "replace":
         told.append((called(folder.job), "replaced", ()))
-    if plan.scale:
+    if plan.size is not None:
         there = answers.whole(plan.workload, "spec", "replicas")
-        told.append((folder.resource, "scaled", (f"spec.replicas: {there} -> {folder.replicas}",)))
+        told.append((folder.resource, "scaled", (f"spec.replicas: {there} -> {plan.size}",)))
     return kubernetes_text.changed(told, diff=diff)
 
 
@@ -110,11 +113,17 @@ def _apply(folder: Folder, plan: Steps) -> None:
         if folder.job is not None:
             follower.phase("weights", "fetch and verify the weights")
             follower.wait(diagnosis.of_job)
-        follower.phase("engine", "start the engine")
-        _send(kubectl, [plan.workload])
-        if plan.scale:
-            _scale(folder, folder.replicas)
-        follower.wait(diagnosis.of_engine)
+        stops = folder.replicas == 0
+        follower.phase("engine", "let answers end, and the pods" if stops else "start the engine")
+        # Its number may be another by now: the weights took hours.
+        row, size = sized(folder, kubectl.get(folder.kind, folder.name))
+        _send(kubectl, [row])
+        if size is not None:
+            _scale(folder, size)
+        if stops:
+            follower.wait(_ended, ends="stopped")
+        else:
+            follower.wait(diagnosis.of_engine)
 
 
 def _scale(folder: Folder, replicas: int) -> None:
@@ -134,7 +143,7 @@ def start(path: Path, target: Target) -> ExitCode:
     title = f"start {clean_text.line(folder.name)}"
     with locks.held(path, "start", state_home()), following(folder, title) as follower:
         follower.remember()
-        _scale(folder, folder.replicas)
+        _scale(folder, folder.replicas or 1)
         follower.phase("engine", "start the engine")
         follower.wait(diagnosis.of_engine)
     show(_served(folder))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from kimi_prov.console import screens
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.operate.kubernetes import diagnosis, observe
+from kimi_prov.operate.kubernetes import observe
 from kimi_prov.operate.kubernetes.diagnosis import Before
 from kimi_prov.runner.events import TaskFinished, TaskStarted
 from kimi_prov.runner.progress import ProgressUpdate
@@ -76,10 +76,21 @@ class Follower:
             standing = judge(found, self.before)
             if standing.state == ends:
                 return found
+            if standing.state == "stopped" and standing.trouble is None:
+                raise self._gone(standing)
             self._hold(standing.trouble, seen)
-            self._renew(found)
             self._show(self._line(found, standing))
             self._pause()
+
+    def _gone(self, standing: Standing) -> UserError:
+        """End the phase: what is waited for was stopped or deleted by another."""
+        self.end("failed")
+        return UserError(
+            f"{self.folder.kubectl.where}: {self.folder.name} was stopped or deleted while it was "
+            f"waited for: {standing.line}",
+            fix=f"kimi-prov apply {clean_text.word(self.folder.path)}",
+            exit_code=ExitCode.FAILED,
+        )
 
     def _hold(self, trouble: Trouble | None, seen: dict[str, float]) -> None:
         """Raise what will not pass, or has not in its time."""
@@ -97,12 +108,6 @@ class Follower:
             for line in lines[-_LOG_LINES:]:
                 self.screen.say(f"  | {clean_text.line(line)[:300]}")
         raise observe.raised(self.folder, trouble)
-
-    def _renew(self, found: Snapshot) -> None:
-        """Delete pods of a former revision that are not ready: their StatefulSet waits for them."""
-        for name in diagnosis.stuck(found):
-            self.folder.kubectl.run("delete", "pod", name, "--ignore-not-found", "--wait=false")
-            self.screen.say(f"pod/{name} was never ready and is of the former revision: deleted")
 
     def _line(self, found: Snapshot, standing: Standing) -> str:
         if standing.trouble:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +26,17 @@ _ITS_OWN = (
     "selfLink",
 )
 _LONGEST = 120
+_SECRET_PARTS = ("data", "stringData")
+# kubectl apply keeps the whole object there, a secret's values too.
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_SECRET_NAME = re.compile(r"key|token|passw|secret|credential", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """A value that is compared and never shown."""
+
+    value: object
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,31 @@ def _change(before: Object | None, after: Object) -> Change:
 
 def _plain(row: Object) -> Object:
     metadata = {k: v for k, v in answers.mapping(row, "metadata").items() if k not in _ITS_OWN}
-    return {**{k: v for k, v in row.items() if k != "status"}, "metadata": metadata}
+    kept = {**{k: v for k, v in row.items() if k != "status"}, "metadata": metadata}
+    if answers.text(row, "kind") == "Secret":
+        kept |= {part: _each_hidden(kept[part]) for part in _SECRET_PARTS if part in kept}
+    return {key: _hidden(value) for key, value in kept.items()}
+
+
+def _each_hidden(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _Hidden(inner) for key, inner in value.items()}
+    return value if value is None else _Hidden(value)
+
+
+def _hidden(value: object) -> object:
+    """Hide what lies under a secret's name: values of an environment above all."""
+    if isinstance(value, list):
+        return [_hidden(row) for row in value]
+    if not isinstance(value, dict):
+        return value
+    named = "value" in value and _SECRET_NAME.search(answers.text(value, "name"))
+    return {
+        key: _Hidden(inner)
+        if key == _LAST_APPLIED or (named and key == "value")
+        else _hidden(inner)
+        for key, inner in value.items()
+    }
 
 
 def _differences(before: object, after: object, path: str) -> Iterator[str]:
@@ -74,5 +110,7 @@ def _differences(before: object, after: object, path: str) -> Iterator[str]:
 
 
 def _short(value: object) -> str:
-    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+    if value is None:
+        return "nothing"
+    text = json.dumps(value, ensure_ascii=False, default=lambda _: "(not shown)")
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -21,14 +21,24 @@ _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
 _NO_IMAGE = frozenset({"InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
-_CREATION = frozenset({"FailedCreate", "FailedCreatePodSandBox"})
+_SANDBOX = "FailedCreatePodSandBox"
+# Any of them says that what a pod waited for is there.
+_WENT_ON = frozenset({"Pulling", "Pulled", "SuccessfulAttachVolume"})
+# A kubelet tries a volume again after two minutes at most: what it tells no more has passed.
+_STALE_S = 150.0
+# LeaderWorkerSet's names for it, of now and of before.
+_RECREATED = frozenset({"RecreateGroup", "RecreateGroupOnPodRestart"})
+GROUP_REVISION = "leaderworkerset.sigs.k8s.io/template-revision-hash"
 _CLAIM = frozenset({"ProvisioningFailed", "FailedBinding"})
 _OOM = "OOMKilled"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the cluster says of a folder at one moment."""
+    """What the cluster says of a folder at one moment.
+
+    `revision`: what a group's pods are labelled with by now.
+    """
 
     workload: Object | None = None
     job: Object | None = None
@@ -36,6 +46,8 @@ class Snapshot:
     fetching: Sequence[Object] = ()
     claims: Sequence[Object] = ()
     events: Sequence[Object] = ()
+    revision: str = ""
+    now_unix: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -99,7 +111,7 @@ def of_job(snapshot: Snapshot, before: Before) -> Standing:
             log=(answers.name(pod), _container(pod), False) if pod else None,
         )
         return Standing("failed", trouble.cause, trouble)
-    found = _first(snapshot.fetching, before, {f"Job/{named}"}, snapshot, crash=False)
+    found = _first(snapshot.fetching, before, {f"Job/{named}"}, snapshot)
     line = _going_on(snapshot.fetching, "the job that fetches the weights")
     return Standing("failed" if found and not found.waits else "starting", line, found)
 
@@ -116,15 +128,26 @@ def of_engine(snapshot: Snapshot, before: Before) -> Standing:
     current = not _behind(workload)
     if ready >= wanted and current:
         return Standing("serving", f"{ready} of {wanted} ready")
-    involved = {f"{answers.text(workload, 'kind')}/{answers.name(workload)}"}
-    # What a former revision suffers from was mended, or is told by the present one.
-    revision = answers.text(workload, "status", "updateRevision")
-    pods = [pod for pod in snapshot.pods if not _former(pod, revision)]
-    trouble = _first(pods, before, involved, snapshot, crash=True)
+    trouble = None if _unseen(workload) else _of_workload(snapshot, workload, before)
     if trouble and not trouble.waits:
         return Standing("failed", trouble.cause, trouble)
     line = _going_on(snapshot.pods, "the engine", _probe(snapshot, before))
     return Standing("starting", f"{ready} of {wanted} ready; {line}", trouble)
+
+
+def _of_workload(snapshot: Snapshot, workload: Object, before: Before) -> Trouble | None:
+    name, wanted = answers.name(workload), _wanted(workload)
+    size = answers.whole(workload, "spec", "leaderWorkerTemplate", "size")
+    involved = {f"{answers.text(workload, 'kind')}/{name}"}
+    if size:
+        # Its leaders are of one StatefulSet, the workers of each leader of another.
+        involved |= {f"StatefulSet/{name}", *(f"StatefulSet/{name}-{n}" for n in range(wanted))}
+    # What a former revision suffers from was mended, or is told by the present one.
+    revision = snapshot.revision or answers.text(workload, "status", "updateRevision")
+    pods = [pod for pod in snapshot.pods if not _former(pod, revision)]
+    return _first(
+        pods, before, involved, snapshot, crash=True, group=bool(size), count=wanted * max(size, 1)
+    )
 
 
 def of_status(snapshot: Snapshot) -> Standing:
@@ -140,17 +163,19 @@ def of_status(snapshot: Snapshot) -> Standing:
 
 def _behind(workload: Object) -> bool:
     """Whether the controller has yet to see, or to roll out, what was applied."""
-    status = answers.mapping(workload, "status")
-    seen, current = (
-        answers.at(status, "observedGeneration"),
-        answers.at(workload, "metadata", "generation"),
-    )
-    if isinstance(seen, int) and isinstance(current, int) and seen < current:
+    if _unseen(workload):
         return True
+    status = answers.mapping(workload, "status")
     updated, revision = status.get("updatedReplicas"), answers.text(status, "updateRevision")
     if revision and revision == answers.text(status, "currentRevision"):
         return False
     return isinstance(updated, int) and updated < _wanted(workload)
+
+
+def _unseen(workload: Object) -> bool:
+    seen = answers.at(workload, "status", "observedGeneration")
+    current = answers.at(workload, "metadata", "generation")
+    return isinstance(seen, int) and isinstance(current, int) and seen < current
 
 
 def _wanted(workload: Object) -> int:
@@ -158,20 +183,10 @@ def _wanted(workload: Object) -> int:
     return found if isinstance(found, int) else 1
 
 
-def stuck(snapshot: Snapshot) -> list[str]:
-    """Name pods of a former revision that are not ready: a StatefulSet waits for them for ever."""
-    revision = answers.text(snapshot.workload, "status", "updateRevision")
-    return [
-        answers.name(pod)
-        for pod in snapshot.pods
-        if _former(pod, revision)
-        and not answers.holds(pod, "Ready")
-        and not answers.at(pod, "metadata", "deletionTimestamp")
-    ]
-
-
 def _former(pod: Object, revision: str) -> bool:
-    own = answers.text(pod, "metadata", "labels", "controller-revision-hash")
+    labels = answers.mapping(pod, "metadata", "labels")
+    # A leader has both: its own set's, and the group's.
+    own = labels.get(GROUP_REVISION) or labels.get("controller-revision-hash")
     return bool(revision and own and own != revision)
 
 
@@ -197,9 +212,19 @@ def _uid(pod: Object) -> str:
 
 
 def _first(
-    pods: Sequence[Object], before: Before, involved: set[str], snapshot: Snapshot, *, crash: bool
+    pods: Sequence[Object],
+    before: Before,
+    involved: set[str],
+    snapshot: Snapshot,
+    *,
+    crash: bool = False,
+    group: bool = False,
+    count: int = 1,
 ) -> Trouble | None:
-    """Return the trouble to tell: what will not pass by itself before what may."""
+    """Return the trouble to tell: what will not pass by itself before what may.
+
+    `crash`: whether a container that ends is one. `count`: how many pods there should be.
+    """
     # An autoscaler adds a node: that takes as long as it takes.
     awaited = {
         _about(row)
@@ -208,16 +233,21 @@ def _first(
     }
     judged = [pod for pod in pods if f"Pod/{answers.name(pod)}" not in awaited]
     found = [
-        *(trouble for pod in judged for trouble in _of_pod(pod, before, crash=crash)),
+        *(t for pod in judged for t in _of_pod(pod, before, crash=crash, group=group)),
         *_of_claims(snapshot, before),
-        *_of_events(snapshot.events, pods, involved, before),
+        *_of_events(snapshot, pods, involved, before, lacks=len(pods) < count),
+        *_of_group(snapshot.events, involved, before),
     ]
     return next((t for t in found if not t.waits), next(iter(found), None))
 
 
-def _of_pod(pod: Object, before: Before, *, crash: bool) -> Iterator[Trouble]:
+def _of_pod(pod: Object, before: Before, *, crash: bool, group: bool) -> Iterator[Trouble]:
     name = answers.name(pod)
     if answers.at(pod, "metadata", "deletionTimestamp"):
+        # A group is deleted at the first restart of any: this is where its crash is seen.
+        if group and restarts(pod) > before.restarts.get(_uid(pod), 0):
+            for row in _containers(pod):
+                yield from _of_container(pod, row, before, crash=crash)
         return
     scheduled = answers.condition(pod, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
@@ -331,14 +361,15 @@ def _of_claims(snapshot: Snapshot, before: Before) -> Iterator[Trouble]:
 
 
 def _of_events(
-    events: Iterable[Object], pods: Sequence[Object], involved: set[str], before: Before
+    snapshot: Snapshot, pods: Sequence[Object], involved: set[str], before: Before, *, lacks: bool
 ) -> Iterator[Trouble]:
-    """Tell what no pod says: that none could be created, or that one waits for a volume."""
+    """Tell what no pod says: that one could not be created (`lacks`), or is not begun."""
     waiting = {f"Pod/{answers.name(pod)}" for pod in pods if _creating(pod)}
-    for row in _new(events, before):
+    events = _new(snapshot.events, before)
+    for row in events:
         about, reason = _about(row), answers.text(row, "reason")
         message = clean_text.line(answers.text(row, "message"))[:_LONGEST]
-        if about in involved and reason in _CREATION and not pods:
+        if about in involved and reason == "FailedCreate" and lacks:
             quota = "exceeded quota" in message
             yield Trouble(
                 f"no pod is created: {message}",
@@ -348,13 +379,43 @@ def _of_events(
                 ExitCode.BLOCKED if quota else ExitCode.FAILED,
                 waits=not quota,
             )
-        if about in waiting and reason in _VOLUME:
-            pod = about.partition("/")[2]
-            yield Trouble(
-                f"the pod {pod} waits for a volume: {message}",
-                f"{{kubectl}} describe pod {pod}",
-                waits=True,
-            )
+        if about not in waiting or _passed(row, events, snapshot.now_unix):
+            continue
+        pod = about.partition("/")[2]
+        if reason in _VOLUME:
+            cause = f"the pod {pod} waits for a volume: {message}"
+            yield Trouble(cause, f"{{kubectl}} describe pod {pod}", waits=True)
+        if reason == _SANDBOX:
+            cause = f"the pod {pod} is not begun on its node: {message}"
+            yield Trouble(cause, f"{{kubectl}} describe pod {pod}", waits=True)
+
+
+def _passed(row: Object, events: Iterable[Object], now_unix: float) -> bool:
+    """Whether a pod has gone on since it told that it waits."""
+    when, about = _when(row), _about(row)
+    return now_unix - when > _STALE_S or any(
+        _when(other) >= when
+        for other in events
+        if _about(other) == about and answers.text(other, "reason") in _WENT_ON
+    )
+
+
+def _of_group(events: Iterable[Object], involved: set[str], before: Before) -> Iterator[Trouble]:
+    """Tell of a group that is made anew time and again: its pods' restarts go with them."""
+    told = [
+        row
+        for row in _new(events, before)
+        if _about(row) in involved and answers.text(row, "reason") in _RECREATED
+    ]
+    times = sum(
+        max(answers.whole(row, "count"), answers.whole(row, "series", "count"), 1) for row in told
+    )
+    if times > 1:
+        message = clean_text.line(answers.text(told[-1], "message"))[:_LONGEST]
+        yield Trouble(
+            f"the group was made anew {times} times: {message}",
+            "see what its pods say while they run:  {kubectl} logs --follow POD",
+        )
 
 
 def _new(events: Iterable[Object], before: Before) -> list[Object]:

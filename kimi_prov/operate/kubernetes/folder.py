@@ -104,9 +104,10 @@ class Folder:
         return dict(found)
 
     @property
-    def replicas(self) -> int:
-        """How many of the workload are wanted; one where the file says none, or 0."""
-        return max(answers.whole(self.workload, "spec", "replicas"), 1)
+    def replicas(self) -> int | None:
+        """How many of the workload the file says: 0 is stopped, None leaves it to others."""
+        found = answers.at(self.workload, "spec", "replicas")
+        return found if isinstance(found, int) else None
 
     @property
     def group_size(self) -> int:

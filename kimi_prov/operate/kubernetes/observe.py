@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.operate.kubernetes import answers
-from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Trouble, of_log
-from kimi_prov.operate.kubernetes.folder import component
+from kimi_prov.operate.kubernetes.diagnosis import GROUP_REVISION, Snapshot, Trouble, of_log
+from kimi_prov.operate.kubernetes.folder import WORKLOADS, component
 from kimi_prov.operate.kubernetes.kubectl import ForbiddenError
 
 if TYPE_CHECKING:
@@ -16,19 +17,14 @@ if TYPE_CHECKING:
     from kimi_prov.operate.kubernetes.folder import Folder
 
 _LINES = 60
-_OWN = ("jobs.batch", "pods", "persistentvolumeclaims")
+_CLAIMS = "persistentvolumeclaims"
 
 
 def snapshot(folder: Folder) -> Snapshot:
-    """Ask for all of it. Raises UserError where the cluster is not reached."""
-    own = (folder.kind, *_OWN)
-    found = {
-        kind: rows or [] for kind, rows in folder.kubectl.several(own, folder.selector).items()
-    }
-    try:
-        events = folder.kubectl.listed("events")
-    except ForbiddenError:
-        events = []
+    """Ask for all of it. Raises UserError where the cluster is not reached, or does not tell."""
+    found = _seen(folder, (folder.kind, "jobs.batch", "pods"), folder.selector)
+    # Of a claim its name counts: a site's own has no label of ours.
+    beside = _seen(folder, (_CLAIMS, "events"), but="events")
     claims = {answers.name(row) for row in folder.of_kind("PersistentVolumeClaim")}
     job = _called(found["jobs.batch"], answers.name(folder.job)) if folder.job else None
     pods = _named(found["pods"])
@@ -38,9 +34,35 @@ def snapshot(folder: Folder) -> Snapshot:
         job=job,
         pods=[pod for pod in pods if component(pod) == "engine"],
         fetching=fetching,
-        claims=[row for row in found["persistentvolumeclaims"] if answers.name(row) in claims],
-        events=events,
+        claims=[row for row in beside[_CLAIMS] if answers.name(row) in claims],
+        events=beside["events"],
+        revision=_revision(folder),
+        now_unix=time.time(),
     )
+
+
+def _seen(
+    folder: Folder, kinds: tuple[str, ...], selector: str = "", but: str = ""
+) -> dict[str, list[Object]]:
+    """Ask for kinds: what may not be seen is not what is not there, `but` for one of them."""
+    found = folder.kubectl.several(kinds, selector)
+    if hidden := [kind for kind, rows in found.items() if rows is None and kind != but]:
+        raise ForbiddenError(
+            f"{folder.kubectl.where}: the user may not list {', '.join(hidden)}",
+            fix="ask who runs the cluster for that right",
+        )
+    return {kind: rows or [] for kind, rows in found.items()}
+
+
+def _revision(folder: Folder) -> str:
+    """Return a group's present revision: its status has none, its leaders' StatefulSet has."""
+    if folder.kind == WORKLOADS["StatefulSet"]:
+        return ""
+    try:
+        leaders = folder.kubectl.get(WORKLOADS["StatefulSet"], folder.name)
+    except ForbiddenError:
+        return ""
+    return answers.text(leaders, "metadata", "labels", GROUP_REVISION)
 
 
 def _called(rows: list[Object], name: str) -> Object | None:

@@ -12,7 +12,7 @@ from kimi_prov.contract.sizes import human
 from kimi_prov.errors import UserError
 from kimi_prov.operate.kubernetes import answers
 from kimi_prov.operate.kubernetes.folder import LWS_GROUP, WORKLOADS, component
-from kimi_prov.operate.kubernetes.kubectl import AbsentError, ForbiddenError
+from kimi_prov.operate.kubernetes.kubectl import MANAGER, AbsentError, ForbiddenError
 from kimi_prov.planner.findings import Findings
 from kimi_prov.render.kubernetes import quota
 
@@ -57,7 +57,9 @@ class Cluster:
     claims: Sequence[Object] | None
     secrets: frozenset[str] | None
     workloads: Mapping[str, Object]
+    # Pods of the engine, and those that fetch and have not ended.
     pods: int
+    fetching: int
 
 
 def look(folder: Folder) -> Cluster:
@@ -90,7 +92,13 @@ def look(folder: Folder) -> Cluster:
             if answers.name(row) == folder.name
         },
         pods=len([pod for pod in own["pods"] or () if component(pod) == "engine"]),
+        fetching=len([pod for pod in own["pods"] or () if _fetches(pod)]),
     )
+
+
+def _fetches(pod: Object) -> bool:
+    ended = answers.text(pod, "status", "phase") in ("Succeeded", "Failed")
+    return component(pod) == "fetch" and not ended
 
 
 def _api(resource: str) -> str:
@@ -175,7 +183,7 @@ def _apis(folder: Folder, cluster: Cluster, findings: Findings) -> None:
 def _nodes(folder: Folder, cluster: Cluster, findings: Findings) -> None:
     template = folder.pod_templates[-1]
     needs = demand(template)
-    pods = folder.replicas * folder.group_size
+    pods = (1 if folder.replicas is None else folder.replicas) * folder.group_size
     if cluster.nodes is None:
         findings.add(
             "cluster.nodes",
@@ -184,6 +192,15 @@ def _nodes(folder: Folder, cluster: Cluster, findings: Findings) -> None:
             fix=None,
         )
         return
+    # What runs has its nodes, one of them cordoned perhaps; and of a pod that waits the scheduler
+    # and an autoscaler say more than its nodes of now do.
+    if cluster.pods:
+        return
+    words = ("apply", "--server-side", f"--field-manager={MANAGER}", "-k", str(folder.path))
+    go_on = (
+        "; where an autoscaler adds them, let it see the pods, and apply again:  "
+        f"{folder.kubectl.shown(*words)}"
+    )
     usable = [node for node in cluster.nodes if takes(node, template)]
     devices = {name: amount for name, amount in needs.items() if "/" in name}
     # A node may offer devices and be too small: each is told by its own name.
@@ -193,14 +210,14 @@ def _nodes(folder: Folder, cluster: Cluster, findings: Findings) -> None:
             names={"resource": " and ".join(devices)},
             observed=_seen_of(cluster.nodes, usable, devices),
             required=f"room for {pods} pods of {written(devices)}",
-            fix=_DEVICES,
+            fix=_DEVICES + go_on,
         )
     elif sum(room(node, needs) for node in usable) < pods:
         findings.add(
             "cluster.room",
             observed=_seen_of(cluster.nodes, usable, needs),
             required=f"room for {pods} pods of {written(needs)}",
-            fix="add larger nodes, or render for these",
+            fix="add larger nodes, or render for these" + go_on,
         )
 
 
@@ -333,8 +350,8 @@ def _ingress(folder: Folder, cluster: Cluster, findings: Findings) -> None:
 
 
 def _quota(folder: Folder, cluster: Cluster, findings: Findings) -> None:
-    # What runs is in `used` already, and is replaced one by one; the job has ended by then.
-    if cluster.pods:
+    # What runs is in `used` already, and is replaced one by one; so is a job that will have ended.
+    if cluster.pods or cluster.fetching:
         return
     there = {answers.name(row) for row in cluster.claims or ()}
     claims = [r for r in folder.of_kind("PersistentVolumeClaim") if answers.name(r) not in there]

@@ -17,7 +17,7 @@ JobStep = Literal["create", "leave", "replace"]
 
 @dataclass(frozen=True)
 class Steps:
-    """First all but the workload; once the weights are there, the workload; then its size.
+    """First all but the workload; once the weights are there, the workload; then its `size`.
 
     So no GPU is held while weights are fetched, the engine of before serves on meanwhile, and a
     volume of one node's is never wanted on two.
@@ -26,7 +26,7 @@ class Steps:
     job: JobStep
     first: tuple[Object, ...]
     workload: Object
-    scale: bool
+    size: int | None
 
 
 def steps(folder: Folder, workload: Object | None, job: Object | None, claims: set[str]) -> Steps:
@@ -37,12 +37,19 @@ def steps(folder: Folder, workload: Object | None, job: Object | None, claims: s
         for row in folder.objects
         if row is not folder.workload and not (row is folder.job and step == "leave")
     ]
-    there = answers.at(workload, "spec", "replicas")
-    has = there if isinstance(there, int) else None
+    return Steps(step, tuple(first), *sized(folder, workload))
+
+
+def sized(folder: Folder, there: Object | None) -> tuple[Object, int | None]:
+    """Return the workload to send, and the number to scale it to: None leaves that as it is."""
+    has = answers.at(there, "spec", "replicas")
+    if not isinstance(has, int):
+        return folder.workload, None
     # As many as there are: who changed their number owns that field, until `scale` takes it.
-    size = folder.replicas if has is None else has
-    sized = {**folder.workload, "spec": {**folder.workload["spec"], "replicas": size}}
-    return Steps(step, tuple(first), sized, scale=size != folder.replicas)
+    row = {**folder.workload, "spec": {**folder.workload["spec"], "replicas": has}}
+    # A file without a number leaves it to an autoscaler, which starts nothing that is stopped.
+    wanted = folder.replicas if folder.replicas is not None else max(has, 1)
+    return row, None if wanted == has else wanted
 
 
 def job_step(wanted: Object, there: Object | None, *, whole: bool) -> JobStep:

@@ -158,6 +158,7 @@ def _values(
         "bundle": bool(settings.ca_bundle),
         "plan": plan,
         "plan_digest": digest,
+        "plan_map": f"{settings.kubernetes_name}-plan-{digest[:_DIGEST]}",
         "findings": [row for row in plan["findings"] if row["severity"] != "pass"],
         "engine": plan["engine"],
         "model": plan["model"],

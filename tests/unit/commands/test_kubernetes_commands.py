@@ -26,7 +26,7 @@ import model_stand_in
 import pytest
 import yaml
 from kubernetes_cluster import KEY, Cluster
-from waiting import until
+from waiting import lines_until, until
 
 from kimi_prov import schemas
 from kimi_prov.on_host.gateway import tls
@@ -155,10 +155,9 @@ def test_the_engine_waits_for_the_weights_and_holds_no_gpu_meanwhile(
         cluster.api.put("pods", pod)
         cluster.api.logs["fetch-1"] = "first\n12.0 GiB of 554.3 GiB (2 %)\n"
     assert process.stderr is not None
-    said: list[str] = []
-    while not any("12.0 GiB of 554.3 GiB (2 %)" in line for line in said):
-        said.append(process.stderr.readline())
-        assert said[-1], said
+    line = "12.0 GiB of 554.3 GiB (2 %)"
+    said = lines_until(process.stderr, lambda text: line in text)
+    assert line in "".join(said), said
     assert workload(cluster) is None
     cluster.fetches = True
     assert process.wait(timeout=60) == 0
@@ -303,6 +302,23 @@ def test_a_group_needs_the_api_of_groups_and_a_node_for_each_pod(
     assert row is not None
     assert row["spec"]["replicas"] == 0
     assert cluster.status(two_nodes)["state"] == "stopped"
+
+
+def test_a_groups_revision_is_that_of_its_leaders(cluster: Cluster, two_nodes: Path) -> None:
+    cluster.api.resources.append(kubernetes_api.MORE["lws"])
+    cluster.api.follow = lambda _: None
+    revision = "leaderworkerset.sigs.k8s.io/template-revision-hash"
+    labels = {f"app.kubernetes.io/{key}": value
+              for key, value in (("instance", "kimi"), ("component", "engine"))}  # fmt: skip
+    metadata = {"name": "kimi", "labels": labels}
+    spec = {"replicas": 1, "leaderWorkerTemplate": {"size": 2}}
+    cluster.api.put("leaderworkersets", {"metadata": metadata, "spec": spec, "status": {}})
+    crashed = {"name": "kimi-0", "labels": {**labels, revision: "old"}}
+    cluster.api.put("pods", {"metadata": crashed, "status": ended("Error", 1)})
+    for leaders, state in (("new", "starting"), ("old", "failed")):
+        row = {"metadata": {"name": "kimi", "labels": {revision: leaders}}, "spec": {}}
+        cluster.api.put("statefulsets", row)
+        assert cluster.status(two_nodes, code=1)["state"] == state
 
 
 def test_a_workload_of_another_kind_that_was_left_is_told(
@@ -505,7 +521,8 @@ def test_what_another_has_changed_is_not_overwritten(running: Cluster, folder: P
     assert cluster.api.stored[key]["spec"]["type"] == "NodePort"
 
 
-def test_a_pod_of_before_that_never_was_ready_is_taken_away(running: Cluster, folder: Path) -> None:
+def test_a_serving_pod_of_before_is_left_to_its_controller(running: Cluster, folder: Path) -> None:
+    """The cluster alone replaces pods: one that fails a probe at this moment may serve."""
     cluster = running
     cluster.runs = False
     pod = cluster.api.get("pods", "kimi-0")
@@ -513,14 +530,44 @@ def test_a_pod_of_before_that_never_was_ready_is_taken_away(running: Cluster, fo
     # Labels of a revision are not the template's: the stand-in's own acting is left out.
     cluster.api.follow = lambda _: None
     pod["metadata"]["labels"] = {**pod["metadata"]["labels"], "controller-revision-hash": "old"}
-    pod["status"] = {"phase": "Running", **ended("Error", 1)}
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
     status = {"readyReplicas": 0, "updateRevision": "new", "currentRevision": "old"}
     workload(cluster)["status"] = {**status, "updatedReplicas": 0}
     process = cluster.start("apply", folder)
-    assert until(lambda: cluster.api.get("pods", "kimi-0") is None)
+    assert until(lambda: sum("/events" in line for line in cluster.api.requests) > 5)
+    assert cluster.api.get("pods", "kimi-0") is not None
     with cluster.api.lock:
         workload(cluster)["status"] = {**status, "readyReplicas": 1, "updatedReplicas": 1}
     assert process.wait(timeout=60) == 0
+
+
+def test_what_another_stops_is_waited_for_no_longer(cluster: Cluster, folder: Path) -> None:
+    cluster.runs = False
+    process = cluster.start("apply", folder)
+    assert until(lambda: cluster.api.get("pods", "kimi-0"))
+    with cluster.api.lock:
+        workload(cluster)["spec"]["replicas"] = 0
+        cluster.act()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "was stopped or deleted while it was waited for" in said
+    assert f"kimi-prov apply {folder}" in said
+
+
+def test_pods_that_may_not_be_listed_are_not_taken_for_none(running: Cluster, folder: Path) -> None:
+    running.api.forbidden |= {"pods"}
+    for command in ("status", "stop", "apply"):
+        assert "the user may not list pods" in running.run(command, folder, code=2).stderr
+
+
+def test_a_claim_of_the_sites_own_does_not_fetch_the_weights_again(
+    cluster: Cluster, folder: Path
+) -> None:
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "mine"}}
+    resources = {"requests": {"storage": "1Gi"}}
+    add(folder, {**claim, "spec": {"accessModes": ["ReadWriteOnce"], "resources": resources}})
+    cluster.run("apply", folder)
+    assert "replaced" not in cluster.run("apply", folder, "--check").stdout
 
 
 def test_control_c_leaves_the_cluster_as_it_is(cluster: Cluster, folder: Path) -> None:
@@ -566,6 +613,17 @@ def test_stop_keeps_the_volume_and_start_or_apply_starts_again(
     assert cluster.api.get("persistentvolumeclaims", "kimi-models")
     assert "scaled     statefulset/kimi" in cluster.run("apply", folder).stdout
     assert workload(cluster)["spec"]["replicas"] == 1
+
+
+def test_a_folder_that_says_no_replicas_is_stopped(running: Cluster, folder: Path) -> None:
+    file = folder / "statefulset.yaml"
+    file.write_text(file.read_text().replace("replicas: 1\n", "replicas: 0\n"))
+    done = running.run("apply", folder)
+    assert "scaled     statefulset/kimi" in done.stdout
+    assert "is stopped: the folder says replicas: 0" in done.stderr
+    assert "https://" not in done.stdout
+    assert workload(running)["spec"]["replicas"] == 0
+    assert running.api.all("pods") == []
 
 
 def test_status_tells_what_serves_and_what_does_not(cluster: Cluster, folder: Path) -> None:
@@ -706,7 +764,7 @@ def test_verify_runs_the_acceptance_checks_through_the_service(
     assert "held to the secret kimi-tls" in host["vantage_reason"]
     assert KEY not in cluster.calls + done.stdout + done.stderr
     assert "tls.key" not in cluster.calls
-    # A page of the engine that everybody reaches fails.
+    # A key that the engine does not take fails.
     assert cluster.run("verify", folder, code=1, KIMI_API_KEY="another").returncode == 1
 
 
@@ -744,13 +802,10 @@ class Connected:
         line = ("connect", folder, "--every", "0.3", "--format", "json", *words)
         self.process = cluster.start(*line)
         assert self.process.stdout is not None
-        lines: list[str] = []
-        for text in self.process.stdout:
-            lines.append(text)
-            if text == "}\n":
-                break
-        else:
-            _, said = self.process.communicate()
+        lines = lines_until(self.process.stdout, lambda text: text == "}\n")
+        if "}\n" not in lines:
+            self.process.kill()
+            _, said = self.process.communicate(timeout=60)
             raise AssertionError(said)
         self._said: list[str] = []
         assert self.process.stderr is not None

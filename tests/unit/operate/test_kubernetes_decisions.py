@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kimi_prov.errors import ExitCode
-from kimi_prov.operate.kubernetes import answers, changes, diagnosis, requirements, steps
+from kimi_prov.operate.kubernetes import (
+    answers,
+    changes,
+    diagnosis,
+    folder,
+    kubectl,
+    requirements,
+    steps,
+)
 from kimi_prov.operate.kubernetes.diagnosis import Before, Snapshot
 
 NOW = 2_000_000_000.0
@@ -58,16 +68,12 @@ def test_what_is_ready_is_what_was_applied(status: Any, state: str) -> None:
     assert diagnosis.of_engine(Snapshot(workload(**status)), Before()).state == state
 
 
-def test_a_pod_of_a_former_revision_is_not_judged_and_is_named() -> None:
+def test_a_pod_of_a_former_revision_is_not_judged() -> None:
     now = workload(updateRevision="new", observedGeneration=2)
     found = Snapshot(now, pods=[pod(revision="old", **crashed(3))])
     assert diagnosis.of_engine(found, Before()).state == "starting"
-    assert diagnosis.stuck(found) == ["kimi-0"]
-    ready = [{"type": "Ready", "status": "True"}]
-    assert diagnosis.stuck(Snapshot(now, pods=[pod(revision="old", conditions=ready)])) == []
     own = Snapshot(now, pods=[pod(revision="new", **crashed(3))])
     assert diagnosis.of_engine(own, Before()).state == "failed"
-    assert diagnosis.stuck(own) == []
 
 
 def test_restarts_of_before_are_no_failure_of_this_start() -> None:
@@ -96,6 +102,96 @@ def test_a_node_that_is_on_its_way_is_waited_for() -> None:
     coming = [event("TriggeredScaleUp", "Pod/kimi-0", "pool: 1->2")]
     awaited = Snapshot(workload(), pods=pods, events=coming)
     assert diagnosis.of_engine(awaited, Before()).trouble is None
+
+
+def group(**status: Any) -> Any:
+    spec = {"replicas": 1, "leaderWorkerTemplate": {"size": 2}}
+    return {**workload(**status), "kind": "LeaderWorkerSet", "spec": spec}
+
+
+def member(name: str, revision: str = "new", **status: Any) -> Any:
+    found = pod(name, **status)
+    found["metadata"]["labels"] = {"leaderworkerset.sigs.k8s.io/template-revision-hash": revision}
+    return found
+
+
+def test_a_group_that_is_made_anew_shows_its_crash_while_it_ends() -> None:
+    """Its first restart deletes the group; who comes after has another uid and no restarts."""
+    leader = member("kimi-0", **crashed(1))
+    leader["metadata"]["deletionTimestamp"] = "2033-05-18T03:33:20Z"
+    found = diagnosis.of_engine(Snapshot(group(), pods=[leader], revision="new"), Before())
+    assert found.state == "failed"
+    assert "ended with exit code 1" in found.line
+    # Of a StatefulSet it is one that a new revision or a colleague took away.
+    assert diagnosis.of_engine(Snapshot(workload(), pods=[leader]), Before()).trouble is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "state"),
+    [
+        ([{}], "starting"),
+        ([{}, {}], "failed"),
+        ([{"count": 2}], "failed"),
+        ([{"series": {"count": 2}}], "failed"),
+        ([{"reason": "RecreateGroupOnPodRestart", "count": 2}], "failed"),
+        ([{"reason": "GroupsProgressing", "count": 9}], "starting"),
+    ],
+)
+def test_a_group_that_is_made_anew_twice_is_told(rows: Any, state: str) -> None:
+    told = event("RecreateGroup", "LeaderWorkerSet/kimi", "Worker pod kimi-0-1 failed")
+    events = [{**told, **row} for row in rows]
+    found = diagnosis.of_engine(Snapshot(group(), events=events), Before())
+    assert found.state == state
+    assert ("Worker pod kimi-0-1 failed" in found.line) == (state == "failed")
+
+
+@pytest.mark.parametrize(
+    "about", ["StatefulSet/kimi", "StatefulSet/kimi-0", "LeaderWorkerSet/kimi"]
+)
+def test_a_worker_that_cannot_be_created_is_told_beside_its_leader(about: str) -> None:
+    rows = [event("FailedCreate", about, "pods is forbidden: exceeded quota: team")]
+    leader, worker = member("kimi-0"), member("kimi-0-1")
+    found = diagnosis.of_engine(Snapshot(group(), pods=[leader], events=rows), Before()).trouble
+    assert found is not None
+    assert found.exit_code is ExitCode.BLOCKED
+    both = Snapshot(group(), pods=[leader, worker], events=rows)
+    assert diagnosis.of_engine(both, Before()).trouble is None
+
+
+def test_pods_of_a_former_group_are_not_judged() -> None:
+    old = [member("kimi-0", "old", **crashed(3))]
+    assert (
+        diagnosis.of_engine(Snapshot(group(), pods=old, revision="new"), Before()).trouble is None
+    )
+    now = diagnosis.of_engine(Snapshot(group(), pods=old, revision="old"), Before())
+    assert now.state == "failed"
+
+
+def test_nobody_is_judged_before_the_controller_has_seen_what_was_applied() -> None:
+    found = Snapshot(workload(observedGeneration=1, updateRevision="old"),
+                     pods=[pod(revision="old", **crashed(3))])  # fmt: skip
+    assert diagnosis.of_engine(found, Before()).trouble is None
+
+
+@pytest.mark.parametrize("reason", ["FailedMount", "FailedCreatePodSandBox"])
+def test_what_a_pod_waited_for_and_got_is_no_trouble(reason: str) -> None:
+    waiting = {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
+    failed = event(reason, "Pod/kimi-0", "not yet")
+
+    def found(*events: Any, now: str = "2033-05-18T03:33:25Z") -> Any:
+        unix = answers.unix({"at": now}, "at")
+        assert unix is not None
+        shown = Snapshot(workload(), pods=[pod(**waiting)], events=events, now_unix=unix)
+        return diagnosis.of_engine(shown, Before()).trouble
+
+    assert found(failed).waits
+    later = "2033-05-18T03:33:22Z"
+    assert found(failed, event("Pulling", "Pod/kimi-0", "", later)) is None
+    assert found(failed, event("Pulling", "Pod/kimi-1", "", later)) is not None
+    assert found(event("SuccessfulAttachVolume", "Pod/kimi-0", "", "2033-05-18T03:33:19Z"), failed)
+    # A kubelet tries again every two minutes at least.
+    assert found(failed, now="2033-05-18T03:35:25Z") is not None
+    assert found(failed, now="2033-05-18T03:36:20Z") is None
 
 
 def test_events_of_long_ago_are_no_trouble() -> None:
@@ -196,6 +292,62 @@ def test_a_pod_requests_what_its_containers_do_or_one_before_them() -> None:
     assert requirements.demand(template) == {"cpu": Fraction(5, 2), "memory": Fraction(4 << 30)}
 
 
+def nothing_seen(**more: Any) -> requirements.Cluster:
+    """A cluster whose every other part is as it should be, or is not seen."""
+    found: Any = {
+        "groups": None,
+        "namespace": None,
+        "nodes": None,
+        "storage_classes": None,
+        "ingress_classes": None,
+        "quotas": (),
+        "claims": None,
+        "secrets": None,
+        "workloads": {},
+        "pods": 0,
+        "fetching": 0,
+    }
+    return requirements.Cluster(**{**found, **more})
+
+
+def needing_gpus(replicas: int | None = 1) -> Any:
+    limits = {"cpu": "8", "nvidia.com/gpu": "8"}
+    template = {"spec": {"containers": [{"name": "engine", "resources": {"limits": limits}}]}}
+    spec: Any = {"template": template} if replicas is None else {
+        "template": template, "replicas": replicas}  # fmt: skip
+    metadata = {"name": "kimi", "labels": {"app.kubernetes.io/component": "engine"}}
+    engine = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}
+    return folder.Folder(Path("pods"), kubectl.Kubectl("kubectl", "", "kimi"), {}, (engine,))
+
+
+def blockers(wanted: Any, cluster: requirements.Cluster) -> list[str]:
+    rows = requirements.missing(wanted, cluster)
+    return [row["id"] for row in rows if row["severity"] == "blocker"]
+
+
+def test_nodes_are_held_against_what_is_to_start_and_not_what_runs() -> None:
+    cordoned = node(cpu="64", **{"nvidia.com/gpu": "8"})
+    cordoned["spec"]["unschedulable"] = True
+    for nodes in ([cordoned], []):
+        assert blockers(needing_gpus(), nothing_seen(nodes=nodes)) == ["cluster.devices"]
+        assert blockers(needing_gpus(None), nothing_seen(nodes=nodes)) == ["cluster.devices"]
+        assert blockers(needing_gpus(), nothing_seen(nodes=nodes, pods=1)) == []
+        assert blockers(needing_gpus(0), nothing_seen(nodes=nodes)) == []
+    (told,) = requirements.missing(needing_gpus(), nothing_seen(nodes=[]))
+    assert "kubectl --namespace kimi apply --server-side" in str(told["fix"])
+    small = node(cpu="4", **{"nvidia.com/gpu": "8"})
+    assert blockers(needing_gpus(), nothing_seen(nodes=[small])) == ["cluster.room"]
+    assert blockers(needing_gpus(), nothing_seen(nodes=[small], pods=1)) == []
+
+
+def test_a_quota_is_not_held_against_a_fetch_that_goes_on() -> None:
+    hard, used = {"requests.cpu": "10"}, {"requests.cpu": "4"}
+    quota = {"kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": {"hard": hard}}
+    full = nothing_seen(quotas=[{**quota, "status": {"hard": hard, "used": used}}])
+    assert blockers(needing_gpus(), full) == ["cluster.quota"]
+    assert blockers(needing_gpus(), replace(full, fetching=1)) == []
+
+
 # in which order
 
 
@@ -205,7 +357,7 @@ class Rendered:
 
     workload: Any
     job: Any
-    replicas: int = 1
+    replicas: int | None = 1
     claim: Any = field(
         default_factory=lambda: {"kind": "PersistentVolumeClaim", "metadata": {"name": "models"}}
     )
@@ -245,21 +397,38 @@ def condition(kind: str) -> Any:
     ],
 )
 def test_what_becomes_of_the_job(there: Any, claims: set[str], step: str) -> None:
-    folder: Any = Rendered(workload(), job())
-    found = steps.steps(folder, None, there, claims)
+    wanted: Any = Rendered(workload(), job())
+    found = steps.steps(wanted, None, there, claims)
     assert found.job == step
-    assert (folder.job in found.first) == (step != "leave")
-    assert folder.workload not in found.first
+    assert (wanted.job in found.first) == (step != "leave")
+    assert wanted.workload not in found.first
 
 
 @pytest.mark.parametrize(
-    ("there", "sent", "scale"), [(None, 2, False), (0, 0, True), (2, 2, False), (5, 5, True)]
+    ("says", "there", "sent", "size"),
+    [
+        (2, None, 2, None),
+        (2, 0, 0, 2),
+        (2, 2, 2, None),
+        (2, 5, 5, 2),
+        # The rendered file says so: 0 stops the model.
+        (0, None, 0, None),
+        (0, 1, 1, 0),
+        (0, 0, 0, None),
+        # Who leaves the number out leaves it to an autoscaler; apply starts what was stopped.
+        (None, None, None, None),
+        (None, 3, 3, None),
+        (None, 0, 0, 1),
+    ],
 )
-def test_the_number_of_replicas_is_never_a_conflict(there: Any, sent: int, scale: bool) -> None:
-    folder: Any = Rendered(workload(2), job(), replicas=2)
-    live = None if there is None else workload(there)
-    found = steps.steps(folder, live, None, set())
-    assert (found.workload["spec"]["replicas"], found.scale) == (sent, scale)
+def test_the_number_of_replicas_is_the_files_and_never_a_conflict(
+    says: Any, there: Any, sent: Any, size: Any
+) -> None:
+    engine = workload()
+    engine["spec"] = {} if says is None else {"replicas": says}
+    wanted: Any = Rendered(engine, job(), replicas=says)
+    row, found = steps.sized(wanted, None if there is None else workload(there))
+    assert (row["spec"].get("replicas"), found) == (sent, size)
 
 
 # what changes
@@ -281,6 +450,45 @@ def test_values_that_differ_are_named_and_the_clusters_own_are_not() -> None:
     assert "spec.ports[0].port: 1 -> 2" in found.values
     assert all(len(value) < 160 for value in found.values)
     assert [row.verdict for row in changes.changes([], [after])] == ["created"]
+
+
+CANARY = "canary-of-a-secret"
+
+
+@pytest.mark.parametrize("part", ["data", "stringData"])
+@pytest.mark.parametrize("before", [{}, {"password": "old"}, None, "odd"])
+def test_a_secret_is_named_and_not_shown(part: str, before: Any) -> None:
+    last = json.dumps({"stringData": {"password": CANARY}})
+    noted = {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": last}}
+    secret = {"kind": "Secret", "apiVersion": "v1"}
+    one = {**secret, "metadata": {"name": "page"}, part: before}
+    other = {**secret, "metadata": {"name": "page", **noted}, part: {"password": CANARY}}
+    for rows in ((one, other), (other, one)):
+        (found,) = changes.changes([rows[0]], [rows[1]])
+        assert found.verdict == "changed"
+        assert any(value.startswith(part) for value in found.values)
+        assert CANARY not in str(found)
+
+
+@pytest.mark.parametrize("name", ["API_KEY", "HF_TOKEN", "DB_PASSWORD", "clientSecret"])
+def test_a_secret_in_an_environment_is_named_and_not_shown(name: str) -> None:
+    def engine(*rows: Any) -> Any:
+        found = {**workload(), "apiVersion": "apps/v1", "metadata": {"name": "kimi"}}
+        containers = [{"name": "engine", "env": list(rows)}]
+        return {**found, "spec": {"template": {"spec": {"containers": containers}}}}
+
+    plain, told = {"name": "PORT", "value": "1"}, {"name": name, "value": CANARY}
+    for before, after in (
+        (engine({**told, "value": "old"}), engine(told)),
+        (engine(plain), engine(plain, told)),
+        (engine(), engine(told)),
+        (engine(told), engine()),
+    ):
+        (found,) = changes.changes([before], [after])
+        assert found.verdict == "changed"
+        assert CANARY not in str(found)
+    (found,) = changes.changes([engine(plain)], [engine({**plain, "value": "2"})])
+    assert found.values == ('spec.template.spec.containers[0].env[0].value: "1" -> "2"',)
 
 
 # answers that are none

@@ -263,9 +263,9 @@ def test_kubectl_builds_the_folder(folder: Path, program: Path) -> None:
     done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
     rows = loaded(done.stdout)
-    (plan,) = (row for row in rows if row["kind"] == "ConfigMap" and "plan.json" in row["data"])
-    assert json.loads(plan["data"]["plan.json"]) == plan_of(folder)
-    assert len(rows) == len(objects(folder)) + 1
+    plans = [row for row in rows if row["kind"] == "ConfigMap" and "plan.json" in row["data"]]
+    assert [json.loads(row["data"]["plan.json"]) for row in plans] == [plan_of(folder)] * 2
+    assert len(rows) == len(objects(folder)) + 2
     wanted = "models" if folder.name == "reference-002" else None
     for row in rows:
         assert row["metadata"].get("namespace") == wanted, row["kind"]
@@ -283,7 +283,7 @@ def test_kubectl_itself_takes_the_objects(folder: Path, program: Path) -> None:
         line, input=built, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) == len(objects(folder)) + 1
+    assert len(done.stdout.split()) == len(objects(folder)) + 2
 
 
 def test_what_an_object_names_is_there_or_is_made_by_hand(folder: Path, program: Path) -> None:
@@ -619,6 +619,21 @@ def test_a_job_that_does_something_else_has_another_name(tmp_path: Path) -> None
     pinned = "hf://moonshotai/Kimi-K2.5@0123456789abcdef0123456789abcdef01234567"
     other = job("revision", f"{IMAGE}kimi_weights_source: {pinned}\n")
     assert other["metadata"]["name"].startswith("kimi-fetch-0123456789-")
+
+
+def test_a_running_engine_keeps_the_plan_that_it_was_started_with(tmp_path: Path) -> None:
+    """A ConfigMap that changes changes in running pods, hours before they are made anew."""
+
+    def plan_map(folder: str, variables: str) -> str:
+        output = tmp_path / folder
+        assert render("reference-002", output, variables=variables) == 0
+        (template,) = templates(one(output, "StatefulSet"))
+        (found,) = (row for row in template["spec"]["volumes"] if row["name"] == "plan")
+        digest = template["metadata"]["annotations"]["kimi-prov.dev/plan-digest"]
+        assert found["configMap"]["name"] == f"kimi-plan-{digest[:8]}"
+        return str(found["configMap"]["name"])
+
+    assert plan_map("first", IMAGE) != plan_map("other", f"{IMAGE}kimi_concurrency: 8\n")
 
 
 def test_the_job_writes_to_the_volume_that_the_engine_reads(folder: Path) -> None:
@@ -1162,12 +1177,10 @@ def test_a_bundle_of_certificates_travels_with_the_plan(tmp_path: Path, program:
     assert render("reference-002", tmp_path / "out", variables=variables) == 0
     line = [str(program), "kustomize", str(tmp_path / "out")]
     done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
-    (found,) = (
-        row
-        for row in loaded(done.stdout)
-        if row["kind"] == "ConfigMap" and row["metadata"]["name"] == "kimi-plan"
-    )
-    assert found["data"]["ca-bundle.pem"] == (tmp_path / "ca.pem").read_text()
+    found = [row for row in loaded(done.stdout) if "plan.json" in (row.get("data") or {})]
+    assert len(found) == 2
+    for row in found:
+        assert row["data"]["ca-bundle.pem"] == (tmp_path / "ca.pem").read_text()
 
 
 def test_a_plan_that_no_config_map_holds_is_refused(
