@@ -283,6 +283,68 @@ def test_values_that_differ_are_named_and_the_clusters_own_are_not() -> None:
     assert [row.verdict for row in changes.changes([], [after])] == ["created"]
 
 
+CANARY = "canary-of-a-secret"
+
+
+def secret(value: str, **more: Any) -> Any:
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": f'{{"data":"{value}"}}'}
+    metadata = {"name": "kimi-web", "annotations": annotations}
+    return {
+        "kind": "Secret",
+        "apiVersion": "v1",
+        "metadata": metadata,
+        "data": {"a": value},
+        **more,
+    }
+
+
+def with_environment(*rows: Any) -> Any:
+    containers = [{"name": "engine", "env": list(rows)}]
+    return {**workload(), "spec": {"template": {"spec": {"containers": containers}}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "path"),
+    [
+        (secret(CANARY), secret("eA=="), "data.a"),
+        (secret("eA=="), secret(CANARY), "data.a"),
+        (secret("eA=="), secret("eA==", stringData={"b": CANARY}), "stringData"),
+        (secret("eA==") | {"data": None}, secret(CANARY), "data"),
+        (
+            with_environment({"name": "HF_TOKEN", "value": CANARY}),
+            with_environment({"name": "HF_TOKEN", "value": "x"}),
+            "env[0].value",
+        ),
+        (
+            with_environment(),
+            with_environment({"name": "api_key", "value": CANARY}, {"name": "A", "value": "1"}),
+            "env",
+        ),
+        (
+            {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"DB_PASSWORD": CANARY}},
+            {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"DB_PASSWORD": "x"}},
+            "data.DB_PASSWORD",
+        ),
+    ],
+)
+def test_of_a_secret_that_changes_the_path_is_told_and_no_value(
+    before: Any, after: Any, path: str
+) -> None:
+    (found,) = changes.changes([before], [after])
+    assert found.verdict == "changed"
+    assert any(path in value.partition(": ")[0] for value in found.values)
+    assert CANARY not in str(found)
+    assert "eA==" not in str(found)
+
+
+def test_a_value_of_another_name_is_shown_beside_a_secret_one() -> None:
+    hidden = {"name": "HF_TOKEN", "value": CANARY}
+    before = with_environment(hidden, {"name": "TOKENIZERS_PARALLELISM", "value": "false"})
+    after = with_environment(hidden, {"name": "TOKENIZERS_PARALLELISM", "value": "true"})
+    (found,) = changes.changes([before], [after])
+    assert found.values == ('spec.template.spec.containers[0].env[1].value: "false" -> "true"',)
+
+
 # answers that are none
 
 
