@@ -664,6 +664,18 @@ def test_a_context_or_a_login_that_is_none_is_bad_input(cluster: Cluster, folder
     cluster.config.write_text(yaml.safe_dump(config))
     said = cluster.run("status", folder, code=2).stderr
     assert "logged in" in said or "nauthorized" in said
+    del config["current-context"]
+    cluster.config.write_text(yaml.safe_dump(config))
+    said = cluster.run("status", folder, code=2).stderr
+    assert "kubectl config get-contexts" in said
+
+
+def test_a_folder_that_cannot_be_built_is_bad_input(cluster: Cluster, folder: Path) -> None:
+    file = folder / "service.yaml"
+    file.write_text(f"  kind: Service\n{file.read_text()}")
+    said = cluster.run("status", folder, code=2).stderr
+    assert "service.yaml" in said
+    assert f"kustomize {folder}" in said
 
 
 def test_a_kubectl_that_is_missing_or_too_old_is_told(cluster: Cluster, folder: Path) -> None:
