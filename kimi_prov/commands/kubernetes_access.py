@@ -18,13 +18,14 @@ from kimi_prov.commands import tunnel
 from kimi_prov.contract import clean_text, pod
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.gateway import api, tls
-from kimi_prov.operate.kubernetes import answers
+from kimi_prov.operate.kubernetes import answers, observe
 from kimi_prov.operate.kubernetes.kubectl import AbsentError, ForbiddenError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Standing
     from kimi_prov.operate.kubernetes.folder import Folder
 
 # Where a pod has them: the secrets that are mounted there are the ones that are asked for.
@@ -82,6 +83,23 @@ def _of_secret(folder: Folder, name: str, item: str) -> str:
             fix="make the secret again",
             exit_code=ExitCode.FAILED,
         ) from None
+
+
+def silent(folder: Folder, found: Snapshot, standing: Standing) -> UserError:
+    """Return why a model that does not serve does not answer, as an error of exit 1."""
+    target = clean_text.word(folder.path)
+    where = folder.kubectl.where
+    if standing.trouble:
+        error = observe.raised(folder, standing.trouble)
+        message, fix = error.message, error.fix
+    elif standing.state != "stopped":
+        message = f"{where}: {folder.name} does not serve: {standing.line}"
+        fix = f"kimi-prov apply {target}  waits until it answers"
+    elif found.workload is None:
+        message, fix = f"{where}: there is no {folder.resource}", f"kimi-prov apply {target}"
+    else:
+        message, fix = f"{where}: {folder.name} is stopped", f"kimi-prov start {target}"
+    return UserError(message, fix=fix, exit_code=ExitCode.FAILED)
 
 
 @contextmanager

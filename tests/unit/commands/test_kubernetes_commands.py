@@ -586,6 +586,18 @@ def test_status_tells_what_serves_and_what_does_not(cluster: Cluster, folder: Pa
     assert all(len(line) <= 80 for line in text.splitlines()[1:])
 
 
+def test_weights_without_a_workload_are_not_a_model(running: Cluster, folder: Path) -> None:
+    cluster = running
+    cluster.api.drop("statefulsets", "kimi")
+    found = cluster.status(folder, code=1)
+    assert found["provisioned"] is False
+    assert "there is no statefulset/kimi" in found["detail"]
+    (job,) = cluster.api.all("jobs")
+    failed = {"type": "Failed", "status": "True", "message": "backoff limit"}
+    job["status"] = {"conditions": [failed]}
+    assert cluster.status(folder, code=1)["state"] == "failed"
+
+
 def test_status_says_that_another_plan_was_applied(running: Cluster, folder: Path) -> None:
     cluster = running
     annotations = workload(cluster)["spec"]["template"]["metadata"]["annotations"]
@@ -720,6 +732,33 @@ def test_verify_runs_the_acceptance_checks_through_the_service(
     assert "tls.key" not in cluster.calls
     # A page of the engine that everybody reaches fails.
     assert cluster.run("verify", folder, code=1, KIMI_API_KEY="another").returncode == 1
+
+
+def test_verify_looks_first_whether_the_model_serves(
+    running: Cluster, folder: Path, served: int
+) -> None:
+    cluster = running
+    # Nothing answers behind the service: asked, it would be out of reach.
+    cluster.forwards(None)
+    cluster.run("stop", folder)
+    said = cluster.run("verify", folder, code=1).stderr
+    assert "kimi is stopped" in said
+    assert f"kimi-prov start {folder}" in said
+    cluster.runs = False
+    pod = cluster.start("start", folder)
+    assert until(lambda: cluster.api.get("pods", "kimi-0"))
+    said = cluster.run("verify", folder, code=1).stderr
+    assert "kimi does not serve: 0 of 1 ready" in said
+    assert f"kimi-prov apply {folder}" in said
+    status = {**ended("OOMKilled", 137), **unschedulable("0/1 nodes are available")}
+    pod_status(cluster, "kimi-0", status)
+    assert pod.wait(timeout=60) != 0
+    said = cluster.run("verify", folder, code=1).stderr
+    assert "OOMKilled" in said
+    cluster.api.drop("statefulsets", "kimi")
+    said = cluster.run("verify", folder, code=1).stderr
+    assert "there is no statefulset/kimi" in said
+    assert f"kimi-prov apply {folder}" in said
 
 
 def test_verify_holds_the_server_to_the_certificate_of_the_secret(
