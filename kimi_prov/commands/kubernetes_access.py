@@ -111,7 +111,7 @@ def way(folder: Folder, port: int | None, timeout_s: float) -> Iterator[Way]:
     held = tunnel.to_service(folder.kubectl, answers.name(service), local, there)
     try:
         _wait(held, local)
-        certificate, vouched = _certificate(folder, local)
+        certificate, vouched = _certificate(folder, local, held)
         pin = tls.fingerprint(certificate)
         yield Way(api.Endpoint(tunnel.ADDRESS, local, pin, timeout_s), certificate, vouched, held)
     finally:
@@ -132,7 +132,7 @@ def _wait(held: tunnel.Tunnel, port: int) -> None:
         time.sleep(_STEP_S)
 
 
-def _certificate(folder: Folder, port: int) -> tuple[str, str]:
+def _certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[str, str]:
     """Return the certificate to hold the server to, and whose word that is."""
     name = folder.secret(TLS_MOUNT)
     if name is not None:
@@ -145,6 +145,9 @@ def _certificate(folder: Folder, port: int) -> tuple[str, str]:
     try:
         shown = ssl.get_server_certificate((tunnel.ADDRESS, port), timeout=_OPENS_S)
     except (OSError, ValueError) as error:
+        # Of a pod that is gone kubectl says so in a moment, and ends.
+        time.sleep(_STEP_S)
+        held.check()
         raise UserError(
             f"the service {answers.name(folder.service)} speaks no TLS: "
             f"{clean_text.line(api.reason(error))}",

@@ -658,10 +658,7 @@ def test_the_namespace_is_the_folders_or_the_one_that_is_named(
 
 def test_a_cluster_that_is_not_reached_is_exit_4(cluster: Cluster, folder: Path) -> None:
     config = yaml.safe_load(cluster.config.read_text())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_port()}"
     cluster.config.write_text(yaml.safe_dump(config))
     for command in ("apply", "status", "stop", "start", "connect"):
         said = cluster.run(command, folder, code=4, KIMI_API_KEY=KEY).stderr
@@ -864,15 +861,79 @@ def test_a_way_that_is_lost_is_opened_again_at_the_same_port(
     assert "\x1b" not in said
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_way_whose_pod_is_gone_is_opened_again_though_no_client_comes(
+    cluster: Cluster, folder: Path, served: int
+) -> None:
+    found = Connected(cluster, folder)
+    cluster.forwards(free_port())
+    assert until(lambda: "lost connection to pod" in found.said)
+    cluster.forwards(served)
+    assert until(lambda: "it answers again" in found.said)
+    found.end()
+
+
 def test_connect_ends_when_the_model_is_stopped(
     cluster: Cluster, folder: Path, served: int
 ) -> None:
     found = Connected(cluster, folder)
     cluster.run("stop", folder)
-    cluster.forwards(None)
     assert found.process.wait(timeout=60) == 1
     assert until(lambda: "kimi was stopped" in found.said)
     assert "kimi is stopped" in cluster.run("connect", folder, code=1).stderr
+
+
+def test_connect_ends_when_the_model_fails(cluster: Cluster, folder: Path, served: int) -> None:
+    found = Connected(cluster, folder)
+    with cluster.api.lock:
+        # Labels and pods stay as they are from here: the stand-in's own acting is left out.
+        cluster.api.follow = lambda _: None
+        workload(cluster)["status"]["readyReplicas"] = 0
+        pod_status(cluster, "kimi-0", ended("OOMKilled", 137))
+    assert found.process.wait(timeout=60) == 1
+    assert until(lambda: "OOMKilled" in found.said)
+    assert "trying again" not in found.said
+
+
+def test_connect_ends_when_its_key_is_none_any_more(
+    cluster: Cluster, folder: Path, served: int, tmp_path: Path
+) -> None:
+    pem = (tmp_path / "model.pem").read_text()
+    found = Connected(cluster, folder)
+    there = tmp_path / "rotated"
+    there.mkdir()
+    with model_stand_in.serving(there, pem, key="another", model=MODEL) as port:
+        cluster.forwards(None)
+        assert until(lambda: "trying again" in found.said)
+        cluster.forwards(port)
+        assert found.process.wait(timeout=60) == 1
+    assert until(lambda: "HTTP 401" in found.said)
+
+
+def test_a_way_that_stands_is_kept_while_the_cluster_is_away_or_a_pod_is_not_ready(
+    cluster: Cluster, folder: Path, served: int
+) -> None:
+    found = Connected(cluster, folder)
+    with cluster.api.lock:
+        cluster.api.follow = lambda _: None
+        workload(cluster)["status"]["readyReplicas"] = 0
+    assert until(lambda: "0 of 1 ready" in found.said)
+    assert found.answers()
+    calls = cluster.calls.count("port-forward")
+    kept = cluster.config.read_text()
+    config = yaml.safe_load(kept)
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_port()}"
+    cluster.config.write_text(yaml.safe_dump(config))
+    assert until(lambda: "refused" in found.said)
+    assert found.answers()
+    cluster.config.write_text(kept)
+    assert cluster.calls.count("port-forward") == calls
+    found.end()
 
 
 def test_a_certificate_for_other_names_is_told(
