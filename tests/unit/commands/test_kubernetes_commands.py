@@ -17,7 +17,7 @@ import sys
 import threading
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import jsonschema
 import kubectl as real_kubectl
@@ -26,7 +26,7 @@ import model_stand_in
 import pytest
 import yaml
 from kubernetes_cluster import KEY, Cluster
-from waiting import until
+from waiting import HANGS_S, until
 
 from kimi_prov import schemas
 from kimi_prov.on_host.gateway import tls
@@ -103,6 +103,26 @@ def running(cluster: Cluster, state: Any) -> Cluster:
     return cluster
 
 
+class Said:
+    """What a process writes, read as it comes: nobody waits in the pipe, and it is never full."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        assert stream is not None
+        self._lines: list[str] = []
+        read = iter(stream.readline, "")
+        self._thread = threading.Thread(target=lambda: self._lines.extend(read), daemon=True)
+        self._thread.start()
+
+    @property
+    def text(self) -> str:
+        return "".join(self._lines)
+
+    def whole(self) -> str:
+        """All of it, once the process has ended."""
+        self._thread.join(HANGS_S)
+        return self.text
+
+
 def applied(cluster: Cluster) -> list[str]:
     """What was changed, by the requests that changed it."""
     return [
@@ -154,11 +174,10 @@ def test_the_engine_waits_for_the_weights_and_holds_no_gpu_meanwhile(
     with cluster.api.lock:
         cluster.api.put("pods", pod)
         cluster.api.logs["fetch-1"] = "first\n12.0 GiB of 554.3 GiB (2 %)\n"
-    assert process.stderr is not None
-    said: list[str] = []
-    while not any("12.0 GiB of 554.3 GiB (2 %)" in line for line in said):
-        said.append(process.stderr.readline())
-        assert said[-1], said
+    said = Said(process.stderr)
+    told = "12.0 GiB of 554.3 GiB (2 %)"
+    assert until(lambda: told in said.text or process.poll() is not None)
+    assert told in said.text
     assert workload(cluster) is None
     cluster.fetches = True
     assert process.wait(timeout=60) == 0
@@ -727,7 +746,7 @@ def test_verify_runs_the_acceptance_checks_through_the_service(
     assert "held to the secret kimi-tls" in host["vantage_reason"]
     assert KEY not in cluster.calls + done.stdout + done.stderr
     assert "tls.key" not in cluster.calls
-    # A page of the engine that everybody reaches fails.
+    # With a key that is none the checks fail.
     assert cluster.run("verify", folder, code=1, KIMI_API_KEY="another").returncode == 1
 
 
@@ -791,26 +810,16 @@ class Connected:
     def __init__(self, cluster: Cluster, folder: Path, *words: object) -> None:
         line = ("connect", folder, "--every", "0.3", "--format", "json", *words)
         self.process = cluster.start(*line)
-        assert self.process.stdout is not None
-        lines: list[str] = []
-        for text in self.process.stdout:
-            lines.append(text)
-            if text == "}\n":
-                break
-        else:
-            _, said = self.process.communicate()
-            raise AssertionError(said)
-        self._said: list[str] = []
-        assert self.process.stderr is not None
-        stream = self.process.stderr
-        self._thread = threading.Thread(target=lambda: self._said.extend(iter(stream.readline, "")))
-        self._thread.start()
-        self.document = json.loads("".join(lines))
+        document, self._said = Said(self.process.stdout), Said(self.process.stderr)
+        ended = self.process.poll
+        assert until(lambda: document.text.endswith("\n}\n") or ended() is not None), self.said
+        assert document.text.endswith("\n}\n"), self._said.whole()
+        self.document = json.loads(document.text)
         jsonschema.validate(self.document, schemas.load("connect"))
 
     @property
     def said(self) -> str:
-        return "".join(self._said)
+        return self._said.text
 
     def models(self) -> int:
         """What a client gets that has no more than the document's files."""
@@ -830,8 +839,7 @@ class Connected:
     def end(self) -> str:
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(timeout=60) == 130
-        self._thread.join()
-        return self.said
+        return self._said.whole()
 
 
 def test_a_client_reaches_the_service_with_what_is_printed(
