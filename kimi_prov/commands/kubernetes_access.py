@@ -18,13 +18,14 @@ from kimi_prov.commands import tunnel
 from kimi_prov.contract import clean_text, pod
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.gateway import api, tls
-from kimi_prov.operate.kubernetes import answers
+from kimi_prov.operate.kubernetes import answers, observe
 from kimi_prov.operate.kubernetes.kubectl import AbsentError, ForbiddenError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Standing
     from kimi_prov.operate.kubernetes.folder import Folder
 
 # Where a pod has them: the secrets that are mounted there are the ones that are asked for.
@@ -84,6 +85,23 @@ def _of_secret(folder: Folder, name: str, item: str) -> str:
         ) from None
 
 
+def silent(folder: Folder, found: Snapshot, standing: Standing) -> UserError:
+    """Return why a model that does not serve does not answer, as an error of exit 1."""
+    target = clean_text.word(folder.path)
+    where = folder.kubectl.where
+    if standing.trouble:
+        error = observe.raised(folder, standing.trouble)
+        message, fix = error.message, error.fix
+    elif standing.state != "stopped":
+        message = f"{where}: {folder.name} does not serve: {standing.line}"
+        fix = f"kimi-prov apply {target}  waits until it answers"
+    elif found.workload is None:
+        message, fix = f"{where}: there is no {folder.resource}", f"kimi-prov apply {target}"
+    else:
+        message, fix = f"{where}: {folder.name} is stopped", f"kimi-prov start {target}"
+    return UserError(message, fix=fix, exit_code=ExitCode.FAILED)
+
+
 @contextmanager
 def way(folder: Folder, port: int | None, timeout_s: float) -> Iterator[Way]:
     """Forward a port of this computer to the service for as long as the way is used."""
@@ -93,7 +111,7 @@ def way(folder: Folder, port: int | None, timeout_s: float) -> Iterator[Way]:
     held = tunnel.to_service(folder.kubectl, answers.name(service), local, there)
     try:
         _wait(held, local)
-        certificate, vouched = _certificate(folder, local)
+        certificate, vouched = _certificate(folder, local, held)
         pin = tls.fingerprint(certificate)
         yield Way(api.Endpoint(tunnel.ADDRESS, local, pin, timeout_s), certificate, vouched, held)
     finally:
@@ -114,7 +132,7 @@ def _wait(held: tunnel.Tunnel, port: int) -> None:
         time.sleep(_STEP_S)
 
 
-def _certificate(folder: Folder, port: int) -> tuple[str, str]:
+def _certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[str, str]:
     """Return the certificate to hold the server to, and whose word that is."""
     name = folder.secret(TLS_MOUNT)
     if name is not None:
@@ -127,6 +145,9 @@ def _certificate(folder: Folder, port: int) -> tuple[str, str]:
     try:
         shown = ssl.get_server_certificate((tunnel.ADDRESS, port), timeout=_OPENS_S)
     except (OSError, ValueError) as error:
+        # Of a pod that is gone kubectl says so in a moment, and ends.
+        time.sleep(_STEP_S)
+        held.check()
         raise UserError(
             f"the service {answers.name(folder.service)} speaks no TLS: "
             f"{clean_text.line(api.reason(error))}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import ssl
 import time
@@ -12,6 +13,7 @@ from kimi_prov.commands import connect, kubernetes_access, tunnel
 from kimi_prov.console.output import say
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.on_host.gateway import api
 from kimi_prov.operate.kubernetes import answers, diagnosis, observe
 from kimi_prov.operate.kubernetes.folder import Folder
 from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.commands.kubernetes_access import Way
     from kimi_prov.console.output import Output
-    from kimi_prov.operate.kubernetes.diagnosis import Snapshot
+    from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Standing
     from kimi_prov.operate.kubernetes.kubectl import Target
 
 _ASK_S = 20.0
@@ -49,29 +51,62 @@ class Session:
                 standing = diagnosis.of_status(found)
                 if standing.state == "serving":
                     self._hold(found)
-                elif standing.state == "starting":
-                    why = standing.trouble.cause if standing.trouble else standing.line
-                    self._tell(f"{why}; waiting until it answers")
-                elif standing.trouble:
+                    continue
+                if standing.state == "stopped":
+                    return self._stopped(found, standing)
+                if standing.state == "failed" and standing.trouble:
                     raise observe.raised(self.folder, standing.trouble)
-                else:
-                    return self._stopped()
+                self._wait(standing)
             except UserError as error:
                 # Once it has answered, a cluster that is away comes back, and a pod is made anew.
-                if not self.shown:
+                if not self.shown or error.exit_code is not ExitCode.UNREACHABLE:
                     raise
                 self._tell(f"{error.message}; trying again")
             time.sleep(self.every_s)
 
     def _hold(self, found: Snapshot) -> None:
+        """Hold a way until nothing answers there any more. Raises UserError where it is lost."""
         with kubernetes_access.way(self.folder, self.port, _ASK_S) as way:
             connect.prove(way.endpoint, self.key, way.tunnel.check)
             # A client's base URL keeps its port.
             self.port, self._told = way.endpoint.port, ""
             self._show(way, found)
-            while True:
-                way.tunnel.check()
-                time.sleep(_STEP_S)
+            while not self._over():
+                # kubectl sees that its pod is gone when somebody connects, and not before.
+                with contextlib.suppress(api.ApiError):
+                    api.connect(way.endpoint).close()
+                self._pause(way)
+
+    def _over(self) -> bool:
+        """Whether the model ended; answers that go on end first, and so the way stays for them."""
+        try:
+            found = observe.snapshot(self.folder)
+        except UserError as error:
+            # A way that stands is left alone.
+            if error.exit_code is not ExitCode.UNREACHABLE:
+                raise
+            self._tell(f"{error.message}; trying again")
+            return False
+        standing = diagnosis.of_status(found)
+        if standing.state == "stopped":
+            return not found.pods
+        if standing.state == "failed":
+            return not any(answers.holds(pod, "Ready") for pod in found.pods)
+        if standing.state == "serving":
+            self._told = ""
+        else:
+            self._wait(standing)
+        return False
+
+    def _pause(self, way: Way) -> None:
+        until = time.monotonic() + self.every_s
+        while time.monotonic() < until:
+            way.tunnel.check()
+            time.sleep(_STEP_S)
+
+    def _wait(self, standing: Standing) -> None:
+        why = standing.trouble.cause if standing.trouble else standing.line
+        self._tell(f"{why}; waiting until it answers")
 
     def _show(self, way: Way, found: Snapshot) -> None:
         make_private(self.files)
@@ -108,14 +143,9 @@ class Session:
             say(clean_text.line(told))
             self._told = told
 
-    def _stopped(self) -> ExitCode:
-        target = clean_text.word(self.folder.path)
+    def _stopped(self, found: Snapshot, standing: Standing) -> ExitCode:
         if not self.shown:
-            raise UserError(
-                f"{self.folder.kubectl.where}: {self.folder.name} is stopped",
-                fix=f"kimi-prov start {target}",
-                exit_code=ExitCode.FAILED,
-            )
+            raise kubernetes_access.silent(self.folder, found, standing)
         say(f"{self.folder.name} was stopped")
         return ExitCode.FAILED
 

@@ -22,10 +22,12 @@ def run(path: Path, target: Target, output: Output) -> ExitCode:
     output.check()
     folder = Folder.read(path, target)
     found = observe.snapshot(folder)
-    if found.workload is None and found.job is None:
+    judged = diagnosis.of_status(found)
+    # A job that goes on or failed is told; weights alone are no model.
+    if found.workload is None and judged.state == "stopped":
         entry = standing.absent(folder)
     else:
-        entry = standing.entry(folder, found, diagnosis.of_status(found), time.time())
+        entry = standing.entry(folder, found, judged, time.time())
     document = {"schema": "kimi-prov/status/v1", "ok": entry["ok"], "hosts": {folder.name: entry}}
     output.write(document, lambda: kubernetes_text.status(document))
     return ExitCode.OK if entry["ok"] else ExitCode.FAILED

@@ -10,7 +10,7 @@ from kimi_prov.console import verify_text
 from kimi_prov.errors import ExitCode
 from kimi_prov.on_host.cluster.accept import subject
 from kimi_prov.on_host.gateway import checks
-from kimi_prov.operate.kubernetes import answers
+from kimi_prov.operate.kubernetes import answers, diagnosis, observe
 from kimi_prov.operate.kubernetes.folder import Folder
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ def run(path: Path, target: Target, output: Output, key_file: Path | None) -> Ex
     """Check the model through a forwarded port of its service; a check that fails is exit 1."""
     output.check()
     folder = Folder.read(path, target)
+    found = observe.snapshot(folder)
+    standing = diagnosis.of_status(found)
+    if standing.state != "serving":
+        raise kubernetes_access.silent(folder, found, standing)
     plan, key = folder.plan, kubernetes_access.read_key(folder, key_file)
     with kubernetes_access.way(folder, None, _ANSWER_S) as way:
         rows = checks.run(subject(plan, way.endpoint, key))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 KEY = "sk-kimi-canary"
 COMPLETE = {"status": {"conditions": [{"type": "Complete", "status": "True"}], "succeeded": 1}}
 # kubectl itself, but for forwarded ports: those lead to the port in a file, as long as it is there.
+# Where nothing answers at that port it ends, as kubectl does, at the next client and not before.
 FORWARD = """
 import os, pathlib, socket, sys, threading
 there = pathlib.Path({there!r})
@@ -50,7 +51,7 @@ while (there / "forwards").exists():
         continue
     try:
         far = socket.create_connection(("127.0.0.1", int((there / "forwards").read_text())))
-    except FileNotFoundError:
+    except OSError:
         break
     threading.Thread(target=copy, args=(near, far), daemon=True).start()
     threading.Thread(target=copy, args=(far, near), daemon=True).start()

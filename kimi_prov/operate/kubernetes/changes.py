@@ -26,10 +26,12 @@ _ITS_OWN = (
     "selfLink",
 )
 _LONGEST = 120
-_SECRET_PARTS = ("data", "stringData")
-# kubectl apply keeps the whole object there, a secret's values too.
+# Where a former client-side apply keeps the whole object, secret values with it.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_SECRET_NAME = re.compile(r"key|token|passw|secret|credential", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"(?:key|token|pass(?:word|wd|phrase)?|secret|credential|authorization)s?(?![a-z])",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -68,31 +70,33 @@ def _change(before: Object | None, after: Object) -> Change:
 
 def _plain(row: Object) -> Object:
     metadata = {k: v for k, v in answers.mapping(row, "metadata").items() if k not in _ITS_OWN}
-    kept = {**{k: v for k, v in row.items() if k != "status"}, "metadata": metadata}
-    if answers.text(row, "kind") == "Secret":
-        kept |= {part: _each_hidden(kept[part]) for part in _SECRET_PARTS if part in kept}
-    return {key: _hidden(value) for key, value in kept.items()}
+    annotations = answers.mapping(metadata, "annotations")
+    if _LAST_APPLIED in annotations:
+        hidden = {_LAST_APPLIED: _Hidden(annotations[_LAST_APPLIED])}
+        metadata = {**metadata, "annotations": {**annotations, **hidden}}
+    found = {**{k: v for k, v in row.items() if k != "status"}, "metadata": metadata}
+    kind = answers.text(row, "kind")
+    if kind in ("Secret", "ConfigMap"):
+        for part in ("data", "stringData"):
+            if entries := answers.mapping(row, part):
+                found[part] = {
+                    key: _Hidden(value) if kind == "Secret" or _SECRET_NAME.search(key) else value
+                    for key, value in entries.items()
+                }
+        return found
+    return {key: _without_secrets(value) for key, value in found.items()}
 
 
-def _each_hidden(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _Hidden(inner) for key, inner in value.items()}
-    return value if value is None else _Hidden(value)
-
-
-def _hidden(value: object) -> object:
-    """Hide what lies under a secret's name: values of an environment above all."""
+def _without_secrets(value: object) -> object:
+    """Hide the values of environment variables whose names say that they are secret."""
     if isinstance(value, list):
-        return [_hidden(row) for row in value]
+        return [_without_secrets(inner) for inner in value]
     if not isinstance(value, dict):
         return value
-    named = "value" in value and _SECRET_NAME.search(answers.text(value, "name"))
-    return {
-        key: _Hidden(inner)
-        if key == _LAST_APPLIED or (named and key == "value")
-        else _hidden(inner)
-        for key, inner in value.items()
-    }
+    found = {key: _without_secrets(inner) for key, inner in value.items()}
+    if "value" in found and _SECRET_NAME.search(answers.text(value, "name")):
+        found["value"] = _Hidden(found["value"])
+    return found
 
 
 def _differences(before: object, after: object, path: str) -> Iterator[str]:
@@ -110,7 +114,11 @@ def _differences(before: object, after: object, path: str) -> Iterator[str]:
 
 
 def _short(value: object) -> str:
-    if value is None:
-        return "nothing"
-    text = json.dumps(value, ensure_ascii=False, default=lambda _: "(not shown)")
+    if isinstance(value, _Hidden):
+        return "(not shown)"
+    text = (
+        "nothing"
+        if value is None
+        else json.dumps(value, ensure_ascii=False, default=lambda _: "(not shown)")
+    )
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

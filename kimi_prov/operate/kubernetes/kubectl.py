@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # The first whose kustomize puts labels into templates too.
 OLDEST = (1, 27)
 MANAGER = "kimi-prov"
+_BUILD = "kustomize"
 _ASK_S = 30
 _TIMEOUT_S = 180
 _INSTALL = "https://kubernetes.io/docs/tasks/tools/"
@@ -36,8 +37,33 @@ _AWAY = re.compile(
 _LOGIN = re.compile(
     r"unauthorized|must be logged in|getting credentials|no configuration has been provided"
     r"|context \S+ does not exist|cannot locate context|invalid configuration"
+    r"|current-context must exist"
     r"|error loading config",
     re.IGNORECASE,
+)
+# Refusals that quote another's sentences, or use the word of a right that is lacking: a quota,
+# limits, an admission policy, a webhook that does not answer where the server does.
+_RULES = (
+    (
+        re.compile(r"(?:exceeded|failed) quota"),
+        ExitCode.BLOCKED,
+        "ask who runs the cluster for a larger quota:  {kubectl} describe resourcequota",
+    ),
+    (
+        re.compile(r"(?:minimum|maximum) \S+ usage per "),
+        ExitCode.BLOCKED,
+        "keep to its limits:  {kubectl} describe limitrange",
+    ),
+    (
+        re.compile(r"denied (?:the )?request|violates PodSecurity"),
+        ExitCode.BLOCKED,
+        "change the folder's files as the policy wants, or ask who runs the cluster",
+    ),
+    (
+        re.compile(r"failed (?:calling|to call) webhook|conversion webhook for .* failed"),
+        ExitCode.FAILED,
+        "see why the webhook that it names does not answer, or ask who runs the cluster",
+    ),
 )
 _FORBIDDEN = re.compile(r"\(Forbidden\)|is forbidden: User|cannot \w+ resource", re.IGNORECASE)
 _ABSENT = re.compile(r"\(NotFound\)|could not find the requested resource|have a resource type")
@@ -197,7 +223,7 @@ class Kubectl:
 
     def build(self, folder: Path) -> str:
         """Return what the folder's kustomization makes, as YAML."""
-        return self.run("kustomize", str(folder.absolute()))
+        return self.run(_BUILD, str(folder.absolute()))
 
     def _place(self) -> list[str]:
         words = ["--context", self.context] if self.context else []
@@ -205,7 +231,14 @@ class Kubectl:
 
     def _refused(self, words: tuple[str, ...], told: str) -> UserError:
         reason = _reason(told)
+        message = f"{self.where}: kubectl {words[0]}: {reason}"
+        if words[0] == _BUILD:
+            return UserError(message, fix=f"correct it; try  {self.shown(*words)}")
         # The whole of it: of several lines the first may be the one that says it.
+        for pattern, code, fix in _RULES:
+            if pattern.search(reason):
+                told = fix.replace("{kubectl}", self.shown())
+                return UserError(message, fix=told, exit_code=code)
         if _AWAY.search(reason):
             return self._away(reason)
         if _LOGIN.search(reason):
@@ -213,12 +246,10 @@ class Kubectl:
                 "kubectl config get-contexts  names them; log in again where your cluster wants it"
             )
             return UserError(f"{self.context or 'kubectl'}: {reason}", fix=fix)
-        message = f"{self.where}: kubectl {words[0]}: {reason}"
         if _FORBIDDEN.search(reason):
             return ForbiddenError(message, fix="ask who runs the cluster for that right")
-        if _ABSENT.search(reason):
-            return AbsentError(message, fix=f"try  {self.shown(*words)}", exit_code=ExitCode.FAILED)
-        return UserError(message, fix=f"try  {self.shown(*words)}", exit_code=ExitCode.FAILED)
+        kind = AbsentError if _ABSENT.search(reason) else UserError
+        return kind(message, fix=f"try  {self.shown(*words)}", exit_code=ExitCode.FAILED)
 
     def _away(self, reason: str) -> UserError:
         fix = f"try  {replace(self, namespace='').shown('cluster-info')}"

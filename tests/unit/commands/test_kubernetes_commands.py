@@ -17,7 +17,7 @@ import sys
 import threading
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import jsonschema
 import kubectl as real_kubectl
@@ -26,7 +26,7 @@ import model_stand_in
 import pytest
 import yaml
 from kubernetes_cluster import KEY, Cluster
-from waiting import lines_until, until
+from waiting import HANGS_S, until
 
 from kimi_prov import schemas
 from kimi_prov.on_host.gateway import tls
@@ -103,6 +103,26 @@ def running(cluster: Cluster, state: Any) -> Cluster:
     return cluster
 
 
+class Said:
+    """What a process writes, read as it comes: nobody waits in the pipe, and it is never full."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        assert stream is not None
+        self._lines: list[str] = []
+        read = iter(stream.readline, "")
+        self._thread = threading.Thread(target=lambda: self._lines.extend(read), daemon=True)
+        self._thread.start()
+
+    @property
+    def text(self) -> str:
+        return "".join(self._lines)
+
+    def whole(self) -> str:
+        """All of it, once the process has ended."""
+        self._thread.join(HANGS_S)
+        return self.text
+
+
 def applied(cluster: Cluster) -> list[str]:
     """What was changed, by the requests that changed it."""
     return [
@@ -154,10 +174,10 @@ def test_the_engine_waits_for_the_weights_and_holds_no_gpu_meanwhile(
     with cluster.api.lock:
         cluster.api.put("pods", pod)
         cluster.api.logs["fetch-1"] = "first\n12.0 GiB of 554.3 GiB (2 %)\n"
-    assert process.stderr is not None
-    line = "12.0 GiB of 554.3 GiB (2 %)"
-    said = lines_until(process.stderr, lambda text: line in text)
-    assert line in "".join(said), said
+    said = Said(process.stderr)
+    told = "12.0 GiB of 554.3 GiB (2 %)"
+    assert until(lambda: told in said.text or process.poll() is not None)
+    assert told in said.text
     assert workload(cluster) is None
     cluster.fetches = True
     assert process.wait(timeout=60) == 0
@@ -644,6 +664,18 @@ def test_status_tells_what_serves_and_what_does_not(cluster: Cluster, folder: Pa
     assert all(len(line) <= 80 for line in text.splitlines()[1:])
 
 
+def test_weights_without_a_workload_are_not_a_model(running: Cluster, folder: Path) -> None:
+    cluster = running
+    cluster.api.drop("statefulsets", "kimi")
+    found = cluster.status(folder, code=1)
+    assert found["provisioned"] is False
+    assert "there is no statefulset/kimi" in found["detail"]
+    (job,) = cluster.api.all("jobs")
+    failed = {"type": "Failed", "status": "True", "message": "backoff limit"}
+    job["status"] = {"conditions": [failed]}
+    assert cluster.status(folder, code=1)["state"] == "failed"
+
+
 def test_status_says_that_another_plan_was_applied(running: Cluster, folder: Path) -> None:
     cluster = running
     annotations = workload(cluster)["spec"]["template"]["metadata"]["annotations"]
@@ -704,10 +736,7 @@ def test_the_namespace_is_the_folders_or_the_one_that_is_named(
 
 def test_a_cluster_that_is_not_reached_is_exit_4(cluster: Cluster, folder: Path) -> None:
     config = yaml.safe_load(cluster.config.read_text())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_port()}"
     cluster.config.write_text(yaml.safe_dump(config))
     for command in ("apply", "status", "stop", "start", "connect"):
         said = cluster.run(command, folder, code=4, KIMI_API_KEY=KEY).stderr
@@ -722,6 +751,18 @@ def test_a_context_or_a_login_that_is_none_is_bad_input(cluster: Cluster, folder
     cluster.config.write_text(yaml.safe_dump(config))
     said = cluster.run("status", folder, code=2).stderr
     assert "logged in" in said or "nauthorized" in said
+    del config["current-context"]
+    cluster.config.write_text(yaml.safe_dump(config))
+    said = cluster.run("status", folder, code=2).stderr
+    assert "kubectl config get-contexts" in said
+
+
+def test_a_folder_that_cannot_be_built_is_bad_input(cluster: Cluster, folder: Path) -> None:
+    file = folder / "service.yaml"
+    file.write_text(f"  kind: Service\n{file.read_text()}")
+    said = cluster.run("status", folder, code=2).stderr
+    assert "service.yaml" in said
+    assert f"kustomize {folder}" in said
 
 
 def test_a_kubectl_that_is_missing_or_too_old_is_told(cluster: Cluster, folder: Path) -> None:
@@ -764,8 +805,35 @@ def test_verify_runs_the_acceptance_checks_through_the_service(
     assert "held to the secret kimi-tls" in host["vantage_reason"]
     assert KEY not in cluster.calls + done.stdout + done.stderr
     assert "tls.key" not in cluster.calls
-    # A key that the engine does not take fails.
+    # With a key that is none the checks fail.
     assert cluster.run("verify", folder, code=1, KIMI_API_KEY="another").returncode == 1
+
+
+def test_verify_looks_first_whether_the_model_serves(
+    running: Cluster, folder: Path, served: int
+) -> None:
+    cluster = running
+    # Nothing answers behind the service: asked, it would be out of reach.
+    cluster.forwards(None)
+    cluster.run("stop", folder)
+    said = cluster.run("verify", folder, code=1).stderr
+    assert "kimi is stopped" in said
+    assert f"kimi-prov start {folder}" in said
+    cluster.runs = False
+    pod = cluster.start("start", folder)
+    assert until(lambda: cluster.api.get("pods", "kimi-0"))
+    said = cluster.run("verify", folder, code=1).stderr
+    assert "kimi does not serve: 0 of 1 ready" in said
+    assert f"kimi-prov apply {folder}" in said
+    status = {**ended("OOMKilled", 137), **unschedulable("0/1 nodes are available")}
+    pod_status(cluster, "kimi-0", status)
+    assert pod.wait(timeout=60) != 0
+    said = cluster.run("verify", folder, code=1).stderr
+    assert "OOMKilled" in said
+    cluster.api.drop("statefulsets", "kimi")
+    said = cluster.run("verify", folder, code=1).stderr
+    assert "there is no statefulset/kimi" in said
+    assert f"kimi-prov apply {folder}" in said
 
 
 def test_verify_holds_the_server_to_the_certificate_of_the_secret(
@@ -801,23 +869,16 @@ class Connected:
     def __init__(self, cluster: Cluster, folder: Path, *words: object) -> None:
         line = ("connect", folder, "--every", "0.3", "--format", "json", *words)
         self.process = cluster.start(*line)
-        assert self.process.stdout is not None
-        lines = lines_until(self.process.stdout, lambda text: text == "}\n")
-        if "}\n" not in lines:
-            self.process.kill()
-            _, said = self.process.communicate(timeout=60)
-            raise AssertionError(said)
-        self._said: list[str] = []
-        assert self.process.stderr is not None
-        stream = self.process.stderr
-        self._thread = threading.Thread(target=lambda: self._said.extend(iter(stream.readline, "")))
-        self._thread.start()
-        self.document = json.loads("".join(lines))
+        document, self._said = Said(self.process.stdout), Said(self.process.stderr)
+        ended = self.process.poll
+        assert until(lambda: document.text.endswith("\n}\n") or ended() is not None), self.said
+        assert document.text.endswith("\n}\n"), self._said.whole()
+        self.document = json.loads(document.text)
         jsonschema.validate(self.document, schemas.load("connect"))
 
     @property
     def said(self) -> str:
-        return "".join(self._said)
+        return self._said.text
 
     def models(self) -> int:
         """What a client gets that has no more than the document's files."""
@@ -837,8 +898,7 @@ class Connected:
     def end(self) -> str:
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(timeout=60) == 130
-        self._thread.join()
-        return self.said
+        return self._said.whole()
 
 
 def test_a_client_reaches_the_service_with_what_is_printed(
@@ -868,15 +928,79 @@ def test_a_way_that_is_lost_is_opened_again_at_the_same_port(
     assert "\x1b" not in said
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_way_whose_pod_is_gone_is_opened_again_though_no_client_comes(
+    cluster: Cluster, folder: Path, served: int
+) -> None:
+    found = Connected(cluster, folder)
+    cluster.forwards(free_port())
+    assert until(lambda: "lost connection to pod" in found.said)
+    cluster.forwards(served)
+    assert until(lambda: "it answers again" in found.said)
+    found.end()
+
+
 def test_connect_ends_when_the_model_is_stopped(
     cluster: Cluster, folder: Path, served: int
 ) -> None:
     found = Connected(cluster, folder)
     cluster.run("stop", folder)
-    cluster.forwards(None)
     assert found.process.wait(timeout=60) == 1
     assert until(lambda: "kimi was stopped" in found.said)
     assert "kimi is stopped" in cluster.run("connect", folder, code=1).stderr
+
+
+def test_connect_ends_when_the_model_fails(cluster: Cluster, folder: Path, served: int) -> None:
+    found = Connected(cluster, folder)
+    with cluster.api.lock:
+        # Labels and pods stay as they are from here: the stand-in's own acting is left out.
+        cluster.api.follow = lambda _: None
+        workload(cluster)["status"]["readyReplicas"] = 0
+        pod_status(cluster, "kimi-0", ended("OOMKilled", 137))
+    assert found.process.wait(timeout=60) == 1
+    assert until(lambda: "OOMKilled" in found.said)
+    assert "trying again" not in found.said
+
+
+def test_connect_ends_when_its_key_is_none_any_more(
+    cluster: Cluster, folder: Path, served: int, tmp_path: Path
+) -> None:
+    pem = (tmp_path / "model.pem").read_text()
+    found = Connected(cluster, folder)
+    there = tmp_path / "rotated"
+    there.mkdir()
+    with model_stand_in.serving(there, pem, key="another", model=MODEL) as port:
+        cluster.forwards(None)
+        assert until(lambda: "trying again" in found.said)
+        cluster.forwards(port)
+        assert found.process.wait(timeout=60) == 1
+    assert until(lambda: "HTTP 401" in found.said)
+
+
+def test_a_way_that_stands_is_kept_while_the_cluster_is_away_or_a_pod_is_not_ready(
+    cluster: Cluster, folder: Path, served: int
+) -> None:
+    found = Connected(cluster, folder)
+    with cluster.api.lock:
+        cluster.api.follow = lambda _: None
+        workload(cluster)["status"]["readyReplicas"] = 0
+    assert until(lambda: "0 of 1 ready" in found.said)
+    assert found.answers()
+    calls = cluster.calls.count("port-forward")
+    kept = cluster.config.read_text()
+    config = yaml.safe_load(kept)
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_port()}"
+    cluster.config.write_text(yaml.safe_dump(config))
+    assert until(lambda: "refused" in found.said)
+    assert found.answers()
+    cluster.config.write_text(kept)
+    assert cluster.calls.count("port-forward") == calls
+    found.end()
 
 
 def test_a_certificate_for_other_names_is_told(

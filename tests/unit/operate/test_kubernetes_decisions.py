@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.errors import ExitCode
+from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.kubernetes import (
     answers,
     changes,
@@ -21,6 +21,7 @@ from kimi_prov.operate.kubernetes import (
     steps,
 )
 from kimi_prov.operate.kubernetes.diagnosis import Before, Snapshot
+from kimi_prov.operate.kubernetes.kubectl import Kubectl
 
 NOW = 2_000_000_000.0
 
@@ -455,40 +456,63 @@ def test_values_that_differ_are_named_and_the_clusters_own_are_not() -> None:
 CANARY = "canary-of-a-secret"
 
 
-@pytest.mark.parametrize("part", ["data", "stringData"])
-@pytest.mark.parametrize("before", [{}, {"password": "old"}, None, "odd"])
-def test_a_secret_is_named_and_not_shown(part: str, before: Any) -> None:
-    last = json.dumps({"stringData": {"password": CANARY}})
-    noted = {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": last}}
-    secret = {"kind": "Secret", "apiVersion": "v1"}
-    one = {**secret, "metadata": {"name": "page"}, part: before}
-    other = {**secret, "metadata": {"name": "page", **noted}, part: {"password": CANARY}}
-    for rows in ((one, other), (other, one)):
-        (found,) = changes.changes([rows[0]], [rows[1]])
-        assert found.verdict == "changed"
-        assert any(value.startswith(part) for value in found.values)
-        assert CANARY not in str(found)
+def secret(value: str, **more: Any) -> Any:
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": f'{{"data":"{value}"}}'}
+    metadata = {"name": "kimi-web", "annotations": annotations}
+    return {
+        "kind": "Secret",
+        "apiVersion": "v1",
+        "metadata": metadata,
+        "data": {"a": value},
+        **more,
+    }
 
 
-@pytest.mark.parametrize("name", ["API_KEY", "HF_TOKEN", "DB_PASSWORD", "clientSecret"])
-def test_a_secret_in_an_environment_is_named_and_not_shown(name: str) -> None:
-    def engine(*rows: Any) -> Any:
-        found = {**workload(), "apiVersion": "apps/v1", "metadata": {"name": "kimi"}}
-        containers = [{"name": "engine", "env": list(rows)}]
-        return {**found, "spec": {"template": {"spec": {"containers": containers}}}}
+def with_environment(*rows: Any) -> Any:
+    containers = [{"name": "engine", "env": list(rows)}]
+    return {**workload(), "spec": {"template": {"spec": {"containers": containers}}}}
 
-    plain, told = {"name": "PORT", "value": "1"}, {"name": name, "value": CANARY}
-    for before, after in (
-        (engine({**told, "value": "old"}), engine(told)),
-        (engine(plain), engine(plain, told)),
-        (engine(), engine(told)),
-        (engine(told), engine()),
-    ):
-        (found,) = changes.changes([before], [after])
-        assert found.verdict == "changed"
-        assert CANARY not in str(found)
-    (found,) = changes.changes([engine(plain)], [engine({**plain, "value": "2"})])
-    assert found.values == ('spec.template.spec.containers[0].env[0].value: "1" -> "2"',)
+
+@pytest.mark.parametrize(
+    ("before", "after", "path"),
+    [
+        (secret(CANARY), secret("eA=="), "data.a"),
+        (secret("eA=="), secret(CANARY), "data.a"),
+        (secret("eA=="), secret("eA==", stringData={"b": CANARY}), "stringData"),
+        (secret("eA==") | {"data": None}, secret(CANARY), "data"),
+        (
+            with_environment({"name": "HF_TOKEN", "value": CANARY}),
+            with_environment({"name": "HF_TOKEN", "value": "x"}),
+            "env[0].value",
+        ),
+        (
+            with_environment(),
+            with_environment({"name": "api_key", "value": CANARY}, {"name": "A", "value": "1"}),
+            "env",
+        ),
+        (
+            {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"DB_PASSWORD": CANARY}},
+            {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"DB_PASSWORD": "x"}},
+            "data.DB_PASSWORD",
+        ),
+    ],
+)
+def test_of_a_secret_that_changes_the_path_is_told_and_no_value(
+    before: Any, after: Any, path: str
+) -> None:
+    (found,) = changes.changes([before], [after])
+    assert found.verdict == "changed"
+    assert any(path in value.partition(": ")[0] for value in found.values)
+    assert CANARY not in str(found)
+    assert "eA==" not in str(found)
+
+
+def test_a_value_of_another_name_is_shown_beside_a_secret_one() -> None:
+    hidden = {"name": "HF_TOKEN", "value": CANARY}
+    before = with_environment(hidden, {"name": "TOKENIZERS_PARALLELISM", "value": "false"})
+    after = with_environment(hidden, {"name": "TOKENIZERS_PARALLELISM", "value": "true"})
+    (found,) = changes.changes([before], [after])
+    assert found.values == ('spec.template.spec.containers[0].env[1].value: "false" -> "true"',)
 
 
 # answers that are none
@@ -505,3 +529,44 @@ def test_an_answer_of_another_form_has_nothing_in_it(answer: Any) -> None:
 @pytest.mark.parametrize("name", ["-oyaml", "a b", "../x", "UPPER", "x\n", "--all"])
 def test_a_name_that_kubernetes_gives_nobody_is_none(name: str) -> None:
     assert answers.name({"metadata": {"name": name}}) == ""
+
+
+# what kubectl's refusals mean
+
+_NO = "Error from server (Forbidden): "
+_INTERNAL = "Error from server (InternalError): Internal error occurred: "
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "fix"),
+    [
+        (f'{_NO}pods is forbidden: User "me" cannot list resource "pods"', 2, "that right"),
+        (f'{_NO}pods "x" is forbidden: exceeded quota: team, used: cpu=4', 3, "resourcequota"),
+        (f'{_NO}pods "x" is forbidden: failed quota: team: must specify cpu', 3, "resourcequota"),
+        (f'{_NO}admission webhook "v" denied the request: dial tcp', 3, "policy"),
+        (f"{_NO}ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no", 3, "policy"),
+        (f'{_NO}pods "x" is forbidden: violates PodSecurity "restricted:v1"', 3, "policy"),
+        (f"{_NO}maximum memory usage per Container is 1Gi, but limit is 2Gi", 3, "limitrange"),
+        (f'{_INTERNAL}failed calling webhook "v": connection refused', 1, "webhook"),
+        (f'{_INTERNAL}failed calling webhook "v": x509: certificate has expired', 1, "webhook"),
+        (f'{_INTERNAL}failed calling webhook "v": context deadline exceeded', 1, "webhook"),
+        ("The connection to the server x was refused - did you specify the right host or port?",
+         4, "cluster-info"),
+        ("Unable to connect to the server: x509: certificate has expired", 4, "cluster-info"),
+        ("error: current-context must exist in order to minify", 2, "get-contexts"),
+        ("error: You must be logged in to the server (Unauthorized)", 2, "get-contexts"),
+        ('Error from server (NotFound): pods "x" not found', 1, "apply -f -"),
+    ],
+)  # fmt: skip
+def test_a_refusal_has_the_exit_code_of_what_it_means(
+    tmp_path: Path, told: str, code: int, fix: str
+) -> None:
+    # Stands in for kubectl: the sentences of API servers that are not here.
+    (tmp_path / "told").write_text(told)
+    program = tmp_path / "kubectl"
+    program.write_text(f"#!/bin/sh\ncat {shlex.quote(str(tmp_path / 'told'))} >&2\nexit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(UserError) as raised:
+        Kubectl(str(program), "there", "kimi").run("apply", "-f", "-", content="{}")
+    assert raised.value.exit_code == code
+    assert fix in (raised.value.fix or "")
