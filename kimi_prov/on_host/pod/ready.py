@@ -16,7 +16,7 @@ import os
 import ssl
 from typing import Any, Dict, List, Optional, Tuple
 
-from kimi_prov.contract import clean_text, pod
+from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import EXIT_TRANSIENT
 from kimi_prov.on_host.group.liveness import steps
 from kimi_prov.on_host.pod import state
@@ -101,7 +101,8 @@ def ask(
     The pod's key is this engine's alone, so that no other process on the port is taken for it.
     """
     connection: http.client.HTTPConnection
-    if place.there(pod.TLS_CERTIFICATE):
+    # What is mounted may be newer than the engine.
+    if state.running(place).get("secure"):
         # On the loopback, and known by the key: the certificate is for others' names.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False

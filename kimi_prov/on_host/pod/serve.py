@@ -44,6 +44,8 @@ def main(_argv: List[str]) -> int:
     if reasons:
         raise HostError("; ".join(reasons))
     place.api_key()
+    place.metrics_key_file()
+    place.tls()
     planned = len(place.plan["instances"][0]["gpus"])
     if planned and ready.wait_for_gpus(list(range(planned)), _GPU_PATIENCE_S):
         return EXIT_TRANSIENT
@@ -88,9 +90,8 @@ def of_pod(place: Place, group: Optional[Group]) -> List[str]:
         if group.index:
             return [*found, "--headless"]
     found += ["--host", "0.0.0.0", "--port", str(state.port(place))]  # noqa: S104 - behind the gate
-    certificate, key = place.there(pod.TLS_CERTIFICATE), place.there(pod.TLS_KEY)
-    if certificate and key:
-        found += ["--ssl-certfile", certificate, "--ssl-keyfile", key]
+    if pair := place.tls():
+        found += ["--ssl-certfile", pair[0], "--ssl-keyfile", pair[1]]
     return found
 
 
@@ -98,7 +99,7 @@ def environment_of(place: Place, group: Optional[Group], notes: List[str]) -> Di
     """Return the engine's environment; its keys are in files, and no value of one is in it."""
     found = place.of_engine()
     found |= {API_KEY_FILE: place.at(pod.API_KEY), JOB_KEY_FILE: place.run(state.KEY)}
-    if metrics := place.there(pod.METRICS_KEY):
+    if metrics := place.metrics_key_file():
         found[METRICS_KEY_FILE] = metrics
     time_of = max(1, int(limits.given(place.root).cpus))
     found |= placement.threads(found, placement.available(), time_of, notes)
@@ -150,7 +151,8 @@ class Server:
             raise HostError(
                 f"{self._line[0]}: {error.strerror}", "build the image again: make image"
             ) from None
-        state.begin(self._place, child.pid, head=not (self._group and self._group.index))
+        head, secure = not (self._group and self._group.index), "--ssl-certfile" in self._line
+        state.begin(self._place, child.pid, head=head, secure=secure)
         asked = False
         while child.poll() is None:
             if self._told_at is not None and not asked and self._may_end():

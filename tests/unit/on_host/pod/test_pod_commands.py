@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
+import stand_in_engine
 from pod_stand_in import BODY, KEY, METRICS_KEY, Pod
 from waiting import until
 from weights_server import Server
 
 from kimi_prov import schemas
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.gateway import api, tls
 from kimi_prov.on_host.weights import manifest
 
 if TYPE_CHECKING:
@@ -249,6 +250,38 @@ def test_without_plan_or_key_it_says_what_to_mount(pod: Pod) -> None:
     pod.plan = {}
     done = pod.run("serve")
     assert (done.returncode, "mount the ConfigMap" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"key/metrics-key": " \n"}, "metrics-key is empty"),
+        ({"tls/tls.key": None}, "tls.key is missing, and tls.crt is there"),
+        ({"tls/tls.crt": None}, "tls.crt is missing, and tls.key is there"),
+        ({"tls/tls.key": tls.self_signed(["other"])}, "key values mismatch"),
+        ({"tls/tls.crt": "no certificate"}, "are no pair"),
+    ],
+)
+def test_secrets_that_cannot_be_served_are_refused_before_the_load(
+    pod: Pod, changed: dict[str, str | None], told: str
+) -> None:
+    for name, text in changed.items():
+        path = pod.root / "run/kimi" / name
+        path.unlink() if text is None else path.write_text(text)
+    done = pod.run("serve")
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    assert stand_in_engine.SAYS not in done.stdout
+
+
+def test_probes_speak_what_the_engine_does_whatever_is_mounted_since(
+    tmp_path: Path, serve: Serve
+) -> None:
+    pod = Pod(tmp_path, secure=False)
+    assert pod.run("fetch").returncode == 0
+    serve(pod)
+    assert until(pod.is_ready)
+    (pod.root / "run/kimi/tls/tls.crt").write_text("mounted while the engine runs\n")
+    assert pod.ready("--live").returncode == 0
 
 
 def test_accept_tells_each_check_in_one_document(pod: Pod, serve: Serve) -> None:
