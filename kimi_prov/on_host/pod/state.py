@@ -60,5 +60,6 @@ def seen(place: Place) -> Dict[str, Any]:
 
 
 def keep_seen(place: Place, document: Dict[str, Any]) -> None:
-    """Keep that for the next probe."""
-    write_json(place.run(_SEEN), document, durable=False)
+    """Keep that for the next probe, where there is room: without it that one asks again."""
+    with contextlib.suppress(OSError):
+        write_json(place.run(_SEEN), document, durable=False)

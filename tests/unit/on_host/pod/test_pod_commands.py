@@ -179,6 +179,18 @@ def test_probes_tell_an_engine_that_hangs_and_one_that_ended(pod: Pod, serve: Se
     assert pod.ready().returncode == 1
 
 
+def test_a_probe_that_cannot_keep_what_it_saw_does_not_fail_for_that(
+    pod: Pod, serve: Serve
+) -> None:
+    serve(pod)
+    assert until(pod.is_ready)
+    # As where nothing is left of /tmp, for root too.
+    (pod.root / "tmp/kimi/seen.json").unlink()
+    (pod.root / "tmp/kimi/seen.json").mkdir()
+    found = pod.ready()
+    assert (found.returncode, found.stdout) == (0, ""), found
+
+
 def test_what_an_earlier_container_left_is_not_taken_for_this_ones(pod: Pod, serve: Serve) -> None:
     first = serve(pod)
     assert until(pod.is_ready)
