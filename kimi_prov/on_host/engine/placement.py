@@ -13,6 +13,7 @@ import socket
 import struct
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from kimi_prov.contract.arguments import without
 from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.on_host.system.files import read_text
 from kimi_prov.on_host.system.process import run
@@ -41,13 +42,7 @@ def visible(
         f"the cgroup hides NUMA nodes {format_list(hidden)}: workers are not bound to the nodes of "
         f"their GPUs{'; ' if advice else ''}{advice}"
     )
-    found, skipping = [], False
-    for word in arguments:
-        if word.startswith("--"):
-            skipping = word in _NUMA_FLAGS
-        if not skipping:
-            found.append(word)
-    return found
+    return without(arguments, _NUMA_FLAGS)
 
 
 def numactl(wanted: List[str], hidden: List[int], notes: List[str]) -> List[str]:

@@ -67,6 +67,15 @@ def test_weights_are_fetched_once_and_the_server_waits_for_none(tmp_path: Path) 
     assert "is verified already" in second.stdout
 
 
+def test_words_that_are_not_known_start_nothing(tmp_path: Path) -> None:
+    pod = Pod(tmp_path)
+    for name in ("fetch", "serve"):
+        shown, refused = pod.run(name, "--help"), pod.run(name, "--dry-run")
+        assert (shown.returncode, f"usage: {name}" in shown.stdout) == (0, True), shown
+        assert (refused.returncode, "unrecognized arguments" in refused.stderr) == (2, True)
+    assert not list((pod.root / "srv/kimi/models").iterdir())
+
+
 def test_other_bytes_than_the_manifest_names_fail_the_job(tmp_path: Path) -> None:
     pod = Pod(tmp_path)
     (pod.source / "config.json").write_text("{1\n")
