@@ -93,9 +93,14 @@ def threads(
     return {_BIND: format_list(used)}
 
 
-def network(environment: Mapping[str, str], peer: str) -> Dict[str, str]:
+def network(environment: Mapping[str, str], peer: str, notes: List[str]) -> Dict[str, str]:
     """Return what tells the engine by which of its addresses another node reaches it."""
     address, interface = own_address(peer)
+    if interface is None:
+        notes.append(
+            f"towards {peer} this node has {address or 'no address'}, and no interface that is "
+            "known: the engine chooses one"
+        )
     found = {"VLLM_HOST_IP": address} if address else {}
     for name in _INTERFACES:
         if interface and name not in environment:

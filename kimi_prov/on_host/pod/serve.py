@@ -54,7 +54,7 @@ def main(argv: List[str]) -> int:
     if planned and ready.wait_for_gpus(list(range(planned)), _GPU_PATIENCE_S):
         return EXIT_TRANSIENT
     notes: List[str] = []
-    if group and group.index:
+    if group:
         _wait_for_name(group.leader)
     line, environment = command(place, group, notes), environment_of(place, group, has, notes)
     for note in notes:
@@ -97,13 +97,17 @@ def environment_of(
         found[METRICS_KEY_FILE] = metrics
     found |= placement.threads(found, placement.available(), max(1, int(has.cpus)), notes)
     if group:
-        found |= placement.network(found, group.leader)
+        found |= placement.network(found, group.leader, notes)
     return found
 
 
 def _wait_for_name(leader: str) -> None:
-    """Wait until the head's name is known: its pod may start after this one."""
+    """Wait until the head's name is known: its pod may start after this one.
+
+    The head waits for its own: by it it finds the address that its ranks reach.
+    """
     until = time.monotonic() + _HEAD_S
+    told = False
     while True:
         try:
             socket.getaddrinfo(leader, pod.MASTER_PORT)
@@ -113,6 +117,9 @@ def _wait_for_name(leader: str) -> None:
                     f"the leader {leader} is not known: {error.strerror}",
                     "look at the leader's pod; the LeaderWorkerSet makes its Service",
                 ) from None
+            if not told:
+                print(f"waiting for the name of the leader, {leader}", flush=True)
+                told = True
             time.sleep(1.0)
         else:
             return

@@ -243,6 +243,20 @@ def test_two_pods_are_one_engine_and_the_head_ends_first(tmp_path: Path, serve: 
     assert [head.returncode, rank.returncode] == [0, 0], logs
 
 
+def test_a_head_waits_for_its_own_name_too(tmp_path: Path, serve: Serve) -> None:
+    pod = Pod(tmp_path, hosts=2)
+    pod.environment = {
+        "LWS_LEADER_ADDRESS": "kimi-0.invalid",
+        "LWS_GROUP_SIZE": "2",
+        "LWS_WORKER_INDEX": "0",
+    }
+    assert pod.run("fetch").returncode == 0
+    process = serve(pod)
+    assert process.stdout
+    assert process.stdout.readline() == "waiting for the name of the leader, kimi-0.invalid\n"
+    assert process.poll() is None
+
+
 @pytest.mark.parametrize(
     ("variables", "told"),
     [

@@ -110,3 +110,18 @@ def test_threads_are_those_that_there_is_time_for() -> None:
     assert placement.threads({bind: "0-3"}, [64, 65, 66, 67, 68, 69], 6, notes) == {bind: "64-67"}
     assert len(notes) == 3
     assert placement.threads({}, [0], 1, notes) == {}
+
+
+def test_an_address_that_is_not_found_is_told() -> None:
+    notes: list[str] = []
+    assert placement.network({}, "kimi-0.invalid", notes) == {}
+    assert notes == [
+        "towards kimi-0.invalid this node has no address, and no interface that is known: the "
+        "engine chooses one"
+    ]
+    found = placement.network({}, "127.0.0.1", notes)
+    assert (found["VLLM_HOST_IP"], found["GLOO_SOCKET_IFNAME"], len(notes)) == (
+        "127.0.0.1",
+        "lo",
+        1,
+    )
