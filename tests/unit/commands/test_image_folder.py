@@ -73,6 +73,7 @@ def test_the_folder_has_the_locks_the_code_and_nothing_of_this_computer(tmp_path
     assert not [name for name, body in found.items() if str(tmp_path).encode() in body]
     # A compiler is for engines that build kernels when they start.
     assert "g++" not in text
+    assert "/nvidia" not in text
 
 
 def test_an_engine_that_compiles_has_a_compiler_and_the_python_is_the_bases(
@@ -83,6 +84,9 @@ def test_an_engine_that_compiles_has_a_compiler_and_the_python_is_the_bases(
     assert "ARG BASE=docker.io/library/ubuntu:24.04" in text
     assert " g++ " in text
     assert " python3-dev " in text
+    # GKE mounts the driver there, and changes no image.
+    assert "ENV PATH=/opt/kimi/bin:/usr/local/nvidia/bin:" in text
+    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in text
     assert "engine 3.12 vllm-cuda-0.25.1-cp312.txt" in text
 
 
