@@ -83,8 +83,8 @@ def refusals(plan: Mapping[str, Any], has: Given) -> List[str]:
     planned = len(plan["instances"][0]["gpus"])
     if planned and has.gpus is None:
         found.append(
-            f"nvidia-smi is not in the container, and the engine is planned for {planned} GPUs: the "
-            "driver is mounted at no place of PATH; ask for GPUs in resources.limits of "
+            f"nvidia-smi is not in the container, and the engine is planned for {planned} GPUs: "
+            "the driver is mounted at no place of PATH; ask for GPUs in resources.limits of "
             f"{_MANIFEST}, and see where the node's device plugin or runtime mounts the driver"
         )
     elif has.gpus is not None and has.gpus < planned:

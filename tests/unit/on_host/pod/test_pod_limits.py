@@ -141,10 +141,8 @@ def test_threads_are_those_that_there_is_time_for() -> None:
 def test_an_address_that_is_not_found_is_told() -> None:
     notes: list[str] = []
     assert placement.network({}, "kimi-0.invalid", notes) == {}
-    assert notes == [
-        "towards kimi-0.invalid this node has no address, and no interface that is known: the "
-        "engine chooses one"
-    ]
+    (note,) = notes
+    assert "towards kimi-0.invalid this node has no address" in note
     found = placement.network({}, "127.0.0.1", notes)
     assert (found["VLLM_HOST_IP"], found["GLOO_SOCKET_IFNAME"], len(notes)) == (
         "127.0.0.1",
