@@ -85,10 +85,11 @@ def answered(path, body):
     if path != "/v1/chat/completions":
         return "{{}}"
     work[0] += 1
-    # An answer that takes until the engine is told to end, and a second more.
-    if json.loads(body).get("user") == "patient":
+    # An answer that takes until the engine is told to end, and a second more, or so many.
+    patient, _, seconds = json.loads(body).get("user", "").partition(" ")
+    if patient == "patient":
         told.wait()
-        time.sleep(1)
+        time.sleep(float(seconds or 1))
     work[0] -= 1
     tokens[0] += 1
     message = {{"role": "assistant", "content": "hello"}}
