@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 import stand_in_engine
+from cluster_stand_in import free_port
 from pod_stand_in import BODY, KEY, METRICS_KEY, Pod
 from waiting import until
 from weights_server import Server
@@ -228,11 +229,13 @@ def test_two_pods_are_one_engine_and_the_head_ends_first(tmp_path: Path, serve: 
     logs = []
     # The port is one in a cluster, where each pod has an address of its own.
     pods[1].port = pods[0].port
+    meeting = str(free_port())
     for index, pod in enumerate(pods):
         pod.environment = {
             "LWS_LEADER_ADDRESS": "localhost",
             "LWS_GROUP_SIZE": "2",
             "LWS_WORKER_INDEX": str(index),
+            "STAND_IN_MASTER_PORT": meeting,
         }
         assert pod.run("fetch").returncode == 0
     head, rank = (serve(pod) for pod in pods)
@@ -243,6 +246,7 @@ def test_two_pods_are_one_engine_and_the_head_ends_first(tmp_path: Path, serve: 
         assert line[line.index("--nnodes") + 1] == "2"
         assert line[line.index("--node-rank") + 1] == str(index)
         assert line[line.index("--master-addr") + 1] == "localhost"
+        assert line[line.index("--master-port") + 1] == "29500"
     assert ["--headless" in line for line in lines] == [False, True]
     assert ["--port" in line for line in lines] == [True, False]
     assert api.chat(pods[0].endpoint, KEY, BODY).status == 200
