@@ -39,7 +39,7 @@ dist: $(STAMP) ## wheel and sdist into dist/, looked through and built again to 
 
 ENGINE ?= vllm-cuda
 .PHONY: image
-image: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)
+image: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)
 image: $(STAMP) ## an engine's image for pods, by buildah (ENGINE=, BASE=, PYTHON_OF_BASE=, WHEELS=DIR, TAG=, BUILD=options)
 	@tests/system-packages buildah
 	rm -rf dist/image

@@ -27,6 +27,8 @@ for name in ("port", "nnodes", "node-rank", "master-port"):
     parser.add_argument("--" + name, type=int, default=0)
 parser.add_argument("--served-model-name", nargs="*")
 given, _ = parser.parse_known_args()
+# Of pods on one machine, where each test has a port of its own.
+meeting = int(os.environ.get("STAND_IN_MASTER_PORT", given.master_port))
 told, work, tokens = threading.Event(), [0], [0]
 
 
@@ -55,7 +57,7 @@ def watch(peer):
 def found():
     while True:
         try:
-            return socket.create_connection((given.master_addr, given.master_port), 5)
+            return socket.create_connection((given.master_addr, meeting), 5)
         except OSError:
             time.sleep(0.2)
 
@@ -69,7 +71,7 @@ if given.node_rank:
     while True:
         time.sleep(60)
 if given.nnodes > 1:
-    listener = socket.create_server(("", given.master_port))
+    listener = socket.create_server(("", meeting))
     peers = [listener.accept()[0] for _ in range(given.nnodes - 1)]
     for peer in peers:
         threading.Thread(target=watch, args=(peer,), daemon=True).start()
@@ -85,10 +87,11 @@ def answered(path, body):
     if path != "/v1/chat/completions":
         return "{{}}"
     work[0] += 1
-    # An answer that takes until the engine is told to end, and a second more.
-    if json.loads(body).get("user") == "patient":
+    # An answer that takes until the engine is told to end, and a second more, or so many.
+    patient, _, seconds = json.loads(body).get("user", "").partition(" ")
+    if patient == "patient":
         told.wait()
-        time.sleep(1)
+        time.sleep(float(seconds or 1))
     work[0] -= 1
     tokens[0] += 1
     message = {{"role": "assistant", "content": "hello"}}

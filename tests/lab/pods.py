@@ -27,6 +27,12 @@ from kimi_prov.on_host.gateway import api, tls
 
 SAYS = "podman stands in for the kubelet: no cluster scheduled this pod"
 KEY = "sk-kimi-of-the-test"
+_METRICS = """
+import sys
+sys.path.insert(0, "/opt/kimi/kimi-target.pyz")
+from kimi_prov.on_host.pod import place, ready
+print(ready.ask(place.Place.read(), "GET", "/metrics", None, 10)[1])
+"""
 # Of the pods' own network; its third number names their bridge.
 PREFIX = "10.93.96"
 FACTS = Path(__file__).parents[1] / "data" / "facts" / "lab-nspawn.json"
@@ -283,6 +289,12 @@ class Pod:
         return subprocess.run(
             ["timeout", limit, *line], capture_output=True, text=True, check=False
         )
+
+    def answers_under_way(self) -> int:
+        """How many answers its engine is at, by its metrics, which the pod's own key opens."""
+        done = self.run("python3", "-I", "-c", _METRICS)
+        found = re.search(r"^vllm:num_requests_running\S* ([0-9]+)", done.stdout, re.MULTILINE)
+        return int(found.group(1)) if found else 0
 
     def logs(self) -> str:
         done = podman("logs", self.name, check=False)

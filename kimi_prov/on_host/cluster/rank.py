@@ -88,7 +88,7 @@ def environment_of(
     found |= placement.threads(found, allowed, len(allowed), notes)
     nodes = settings["nodes"]
     if isinstance(nodes, list) and len(nodes) > 1:
-        found |= placement.network(found, str(nodes[1] if number == 0 else nodes[0]))
+        found |= placement.network(found, str(nodes[1] if number == 0 else nodes[0]), notes)
     return found
 
 

@@ -13,6 +13,7 @@ import socket
 import struct
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from kimi_prov.contract.arguments import without
 from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.on_host.system.files import read_text
 from kimi_prov.on_host.system.process import run
@@ -41,13 +42,7 @@ def visible(
         f"the cgroup hides NUMA nodes {format_list(hidden)}: workers are not bound to the nodes of "
         f"their GPUs{'; ' if advice else ''}{advice}"
     )
-    found, skipping = [], False
-    for word in arguments:
-        if word.startswith("--"):
-            skipping = word in _NUMA_FLAGS
-        if not skipping:
-            found.append(word)
-    return found
+    return without(arguments, _NUMA_FLAGS)
 
 
 def numactl(wanted: List[str], hidden: List[int], notes: List[str]) -> List[str]:
@@ -98,9 +93,14 @@ def threads(
     return {_BIND: format_list(used)}
 
 
-def network(environment: Mapping[str, str], peer: str) -> Dict[str, str]:
+def network(environment: Mapping[str, str], peer: str, notes: List[str]) -> Dict[str, str]:
     """Return what tells the engine by which of its addresses another node reaches it."""
     address, interface = own_address(peer)
+    if interface is None:
+        notes.append(
+            f"towards {peer} this node has {address or 'no address'}, and no interface that is "
+            "known: the engine chooses one"
+        )
     found = {"VLLM_HOST_IP": address} if address else {}
     for name in _INTERFACES:
         if interface and name not in environment:

@@ -5,6 +5,7 @@ Jobs that share a volume exclude each other; what has arrived is kept when one e
 
 from __future__ import annotations
 
+import argparse
 import os
 from typing import TYPE_CHECKING, List
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 _SAY_EVERY_S = 10.0
 
 
-def main(_argv: List[str]) -> int:
+def main(argv: List[str]) -> int:
     """Fetch and verify; 0 when all is there, whether it was before or not."""
+    argparse.ArgumentParser(prog="fetch", description="Fetch the weights.").parse_args(argv)
     os.umask(0o022)
     place = Place.read()
     config = configuration(place)

@@ -14,7 +14,7 @@ from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.engine import placement
 from kimi_prov.on_host.probe import memory
 from kimi_prov.on_host.system.machine import Machine, fields
-from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.system.process import NOT_FOUND, run
 
 _MANIFEST = "statefulset.yaml or leaderworkerset.yaml"
 # The engine's own process and its web server.
@@ -28,7 +28,7 @@ class Given:
     memory: Optional[int]
     shm: Optional[int]
     cpus: float
-    gpus: int
+    gpus: Optional[int]
 
 
 def given(root: str = "/") -> Given:
@@ -39,7 +39,7 @@ def given(root: str = "/") -> Given:
     limits = [size for size in (found["memory_bytes"], total) if size is not None]
     allowed = len(placement.available())
     cpus = min(float(allowed), found["cpus"] or float(allowed))
-    return Given(min(limits, default=None), _shm(machine), cpus, len(gpus()))
+    return Given(min(limits, default=None), _shm(machine), cpus, _gpus())
 
 
 def _total(machine: Machine) -> Optional[int]:
@@ -55,11 +55,13 @@ def _shm(machine: Machine) -> Optional[int]:
     return state.f_frsize * state.f_blocks
 
 
-def gpus() -> List[str]:
-    """List the UUIDs of the GPUs that the container sees; none where there is no nvidia-smi."""
+def _gpus() -> Optional[int]:
+    """Count the GPUs that the container sees; None where there is no nvidia-smi to tell."""
     done = run("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", timeout=120)
+    if done.returncode == NOT_FOUND:
+        return None
     rows = done.stdout.splitlines() if done.returncode == 0 else []
-    return [row.strip() for row in rows if row.strip().startswith("GPU-")]
+    return sum(row.strip().startswith("GPU-") for row in rows)
 
 
 def refusals(plan: Mapping[str, Any], has: Given) -> List[str]:
@@ -79,7 +81,13 @@ def refusals(plan: Mapping[str, Any], has: Given) -> List[str]:
             f"{human(shm)}; mount an emptyDir with medium Memory and that sizeLimit there"
         )
     planned = len(plan["instances"][0]["gpus"])
-    if has.gpus < planned:
+    if planned and has.gpus is None:
+        found.append(
+            f"nvidia-smi is not in the container, and the engine is planned for {planned} GPUs: "
+            "the driver is mounted at no place of PATH; ask for GPUs in resources.limits of "
+            f"{_MANIFEST}, and see where the node's device plugin or runtime mounts the driver"
+        )
+    elif has.gpus is not None and has.gpus < planned:
         found.append(
             f"the container sees {has.gpus} GPUs, and the engine is planned for {planned}; ask for "
             f"them in resources.limits of {_MANIFEST}, and see that the node's device plugin runs"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from kimi_prov.contract import paths, pod
 from kimi_prov.contract.errors import HostError
@@ -75,6 +76,35 @@ class Place:
                 "make the Secret as the folder's README.md says; its item is named api-key",
             )
         return key
+
+    def metrics_key_file(self) -> Optional[str]:
+        """Return the path of the key for metrics; None where none is mounted. Raises HostError."""
+        path = self.there(pod.METRICS_KEY)
+        if path and not read_text(path).strip():
+            raise HostError(f"{path} is empty", "give the Secret's item metrics-key a value")
+        return path
+
+    def tls(self) -> Optional[Tuple[str, str]]:
+        """Return the paths of certificate and key; None where neither is mounted.
+
+        Raises HostError for one without the other, and for what is no pair: no plain HTTP by
+        mistake, and no engine that finds it out after it has loaded.
+        """
+        found = [self.there(path) for path in (pod.TLS_CERTIFICATE, pod.TLS_KEY)]
+        certificate, key = found
+        if certificate is None and key is None:
+            return None
+        fix = "make the Secret of the certificate as the folder's README.md says"
+        if certificate is None or key is None:
+            there, gone = ("tls.key", "tls.crt") if key else ("tls.crt", "tls.key")
+            folder = os.path.dirname(self.at(pod.TLS_KEY))
+            raise HostError(f"{folder}: {gone} is missing, and {there} is there", fix)
+        try:
+            # A key with a passphrase would be asked for on a terminal.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: b"")
+        except OSError as error:
+            raise HostError(f"{certificate} and {key} are no pair: {error}", fix) from None
+        return certificate, key
 
     def group(self) -> Optional[Group]:
         """Return the pod's part of a group, None where it serves alone. Raises HostError."""

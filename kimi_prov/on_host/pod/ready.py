@@ -14,17 +14,21 @@ import http.client
 import json
 import os
 import ssl
+import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from kimi_prov.contract import clean_text, pod
+from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import EXIT_TRANSIENT
 from kimi_prov.on_host.group.liveness import steps
 from kimi_prov.on_host.pod import state
 from kimi_prov.on_host.pod.place import Place
 from kimi_prov.on_host.system.files import read_text
 
+# For all requests of one look: a probe's own limit of 60 s would end it without a word.
 _TIMEOUT_S = 50.0
-_METRICS_S = 10.0
+# Of that the counts have this part, and a chat the rest.
+_METRICS_SHARE = 0.2
+_LEAST_S = 0.1
 _OK = 200
 
 
@@ -54,13 +58,21 @@ def look(place: Place, *, live: bool, timeout_s: float) -> Optional[str]:
     seen = state.seen(place)
     if not found.get("head") or (live and not seen.get("answered")):
         return None
-    counts = _counts(place)
-    moved = bool(counts) and seen.get("answered") and counts != seen.get("counts")
-    reason = None if moved else chat(place, timeout_s)
+    until = time.monotonic() + timeout_s
+    share_s = timeout_s * _METRICS_SHARE
+    counts, before = _counts(place, share_s), seen.get("counts")
+    moved = bool(counts and before) and counts != before
+    reason = None if moved else chat(place, _left(until))
     if reason is None:
-        # What was asked for just now has moved the counts.
-        state.keep_seen(place, {"answered": True, "counts": counts if moved else _counts(place)})
+        if not moved:
+            # What was asked for just now has moved them.
+            counts = _counts(place, min(share_s, _left(until)))
+        state.keep_seen(place, {"answered": True, "counts": counts})
     return reason
+
+
+def _left(until: float) -> float:
+    return max(_LEAST_S, until - time.monotonic())
 
 
 def _alive(pid: object) -> bool:
@@ -75,8 +87,8 @@ def _alive(pid: object) -> bool:
     return True
 
 
-def _counts(place: Place) -> Dict[str, float]:
-    status, text = ask(place, "GET", "/metrics", None, _METRICS_S)
+def _counts(place: Place, timeout_s: float) -> Dict[str, float]:
+    status, text = ask(place, "GET", "/metrics", None, timeout_s)
     return steps(text) if status == _OK else {}
 
 
@@ -101,7 +113,8 @@ def ask(
     The pod's key is this engine's alone, so that no other process on the port is taken for it.
     """
     connection: http.client.HTTPConnection
-    if place.there(pod.TLS_CERTIFICATE):
+    # What is mounted may be newer than the engine.
+    if state.running(place).get("secure"):
         # On the loopback, and known by the key: the certificate is for others' names.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False

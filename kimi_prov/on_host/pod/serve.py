@@ -7,6 +7,7 @@ and its answers end; Kubernetes kills it when terminationGracePeriodSeconds are 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import secrets
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 from kimi_prov.contract import pod
+from kimi_prov.contract.arguments import without
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.on_host.engine import placement, ready
 from kimi_prov.on_host.engine.api_gate import API_KEY_FILE, JOB_KEY_FILE, METRICS_KEY_FILE
@@ -34,23 +36,27 @@ _GPU_PATIENCE_S = 120.0
 _OF_THE_RUN = ("--host", "--port", "--ssl-certfile", "--ssl-keyfile")
 
 
-def main(_argv: List[str]) -> int:
+def main(argv: List[str]) -> int:
     """Check and run the engine; return its exit status."""
+    argparse.ArgumentParser(prog="serve", description="Check and run the engine.").parse_args(argv)
     place = Place.read()
     state.clear(place)
     group = place.group()
-    reasons = [fetch.require(place), *limits.refusals(place.plan, limits.given(place.root))]
+    has = limits.given(place.root)
+    reasons = [fetch.require(place), *limits.refusals(place.plan, has)]
     reasons = [reason for reason in reasons if reason]
     if reasons:
         raise HostError("; ".join(reasons))
     place.api_key()
+    place.metrics_key_file()
+    place.tls()
     planned = len(place.plan["instances"][0]["gpus"])
     if planned and ready.wait_for_gpus(list(range(planned)), _GPU_PATIENCE_S):
         return EXIT_TRANSIENT
     notes: List[str] = []
-    if group and group.index:
+    if group:
         _wait_for_name(group.leader)
-    line, environment = command(place, group, notes), environment_of(place, group, notes)
+    line, environment = command(place, group, notes), environment_of(place, group, has, notes)
     for note in notes:
         print(note, flush=True)
     return Server(place, group, line, environment).run()
@@ -61,22 +67,10 @@ def command(place: Place, group: Optional[Group], notes: List[str]) -> List[str]
     instance = place.plan["instances"][0]
     argv = [place.cached(word) for word in instance["argv"]]
     hidden = placement.hidden_nodes(instance["numa_nodes"])
-    words = placement.visible(_without(argv[1:], _OF_THE_RUN), hidden, notes)
+    words = placement.visible(without(argv[1:], _OF_THE_RUN), hidden, notes)
     line = placement.numactl(list(instance["numactl"]), hidden, notes)
     line += [argv[0], "-I", place.at(pod.PROGRAM), "pod", "engine", *words]
     return [*line, *of_pod(place, group)]
-
-
-def _without(words: List[str], flags: tuple[str, ...]) -> List[str]:
-    """Leave out flags that take one value, with it."""
-    found: List[str] = []
-    skipping = False
-    for word in words:
-        if word.startswith("--"):
-            skipping = word in flags
-        if not skipping:
-            found.append(word)
-    return found
 
 
 def of_pod(place: Place, group: Optional[Group]) -> List[str]:
@@ -88,28 +82,32 @@ def of_pod(place: Place, group: Optional[Group]) -> List[str]:
         if group.index:
             return [*found, "--headless"]
     found += ["--host", "0.0.0.0", "--port", str(state.port(place))]  # noqa: S104 - behind the gate
-    certificate, key = place.there(pod.TLS_CERTIFICATE), place.there(pod.TLS_KEY)
-    if certificate and key:
-        found += ["--ssl-certfile", certificate, "--ssl-keyfile", key]
+    if pair := place.tls():
+        found += ["--ssl-certfile", pair[0], "--ssl-keyfile", pair[1]]
     return found
 
 
-def environment_of(place: Place, group: Optional[Group], notes: List[str]) -> Dict[str, str]:
+def environment_of(
+    place: Place, group: Optional[Group], has: limits.Given, notes: List[str]
+) -> Dict[str, str]:
     """Return the engine's environment; its keys are in files, and no value of one is in it."""
     found = place.of_engine()
     found |= {API_KEY_FILE: place.at(pod.API_KEY), JOB_KEY_FILE: place.run(state.KEY)}
-    if metrics := place.there(pod.METRICS_KEY):
+    if metrics := place.metrics_key_file():
         found[METRICS_KEY_FILE] = metrics
-    time_of = max(1, int(limits.given(place.root).cpus))
-    found |= placement.threads(found, placement.available(), time_of, notes)
+    found |= placement.threads(found, placement.available(), max(1, int(has.cpus)), notes)
     if group:
-        found |= placement.network(found, group.leader)
+        found |= placement.network(found, group.leader, notes)
     return found
 
 
 def _wait_for_name(leader: str) -> None:
-    """Wait until the head's name is known: its pod may start after this one."""
+    """Wait until the head's name is known: its pod may start after this one.
+
+    The head waits for its own: by it it finds the address that its ranks reach.
+    """
     until = time.monotonic() + _HEAD_S
+    told = False
     while True:
         try:
             socket.getaddrinfo(leader, pod.MASTER_PORT)
@@ -119,6 +117,9 @@ def _wait_for_name(leader: str) -> None:
                     f"the leader {leader} is not known: {error.strerror}",
                     "look at the leader's pod; the LeaderWorkerSet makes its Service",
                 ) from None
+            if not told:
+                print(f"waiting for the name of the leader, {leader}", flush=True)
+                told = True
             time.sleep(1.0)
         else:
             return
@@ -150,7 +151,8 @@ class Server:
             raise HostError(
                 f"{self._line[0]}: {error.strerror}", "build the image again: make image"
             ) from None
-        state.begin(self._place, child.pid, head=not (self._group and self._group.index))
+        head, secure = not (self._group and self._group.index), "--ssl-certfile" in self._line
+        state.begin(self._place, child.pid, head=head, secure=secure)
         asked = False
         while child.poll() is None:
             if self._told_at is not None and not asked and self._may_end():

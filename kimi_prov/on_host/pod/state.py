@@ -32,9 +32,10 @@ def clear(place: Place) -> None:
     shutil.rmtree(place.at(pod.RUN), ignore_errors=True)
 
 
-def begin(place: Place, pid: int, *, head: bool) -> None:
-    """Write down the engine's process, and whether requests come to this pod."""
-    write_json(place.run(_RUN), {"pid": pid, "head": head, "at": time.time()}, durable=False)
+def begin(place: Place, pid: int, *, head: bool, secure: bool) -> None:
+    """Write down the engine's process, whether requests come to this pod, and whether by TLS."""
+    document = {"pid": pid, "head": head, "secure": secure, "at": time.time()}
+    write_json(place.run(_RUN), document, durable=False)
 
 
 def end(place: Place) -> None:
@@ -59,5 +60,6 @@ def seen(place: Place) -> Dict[str, Any]:
 
 
 def keep_seen(place: Place, document: Dict[str, Any]) -> None:
-    """Keep that for the next probe."""
-    write_json(place.run(_SEEN), document, durable=False)
+    """Keep that for the next probe, where there is room: without it that one asks again."""
+    with contextlib.suppress(OSError):
+        write_json(place.run(_SEEN), document, durable=False)

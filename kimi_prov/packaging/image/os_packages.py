@@ -1,6 +1,6 @@
 """Add the distribution's packages of an image to its bill of materials.
 
-    os_packages.py SBOM STATUS      STATUS: the database of dpkg
+    os_packages.py SBOM STATUS OS_RELEASE      STATUS: the database of dpkg
 
 Runs inside the build, for only there it is known what the base and its packages are.
 """
@@ -25,16 +25,24 @@ def rows(status: str) -> Iterator[tuple[str, str, str]]:
             yield found["Package"], found["Version"], found.get("Architecture", "all")
 
 
-def component(name: str, version: str, architecture: str) -> dict[str, Any]:
-    """Return a package as CycloneDX has it."""
-    url = f"pkg:deb/debian/{quote(name)}@{quote(version, safe='')}?arch={architecture}"
+def distribution(os_release: str) -> str:
+    """Return the distribution's name as it gives it in /etc/os-release."""
+    found = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
+    return found.get("ID", "debian").strip("\"'")
+
+
+def component(of: str, name: str, version: str, architecture: str) -> dict[str, Any]:
+    """Return a package of a distribution as CycloneDX has it."""
+    package = f"{quote(of, safe='')}/{quote(name)}@{quote(version, safe='')}"
+    url = f"pkg:deb/{package}?arch={architecture}"
     return {"bom-ref": url, "name": name, "purl": url, "type": "library", "version": version}
 
 
-def main(path: str, status: str) -> None:
+def main(path: str, status: str, os_release: str) -> None:
     """Print the document with the packages in it."""
     document = json.loads(Path(path).read_text(encoding="utf-8"))
-    found = [component(*row) for row in sorted(rows(Path(status).read_text(encoding="utf-8")))]
+    of = distribution(Path(os_release).read_text(encoding="utf-8"))
+    found = [component(of, *row) for row in sorted(rows(Path(status).read_text(encoding="utf-8")))]
     document["components"] = [*document.get("components", []), *found]
     whole = document["metadata"]["component"]["bom-ref"]
     for row in document.get("dependencies", []):

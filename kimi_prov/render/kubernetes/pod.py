@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths, pod
+from kimi_prov.contract.arguments import without
 from kimi_prov.render import planned
 
 if TYPE_CHECKING:
@@ -156,11 +157,5 @@ def _arguments(plan: Mapping[str, Any], settings: Settings, words: list[str]) ->
     left_out = set(planned.OF_THE_RUN)
     if settings.kubernetes_seccomp_profile is None:
         left_out |= _NUMA_FLAGS
-    found: list[str] = []
-    skipping = False
-    for word in words:
-        if word.startswith("--"):
-            skipping = word.removeprefix("--") in left_out
-        if not skipping:
-            found.append(word)
+    found = without(words, {f"--{name}" for name in left_out})
     return [*found, *planned.drain(plan, found, settings.kubernetes_grace_s)]

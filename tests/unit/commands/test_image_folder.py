@@ -67,12 +67,16 @@ def test_the_folder_has_the_locks_the_code_and_nothing_of_this_computer(tmp_path
     assert found["kimi-target.pyz"] == zipapp.zipapp_bytes()
     text = found["Containerfile"].decode()
     assert "USER 10001:10001" in text
+    # What the build was given, which may be another base than the folder names.
+    assert 'org.opencontainers.image.base.name="${BASE}"' in text
+    assert "ARG BASE\n" in text.rpartition("\nFROM ")[2]
     assert 'ENTRYPOINT ["/opt/kimi/bin/kimi-pod"]' in text
     digest = hashlib.sha256(found[f"locks/{LOCK}"]).hexdigest()
     assert f'dev.kimi-prov.lock-sha256="{digest}"' in text
     assert not [name for name, body in found.items() if str(tmp_path).encode() in body]
     # A compiler is for engines that build kernels when they start.
     assert "g++" not in text
+    assert "/nvidia" not in text
 
 
 def test_an_engine_that_compiles_has_a_compiler_and_the_python_is_the_bases(
@@ -83,15 +87,32 @@ def test_an_engine_that_compiles_has_a_compiler_and_the_python_is_the_bases(
     assert "ARG BASE=docker.io/library/ubuntu:24.04" in text
     assert " g++ " in text
     assert " python3-dev " in text
+    # GKE mounts the driver there, and changes no image.
+    assert "ENV PATH=/opt/kimi/bin:/usr/local/nvidia/bin:" in text
+    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in text
     assert "engine 3.12 vllm-cuda-0.25.1-cp312.txt" in text
 
 
-def test_wheels_that_the_locks_name_are_taken_along_and_no_others(tmp_path: Path) -> None:
-    links = tmp_path / "links"
+def test_wheels_that_the_locks_name_are_taken_along_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links, locks = tmp_path / "links", tmp_path / "catalogue/locks"
     links.mkdir()
-    (links / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl").write_bytes(b"another")
-    (links / "evil-1-py3-none-any.whl").write_bytes(b"x")
+    locks.mkdir(parents=True)
+    named, older = "torch-2.0-cp311-cp311-linux_x86_64.whl", "torch-1.0-py3-none-any.whl"
+    for name in (named, older, "evil-1-py3-none-any.whl"):
+        (links / name).write_bytes(name.encode())
+    digest = hashlib.sha256(named.encode()).hexdigest()
+    # A site's own lock of this engine, for nobody here has torch's wheel.
+    (locks / LOCK).write_text(f"torch==2.0 \\\n    --hash=sha256:{digest}\n")
+    rows = "schema: kimi-prov/catalog/gpus/v1\ngpus: []\n"
+    (locks.parent / "gpus.yaml").write_text(rows)
+    monkeypatch.setenv(loader.OVERLAY, str(locks.parent))
     folder = made(tmp_path / "image", "vllm-cpu", "--find-links", links)
+    assert {path.name for path in (folder / "wheels").iterdir()} == {named}
+    assert (folder / "wheels" / named).read_bytes() == named.encode()
+    (links / named).write_bytes(b"other bytes of that name")
+    folder = made(tmp_path / "other", "vllm-cpu", "--find-links", links)
     assert not (folder / "wheels").exists()
 
 
@@ -113,17 +134,20 @@ def test_what_cannot_be_built_is_refused(tmp_path: Path, words: tuple[str, ...],
     assert not (tmp_path / "image").exists()
 
 
+@pytest.mark.parametrize("distribution", ["debian", "ubuntu"])
 def test_its_bill_of_materials_has_the_distributions_packages_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], distribution: str
 ) -> None:
     made(tmp_path / "image", "vllm-cpu")
     (tmp_path / "status").write_text(STATUS)
-    os_packages.main(str(tmp_path / "image" / "sbom.cdx.json"), str(tmp_path / "status"))
+    (tmp_path / "os-release").write_text(f'NAME="Any"\nID="{distribution}"\nVERSION_ID=1\n')
+    paths = (tmp_path / "image" / "sbom.cdx.json", tmp_path / "status", tmp_path / "os-release")
+    os_packages.main(*map(str, paths))
     written = capsys.readouterr().out
     fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(written)
     assert fault is None, fault
     rows = {row["name"]: row for row in json.loads(written)["components"]}
-    assert rows["libc6"]["purl"] == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14?arch=amd64"
+    assert rows["libc6"]["purl"] == f"pkg:deb/{distribution}/libc6@2.36-9%2Bdeb12u14?arch=amd64"
     assert {"tzdata", "torch", "huggingface-hub"} <= set(rows)
     assert "gone" not in rows
 

@@ -7,22 +7,25 @@ import json
 import os
 import signal
 import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
+import stand_in_engine
+from cluster_stand_in import free_port
 from pod_stand_in import BODY, KEY, METRICS_KEY, Pod
 from waiting import until
 from weights_server import Server
 
 from kimi_prov import schemas
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.gateway import api, tls
 from kimi_prov.on_host.weights import manifest
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     Serve = Callable[..., subprocess.Popen[str]]
 
@@ -64,6 +67,15 @@ def test_weights_are_fetched_once_and_the_server_waits_for_none(tmp_path: Path) 
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert "verified against manifest" in first.stdout
     assert "is verified already" in second.stdout
+
+
+def test_words_that_are_not_known_start_nothing(tmp_path: Path) -> None:
+    pod = Pod(tmp_path)
+    for name in ("fetch", "serve"):
+        shown, refused = pod.run(name, "--help"), pod.run(name, "--dry-run")
+        assert (shown.returncode, f"usage: {name}" in shown.stdout) == (0, True), shown
+        assert (refused.returncode, "unrecognized arguments" in refused.stderr) == (2, True)
+    assert not list((pod.root / "srv/kimi/models").iterdir())
 
 
 def test_other_bytes_than_the_manifest_names_fail_the_job(tmp_path: Path) -> None:
@@ -141,21 +153,31 @@ def test_without_a_certificate_it_speaks_plain_http(tmp_path: Path, serve: Serve
     assert api.chat(pod.endpoint, KEY, BODY).status == 200
 
 
-def test_an_answer_ends_after_the_pod_was_told_to(pod: Pod, serve: Serve) -> None:
-    process = serve(pod)
-    assert until(pod.is_ready)
+def asked_patiently(pod: Pod, running: int, seconds: int) -> tuple[list[int], threading.Thread]:
+    """Ask for an answer that takes until the engine is told to end, and some seconds.
+
+    It is under way, as one of so many.
+    """
     answers: list[int] = []
-    body = {**BODY, "user": "patient"}
+    body = {**BODY, "user": f"patient {seconds}"}
     asked = threading.Thread(
         target=lambda: answers.append(api.chat(pod.endpoint, KEY, body).status)
     )
     asked.start()
     metrics = ("GET", "/metrics", METRICS_KEY)
-    assert until(lambda: b"running 1" in api.call(pod.endpoint, *metrics).body)
+    assert until(lambda: b"running %d" % running in api.call(pod.endpoint, *metrics).body)
+    return answers, asked
+
+
+def test_an_answer_ends_after_the_pod_was_told_to(pod: Pod, serve: Serve) -> None:
+    process = serve(pod)
+    assert until(pod.is_ready)
+    answers, asked = asked_patiently(pod, 1, 5)
     process.send_signal(signal.SIGTERM)
     assert until((pod.root / "tmp/kimi/ending").exists)
     told = pod.ready()
-    assert (told.returncode, "told to end" in told.stdout) in {(1, True), (1, False)}
+    assert (told.returncode, "told to end" in told.stdout) == (1, True), told
+    assert not answers
     asked.join(60)
     log = log_of(process)
     assert (answers, process.returncode) == ([200], 0), log
@@ -163,12 +185,14 @@ def test_an_answer_ends_after_the_pod_was_told_to(pod: Pod, serve: Serve) -> Non
 
 def test_probes_tell_an_engine_that_hangs_and_one_that_ended(pod: Pod, serve: Serve) -> None:
     process = serve(pod)
-    assert "was not started yet" in pod.ready().stdout or until(pod.is_ready)
     assert until(pod.is_ready)
     assert pod.ready("--live").returncode == 0
     os.kill(pod.engine_pid(), signal.SIGSTOP)
     for words in ((), ("--live",)):
+        since = time.monotonic()
         hung = pod.ready(*words)
+        # Of the five seconds that it has for all that it asks; the rest is the process's own.
+        assert time.monotonic() - since < 10
         assert (hung.returncode, "timed out" in hung.stdout) == (1, True), hung
         assert len(hung.stdout.splitlines()) == 1
     os.kill(pod.engine_pid(), signal.SIGKILL)
@@ -176,6 +200,18 @@ def test_probes_tell_an_engine_that_hangs_and_one_that_ended(pod: Pod, serve: Se
     assert process.returncode == 128 + signal.SIGKILL, log
     assert "the engine ended with status 137" in log
     assert pod.ready().returncode == 1
+
+
+def test_a_probe_that_cannot_keep_what_it_saw_does_not_fail_for_that(
+    pod: Pod, serve: Serve
+) -> None:
+    serve(pod)
+    assert until(pod.is_ready)
+    # As where nothing is left of /tmp, for root too.
+    (pod.root / "tmp/kimi/seen.json").unlink()
+    (pod.root / "tmp/kimi/seen.json").mkdir()
+    found = pod.ready()
+    assert (found.returncode, found.stdout) == (0, ""), found
 
 
 def test_what_an_earlier_container_left_is_not_taken_for_this_ones(pod: Pod, serve: Serve) -> None:
@@ -193,11 +229,13 @@ def test_two_pods_are_one_engine_and_the_head_ends_first(tmp_path: Path, serve: 
     logs = []
     # The port is one in a cluster, where each pod has an address of its own.
     pods[1].port = pods[0].port
+    meeting = str(free_port())
     for index, pod in enumerate(pods):
         pod.environment = {
             "LWS_LEADER_ADDRESS": "localhost",
             "LWS_GROUP_SIZE": "2",
             "LWS_WORKER_INDEX": str(index),
+            "STAND_IN_MASTER_PORT": meeting,
         }
         assert pod.run("fetch").returncode == 0
     head, rank = (serve(pod) for pod in pods)
@@ -208,17 +246,39 @@ def test_two_pods_are_one_engine_and_the_head_ends_first(tmp_path: Path, serve: 
         assert line[line.index("--nnodes") + 1] == "2"
         assert line[line.index("--node-rank") + 1] == str(index)
         assert line[line.index("--master-addr") + 1] == "localhost"
+        assert line[line.index("--master-port") + 1] == "29500"
     assert ["--headless" in line for line in lines] == [False, True]
     assert ["--port" in line for line in lines] == [True, False]
     assert api.chat(pods[0].endpoint, KEY, BODY).status == 200
+    first, asked = asked_patiently(pods[0], 1, 1)
+    last, asked_too = asked_patiently(pods[0], 2, 5)
+    of_rank = pods[1].engine_pid()
     # A cluster tells both at once.
-    rank.send_signal(signal.SIGTERM)
-    assert until((pods[1].root / "tmp/kimi/ending").exists)
-    assert api.chat(pods[0].endpoint, KEY, BODY).status == 200
-    assert rank.poll() is None
-    head.send_signal(signal.SIGTERM)
+    for process in (rank, head):
+        process.send_signal(signal.SIGTERM)
+    asked.join(60)
+    # Of two answers one has ended: the head needs its rank for the other.
+    assert (first, last) == ([200], [])
+    assert Path(f"/proc/{of_rank}").exists()
+    asked_too.join(60)
+    assert last == [200]
     logs = [log_of(head), log_of(rank)]
     assert [head.returncode, rank.returncode] == [0, 0], logs
+    assert not Path(f"/proc/{of_rank}").exists()
+
+
+def test_a_head_waits_for_its_own_name_too(tmp_path: Path, serve: Serve) -> None:
+    pod = Pod(tmp_path, hosts=2)
+    pod.environment = {
+        "LWS_LEADER_ADDRESS": "kimi-0.invalid",
+        "LWS_GROUP_SIZE": "2",
+        "LWS_WORKER_INDEX": "0",
+    }
+    assert pod.run("fetch").returncode == 0
+    process = serve(pod)
+    assert process.stdout
+    assert process.stdout.readline() == "waiting for the name of the leader, kimi-0.invalid\n"
+    assert process.poll() is None
 
 
 @pytest.mark.parametrize(
@@ -249,6 +309,38 @@ def test_without_plan_or_key_it_says_what_to_mount(pod: Pod) -> None:
     pod.plan = {}
     done = pod.run("serve")
     assert (done.returncode, "mount the ConfigMap" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"key/metrics-key": " \n"}, "metrics-key is empty"),
+        ({"tls/tls.key": None}, "tls.key is missing, and tls.crt is there"),
+        ({"tls/tls.crt": None}, "tls.crt is missing, and tls.key is there"),
+        ({"tls/tls.key": tls.self_signed(["other"])}, "key values mismatch"),
+        ({"tls/tls.crt": "no certificate"}, "are no pair"),
+    ],
+)
+def test_secrets_that_cannot_be_served_are_refused_before_the_load(
+    pod: Pod, changed: dict[str, str | None], told: str
+) -> None:
+    for name, text in changed.items():
+        path = pod.root / "run/kimi" / name
+        path.unlink() if text is None else path.write_text(text)
+    done = pod.run("serve")
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    assert stand_in_engine.SAYS not in done.stdout
+
+
+def test_probes_speak_what_the_engine_does_whatever_is_mounted_since(
+    tmp_path: Path, serve: Serve
+) -> None:
+    pod = Pod(tmp_path, secure=False)
+    assert pod.run("fetch").returncode == 0
+    serve(pod)
+    assert until(pod.is_ready)
+    (pod.root / "run/kimi/tls/tls.crt").write_text("mounted while the engine runs\n")
+    assert pod.ready("--live").returncode == 0
 
 
 def test_accept_tells_each_check_in_one_document(pod: Pod, serve: Serve) -> None:

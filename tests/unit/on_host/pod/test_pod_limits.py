@@ -58,6 +58,32 @@ def test_gpus_and_the_memory_of_several_workers() -> None:
     assert "8 processors, and the engine needs 9" in found[3]
 
 
+def test_a_driver_that_is_not_mounted_is_told_apart_from_too_few_gpus() -> None:
+    has = limits.Given(None, None, 9, None)
+    (found,) = limits.refusals(plan(gpus=8, tensor=8), has)
+    assert "nvidia-smi is not in the container, and the engine is planned for 8 GPUs" in found
+    assert limits.refusals(plan(), has) == []
+
+
+@pytest.mark.parametrize(
+    ("program", "seen"),
+    [
+        (None, None),
+        ("printf 'GPU-1\\nGPU-2\\n'", 2),
+        ("echo 'no devices were found'", 0),
+        ("exit 9", 0),
+    ],
+)
+def test_gpus_are_those_that_nvidia_smi_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, seen: int | None
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if program:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    assert limits.given(str(tmp_path)).gpus == seen
+
+
 def test_no_limit_is_no_refusal() -> None:
     assert limits.refusals(plan(), limits.Given(None, None, 2, 0)) == []
 
@@ -110,3 +136,16 @@ def test_threads_are_those_that_there_is_time_for() -> None:
     assert placement.threads({bind: "0-3"}, [64, 65, 66, 67, 68, 69], 6, notes) == {bind: "64-67"}
     assert len(notes) == 3
     assert placement.threads({}, [0], 1, notes) == {}
+
+
+def test_an_address_that_is_not_found_is_told() -> None:
+    notes: list[str] = []
+    assert placement.network({}, "kimi-0.invalid", notes) == {}
+    (note,) = notes
+    assert "towards kimi-0.invalid this node has no address" in note
+    found = placement.network({}, "127.0.0.1", notes)
+    assert (found["VLLM_HOST_IP"], found["GLOO_SOCKET_IFNAME"], len(notes)) == (
+        "127.0.0.1",
+        "lo",
+        1,
+    )

@@ -1,0 +1,17 @@
+"""Argument lists of engines, where each flag takes any number of values."""
+
+from __future__ import annotations
+
+from typing import Collection, List, Sequence
+
+
+def without(words: Sequence[str], flags: Collection[str]) -> List[str]:
+    """Leave out these flags (`--name`, also as `--name=VALUE`), each with its values."""
+    found: List[str] = []
+    skipping = False
+    for word in words:
+        if word.startswith("--"):
+            skipping = word.partition("=")[0] in flags
+        if not skipping:
+            found.append(word)
+    return found
