@@ -169,6 +169,7 @@ def _values(
         "volume_gib": pods.volume_gib(plan),
         "marks": " ".join(_marks(plan)),
         "source": plan["weights"]["source"],
+        "weights_digest": frame.plan_digest(plan["weights"]),
         "workers": plan["weights"]["workers"],
         "hub_token": str(plan["weights"]["source"]).startswith("hf://"),
         "fetch_gib": _FETCH_GIB,

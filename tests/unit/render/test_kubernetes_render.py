@@ -619,6 +619,15 @@ def test_a_job_that_does_something_else_has_another_name(tmp_path: Path) -> None
     pinned = "hf://moonshotai/Kimi-K2.5@0123456789abcdef0123456789abcdef01234567"
     other = job("revision", f"{IMAGE}kimi_weights_source: {pinned}\n")
     assert other["metadata"]["name"].startswith("kimi-fetch-0123456789-")
+    # Of one revision another mirror, manifest or address of the hub is another Job, too.
+    rows = [{"path": "config.json", "size": 5, "sha256": "a" * 64}]
+    (tmp_path / "manifest").write_text(json.dumps({"files": rows}))
+    mirror = f"{IMAGE}kimi_weights_source: https://%s.example.com/kimi\n"
+    hub = f"{IMAGE}kimi_weights_source: {pinned}\nkimi_hf_endpoint: https://%s.example.com\n"
+    named = f"{IMAGE}kimi_weights_source: {pinned}\nkimi_weights_manifest: {tmp_path}/manifest\n"
+    variables = [mirror % "one", mirror % "two", hub % "one", hub % "two", named]
+    found = [job(f"source-{n}", text) for n, text in enumerate(variables)]
+    assert len({row["metadata"]["name"] for row in [first, other, *found]}) == len(found) + 2
 
 
 def test_the_job_writes_to_the_volume_that_the_engine_reads(folder: Path) -> None:
