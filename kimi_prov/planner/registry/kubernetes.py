@@ -200,9 +200,11 @@ DEFINITIONS = (
         title="NetworkPolicies guard the port where the network plugin enforces them",
         severities=("warning", "info"),
         source="a network plugin without them lets every pod of the cluster in; what the ranks of "
-        "a group say to each other asks for no key",
+        "a group say to each other asks for no key; with them a controller in a namespace that is "
+        "not named does not reach the pods",
         remedy="software",
         concerns="deployment",
+        titles={"controller": "The NetworkPolicy may shut the Ingress or Gateway out"},
     ),
     Definition(
         "kubernetes.pod_security",

@@ -402,6 +402,19 @@ def _reached(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
             required="TLS up to the pods",
             fix="remove kimi_kubernetes_tls and make the Secret, as README.md says",
         )
+    if (class_ or gateway) and not settings.kubernetes_ingress_namespace:
+        own = f"gateway.networking.k8s.io/gateway-name={settings.kubernetes_name}"
+        findings.add(
+            "kubernetes.network_policy",
+            wording="controller",
+            severity="warning",
+            observed="kimi_kubernetes_ingress_namespace not set"
+            + (f"; pods of this namespace with the label {own} alone" if gateway else ""),
+            required=f"the namespace of the pods of class {class_ or gateway}; their network in "
+            "kimi_allowed_networks where they are on the host's",
+            fix=f"kubectl get pods -A{f' -l {own}' if gateway else ''}  shows where they run; set "
+            "kimi_kubernetes_ingress_namespace",
+        )
     several = plan["parallel"]["hosts"] > 1
     findings.add(
         "kubernetes.network_policy",

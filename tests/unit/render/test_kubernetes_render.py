@@ -675,6 +675,33 @@ def test_the_engine_of_one_node_asks_nobody_and_is_asked_by_few(tmp_path: Path) 
     assert all(rule["from"]), "an empty peer is everybody"
 
 
+_OUTSIDE = "kimi_kubernetes_hostname: a.example.com\nkimi_web_ui: true\n"
+_OUTSIDE += "kimi_kubernetes_web_hostname: b.example.com\n"
+
+
+@pytest.mark.parametrize("class_", ["ingress_class: nginx", "gateway_class: istio"])
+def test_a_controller_that_the_policy_shuts_out_is_told(tmp_path: Path, class_: str) -> None:
+    variables = f"{IMAGE}{_OUTSIDE}kimi_kubernetes_{class_}\n"
+
+    def told(folder: str, more: str) -> bool:
+        assert render("reference-002", tmp_path / folder, variables=variables + more) == 0
+        rows = plan_of(tmp_path / folder)["findings"]
+        return any("kimi_kubernetes_ingress_namespace" in str(row["fix"]) for row in rows)
+
+    assert told("out", "")
+    assert not told("named", "kimi_kubernetes_ingress_namespace: edge\n")
+    for name in ("kimi", "kimi-web"):
+        ((rule,), (named,)) = (
+            one(tmp_path / folder, "NetworkPolicy", name)["spec"]["ingress"]
+            for folder in ("out", "named")
+        )
+        # A Gateway's pods may run beside the Gateway, by this label of the Gateway API's.
+        own = {"podSelector": {"matchLabels": {"gateway.networking.k8s.io/gateway-name": "kimi"}}}
+        assert (own in rule["from"]) == class_.startswith("gateway")
+        space = {"matchLabels": {"kubernetes.io/metadata.name": "edge"}}
+        assert {"namespaceSelector": space} in named["from"]
+
+
 def test_only_the_api_is_seen_from_outside_and_by_tls(folder: Path) -> None:
     if folder.name == "reference-002":
         ingress = one(folder, "Ingress")
