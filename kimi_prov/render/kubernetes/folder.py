@@ -172,6 +172,7 @@ def _values(
         "weights_digest": frame.plan_digest(plan["weights"]),
         "workers": plan["weights"]["workers"],
         "hub_token": str(plan["weights"]["source"]).startswith("hf://"),
+        "fetch_cpus": pods.fetch_cpus(plan, facts),
         "fetch_gib": _FETCH_GIB,
         "fetch_ports": _fetch_ports(plan),
         "site": planned.download(plan),

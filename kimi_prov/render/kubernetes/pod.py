@@ -101,14 +101,28 @@ def _cpus(settings: Settings, facts: Mapping[str, Any], gpus: int) -> int:
     """
     if settings.kubernetes_cpus != "auto":
         return settings.kubernetes_cpus
-    threads, cores = int(facts["cpu"]["threads"]), int(facts["cpu"]["cores"])
-    per_core = max(1, threads // cores) if cores else 1
+    threads, per_core = int(facts["cpu"]["threads"]), _per_core(facts)
     total = len(facts["gpus"])
     # A small node, as in a trial, keeps a processor for its system at least.
     kept = max(min(_SYSTEM_CPUS, threads // 4), threads // _SYSTEM_SHARE)
     free = threads - kept
     share = free * gpus // total if gpus and total else free
     return max(1, share // per_core * per_core)
+
+
+def _per_core(facts: Mapping[str, Any]) -> int:
+    """Give the processors of a core."""
+    threads, cores = int(facts["cpu"]["threads"]), int(facts["cpu"]["cores"])
+    return max(1, threads // cores) if cores else 1
+
+
+def fetch_cpus(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
+    """Give the processors of the fetching pod: one for each file at a time, in whole cores.
+
+    A kubelet with full-pcpus-only refuses a pod that asks for half of a core (SMTAlignmentError).
+    """
+    per_core = _per_core(facts)
+    return math.ceil(int(plan["weights"]["workers"]) / per_core) * per_core
 
 
 def places_memory(plan: Mapping[str, Any]) -> bool:

@@ -545,6 +545,22 @@ def test_every_pod_is_guaranteed_and_restricted(folder: Path) -> None:
     assert seen == (5 if folder.name == "reference-002" else 3)
 
 
+@pytest.mark.parametrize("workers", [1, 3, 4])
+def test_who_asks_for_whole_processors_asks_for_whole_cores(tmp_path: Path, workers: int) -> None:
+    """A kubelet with full-pcpus-only refuses other pods (SMTAlignmentError)."""
+    variables = f"{VARIABLES['reference-002']}kimi_weights_workers: {workers}\n"
+    assert render("reference-002", tmp_path / "out", variables=variables) == 0
+    asked = {
+        part["name"]: size(part["resources"]["limits"]["cpu"])
+        for row in objects(tmp_path / "out")
+        for template in templates(row)
+        for part in [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
+    }
+    # Two threads a core; who asks for a part of a processor gets none of its own.
+    assert [name for name, cpu in asked.items() if cpu % 1 == 0 and cpu % 2] == []
+    assert asked["fetch"] >= workers
+
+
 def test_network_cards_are_asked_for_between_nodes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
