@@ -8,7 +8,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -559,6 +561,20 @@ def test_who_asks_for_whole_processors_asks_for_whole_cores(tmp_path: Path, work
     # Two threads a core; who asks for a part of a processor gets none of its own.
     assert [name for name, cpu in asked.items() if cpu % 1 == 0 and cpu % 2] == []
     assert asked["fetch"] >= workers
+
+
+def test_a_pod_that_waits_for_the_weights_ends_when_it_is_told_to(folder: Path) -> None:
+    """The first process of a container ignores a signal that it does not handle itself."""
+    (waits,) = template_of(folder)["spec"]["initContainers"]
+    missing = {**os.environ, "VERIFIED": "/nowhere/.kimi-verified"}
+    running = subprocess.Popen(waits["command"], env=missing, start_new_session=True)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    end = time.monotonic() + 20
+    while not children.read_text().strip() and time.monotonic() < end:
+        time.sleep(0.05)
+    os.killpg(running.pid, signal.SIGTERM)
+    # Ended by the signal alone it would be -15, which the first process never is.
+    assert running.wait(20) == 143
 
 
 def test_network_cards_are_asked_for_between_nodes(
