@@ -307,6 +307,21 @@ def test_what_an_object_names_is_there_or_is_made_by_hand(folder: Path, program:
     assert {row for row in made if row not in named} <= {("Secret", "registry")}
 
 
+def test_the_steps_of_the_page_go_in_their_order_and_to_one_namespace(folder: Path) -> None:
+    readme = (folder / "README.md").read_text()
+    # A file that a command reads, another made before.
+    for made, read in (("-out tls.crt", "--cert=tls.crt"), ("cp tls.crt ca.crt", "=ca.crt")):
+        assert -1 < readme.index(made) < readme.index(read)
+    asked = re.findall(
+        r"(?:kubectl (?:apply -k|scale)|kimi-prov (?!render|image)[a-z]+) [^`\n]+", readme
+    )
+    assert len(asked) >= 9
+    named = "--namespace NAMESPACE" if folder.name != "reference-002" else ""
+    for line in asked:
+        assert named in line, line
+        assert named or line.startswith("kubectl scale") or "--namespace" not in line, line
+
+
 def references(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Give what objects name of others: kind and name."""
     for value in walked(rows):
