@@ -847,20 +847,28 @@ def test_promtool_takes_the_rules_and_they_fire(folder: Path, tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 rules found" in done.stdout
-    pod = 'job="kimi",pod="kimi-0",model_name="m",engine="0"'
+    pod = 'job="kimi",pod="kimi-0",model_name="m",engine="0",namespace="models"'
+    hidden = pod.replace("models", "other")
     series = {
-        f"vllm:num_requests_running{{{pod}}}": "3+0x40",
-        f"vllm:num_requests_waiting{{{pod}}}": "40+0x40",
-        f"vllm:generation_tokens_total{{{pod}}}": "5+0x40",
-        f"vllm:prompt_tokens_total{{{pod}}}": "5+0x40",
-        f"vllm:kv_cache_usage_perc{{{pod}}}": "0.99+0x40",
-        f"vllm:num_preemptions_total{{{pod}}}": "0+5x40",
-        f'vllm:time_to_first_token_seconds_bucket{{{pod},le="10"}}': "0+0x40",
-        f'vllm:time_to_first_token_seconds_bucket{{{pod},le="60"}}': "0+9x40",
-        f'vllm:time_to_first_token_seconds_bucket{{{pod},le="+Inf"}}': "0+9x40",
-        'up{job="kimi",pod="kimi-0"}': "0+0x40",
-        # Another's engine is not looked at.
-        'up{job="other",pod="other-0"}': "0+0x40",
+        f"vllm:num_requests_running{{{pod}}}": "3+0x120",
+        f"vllm:num_requests_waiting{{{pod}}}": "40+0x120",
+        f"vllm:generation_tokens_total{{{pod}}}": "5+0x120",
+        f"vllm:prompt_tokens_total{{{pod}}}": "5+0x120",
+        f"vllm:kv_cache_usage_perc{{{pod}}}": "0.99+0x120",
+        f"vllm:num_preemptions_total{{{pod}}}": "0+5x120",
+        f'vllm:time_to_first_token_seconds_bucket{{{pod},le="10"}}': "0+0x120",
+        f'vllm:time_to_first_token_seconds_bucket{{{pod},le="60"}}': "0+9x120",
+        f'vllm:time_to_first_token_seconds_bucket{{{pod},le="+Inf"}}': "0+9x120",
+        'up{job="kimi",pod="kimi-0",namespace="models"}': "1+0x5 0+0x120",
+        # Another's engine is not looked at, nor does one of that name elsewhere hide this one.
+        'up{job="other",pod="other-0",namespace="models"}': "1+0x5 0+0x120",
+        'up{job="kimi",pod="kimi-0",namespace="other"}': "1+0x5 0+0x120",
+        f"vllm:num_requests_running{{{hidden}}}": "3+0x120",
+        f"vllm:generation_tokens_total{{{hidden}}}": "5+90x120",
+        f"vllm:prompt_tokens_total{{{hidden}}}": "5+90x120",
+        # It was stopped, is started and loads within its time; it waits for its first weights.
+        'up{job="kimi",pod="kimi-1",namespace="models"}': "1+0x5 _x20 0+0x54 1+0x40",
+        'up{job="kimi",pod="kimi-2",namespace="models"}': "0+0x120",
     }
     names = ("Down", "Hangs", "Queue", "CacheFull", "Preempts", "SlowFirstToken")
     text = rules.read_text()
@@ -873,11 +881,16 @@ def test_promtool_takes_the_rules_and_they_fire(folder: Path, tmp_path: Path) ->
                 "input_series": [{"series": k, "values": v} for k, v in series.items()],
                 "promql_expr_test": [
                     {
-                        "expr": f'count(ALERTS{{alertname="Kimi{name}",alertstate="firing"}})',
-                        "eval_time": "30m",
-                        "exp_samples": [{"value": 1}],
+                        "expr": f'count by (namespace, pod) (ALERTS{{alertname="Kimi{name}",'
+                        'alertstate="firing"})',
+                        "eval_time": at,
+                        "exp_samples": [{"labels": '{namespace="models",pod="kimi-0"}', "value": 1}]
+                        if fires
+                        else [],
                     }
                     for name in names
+                    # A pod that is down may be one that loads: 3300 s are given.
+                    for at, fires in (("30m", name != "Down"), ("78m", True), ("110m", True))
                 ],
             }
         ],
@@ -900,7 +913,9 @@ _SUFFIX = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_su
 def test_every_metric_is_one_that_the_engine_has(tmp_path: Path) -> None:
     assert render("reference-002", tmp_path / "out") == 0
     known = {name + end for name, kind in metrics().items() for end in _SUFFIX[kind]}
-    board = json.loads(one(tmp_path / "out", "ConfigMap", "kimi-dashboard")["data"]["kimi.json"])
+    board = json.loads(
+        one(tmp_path / "out", "ConfigMap", "kimi-dashboard")["data"]["models-kimi.json"]
+    )
     shown = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     rules = one(tmp_path / "out", "PrometheusRule")["spec"]["groups"][0]["rules"]
     asked = {n for text in shown for n in re.findall(r"vllm:\w+", text)}
@@ -910,7 +925,8 @@ def test_every_metric_is_one_that_the_engine_has(tmp_path: Path) -> None:
     assert (asked | alerted) - known == set()
     # Each looks at this model alone, by the label that the ServiceMonitor makes.
     for text in [*shown, *(row["expr"] for row in rules)]:
-        assert text.count('{job="kimi"}') == len(re.findall(r"vllm:\w+|\bup\b", text))
+        looked = text.count('{job="kimi",namespace="models"}')
+        assert looked == len(re.findall(r"vllm:\w+|\bup\b", text))
     monitor = one(tmp_path / "out", "ServiceMonitor")["spec"]
     service = one(tmp_path / "out", "Service")
     assert service["metadata"]["labels"][monitor["jobLabel"]] == "kimi"
@@ -928,9 +944,30 @@ def test_the_key_of_the_metrics_is_one_of_their_own(tmp_path: Path) -> None:
     assert "--from-file=metrics-key" in (tmp_path / "out" / "README.md").read_text()
 
 
+def test_dashboards_of_two_namespaces_are_two(tmp_path: Path) -> None:
+    variables = f"{IMAGE}kimi_kubernetes_monitoring_namespace: monitoring\n"
+    boards: dict[str, dict[str, Any]] = {}
+    for namespace in ("one", "two", None):
+        words = ("--namespace", namespace) if namespace else ()
+        output = tmp_path / str(namespace)
+        assert render("reference-002", output, *words, variables=variables) == 0
+        data = one(output, "ConfigMap", "kimi-dashboard")["data"]
+        boards |= {name: json.loads(text) for name, text in data.items()}
+    assert list(boards) == ["one-kimi.json", "two-kimi.json", "kimi.json"]
+    assert len({board["uid"] for board in boards.values()}) == 3
+    assert len({board["title"] for board in boards.values()}) == 3
+    # Where none is known, whoever looks at it chooses one.
+    board = boards["kimi.json"]
+    assert "namespace" in {row["name"] for row in board["templating"]["list"]}
+    for panel in board["panels"]:
+        assert all('namespace="$namespace"' in row["expr"] for row in panel["targets"])
+
+
 def test_panels_do_not_lie_on_each_other(tmp_path: Path) -> None:
     assert render("reference-002", tmp_path / "out") == 0
-    board = json.loads(one(tmp_path / "out", "ConfigMap", "kimi-dashboard")["data"]["kimi.json"])
+    board = json.loads(
+        one(tmp_path / "out", "ConfigMap", "kimi-dashboard")["data"]["models-kimi.json"]
+    )
     taken = set()
     for panel in board["panels"]:
         grid = panel["gridPos"]
