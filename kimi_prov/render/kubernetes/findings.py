@@ -184,6 +184,8 @@ def _room(
     findings: Findings,
 ) -> None:
     threads, node = int(facts["cpu"]["threads"]), int(plan["memory"]["host_ram_available_bytes"])
+    cpus, memory = pods.beside(plan, settings, facts)
+    job = ", beside {} of the fetching Job" if cpus else ""
     if pod.memory < pod.needed:
         findings.add(
             "kubernetes.room",
@@ -192,18 +194,18 @@ def _room(
             f"{human(pod.shm)} for /dev/shm",
             fix="raise or remove kimi_kubernetes_memory_gib",
         )
-    if pod.memory > node:
+    if pod.memory + memory > node:
         findings.add(
             "kubernetes.room",
             observed=f"a node has {human(node)} of memory",
-            required=f"{human(pod.memory)} for a pod",
+            required=f"{human(pod.memory)} for a pod{job.format(human(memory))}",
             fix="remove kimi_kubernetes_memory_gib, or take nodes with more memory",
         )
-    if pod.cpus > threads:
+    if pod.cpus + cpus > threads:
         findings.add(
             "kubernetes.room",
             observed=f"a node has {threads} processors",
-            required=f"kimi_kubernetes_cpus: {pod.cpus}",
+            required=f"kimi_kubernetes_cpus: {pod.cpus}{job.format(cpus)}",
             fix="lower or remove kimi_kubernetes_cpus",
         )
     cache = f", {human(pod.page_cache)} for files that are read" if pod.page_cache else ""

@@ -29,7 +29,6 @@ _BUNDLE = "ca-bundle.pem"
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _REVISION = 10
 _DIGEST = 8
-_FETCH_GIB = 4
 _PROBE_S = 10
 _WEB_PORT = 8080
 # Of a time to the first token, more than this times the planned one is slow; in seconds at least.
@@ -173,7 +172,7 @@ def _values(
         "workers": plan["weights"]["workers"],
         "hub_token": str(plan["weights"]["source"]).startswith("hf://"),
         "fetch_cpus": pods.fetch_cpus(plan, facts),
-        "fetch_gib": _FETCH_GIB,
+        "fetch_gib": pods.FETCH_BYTES >> 30,
         "fetch_ports": _fetch_ports(plan),
         "site": planned.download(plan),
         "chat_s": pods.CHAT_S,

@@ -475,17 +475,19 @@ def test_memory_is_the_plans_and_every_part_of_it_counts(folder: Path) -> None:
 
 def test_processors_are_whole_cores_of_the_node(folder: Path) -> None:
     (engine,) = template_of(folder)["spec"]["containers"]
-    # 112 cores with two threads each, of which a sixteenth is the system's.
-    assert engine["resources"]["limits"]["cpu"] == "210"
+    # 112 cores with two threads each, of which a sixteenth is the system's; the Job with a volume
+    # of one node takes four.
+    cpus = "206" if folder.name == "reference-002" else "210"
+    assert engine["resources"]["limits"]["cpu"] == cpus
     assert engine["resources"]["limits"]["nvidia.com/gpu"] == "8"
 
 
 @pytest.mark.parametrize(
     ("variables", "memory", "cpus"),
     [
-        ("", 586, 210),
+        ("", 586, 206),
         ("kimi_kubernetes_memory_gib: 64\nkimi_kubernetes_cpus: 32\n", 64, 32),
-        ("kimi_kubernetes_memory_gib: 32\n", 32, 210),
+        ("kimi_kubernetes_memory_gib: 32\n", 32, 206),
     ],
 )
 def test_a_site_says_how_much_a_pod_asks_for(
@@ -560,6 +562,35 @@ def test_every_pod_is_guaranteed_and_restricted(folder: Path) -> None:
             assert list(beyond_restricted(template["spec"])) == [], row["metadata"]["name"]
             assert list(not_guaranteed(template["spec"])) == [], row["metadata"]["name"]
     assert seen == (5 if folder.name == "reference-002" else 3)
+
+
+@pytest.mark.parametrize(("threads", "cores"), [(224, 112), (64, 32), (16, 16), (8, 4)])
+@pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteMany"])
+def test_the_job_has_room_beside_the_engine(
+    tmp_path: Path, threads: int, cores: int, mode: str
+) -> None:
+    """A volume of one node is mounted where the engine's pod waits: the Job must fit there."""
+    facts = json.loads(LAB.read_text())
+    facts["cpu"] |= {"threads": threads, "cores": cores}
+    node = tmp_path / "node.json"
+    node.write_text(json.dumps(facts))
+    variables = (
+        "kimi_kubernetes_image: localhost/kimi:lab\nkimi_model: kimi-k2-lab\n"
+        "kimi_weights_source: file:///srv/kimi/source\n"
+        f"kimi_kubernetes_access_mode: {mode}\n"
+    )
+    assert render(str(node), tmp_path / "out", variables=variables) == 0
+    asked = {
+        part["name"]: size(part["resources"]["limits"]["cpu"])
+        for row in objects(tmp_path / "out")
+        for template in templates(row)
+        for part in template["spec"]["containers"]
+    }
+    system = max(min(4, threads // 4), threads // 16)
+    fetch = asked["fetch"] if mode == "ReadWriteOnce" else 0
+    assert asked["engine"] + fetch <= threads - system
+    # Nothing lies idle but what makes no whole core.
+    assert asked["engine"] + fetch > threads - system - threads // cores
 
 
 @pytest.mark.parametrize("workers", [1, 3, 4])
@@ -1022,10 +1053,10 @@ items:
     [
         ("{requests.nvidia.com/gpu: 8, limits.memory: 1Ti}", "{}", "", 0, None),
         ("{requests.nvidia.com/gpu: 4}", "{}", "", 3, "requests.nvidia.com/gpu: 4"),
-        ("{requests.cpu: 200}", "{}", "", 3, "needs: 214"),
-        ("{cpu: 200}", "{}", "", 3, "needs: 214"),
+        ("{requests.cpu: 200}", "{}", "", 3, "needs: 210"),
+        ("{cpu: 200}", "{}", "", 3, "needs: 210"),
         ("{memory: 500Gi}", "{}", "", 3, "needs: 590Gi"),
-        ("{limits.cpu: 215000m}", "{}", "", 0, None),
+        ("{limits.cpu: 211000m}", "{}", "", 0, None),
         ("{pods: 1}", "{}", "", 3, "needs: 2"),
         ("{requests.storage: 500Gi}", "{}", "", 3, "needs: 584Gi"),
         ("{persistentvolumeclaims: 0}", "{}", "", 3, "persistentvolumeclaims: 0"),
@@ -1151,6 +1182,8 @@ def test_quantities_are_read_as_kubernetes_reads_them(text: object, value: float
         ("reference-002", "kimi_kubernetes_memory_gib: 31\n", "kubernetes.room"),
         ("reference-002", "kimi_kubernetes_memory_gib: 3000\n", "kubernetes.room"),
         ("reference-002", "kimi_kubernetes_cpus: 225\n", "kubernetes.room"),
+        # With a volume of one node the Job runs beside it.
+        ("reference-002", "kimi_kubernetes_cpus: 222\n", "kubernetes.room"),
         ("reference-002", "kimi_kubernetes_hostname: a.example.com\n", "kubernetes.ingress"),
         ("reference-002", "kimi_kubernetes_ingress_class: nginx\n", "kubernetes.ingress"),
         (
