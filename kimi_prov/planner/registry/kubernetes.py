@@ -76,9 +76,10 @@ DEFINITIONS = (
         title="How clients outside the cluster reach the API",
         severities=("blocker", "warning", "info"),
         source="an Ingress or a Gateway has a class and a host name; an Ingress says by an "
-        "annotation of its controller's that the pods speak TLS",
+        "annotation of its controller's that the pods speak TLS, and from where clients may come",
         remedy="setting",
         concerns="deployment",
+        titles={"networks": "From outside the API is open to every network"},
     ),
     Definition(
         "kubernetes.tls",

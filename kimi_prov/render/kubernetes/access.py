@@ -54,6 +54,11 @@ def ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str] | No
     return None
 
 
+def known(settings: Settings) -> bool:
+    """Whether the controller of the Ingress is one whose annotations are known."""
+    return ingress_annotations(settings, tls=False) is not None
+
+
 def web_image(plan: Mapping[str, Any], settings: Settings) -> str:
     """Name the image of the page."""
     web = plan["web"]

@@ -369,7 +369,7 @@ def _reached(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
             fix=hint,
         )
     elif class_:
-        known = access.ingress_annotations(settings, tls=settings.kubernetes_tls) is not None
+        known = access.known(settings)
         findings.add(
             "kubernetes.ingress",
             severity="info" if known else "warning",
@@ -403,6 +403,17 @@ def _reached(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
             observed="kimi_kubernetes_tls: false",
             required="TLS up to the pods",
             fix="remove kimi_kubernetes_tls and make the Secret, as README.md says",
+        )
+    # By an address of the client's, which the pods do not see: only its controller may keep to it.
+    if (gateway or (class_ and not access.known(settings))) and settings.allowed_networks:
+        findings.add(
+            "kubernetes.ingress",
+            severity="warning",
+            wording="networks",
+            observed=f"class {class_ or gateway} is told nothing of kimi_allowed_networks",
+            required=f"a policy of its controller's for {', '.join(settings.allowed_networks)}",
+            fix="add to the folder what the controller reads of clients' networks; the "
+            "NetworkPolicy sees the controller alone",
         )
     if (class_ or gateway) and not settings.kubernetes_ingress_namespace:
         own = f"gateway.networking.k8s.io/gateway-name={settings.kubernetes_name}"
@@ -463,6 +474,8 @@ def _settings(settings: Settings, findings: Findings) -> None:
     names = planned.without_effect(settings, _WITHOUT_EFFECT)
     if settings.ram_disk == "always":
         names.append("ram_disk")
+    if settings.instances not in ("auto", 1):
+        names.append("instances")
     if names:
         findings.add(
             "kubernetes.settings",

@@ -1283,6 +1283,27 @@ def test_settings_without_effect_are_named(tmp_path: Path) -> None:
     assert "--from-file=token=FILE" in rows["kubernetes.settings"]["required"]
 
 
+@pytest.mark.parametrize(
+    ("class_", "told"),
+    [("ingress_class: nginx", False), ("ingress_class: traefik", True), ("gateway_class: x", True)],
+)
+def test_networks_that_nobody_keeps_to_are_told(tmp_path: Path, class_: str, told: bool) -> None:
+    variables = f"{IMAGE}{_OUTSIDE}kimi_kubernetes_{class_}\nkimi_allowed_networks: [10.0.0.0/8]\n"
+    assert render("reference-002", tmp_path / "out", variables=variables) == 0
+    rows = [
+        row for row in plan_of(tmp_path / "out")["findings"] if row["id"] == "kubernetes.ingress"
+    ]
+    assert any("kimi_allowed_networks" in row["observed"] for row in rows) == told
+    assert all(row["severity"] == "warning" for row in rows if "networks" in row["observed"])
+
+
+def test_instances_of_a_machine_have_no_effect_in_a_pod(tmp_path: Path) -> None:
+    variables = f"{IMAGE}kimi_instances: 2\n"
+    assert render("reference-002", tmp_path / "out", variables=variables) == 0
+    rows = {row["id"]: row for row in plan_of(tmp_path / "out")["findings"]}
+    assert rows["kubernetes.settings"]["observed"] == "kimi_instances"
+
+
 def test_what_the_control_machine_has_is_not_in_the_plan(tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAA==\n")
