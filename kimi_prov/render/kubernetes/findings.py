@@ -71,7 +71,8 @@ def of_plan(
     _storage(plan, settings, findings)
     if plan["parallel"]["hosts"] > 1:
         _group(plan, settings, pod, findings)
-    _reached(plan, settings, findings)
+    _reached(settings, findings)
+    _policies(plan, settings, findings)
     _security(settings, findings)
     _others(plan, settings, findings)
     _settings(settings, findings)
@@ -344,7 +345,7 @@ def _group(plan: Mapping[str, Any], settings: Settings, pod: Pod, findings: Find
     )
 
 
-def _reached(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+def _reached(settings: Settings, findings: Findings) -> None:
     """Say how clients reach the API, and what is wrong with how they are to."""
     name, class_ = settings.kubernetes_hostname, settings.kubernetes_ingress_class
     gateway = settings.kubernetes_gateway_class
@@ -369,16 +370,17 @@ def _reached(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
             fix=hint,
         )
     elif class_:
-        known = access.known(settings)
+        known = access.controller(settings)
         findings.add(
             "kubernetes.ingress",
             severity="info" if known else "warning",
             observed=f"https://{name} by an Ingress of class {class_}"
             + ("" if known else ", whose controller is not known here"),
-            required="the controller of that class"
-            + ("" if known else "; told by annotations that the pods speak TLS and answer slowly"),
-            fix=f"kubectl get ingressclass {class_}"
-            + ("" if known else "; add the annotations to ingress.yaml"),
+            required=f"{known}, which the annotations are for"
+            if known
+            else "its controller, told by annotations that the pods speak TLS and answer slowly",
+            fix=f"kubectl get ingressclass {class_} -o 'jsonpath={{.spec.controller}}'; "
+            f"{'for another change' if known else 'add'} the annotations in ingress.yaml",
         )
     elif gateway:
         findings.add(
@@ -404,8 +406,13 @@ def _reached(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
             required="TLS up to the pods",
             fix="remove kimi_kubernetes_tls and make the Secret, as README.md says",
         )
+
+
+def _policies(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+    """Say whom the NetworkPolicy and the controller outside let in."""
+    class_, gateway = settings.kubernetes_ingress_class, settings.kubernetes_gateway_class
     # By an address of the client's, which the pods do not see: only its controller may keep to it.
-    if (gateway or (class_ and not access.known(settings))) and settings.allowed_networks:
+    if (gateway or (class_ and not access.controller(settings))) and settings.allowed_networks:
         findings.add(
             "kubernetes.ingress",
             severity="warning",

@@ -1284,6 +1284,21 @@ def test_settings_without_effect_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("class_", "controller"),
+    [("my-nginx", "k8s.io/ingress-nginx"), ("haproxy", "haproxy.org/ingress-controller")],
+)
+def test_the_controller_that_a_class_is_taken_for_is_named(
+    tmp_path: Path, class_: str, controller: str
+) -> None:
+    """A class's name says little: others' controllers of nginx and HAProxy read other words."""
+    variables = f"{IMAGE}{_OUTSIDE}kimi_kubernetes_ingress_class: {class_}\n"
+    assert render("reference-002", tmp_path / "out", variables=variables) == 0
+    (row,) = (r for r in plan_of(tmp_path / "out")["findings"] if r["id"] == "kubernetes.ingress")
+    assert controller in row["required"]
+    assert f"kubectl get ingressclass {class_} -o 'jsonpath={{.spec.controller}}'" in row["fix"]
+
+
+@pytest.mark.parametrize(
     ("class_", "told"),
     [("ingress_class: nginx", False), ("ingress_class: traefik", True), ("gateway_class: x", True)],
 )
