@@ -186,7 +186,6 @@ def _values(
         "time_zone": settings.kubernetes_time_zone,
         "kubectl_image": settings.kubernetes_kubectl_image,
         "workload": _workload(several=several),
-        "settings": settings,
     }
     found |= _web(plan, settings)
     found["fetch_template"] = _text("_fetch.yaml", found).rstrip("\n")
