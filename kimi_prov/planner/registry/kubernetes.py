@@ -175,6 +175,7 @@ DEFINITIONS = (
         source="each start reads all weights from the volume, unless they are in the page cache",
         remedy="setting",
         concerns="deployment",
+        titles={"revision": "The volume has room for one revision of the weights"},
     ),
     Definition(
         "kubernetes.lws",

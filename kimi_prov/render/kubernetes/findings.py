@@ -313,6 +313,17 @@ def _storage(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
         "and reads fast enough for your patience",
         fix="kubectl get storageclass; kimi_kubernetes_storage_class names one",
     )
+    both = f"{pods.volume_gib(plan, revisions=2)}Gi"
+    findings.add(
+        "kubernetes.storage",
+        wording="revision",
+        observed=f"{pods.volume_gib(plan)}Gi; each revision has a folder of its own, and nothing "
+        "removes the old one",
+        required=f"{both} before another revision is fetched",
+        fix=f"write {both} into pvc.yaml and apply it, where the class's allowVolumeExpansion is "
+        f"true; kubectl get persistentvolumeclaim/{settings.kubernetes_name}-models  shows its "
+        "size",
+    )
 
 
 def _group(plan: Mapping[str, Any], settings: Settings, pod: Pod, findings: Findings) -> None:

@@ -151,11 +151,12 @@ def places_memory(plan: Mapping[str, Any]) -> bool:
     return bool(instance["numactl"] or flags & _NUMA_FLAGS)
 
 
-def volume_gib(plan: Mapping[str, Any]) -> int:
-    """Give the size of the volume in GiB: for the weights, and those of a draft."""
+def volume_gib(plan: Mapping[str, Any], revisions: int = 1) -> int:
+    """Give the size of a volume in GiB: for revisions of the weights, and of those of a draft."""
     weights = plan["weights"]
     parts = [weights, *([weights["draft"]] if weights["draft"] else [])]
-    return math.ceil(sum(int(part["bytes"]) for part in parts) * _VOLUME_SPARE / _GIB) + 1
+    size = revisions * sum(int(part["bytes"]) for part in parts)
+    return math.ceil(size * _VOLUME_SPARE / _GIB) + 1
 
 
 def of_image(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:

@@ -1349,6 +1349,18 @@ def test_a_draft_has_room_in_the_volume_and_is_waited_for(tmp_path: Path) -> Non
     assert f"{plan['weights']['draft']['dir']}/.kimi-verified" in waits["env"][0]["value"].split()
 
 
+def test_the_room_for_another_revision_is_told(folder: Path) -> None:
+    """Each revision has a folder of its own, and nothing removes the old one."""
+    name = WORKLOADS[folder.name][1]
+    claim = one(folder, "PersistentVolumeClaim", f"{name}-models")["spec"]["resources"]
+    (row,) = (r for r in plan_of(folder)["findings"] if "revision" in r["title"])
+    sizes = [size(text) for text in re.findall(r"[0-9]+Gi", f"{row['observed']} {row['required']}")]
+    assert sizes[0] == size(claim["requests"]["storage"])
+    assert sizes[1] >= sizes[0] + plan_of(folder)["weights"]["bytes"]
+    assert f"{sizes[1] / GIB}Gi" in row["fix"]
+    assert f"persistentvolumeclaim/{name}-models" in row["fix"]
+
+
 def test_a_bundle_of_certificates_travels_with_the_plan(tmp_path: Path, program: Path) -> None:
     (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAA==\n")
     variables = f"{IMAGE}kimi_ca_bundle: {tmp_path}/ca.pem\n"
