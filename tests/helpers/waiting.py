@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,19 +18,3 @@ def until(condition: Callable[[], object], hangs_s: float = HANGS_S) -> bool:
     while not (met := bool(condition())) and time.monotonic() < end:
         time.sleep(0.05)
     return met
-
-
-def lines_until(stream: TextIO, ends: Callable[[str], bool], hangs_s: float = HANGS_S) -> list[str]:
-    """Read lines up to the one that ends them; fewer where that one never came."""
-    found: list[str] = []
-
-    def read() -> None:
-        for line in stream:
-            found.append(line)
-            if ends(line):
-                return
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(hangs_s)
-    return found

@@ -76,9 +76,10 @@ DEFINITIONS = (
         title="How clients outside the cluster reach the API",
         severities=("blocker", "warning", "info"),
         source="an Ingress or a Gateway has a class and a host name; an Ingress says by an "
-        "annotation of its controller's that the pods speak TLS",
+        "annotation of its controller's that the pods speak TLS, and from where clients may come",
         remedy="setting",
         concerns="deployment",
+        titles={"networks": "From outside the API is open to every network"},
     ),
     Definition(
         "kubernetes.tls",
@@ -174,6 +175,7 @@ DEFINITIONS = (
         source="each start reads all weights from the volume, unless they are in the page cache",
         remedy="setting",
         concerns="deployment",
+        titles={"revision": "The volume has room for one revision of the weights"},
     ),
     Definition(
         "kubernetes.lws",
@@ -200,9 +202,11 @@ DEFINITIONS = (
         title="NetworkPolicies guard the port where the network plugin enforces them",
         severities=("warning", "info"),
         source="a network plugin without them lets every pod of the cluster in; what the ranks of "
-        "a group say to each other asks for no key",
+        "a group say to each other asks for no key; with them a controller in a namespace that is "
+        "not named does not reach the pods",
         remedy="software",
         concerns="deployment",
+        titles={"controller": "The NetworkPolicy may shut the Ingress or Gateway out"},
     ),
     Definition(
         "kubernetes.pod_security",

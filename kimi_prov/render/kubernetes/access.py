@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 # An answer streams for minutes, and a chat may carry pictures.
 _ANSWER_S = 3600
 _UPLOAD = "100m"
+# As an IngressClass names them, HAProxy's with the class behind it where its chart made it. Others
+# of nginx and HAProxy read annotations of their own.
+_NGINX, _HAPROXY = "k8s.io/ingress-nginx", "haproxy.org/ingress-controller"
+_CONTROLLERS = {"nginx": _NGINX, "haproxy": _HAPROXY}
 _WEB_IMAGE = "ghcr.io/open-webui/open-webui"
 
 
@@ -30,13 +34,19 @@ def tolerations(settings: Settings, gpus: int) -> list[tuple[str, str]]:
     return list(found.items())
 
 
+def controller(settings: Settings) -> str | None:
+    """Name the Ingress controller that the name of the class speaks for; None for no known one."""
+    name = settings.kubernetes_ingress_class or ""
+    return next((found for word, found in _CONTROLLERS.items() if word in name), None)
+
+
 def ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str] | None:
     """Return what an Ingress controller is told of the pods; None for one that is not known.
 
     `tls`: the pods speak it.
     """
-    name = settings.kubernetes_ingress_class or ""
-    if "nginx" in name:
+    assumed = controller(settings)
+    if assumed == _NGINX:
         prefix = "nginx.ingress.kubernetes.io"
         found = {
             f"{prefix}/proxy-read-timeout": str(_ANSWER_S),
@@ -46,7 +56,7 @@ def ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str] | No
         if settings.allowed_networks:
             found[f"{prefix}/whitelist-source-range"] = ",".join(settings.allowed_networks)
         return {**found, **({f"{prefix}/backend-protocol": "HTTPS"} if tls else {})}
-    if "haproxy" in name:
+    if assumed == _HAPROXY:
         found = {"haproxy.org/timeout-server": f"{_ANSWER_S}s"}
         if settings.allowed_networks:
             found["haproxy.org/allow-list"] = ",".join(settings.allowed_networks)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _PER_ROW, _WIDTH, _HEIGHT = 2, 12, 8
-# The label `job` is the objects' name: the ServiceMonitor takes it from the Service.
-_JOB = '{{job="{name}"}}'
 _PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     (
         "Requests",
@@ -98,25 +97,51 @@ _PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
 )
 
 
-def document(name: str) -> str:
-    """Return the dashboard of the objects of this name as JSON."""
+def selector(name: str, namespace: str | None) -> str:
+    """Return the labels of the metrics of these objects, as PromQL has them between braces.
+
+    `job` is the objects' name: the ServiceMonitor takes it from the Service.
+    """
+    return f'job="{name}"' + (f',namespace="{namespace}"' if namespace else "")
+
+
+def document(name: str, namespace: str | None) -> str:
+    """Return the dashboard of the objects of this name as JSON.
+
+    Without a namespace whoever looks at it chooses one.
+    """
+    job = f"{{{selector(name, namespace or '$namespace')}}}"
+    whose = f"{namespace}/{name}" if namespace else name
+    variables = [{"name": "datasource", "type": "datasource", "query": "prometheus"}]
+    if not namespace:
+        variables.append(_namespaces(name))
     content = {
-        "title": f"Kimi: {name}",
-        "uid": f"kimi-prov-{name}"[:40],
+        "title": f"Kimi: {whose}",
+        # Grafana takes 40 signs; two of one name in two namespaces are two.
+        "uid": f"kimi-prov-{hashlib.sha256(whose.encode()).hexdigest()[:12]}",
         "schemaVersion": 39,
         "refresh": "30s",
         "time": {"from": "now-3h", "to": "now"},
-        "templating": {
-            "list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]
-        },
-        "panels": [_panel(number, name) for number in range(len(_PANELS))],
+        "templating": {"list": variables},
+        "panels": [_panel(number, job) for number in range(len(_PANELS))],
     }
     return json.dumps(content, indent=1)
 
 
-def _panel(number: int, name: str) -> dict[str, Any]:
+def _namespaces(name: str) -> dict[str, Any]:
+    metric = f"vllm:num_requests_running{{{selector(name, None)}}}"
+    return {
+        "name": "namespace",
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": f"label_values({metric}, namespace)",
+        # At each look.
+        "refresh": 1,
+    }
+
+
+def _panel(number: int, job: str) -> dict[str, Any]:
     title, unit, rows = _PANELS[number]
-    job = _JOB.format(name=name)
     return {
         "id": number + 1,
         "type": "timeseries",

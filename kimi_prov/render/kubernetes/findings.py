@@ -71,7 +71,8 @@ def of_plan(
     _storage(plan, settings, findings)
     if plan["parallel"]["hosts"] > 1:
         _group(plan, settings, pod, findings)
-    _reached(plan, settings, findings)
+    _reached(settings, findings)
+    _policies(plan, settings, findings)
     _security(settings, findings)
     _others(plan, settings, findings)
     _settings(settings, findings)
@@ -184,6 +185,8 @@ def _room(
     findings: Findings,
 ) -> None:
     threads, node = int(facts["cpu"]["threads"]), int(plan["memory"]["host_ram_available_bytes"])
+    cpus, memory = pods.beside(plan, settings, facts)
+    job = ", beside {} of the fetching Job" if cpus else ""
     if pod.memory < pod.needed:
         findings.add(
             "kubernetes.room",
@@ -192,18 +195,18 @@ def _room(
             f"{human(pod.shm)} for /dev/shm",
             fix="raise or remove kimi_kubernetes_memory_gib",
         )
-    if pod.memory > node:
+    if pod.memory + memory > node:
         findings.add(
             "kubernetes.room",
             observed=f"a node has {human(node)} of memory",
-            required=f"{human(pod.memory)} for a pod",
+            required=f"{human(pod.memory)} for a pod{job.format(human(memory))}",
             fix="remove kimi_kubernetes_memory_gib, or take nodes with more memory",
         )
-    if pod.cpus > threads:
+    if pod.cpus + cpus > threads:
         findings.add(
             "kubernetes.room",
             observed=f"a node has {threads} processors",
-            required=f"kimi_kubernetes_cpus: {pod.cpus}",
+            required=f"kimi_kubernetes_cpus: {pod.cpus}{job.format(cpus)}",
             fix="lower or remove kimi_kubernetes_cpus",
         )
     cache = f", {human(pod.page_cache)} for files that are read" if pod.page_cache else ""
@@ -310,6 +313,17 @@ def _storage(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
         "and reads fast enough for your patience",
         fix="kubectl get storageclass; kimi_kubernetes_storage_class names one",
     )
+    both = f"{pods.volume_gib(plan, revisions=2)}Gi"
+    findings.add(
+        "kubernetes.storage",
+        wording="revision",
+        observed=f"{pods.volume_gib(plan)}Gi; each revision has a folder of its own, and nothing "
+        "removes the old one",
+        required=f"{both} before another revision is fetched",
+        fix=f"write {both} into pvc.yaml and apply it, where the class's allowVolumeExpansion is "
+        f"true; kubectl get persistentvolumeclaim/{settings.kubernetes_name}-models  shows its "
+        "size",
+    )
 
 
 def _group(plan: Mapping[str, Any], settings: Settings, pod: Pod, findings: Findings) -> None:
@@ -342,7 +356,7 @@ def _group(plan: Mapping[str, Any], settings: Settings, pod: Pod, findings: Find
     )
 
 
-def _reached(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+def _reached(settings: Settings, findings: Findings) -> None:
     """Say how clients reach the API, and what is wrong with how they are to."""
     name, class_ = settings.kubernetes_hostname, settings.kubernetes_ingress_class
     gateway = settings.kubernetes_gateway_class
@@ -367,16 +381,17 @@ def _reached(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
             fix=hint,
         )
     elif class_:
-        known = access.ingress_annotations(settings, tls=settings.kubernetes_tls) is not None
+        known = access.controller(settings)
         findings.add(
             "kubernetes.ingress",
             severity="info" if known else "warning",
             observed=f"https://{name} by an Ingress of class {class_}"
             + ("" if known else ", whose controller is not known here"),
-            required="the controller of that class"
-            + ("" if known else "; told by annotations that the pods speak TLS and answer slowly"),
-            fix=f"kubectl get ingressclass {class_}"
-            + ("" if known else "; add the annotations to ingress.yaml"),
+            required=f"{known}, which the annotations are for"
+            if known
+            else "its controller, told by annotations that the pods speak TLS and answer slowly",
+            fix=f"kubectl get ingressclass {class_} -o 'jsonpath={{.spec.controller}}'; "
+            f"{'for another change' if known else 'add'} the annotations in ingress.yaml",
         )
     elif gateway:
         findings.add(
@@ -401,6 +416,35 @@ def _reached(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
             observed="kimi_kubernetes_tls: false",
             required="TLS up to the pods",
             fix="remove kimi_kubernetes_tls and make the Secret, as README.md says",
+        )
+
+
+def _policies(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+    """Say whom the NetworkPolicy and the controller outside let in."""
+    class_, gateway = settings.kubernetes_ingress_class, settings.kubernetes_gateway_class
+    # By an address of the client's, which the pods do not see: only its controller may keep to it.
+    if (gateway or (class_ and not access.controller(settings))) and settings.allowed_networks:
+        findings.add(
+            "kubernetes.ingress",
+            severity="warning",
+            wording="networks",
+            observed=f"class {class_ or gateway} is told nothing of kimi_allowed_networks",
+            required=f"a policy of its controller's for {', '.join(settings.allowed_networks)}",
+            fix="add to the folder what the controller reads of clients' networks; the "
+            "NetworkPolicy sees the controller alone",
+        )
+    if (class_ or gateway) and not settings.kubernetes_ingress_namespace:
+        own = f"gateway.networking.k8s.io/gateway-name={settings.kubernetes_name}"
+        findings.add(
+            "kubernetes.network_policy",
+            wording="controller",
+            severity="warning",
+            observed="kimi_kubernetes_ingress_namespace not set"
+            + (f"; pods of this namespace with the label {own} alone" if gateway else ""),
+            required=f"the namespace of the pods of class {class_ or gateway}; their network in "
+            "kimi_allowed_networks where they are on the host's",
+            fix=f"kubectl get pods -A{f' -l {own}' if gateway else ''}  shows where they run; set "
+            "kimi_kubernetes_ingress_namespace",
         )
     several = plan["parallel"]["hosts"] > 1
     findings.add(
@@ -448,6 +492,8 @@ def _settings(settings: Settings, findings: Findings) -> None:
     names = planned.without_effect(settings, _WITHOUT_EFFECT)
     if settings.ram_disk == "always":
         names.append("ram_disk")
+    if settings.instances not in ("auto", 1):
+        names.append("instances")
     if names:
         findings.add(
             "kubernetes.settings",

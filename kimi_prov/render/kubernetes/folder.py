@@ -29,7 +29,6 @@ _BUNDLE = "ca-bundle.pem"
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _REVISION = 10
 _DIGEST = 8
-_FETCH_GIB = 4
 _PROBE_S = 10
 _WEB_PORT = 8080
 # Of a time to the first token, more than this times the planned one is slow; in seconds at least.
@@ -170,9 +169,11 @@ def _values(
         "volume_gib": pods.volume_gib(plan),
         "marks": " ".join(_marks(plan)),
         "source": plan["weights"]["source"],
+        "weights_digest": frame.plan_digest(plan["weights"]),
         "workers": plan["weights"]["workers"],
         "hub_token": str(plan["weights"]["source"]).startswith("hf://"),
-        "fetch_gib": _FETCH_GIB,
+        "fetch_cpus": pods.fetch_cpus(plan, facts),
+        "fetch_gib": pods.FETCH_BYTES >> 30,
         "fetch_ports": _fetch_ports(plan),
         "site": planned.download(plan),
         "chat_s": pods.CHAT_S,
@@ -180,12 +181,12 @@ def _values(
         "drains": "--shutdown-timeout" in plan["instances"][0]["argv"],
         "concurrency": plan["throughput"]["concurrency"],
         "slow_first_token_s": _slow(plan),
-        "dashboard": dashboard.document(settings.kubernetes_name),
+        "job": dashboard.selector(settings.kubernetes_name, namespace),
+        "dashboard": dashboard.document(settings.kubernetes_name, namespace),
         "schedules": _schedules(settings),
         "time_zone": settings.kubernetes_time_zone,
         "kubectl_image": settings.kubernetes_kubectl_image,
         "workload": _workload(several=several),
-        "settings": settings,
     }
     found |= _web(plan, settings)
     found["fetch_template"] = _text("_fetch.yaml", found).rstrip("\n")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import paths, pod
 from kimi_prov.contract.arguments import without
 from kimi_prov.render import planned
+from kimi_prov.render.kubernetes import access
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,8 @@ _SYSTEM_CPUS = 4
 _SYSTEM_SHARE = 16
 # The volume holds the files, and what is written while one of them is fetched.
 _VOLUME_SPARE = 1.05
+# Of the fetching pod.
+FETCH_BYTES = 4 * _GIB
 # A chat of one token waits behind prompts that are being read.
 CHAT_S = 60
 _NUMA_FLAGS = frozenset({"numa-bind", "numa-bind-nodes", "numa-bind-cpus"})
@@ -65,7 +68,8 @@ def of_plan(plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any
     if pod.workers(plan) > 1:
         shm = max(shm, _SHM_PER_GPU * gpus)
     needed = _up(pod.processes_bytes(plan) + shm)
-    room = _node_memory(plan) - needed
+    beside_cpus, beside_memory = beside(plan, settings, facts)
+    room = _node_memory(plan) - beside_memory - needed
     files = int(plan["weights"]["bytes"]) // int(plan["parallel"]["hosts"]) if gpus else 0
     page_cache = max(0, min(files, room)) // _GIB * _GIB
     memory = needed + page_cache
@@ -74,7 +78,7 @@ def of_plan(plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any
         page_cache = max(0, memory - needed)
     return Pod(
         gpus=gpus,
-        cpus=_cpus(settings, facts, gpus),
+        cpus=_cpus(settings, facts, gpus, beside_cpus),
         memory=memory,
         needed=needed,
         page_cache=page_cache,
@@ -95,21 +99,50 @@ def _node_memory(plan: Mapping[str, Any]) -> int:
     return available - available // _SYSTEM_SHARE
 
 
-def _cpus(settings: Settings, facts: Mapping[str, Any], gpus: int) -> int:
+def _cpus(settings: Settings, facts: Mapping[str, Any], gpus: int, beside_cpus: int) -> int:
     """Whole processors: the share of the GPUs, in whole cores so that no other pod has half of one.
 
+    `beside_cpus` are left to a pod that must run on the same node.
     The CPU manager gives processors of its own to a pod that asks for whole ones.
     """
     if settings.kubernetes_cpus != "auto":
         return settings.kubernetes_cpus
-    threads, cores = int(facts["cpu"]["threads"]), int(facts["cpu"]["cores"])
-    per_core = max(1, threads // cores) if cores else 1
+    threads, per_core = int(facts["cpu"]["threads"]), _per_core(facts)
     total = len(facts["gpus"])
     # A small node, as in a trial, keeps a processor for its system at least.
     kept = max(min(_SYSTEM_CPUS, threads // 4), threads // _SYSTEM_SHARE)
-    free = threads - kept
+    free = threads - kept - beside_cpus
     share = free * gpus // total if gpus and total else free
     return max(1, share // per_core * per_core)
+
+
+def _per_core(facts: Mapping[str, Any]) -> int:
+    """Give the processors of a core."""
+    threads, cores = int(facts["cpu"]["threads"]), int(facts["cpu"]["cores"])
+    return max(1, threads // cores) if cores else 1
+
+
+def fetch_cpus(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
+    """Give the processors of the fetching pod: one for each file at a time, in whole cores.
+
+    A quarter of a node at most. A kubelet with full-pcpus-only refuses a pod that asks for half of
+    a core (SMTAlignmentError).
+    """
+    per_core, threads = _per_core(facts), int(facts["cpu"]["threads"])
+    wanted = math.ceil(int(plan["weights"]["workers"]) / per_core)
+    return max(1, min(wanted, threads // 4 // per_core)) * per_core
+
+
+def beside(
+    plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]
+) -> tuple[int, int]:
+    """Give the processors and bytes that the fetching pod takes of the engine's node.
+
+    It runs there where one node alone mounts the volume: the engine's pod waits for it.
+    """
+    if access.mode(settings, int(plan["parallel"]["hosts"])) != "ReadWriteOnce":
+        return 0, 0
+    return fetch_cpus(plan, facts), FETCH_BYTES
 
 
 def places_memory(plan: Mapping[str, Any]) -> bool:
@@ -119,11 +152,12 @@ def places_memory(plan: Mapping[str, Any]) -> bool:
     return bool(instance["numactl"] or flags & _NUMA_FLAGS)
 
 
-def volume_gib(plan: Mapping[str, Any]) -> int:
-    """Give the size of the volume in GiB: for the weights, and those of a draft."""
+def volume_gib(plan: Mapping[str, Any], revisions: int = 1) -> int:
+    """Give the size of a volume in GiB: for revisions of the weights, and of those of a draft."""
     weights = plan["weights"]
     parts = [weights, *([weights["draft"]] if weights["draft"] else [])]
-    return math.ceil(sum(int(part["bytes"]) for part in parts) * _VOLUME_SPARE / _GIB) + 1
+    size = revisions * sum(int(part["bytes"]) for part in parts)
+    return math.ceil(size * _VOLUME_SPARE / _GIB) + 1
 
 
 def of_image(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:

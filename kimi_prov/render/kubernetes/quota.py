@@ -46,11 +46,13 @@ class Container:
 class Demand:
     """All that the rendered objects take of a namespace.
 
-    `containers`: each with the number of pods that have it. `claims`: size in bytes and storage
-    class of each volume. `objects`: how many of each kind, as `count/` names them.
+    `containers`: each with the number of pods that have it. `first`: the init containers, which
+    ask for less than what runs after them and so add nothing to a sum. `claims`: size in bytes and
+    storage class of each volume. `objects`: how many of each kind, as `count/` names them.
     """
 
     containers: Sequence[tuple[Container, int]]
+    first: Sequence[Container]
     claims: Sequence[tuple[str, Fraction, str | None]]
     objects: Mapping[str, int]
 
@@ -221,7 +223,9 @@ def _of_range(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
 def _measured(kind: str, demand: Demand) -> list[tuple[str, Mapping[str, Fraction]]]:
     """Give what a range of this type looks at. Each of our pods has one container that counts."""
     if kind in ("Container", "Pod"):
-        return [(row.name, row.resources) for row, _ in demand.containers]
+        rows = [row for row, _ in demand.containers]
+        rows += demand.first if kind == "Container" else []
+        return [(row.name, row.resources) for row in rows]
     if kind == "PersistentVolumeClaim":
         return [(name, {"storage": size}) for name, size, _ in demand.claims]
     return []
@@ -235,6 +239,7 @@ def _mapping(value: object, key: str) -> Mapping[str, Any]:
 def demand_of(objects: Sequence[Mapping[str, Any]]) -> Demand:
     """Sum up rendered objects: everything at once, as when the model is first applied."""
     containers: list[tuple[Container, int]] = []
+    first: list[Container] = []
     claims: list[tuple[str, Fraction, str | None]] = []
     count: dict[str, int] = {}
     for row in objects:
@@ -246,11 +251,16 @@ def demand_of(objects: Sequence[Mapping[str, Any]]) -> Demand:
             size = amount(spec["resources"]["requests"]["storage"], name)
             claims.append((name, size, spec.get("storageClassName")))
         for template, pods in _templates(kind, spec):
-            for part in template["spec"]["containers"]:
-                limits = part["resources"]["limits"]
-                rows = {str(key): amount(value, name) for key, value in limits.items()}
-                containers.append((Container(f"{name}: {part['name']}", rows), pods))
-    return Demand(containers, claims, count)
+            pod = template["spec"]
+            containers += [(_container(name, part), pods) for part in pod["containers"]]
+            first += [_container(name, part) for part in pod.get("initContainers", [])]
+    return Demand(containers, first, claims, count)
+
+
+def _container(name: str, part: Mapping[str, Any]) -> Container:
+    limits = part["resources"]["limits"]
+    rows = {str(key): amount(value, name) for key, value in limits.items()}
+    return Container(f"{name}: {part['name']}", rows)
 
 
 _PLURALS = {"NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}

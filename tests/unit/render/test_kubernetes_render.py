@@ -8,7 +8,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -305,6 +307,21 @@ def test_what_an_object_names_is_there_or_is_made_by_hand(folder: Path, program:
     assert {row for row in made if row not in named} <= {("Secret", "registry")}
 
 
+def test_the_steps_of_the_page_go_in_their_order_and_to_one_namespace(folder: Path) -> None:
+    readme = (folder / "README.md").read_text()
+    # A file that a command reads, another made before.
+    for made, read in (("-out tls.crt", "--cert=tls.crt"), ("cp tls.crt ca.crt", "=ca.crt")):
+        assert -1 < readme.index(made) < readme.index(read)
+    asked = re.findall(
+        r"(?:kubectl (?:apply -k|scale)|kimi-prov (?!render|image)[a-z]+) [^`\n]+", readme
+    )
+    assert len(asked) >= 9
+    named = "--namespace NAMESPACE" if folder.name != "reference-002" else ""
+    for line in asked:
+        assert named in line, line
+        assert named or line.startswith("kubectl scale") or "--namespace" not in line, line
+
+
 def references(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Give what objects name of others: kind and name."""
     for value in walked(rows):
@@ -458,17 +475,19 @@ def test_memory_is_the_plans_and_every_part_of_it_counts(folder: Path) -> None:
 
 def test_processors_are_whole_cores_of_the_node(folder: Path) -> None:
     (engine,) = template_of(folder)["spec"]["containers"]
-    # 112 cores with two threads each, of which a sixteenth is the system's.
-    assert engine["resources"]["limits"]["cpu"] == "210"
+    # 112 cores with two threads each, of which a sixteenth is the system's; the Job with a volume
+    # of one node takes four.
+    cpus = "206" if folder.name == "reference-002" else "210"
+    assert engine["resources"]["limits"]["cpu"] == cpus
     assert engine["resources"]["limits"]["nvidia.com/gpu"] == "8"
 
 
 @pytest.mark.parametrize(
     ("variables", "memory", "cpus"),
     [
-        ("", 586, 210),
+        ("", 586, 206),
         ("kimi_kubernetes_memory_gib: 64\nkimi_kubernetes_cpus: 32\n", 64, 32),
-        ("kimi_kubernetes_memory_gib: 32\n", 32, 210),
+        ("kimi_kubernetes_memory_gib: 32\n", 32, 206),
     ],
 )
 def test_a_site_says_how_much_a_pod_asks_for(
@@ -545,6 +564,65 @@ def test_every_pod_is_guaranteed_and_restricted(folder: Path) -> None:
     assert seen == (5 if folder.name == "reference-002" else 3)
 
 
+@pytest.mark.parametrize(("threads", "cores"), [(224, 112), (64, 32), (16, 16), (8, 4)])
+@pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteMany"])
+def test_the_job_has_room_beside_the_engine(
+    tmp_path: Path, threads: int, cores: int, mode: str
+) -> None:
+    """A volume of one node is mounted where the engine's pod waits: the Job must fit there."""
+    facts = json.loads(LAB.read_text())
+    facts["cpu"] |= {"threads": threads, "cores": cores}
+    node = tmp_path / "node.json"
+    node.write_text(json.dumps(facts))
+    variables = (
+        "kimi_kubernetes_image: localhost/kimi:lab\nkimi_model: kimi-k2-lab\n"
+        "kimi_weights_source: file:///srv/kimi/source\n"
+        f"kimi_kubernetes_access_mode: {mode}\n"
+    )
+    assert render(str(node), tmp_path / "out", variables=variables) == 0
+    asked = {
+        part["name"]: size(part["resources"]["limits"]["cpu"])
+        for row in objects(tmp_path / "out")
+        for template in templates(row)
+        for part in template["spec"]["containers"]
+    }
+    system = max(min(4, threads // 4), threads // 16)
+    fetch = asked["fetch"] if mode == "ReadWriteOnce" else 0
+    assert asked["engine"] + fetch <= threads - system
+    # Nothing lies idle but what makes no whole core.
+    assert asked["engine"] + fetch > threads - system - threads // cores
+
+
+@pytest.mark.parametrize("workers", [1, 3, 4])
+def test_who_asks_for_whole_processors_asks_for_whole_cores(tmp_path: Path, workers: int) -> None:
+    """A kubelet with full-pcpus-only refuses other pods (SMTAlignmentError)."""
+    variables = f"{VARIABLES['reference-002']}kimi_weights_workers: {workers}\n"
+    assert render("reference-002", tmp_path / "out", variables=variables) == 0
+    asked = {
+        part["name"]: size(part["resources"]["limits"]["cpu"])
+        for row in objects(tmp_path / "out")
+        for template in templates(row)
+        for part in [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
+    }
+    # Two threads a core; who asks for a part of a processor gets none of its own.
+    assert [name for name, cpu in asked.items() if cpu % 1 == 0 and cpu % 2] == []
+    assert asked["fetch"] >= workers
+
+
+def test_a_pod_that_waits_for_the_weights_ends_when_it_is_told_to(folder: Path) -> None:
+    """The first process of a container ignores a signal that it does not handle itself."""
+    (waits,) = template_of(folder)["spec"]["initContainers"]
+    missing = {**os.environ, "VERIFIED": "/nowhere/.kimi-verified"}
+    running = subprocess.Popen(waits["command"], env=missing, start_new_session=True)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    end = time.monotonic() + 20
+    while not children.read_text().strip() and time.monotonic() < end:
+        time.sleep(0.05)
+    os.killpg(running.pid, signal.SIGTERM)
+    # Ended by the signal alone it would be -15, which the first process never is.
+    assert running.wait(20) == 143
+
+
 def test_network_cards_are_asked_for_between_nodes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -619,6 +697,15 @@ def test_a_job_that_does_something_else_has_another_name(tmp_path: Path) -> None
     pinned = "hf://moonshotai/Kimi-K2.5@0123456789abcdef0123456789abcdef01234567"
     other = job("revision", f"{IMAGE}kimi_weights_source: {pinned}\n")
     assert other["metadata"]["name"].startswith("kimi-fetch-0123456789-")
+    # Of one revision another mirror, manifest or address of the hub is another Job, too.
+    rows = [{"path": "config.json", "size": 5, "sha256": "a" * 64}]
+    (tmp_path / "manifest").write_text(json.dumps({"files": rows}))
+    mirror = f"{IMAGE}kimi_weights_source: https://%s.example.com/kimi\n"
+    hub = f"{IMAGE}kimi_weights_source: {pinned}\nkimi_hf_endpoint: https://%s.example.com\n"
+    named = f"{IMAGE}kimi_weights_source: {pinned}\nkimi_weights_manifest: {tmp_path}/manifest\n"
+    variables = [mirror % "one", mirror % "two", hub % "one", hub % "two", named]
+    found = [job(f"source-{n}", text) for n, text in enumerate(variables)]
+    assert len({row["metadata"]["name"] for row in [first, other, *found]}) == len(found) + 2
 
 
 def test_a_running_engine_keeps_the_plan_that_it_was_started_with(tmp_path: Path) -> None:
@@ -679,6 +766,33 @@ def test_the_engine_of_one_node_asks_nobody_and_is_asked_by_few(tmp_path: Path) 
     assert spaces == ["ingress-nginx", "monitoring"]
     assert [row["ipBlock"]["cidr"] for row in rule["from"] if "ipBlock" in row] == ["10.0.0.0/8"]
     assert all(rule["from"]), "an empty peer is everybody"
+
+
+_OUTSIDE = "kimi_kubernetes_hostname: a.example.com\nkimi_web_ui: true\n"
+_OUTSIDE += "kimi_kubernetes_web_hostname: b.example.com\n"
+
+
+@pytest.mark.parametrize("class_", ["ingress_class: nginx", "gateway_class: istio"])
+def test_a_controller_that_the_policy_shuts_out_is_told(tmp_path: Path, class_: str) -> None:
+    variables = f"{IMAGE}{_OUTSIDE}kimi_kubernetes_{class_}\n"
+
+    def told(folder: str, more: str) -> bool:
+        assert render("reference-002", tmp_path / folder, variables=variables + more) == 0
+        rows = plan_of(tmp_path / folder)["findings"]
+        return any("kimi_kubernetes_ingress_namespace" in str(row["fix"]) for row in rows)
+
+    assert told("out", "")
+    assert not told("named", "kimi_kubernetes_ingress_namespace: edge\n")
+    for name in ("kimi", "kimi-web"):
+        ((rule,), (named,)) = (
+            one(tmp_path / folder, "NetworkPolicy", name)["spec"]["ingress"]
+            for folder in ("out", "named")
+        )
+        # A Gateway's pods may run beside the Gateway, by this label of the Gateway API's.
+        own = {"podSelector": {"matchLabels": {"gateway.networking.k8s.io/gateway-name": "kimi"}}}
+        assert (own in rule["from"]) == class_.startswith("gateway")
+        space = {"matchLabels": {"kubernetes.io/metadata.name": "edge"}}
+        assert {"namespaceSelector": space} in named["from"]
 
 
 def test_only_the_api_is_seen_from_outside_and_by_tls(folder: Path) -> None:
@@ -779,20 +893,28 @@ def test_promtool_takes_the_rules_and_they_fire(folder: Path, tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 rules found" in done.stdout
-    pod = 'job="kimi",pod="kimi-0",model_name="m",engine="0"'
+    pod = 'job="kimi",pod="kimi-0",model_name="m",engine="0",namespace="models"'
+    hidden = pod.replace("models", "other")
     series = {
-        f"vllm:num_requests_running{{{pod}}}": "3+0x40",
-        f"vllm:num_requests_waiting{{{pod}}}": "40+0x40",
-        f"vllm:generation_tokens_total{{{pod}}}": "5+0x40",
-        f"vllm:prompt_tokens_total{{{pod}}}": "5+0x40",
-        f"vllm:kv_cache_usage_perc{{{pod}}}": "0.99+0x40",
-        f"vllm:num_preemptions_total{{{pod}}}": "0+5x40",
-        f'vllm:time_to_first_token_seconds_bucket{{{pod},le="10"}}': "0+0x40",
-        f'vllm:time_to_first_token_seconds_bucket{{{pod},le="60"}}': "0+9x40",
-        f'vllm:time_to_first_token_seconds_bucket{{{pod},le="+Inf"}}': "0+9x40",
-        'up{job="kimi",pod="kimi-0"}': "0+0x40",
-        # Another's engine is not looked at.
-        'up{job="other",pod="other-0"}': "0+0x40",
+        f"vllm:num_requests_running{{{pod}}}": "3+0x120",
+        f"vllm:num_requests_waiting{{{pod}}}": "40+0x120",
+        f"vllm:generation_tokens_total{{{pod}}}": "5+0x120",
+        f"vllm:prompt_tokens_total{{{pod}}}": "5+0x120",
+        f"vllm:kv_cache_usage_perc{{{pod}}}": "0.99+0x120",
+        f"vllm:num_preemptions_total{{{pod}}}": "0+5x120",
+        f'vllm:time_to_first_token_seconds_bucket{{{pod},le="10"}}': "0+0x120",
+        f'vllm:time_to_first_token_seconds_bucket{{{pod},le="60"}}': "0+9x120",
+        f'vllm:time_to_first_token_seconds_bucket{{{pod},le="+Inf"}}': "0+9x120",
+        'up{job="kimi",pod="kimi-0",namespace="models"}': "1+0x5 0+0x120",
+        # Another's engine is not looked at, nor does one of that name elsewhere hide this one.
+        'up{job="other",pod="other-0",namespace="models"}': "1+0x5 0+0x120",
+        'up{job="kimi",pod="kimi-0",namespace="other"}': "1+0x5 0+0x120",
+        f"vllm:num_requests_running{{{hidden}}}": "3+0x120",
+        f"vllm:generation_tokens_total{{{hidden}}}": "5+90x120",
+        f"vllm:prompt_tokens_total{{{hidden}}}": "5+90x120",
+        # It was stopped, is started and loads within its time; it waits for its first weights.
+        'up{job="kimi",pod="kimi-1",namespace="models"}': "1+0x5 _x20 0+0x54 1+0x40",
+        'up{job="kimi",pod="kimi-2",namespace="models"}': "0+0x120",
     }
     names = ("Down", "Hangs", "Queue", "CacheFull", "Preempts", "SlowFirstToken")
     text = rules.read_text()
@@ -805,11 +927,16 @@ def test_promtool_takes_the_rules_and_they_fire(folder: Path, tmp_path: Path) ->
                 "input_series": [{"series": k, "values": v} for k, v in series.items()],
                 "promql_expr_test": [
                     {
-                        "expr": f'count(ALERTS{{alertname="Kimi{name}",alertstate="firing"}})',
-                        "eval_time": "30m",
-                        "exp_samples": [{"value": 1}],
+                        "expr": f'count by (namespace, pod) (ALERTS{{alertname="Kimi{name}",'
+                        'alertstate="firing"})',
+                        "eval_time": at,
+                        "exp_samples": [{"labels": '{namespace="models",pod="kimi-0"}', "value": 1}]
+                        if fires
+                        else [],
                     }
                     for name in names
+                    # A pod that is down may be one that loads: 3300 s are given.
+                    for at, fires in (("30m", name != "Down"), ("78m", True), ("110m", True))
                 ],
             }
         ],
@@ -832,7 +959,9 @@ _SUFFIX = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_su
 def test_every_metric_is_one_that_the_engine_has(tmp_path: Path) -> None:
     assert render("reference-002", tmp_path / "out") == 0
     known = {name + end for name, kind in metrics().items() for end in _SUFFIX[kind]}
-    board = json.loads(one(tmp_path / "out", "ConfigMap", "kimi-dashboard")["data"]["kimi.json"])
+    board = json.loads(
+        one(tmp_path / "out", "ConfigMap", "kimi-dashboard")["data"]["models-kimi.json"]
+    )
     shown = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     rules = one(tmp_path / "out", "PrometheusRule")["spec"]["groups"][0]["rules"]
     asked = {n for text in shown for n in re.findall(r"vllm:\w+", text)}
@@ -842,7 +971,8 @@ def test_every_metric_is_one_that_the_engine_has(tmp_path: Path) -> None:
     assert (asked | alerted) - known == set()
     # Each looks at this model alone, by the label that the ServiceMonitor makes.
     for text in [*shown, *(row["expr"] for row in rules)]:
-        assert text.count('{job="kimi"}') == len(re.findall(r"vllm:\w+|\bup\b", text))
+        looked = text.count('{job="kimi",namespace="models"}')
+        assert looked == len(re.findall(r"vllm:\w+|\bup\b", text))
     monitor = one(tmp_path / "out", "ServiceMonitor")["spec"]
     service = one(tmp_path / "out", "Service")
     assert service["metadata"]["labels"][monitor["jobLabel"]] == "kimi"
@@ -860,9 +990,30 @@ def test_the_key_of_the_metrics_is_one_of_their_own(tmp_path: Path) -> None:
     assert "--from-file=metrics-key" in (tmp_path / "out" / "README.md").read_text()
 
 
+def test_dashboards_of_two_namespaces_are_two(tmp_path: Path) -> None:
+    variables = f"{IMAGE}kimi_kubernetes_monitoring_namespace: monitoring\n"
+    boards: dict[str, dict[str, Any]] = {}
+    for namespace in ("one", "two", None):
+        words = ("--namespace", namespace) if namespace else ()
+        output = tmp_path / str(namespace)
+        assert render("reference-002", output, *words, variables=variables) == 0
+        data = one(output, "ConfigMap", "kimi-dashboard")["data"]
+        boards |= {name: json.loads(text) for name, text in data.items()}
+    assert list(boards) == ["one-kimi.json", "two-kimi.json", "kimi.json"]
+    assert len({board["uid"] for board in boards.values()}) == 3
+    assert len({board["title"] for board in boards.values()}) == 3
+    # Where none is known, whoever looks at it chooses one.
+    board = boards["kimi.json"]
+    assert "namespace" in {row["name"] for row in board["templating"]["list"]}
+    for panel in board["panels"]:
+        assert all('namespace="$namespace"' in row["expr"] for row in panel["targets"])
+
+
 def test_panels_do_not_lie_on_each_other(tmp_path: Path) -> None:
     assert render("reference-002", tmp_path / "out") == 0
-    board = json.loads(one(tmp_path / "out", "ConfigMap", "kimi-dashboard")["data"]["kimi.json"])
+    board = json.loads(
+        one(tmp_path / "out", "ConfigMap", "kimi-dashboard")["data"]["models-kimi.json"]
+    )
     taken = set()
     for panel in board["panels"]:
         grid = panel["gridPos"]
@@ -917,10 +1068,10 @@ items:
     [
         ("{requests.nvidia.com/gpu: 8, limits.memory: 1Ti}", "{}", "", 0, None),
         ("{requests.nvidia.com/gpu: 4}", "{}", "", 3, "requests.nvidia.com/gpu: 4"),
-        ("{requests.cpu: 200}", "{}", "", 3, "needs: 214"),
-        ("{cpu: 200}", "{}", "", 3, "needs: 214"),
+        ("{requests.cpu: 200}", "{}", "", 3, "needs: 210"),
+        ("{cpu: 200}", "{}", "", 3, "needs: 210"),
         ("{memory: 500Gi}", "{}", "", 3, "needs: 590Gi"),
-        ("{limits.cpu: 215000m}", "{}", "", 0, None),
+        ("{limits.cpu: 211000m}", "{}", "", 0, None),
         ("{pods: 1}", "{}", "", 3, "needs: 2"),
         ("{requests.storage: 500Gi}", "{}", "", 3, "needs: 584Gi"),
         ("{persistentvolumeclaims: 0}", "{}", "", 3, "persistentvolumeclaims: 0"),
@@ -930,6 +1081,10 @@ items:
         ("{}", "{}", "{type: Container, max: {cpu: 64}}", 3, "max of a Container: cpu: 64"),
         ("{}", "{}", "{type: Pod, max: {memory: 100Gi}}", 3, "max of a Pod: memory: 100Gi"),
         ("{}", "{}", "{type: Container, min: {cpu: 5}}", 3, "min of a Container: cpu: 5"),
+        # What waits for the weights is a container too, of which a sum counts nothing.
+        ("{}", "{}", "{type: Container, min: {cpu: 500m}}", 3, "0.1 (kimi: weights)"),
+        ("{}", "{}", "{type: Container, min: {memory: 100Mi}}", 0, None),
+        ("{}", "{}", "{type: Pod, min: {cpu: 500m}}", 0, None),
         ("{}", "{}", "{type: PersistentVolumeClaim, max: {storage: 1e11}}", 3, "93.132Gi"),
         ("{}", "{}", "{type: Container, max: {cpu: 1k}}", 0, None),
     ],
@@ -1042,6 +1197,8 @@ def test_quantities_are_read_as_kubernetes_reads_them(text: object, value: float
         ("reference-002", "kimi_kubernetes_memory_gib: 31\n", "kubernetes.room"),
         ("reference-002", "kimi_kubernetes_memory_gib: 3000\n", "kubernetes.room"),
         ("reference-002", "kimi_kubernetes_cpus: 225\n", "kubernetes.room"),
+        # With a volume of one node the Job runs beside it.
+        ("reference-002", "kimi_kubernetes_cpus: 222\n", "kubernetes.room"),
         ("reference-002", "kimi_kubernetes_hostname: a.example.com\n", "kubernetes.ingress"),
         ("reference-002", "kimi_kubernetes_ingress_class: nginx\n", "kubernetes.ingress"),
         (
@@ -1141,6 +1298,42 @@ def test_settings_without_effect_are_named(tmp_path: Path) -> None:
     assert "--from-file=token=FILE" in rows["kubernetes.settings"]["required"]
 
 
+@pytest.mark.parametrize(
+    ("class_", "controller"),
+    [("my-nginx", "k8s.io/ingress-nginx"), ("haproxy", "haproxy.org/ingress-controller")],
+)
+def test_the_controller_that_a_class_is_taken_for_is_named(
+    tmp_path: Path, class_: str, controller: str
+) -> None:
+    """A class's name says little: others' controllers of nginx and HAProxy read other words."""
+    variables = f"{IMAGE}{_OUTSIDE}kimi_kubernetes_ingress_class: {class_}\n"
+    assert render("reference-002", tmp_path / "out", variables=variables) == 0
+    (row,) = (r for r in plan_of(tmp_path / "out")["findings"] if r["id"] == "kubernetes.ingress")
+    assert controller in row["required"]
+    assert f"kubectl get ingressclass {class_} -o 'jsonpath={{.spec.controller}}'" in row["fix"]
+
+
+@pytest.mark.parametrize(
+    ("class_", "told"),
+    [("ingress_class: nginx", False), ("ingress_class: traefik", True), ("gateway_class: x", True)],
+)
+def test_networks_that_nobody_keeps_to_are_told(tmp_path: Path, class_: str, told: bool) -> None:
+    variables = f"{IMAGE}{_OUTSIDE}kimi_kubernetes_{class_}\nkimi_allowed_networks: [10.0.0.0/8]\n"
+    assert render("reference-002", tmp_path / "out", variables=variables) == 0
+    rows = [
+        row for row in plan_of(tmp_path / "out")["findings"] if row["id"] == "kubernetes.ingress"
+    ]
+    assert any("kimi_allowed_networks" in row["observed"] for row in rows) == told
+    assert all(row["severity"] == "warning" for row in rows if "networks" in row["observed"])
+
+
+def test_instances_of_a_machine_have_no_effect_in_a_pod(tmp_path: Path) -> None:
+    variables = f"{IMAGE}kimi_instances: 2\n"
+    assert render("reference-002", tmp_path / "out", variables=variables) == 0
+    rows = {row["id"]: row for row in plan_of(tmp_path / "out")["findings"]}
+    assert rows["kubernetes.settings"]["observed"] == "kimi_instances"
+
+
 def test_what_the_control_machine_has_is_not_in_the_plan(tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAA==\n")
@@ -1169,6 +1362,18 @@ def test_a_draft_has_room_in_the_volume_and_is_waited_for(tmp_path: Path) -> Non
     (template,) = templates(one(tmp_path / "out", "StatefulSet"))
     (waits,) = template["spec"]["initContainers"]
     assert f"{plan['weights']['draft']['dir']}/.kimi-verified" in waits["env"][0]["value"].split()
+
+
+def test_the_room_for_another_revision_is_told(folder: Path) -> None:
+    """Each revision has a folder of its own, and nothing removes the old one."""
+    name = WORKLOADS[folder.name][1]
+    claim = one(folder, "PersistentVolumeClaim", f"{name}-models")["spec"]["resources"]
+    (row,) = (r for r in plan_of(folder)["findings"] if "revision" in r["title"])
+    sizes = [size(text) for text in re.findall(r"[0-9]+Gi", f"{row['observed']} {row['required']}")]
+    assert sizes[0] == size(claim["requests"]["storage"])
+    assert sizes[1] >= sizes[0] + plan_of(folder)["weights"]["bytes"]
+    assert f"{sizes[1] / GIB}Gi" in row["fix"]
+    assert f"persistentvolumeclaim/{name}-models" in row["fix"]
 
 
 def test_a_bundle_of_certificates_travels_with_the_plan(tmp_path: Path, program: Path) -> None:
