@@ -1402,6 +1402,11 @@ def test_a_plan_that_no_config_map_holds_is_refused(
 HOSTILE = 'x\n  hostPID: true\n# "}]: ${HOME} {{ 1 }} \x1b[2J \u202e'
 
 
+def undigested(rows: Any) -> Any:
+    """Take the digest out of the names of ConfigMaps: a plan with other findings has another."""
+    return json.loads(re.sub(r"-plan-[0-9a-f]{8}", "-plan", json.dumps(rows)))
+
+
 def test_names_in_facts_stay_data(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A vendor's facts name the machine, its GPUs and its system as they like."""
     facts = json.loads(LAB.read_text())
@@ -1423,7 +1428,7 @@ def test_names_in_facts_stay_data(tmp_path: Path, capfd: pytest.CaptureFixture[s
     for row in (*tame_rows, *wild_rows):
         for template in templates(row):
             template["metadata"].get("annotations", {}).pop("kimi-prov.dev/plan-digest", None)
-    assert wild_rows == tame_rows
+    assert undigested(wild_rows) == undigested(tame_rows)
     for name, content in read(tmp_path / "b").items():
         assert b"\x1b" not in content, name
         assert "\u202e".encode() not in content, name
@@ -1441,7 +1446,7 @@ def test_a_hostile_target_name_stays_a_comment(tmp_path: Path) -> None:
     for name, content in read(tmp_path / "out").items():
         if name.endswith(".yaml") and name != "statefulset.yaml":
             tame = (tmp_path / "tame" / name).read_text()
-            assert loaded(content.decode()) == loaded(tame), name
+            assert undigested(loaded(content.decode())) == undigested(loaded(tame)), name
 
 
 # --- the command
