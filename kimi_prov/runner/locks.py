@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import processes
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.user_dirs import make_private
 
@@ -64,7 +65,7 @@ def _take(descriptor: int, inventory: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = _read(descriptor)
-            if _alive(holder.get("pid")) or time.monotonic() > deadline:
+            if processes.lives(holder.get("pid")) or time.monotonic() > deadline:
                 raise _refusal(inventory, holder) from None
             time.sleep(0.2)
         else:
@@ -77,18 +78,6 @@ def _read(descriptor: int) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _alive(pid: object) -> bool:
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _refusal(inventory: Path, holder: dict[str, Any]) -> UserError:

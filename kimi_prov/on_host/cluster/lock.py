@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, Optional
 
+from kimi_prov.contract import processes
 from kimi_prov.on_host.cluster import slurm
 from kimi_prov.on_host.system.files import read_json, remove
 
@@ -105,18 +106,8 @@ def _is_stale(path: str, found: Dict[str, Any], lives: Callable[[str], Optional[
         # In a container each process is the first: one of these numbers had it before this one.
         return True
     if found.get("node") == socket.gethostname() and isinstance(found.get("pid"), int):
-        return not _runs(found["pid"])
+        return not processes.lives(found["pid"])
     return bool(job and job == owner()["job"]) or _age(path) > _STALE_S
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _age(path: str) -> float:

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
+from kimi_prov.contract import processes
 from kimi_prov.contract.paths import MACHINE_KEY, MODEL_VERIFIED
 from kimi_prov.on_host.system import machine_key
 from kimi_prov.on_host.system.process import run
@@ -118,7 +119,7 @@ def wait_for_chat(port: int, model: str, pid: int) -> int:
     started = time.monotonic()
     reported = ""
     while True:
-        if not _alive(pid):
+        if not processes.lives(pid):
             print("the engine ended before it was ready; its own lines above say why", flush=True)
             return 1
         reason = _health(port) or chat(port, model)
@@ -129,16 +130,6 @@ def wait_for_chat(port: int, model: str, pid: int) -> int:
             print(f"not ready yet: {reason}", flush=True)
             reported = reason
         time.sleep(_PAUSE_S)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it runs, as another user
-        return True
-    return True
 
 
 def _health(port: int) -> Optional[str]:

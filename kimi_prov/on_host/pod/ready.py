@@ -12,12 +12,11 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
 import ssl
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from kimi_prov.contract import clean_text
+from kimi_prov.contract import clean_text, processes
 from kimi_prov.contract.errors import EXIT_TRANSIENT
 from kimi_prov.on_host.group.liveness import steps
 from kimi_prov.on_host.pod import state
@@ -51,7 +50,7 @@ def look(place: Place, *, live: bool, timeout_s: float) -> Optional[str]:
     if not found:
         # Before the start there are checks, and they end by themselves.
         return None if live else "the engine was not started yet"
-    if not _alive(found.get("pid")):
+    if not processes.lives(found.get("pid")):
         return "the engine ended; the log of the container says why"
     if state.ending(place):
         return None if live else "the pod was told to end: it takes no more requests"
@@ -73,18 +72,6 @@ def look(place: Place, *, live: bool, timeout_s: float) -> Optional[str]:
 
 def _left(until: float) -> float:
     return max(_LEAST_S, until - time.monotonic())
-
-
-def _alive(pid: object) -> bool:
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _counts(place: Place, timeout_s: float) -> Dict[str, float]:

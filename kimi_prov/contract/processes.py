@@ -1,0 +1,16 @@
+"""Whether a process lives."""
+
+import os
+
+
+def lives(pid: object) -> bool:
+    """Return whether a process has this number; False for what is no number."""
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it runs, as another user
+        return True
+    return True
