@@ -12,15 +12,17 @@ from kimi_prov.user_dirs import state_home
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.commands.bench_load import BenchLoad
     from kimi_prov.commands.playbook_run import PlaybookOptions
     from kimi_prov.console.output import Output
     from kimi_prov.errors import ExitCode
 
 
-def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
+def run(path: Path, options: PlaybookOptions, load: BenchLoad, output: Output) -> ExitCode:
     """Measure every host; keep the results, each compared with the one before."""
     output.check()
-    finished = host_reports.collect("bench", path, options)
+    with load.file() as file:
+        finished = host_reports.collect("bench", path, options, {"kimi_bench_load": str(file)})
     for host, result in finished.outcome.documents.items():
         folder = bench_results.folder(state_home(), path, host)
         before = bench_results.last(folder)

@@ -51,10 +51,49 @@ def _measured(host: Mapping[str, Any]) -> list[str]:
     busy = ", others work on it" if host["load"]["busy"] else ""
     lines = entry("load before", f"{host['load']['average']}{busy}")
     lines += [*entry("memory", text), *entry("one MoE layer", _layer(layer))]
-    lines += entry("request", f"{serve['input_tokens']} tokens, for {serve['output_tokens']}")
+    lines += _asked(serve)
     lines += ["", _TABLE.format(*_HEAD)]
     lines += [clean_text.row(_TABLE.format(*_level(level))) for level in serve["levels"]]
-    return [*lines, ""]
+    return [*lines, "", *_more(serve)]
+
+
+def _asked(serve: Mapping[str, Any]) -> list[str]:
+    lines = entry("request", f"{serve['input_tokens']} tokens, for {serve['output_tokens']}")
+    load = serve.get("load")
+    if load is None:
+        return lines
+    lines += entry("load", load["told"])
+    if load["prompts"]:
+        asked = sum(row["requests"] for row in serve["levels"])
+        again = ", some more than once" if asked > load["prompts_of_file"] else ""
+        lines += entry("prompts", f"{load['prompts_of_file']} in the file{again}")
+    warm = serve.get("warm_up")
+    if warm:
+        first = warm["ttft_s"]["median"]
+        took = f", first token after {first:.3f} s" if first else ""
+        lines += entry("warm-up", f"{warm['requests']} requests, not among these{took}")
+    return lines
+
+
+def _more(serve: Mapping[str, Any]) -> list[str]:
+    """Say what the table has no room for: time between tokens, rounds, what was left out."""
+    lines = []
+    for level in serve["levels"]:
+        said = []
+        between = level.get("itl_s") or {}
+        if between.get("median"):
+            said.append(f"{between['median'] * 1e3:.1f} ms between tokens")
+            if between.get("p99"):
+                said.append(f"{between['p99'] * 1e3:.1f} ms at the 99th percentile")
+        spread = (level.get("spread") or {}).get("aggregate_tok_s")
+        if spread:
+            low, high = _number(spread["low"]), _number(spread["high"])
+            said.append(f"{level['rounds']} rounds: {low} to {high} tok/s of all")
+        if level.get("left_out"):
+            said.append(f"{level['left_out']} prompts outside the client's limits, left out")
+        if said:
+            lines += entry(f"{level['concurrency']} at once", "; ".join(said))
+    return [*lines, ""] if lines else []
 
 
 def _layer(layer: Mapping[str, Any]) -> str:
