@@ -128,9 +128,10 @@ def compared(measured: Mapping[str, Any]) -> list[Row]:
     levels = measured["serve"]["levels"]
     # What the plan predicts is one request alone, and the planned number at once.
     wanted = throughput.get("concurrency")
-    alike = another_load(measured["serve"]) is None
-    first = next((row for row in levels if alike and row["concurrency"] == 1), _NOTHING)
-    planned = next((row for row in levels if alike and row["concurrency"] == wanted), _NOTHING)
+    first = next((row for row in levels if row["concurrency"] == 1), _NOTHING)
+    planned = next((row for row in levels if row["concurrency"] == wanted), _NOTHING)
+    if another_load(measured["serve"]) is not None:
+        throughput = {}
     theory = measured["facts"]["memory"]["bandwidth_bytes_per_s"]["theoretical"]
     bandwidth = measured["memory"]["bytes_per_s"]
     rows = [_row("memory", "bytes_per_s", bandwidth, _share(_OF_THEORY, theory))]

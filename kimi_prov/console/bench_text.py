@@ -8,7 +8,7 @@ from kimi_prov.console.host_lines import entry, head, stand_ins
 from kimi_prov.contract import clean_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _ROWS = {
     "memory": "memory",
@@ -89,11 +89,49 @@ def _more(serve: Mapping[str, Any]) -> list[str]:
         if spread:
             low, high = _number(spread["low"]), _number(spread["high"])
             said.append(f"{level['rounds']} rounds: {low} to {high} tok/s of all")
+        said += _engine(level.get("engine") or {}) + _power(level.get("power") or {})
         if level.get("left_out"):
             said.append(f"{level['left_out']} prompts outside the client's limits, left out")
         if said:
             lines += entry(f"{level['concurrency']} at once", "; ".join(said))
+    lines += _unknown(serve["levels"])
     return [*lines, ""] if lines else []
+
+
+def _engine(engine: Mapping[str, Any]) -> list[str]:
+    """Say what the engine was at; why nobody knows is told once, below all loads."""
+    said = []
+    if engine.get("cache_use"):
+        said.append(f"cache {engine['cache_use']['max']:.0%} full at most")
+    if (engine.get("prefix_cache") or {}).get("hit_share") is not None:
+        said.append(f"{engine['prefix_cache']['hit_share']:.0%} of prompts found in it")
+    if engine.get("running"):
+        waiting = engine["waiting"]["max"] if engine["waiting"] else 0
+        said.append(f"{engine['running']['mean']:.1f} running, {waiting:.0f} waiting at most")
+    if engine.get("preemptions"):
+        said.append(f"{engine['preemptions']} PREEMPTED: the cache is too small for this load")
+    return said
+
+
+def _power(power: Mapping[str, Any]) -> list[str]:
+    if not power.get("watts"):
+        return []
+    gpus = f"{power['gpus']} GPUs" if power["gpus"] > 1 else "the GPU"
+    said = f"{gpus} drew {power['watts']['mean']:,.0f} W"
+    tokens = power["tokens_per_joule"]
+    return [f"{said}, {tokens:.3g} tokens a joule" if tokens else said]
+
+
+def _unknown(levels: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say once why something is not known of a load."""
+    lines = []
+    for label, key in (("engine's counts", "engine"), ("power", "power")):
+        reasons = [(level.get(key) or {}).get("reason") for level in levels]
+        told = next((reason for reason in reasons if reason), None)
+        if told:
+            of = "" if all(reasons) else " (of some loads)"
+            lines += entry(label, f"not known{of}: {told}")
+    return lines
 
 
 def _layer(layer: Mapping[str, Any]) -> str:

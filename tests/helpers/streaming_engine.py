@@ -81,6 +81,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             end = "length" if number == words - 1 else None
             self._chunk({"choices": [{"index": 0, "finish_reason": end, **piece}]})
             time.sleep(NEXT_S)
+        if not (body.get("stream_options") or {}).get("include_usage"):
+            self.wfile.write(b"data: [DONE]\n\n")
+            return
         usage = {"prompt_tokens": 100, "completion_tokens": words, "total_tokens": 100 + words}
         self._chunk({"choices": [], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any, Dict, List
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.bench import client, results
+from kimi_prov.on_host.bench import client, during, results
 from kimi_prov.on_host.bench import engine as bench_engine
 from kimi_prov.on_host.bench import load as bench_load
 from kimi_prov.on_host.system.files import read_text
@@ -30,21 +31,36 @@ def serve(
     shape = bench_load.lengths(load, plan["throughput"], int(plan["model"]["context"]))
     say("starting the engine's bench client")
     runs = client.runs(plan, load, shape, int(time.time()) % 1_000_000)
-    found = engine.run(
-        "client",
-        {
-            "runs": runs,
-            "prompts": asked.get("prompts") or [],
-            "secrets": {"OPENAI_API_KEY": read_text(paths.verify_key).strip()},
-            "certificate": read_text(paths.tls_crt),
-        },
-        _ClientProgress(say, runs),
-    )
+    gpus = during.gpus_of(plan)
+    meter = during.Meter(partial(during.engine_of, plan), partial(during.watts_of, gpus))
+    heard = _ClientOutput(say, runs, meter.look)
+    meter.start()
+    try:
+        found = engine.run(
+            "client",
+            {
+                "runs": runs,
+                "prompts": asked.get("prompts") or [],
+                "secrets": {"OPENAI_API_KEY": read_text(paths.verify_key).strip()},
+                "certificate": read_text(paths.tls_crt),
+            },
+            heard,
+        )
+    finally:
+        meter.stop()
     texts = found.get("results") or []
     if len(texts) != len(runs):
         raise HostError("the bench client left no result")
     read = [results.read(run, str(text)) for run, text in zip(runs, texts)]
     levels = results.levels(runs, read)
+    for level in levels:
+        windows = [
+            (heard.began[number], heard.began[number] + one["seconds"])
+            for number, (run, one) in enumerate(zip(runs, read))
+            if run["round"] and run["level"] == level["concurrency"] and number in heard.began
+        ]
+        level["engine"] = during.engine_during(meter.samples, windows)
+        level["power"] = during.power_during(meter.samples, windows, gpus, level["output_tokens"])
     return {
         "input_tokens": shape[0] or _mean(levels, "input_tokens"),
         "output_tokens": shape[1] or _mean(levels, "output_tokens"),
@@ -60,25 +76,33 @@ def _mean(levels: List[Dict[str, Any]], name: str) -> int:
     return round(float(sum(row[name] for row in levels)) / asked)
 
 
-class _ClientProgress:
-    """Turns the client's output into the progress line: load, round, and requests done."""
+class _ClientOutput:
+    """Turns the client's output into the progress line, and notes when each run begins to measure.
 
-    def __init__(self, say: Say, runs: List[Dict[str, Any]]) -> None:
-        self._say = say
-        self._runs = runs
+    `began` has the time at which a run of this number did, as `look` gives it.
+    """
+
+    def __init__(self, say: Say, runs: List[Dict[str, Any]], look: Callable[[], float]) -> None:
+        self._say, self._runs, self._look = say, runs, look
         self._rounds = max(run["round"] for run in runs)
-        self._at = ""
+        self._number: Optional[int] = None
+        self.began: Dict[int, float] = {}
 
     def __call__(self, text: str) -> None:
         number = text[len(bench_engine.RUN) :] if text.startswith(bench_engine.RUN) else ""
         if number.isdigit() and int(number) < len(self._runs):
-            self._at = self._called(self._runs[int(number)])
-            self._say(f"{self._at}: preparing")
+            self._number = int(number)
+            self._say(f"{self._called()}: preparing")
+        if self._number is None:
+            return
+        if during.BEGINS in text:
+            self.began.setdefault(self._number, self._look())
         bar = _BAR.search(text)
-        if bar and self._at:
-            self._say(f"{self._at}: {bar.group(1)} of {bar.group(2)} requests")
+        if bar:
+            self._say(f"{self._called()}: {bar.group(1)} of {bar.group(2)} requests")
 
-    def _called(self, run: Dict[str, Any]) -> str:
+    def _called(self) -> str:
+        run = self._runs[self._number or 0]
         if not run["round"]:
             return client.WARM_UP
         turn = f", round {run['round']} of {self._rounds}" if self._rounds > 1 else ""

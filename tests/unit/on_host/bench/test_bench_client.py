@@ -57,7 +57,7 @@ def plan_of(tmp_path: Path, client: str, concurrency: int = 5) -> dict[str, Any]
     environment = {"PYTHONPATH": str(tmp_path / "site"), "SEEN": str(tmp_path / "seen")}
     return {
         "engine": {"name": "vllm", "env_dir": str(tmp_path / "env")},
-        "instances": [{"env": environment, "argv": [], "numactl": []}],
+        "instances": [{"env": environment, "argv": [], "numactl": [], "port": 9}],
         "model": {"context": 4096, "served_names": ["kimi"], "serve_dir": "/models/kimi"},
         "proxy": {"port": 8000},
         "throughput": {"concurrency": concurrency},
@@ -82,6 +82,9 @@ def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine
     said: list[str] = []
     found = bench.serve(plan, paths, engine_of(plan), said.append, {})
     assert [level["concurrency"] for level in found["levels"]] == [1, 4, 5]
+    # Nobody listens on the port of the instance, and it has no GPU.
+    assert "/metrics" in found["levels"][0].pop("engine")["reason"]
+    assert "no GPU" in found["levels"][0].pop("power")["reason"]
     assert found["levels"][0] == {
         "concurrency": 1,
         "rounds": 1,

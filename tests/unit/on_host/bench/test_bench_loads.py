@@ -114,8 +114,8 @@ def test_images_go_to_a_model_that_takes_them_and_not_through_sglangs_client() -
     assert told(run["argv"], "--endpoint") == "/v1/chat/completions"
 
 
-def recorded(name: str) -> str:
-    return (RECORDED / "vllm-0.32.0" / f"{name}.json").read_text()
+def recorded(name: str, client: str = "vllm-0.32.0") -> str:
+    return (RECORDED / client / f"{name}.json").read_text()
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,15 @@ def test_what_vllms_client_wrote_is_read(name: str, asked: int, tokens: tuple[in
     assert found["output_tokens"] == tokens[1]
     assert 0 <= found["itl_s"]["median"] <= found["itl_s"]["p99"]
     assert 0 < found["ttft_s"]["median"] <= found["ttft_s"]["p99"]
+
+
+@pytest.mark.parametrize(("name", "asked"), [("random-1", 4), ("rate-1", 6), ("sharegpt-1", 4)])
+def test_what_sglangs_client_wrote_is_read(name: str, asked: int) -> None:
+    text = recorded(name, "sglang-kt-0.7.2")
+    found = results.read({"level": 2, "requests": asked}, text)
+    assert (found["requests"], found["failed"], found["left_out"]) == (asked, 0, 0)
+    assert 0 <= found["itl_s"]["median"] <= found["itl_s"]["p99"]
+    assert found["aggregate_tok_s"] > 0
 
 
 def test_prompts_that_the_client_passed_over_are_left_out_and_did_not_fail() -> None:
