@@ -216,9 +216,10 @@ def check(
     With `--users` or `--tokens-per-day` it says how many machines carry that load.
     """
     from kimi_prov.commands import check as command
+    from kimi_prov.report.forms import form_of
 
     chosen = command.options(**options)
-    form = form or command.form_of(output)
+    form = form or form_of(output)
     return command.run(targets, inventories, chosen, _output(form, output), form, connection)
 
 
@@ -321,13 +322,18 @@ def status(
 @INVENTORY
 @LIMIT
 @loaded
-@FORMAT
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "markdown", "html"]),
+    help="The report's form.  [default: by the suffix of --output, else text]",
+)
 @OUTPUT
 @connected
 def bench(
     inventory: Path,
     limit: str | None,
-    form: str,
+    form: str | None,
     output: Path | None,
     connection: ConnectionOptions,
     **asked: Any,  # noqa: ANN401
@@ -340,9 +346,11 @@ def bench(
     from kimi_prov.commands import bench as command
     from kimi_prov.commands import bench_load
     from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.report.forms import form_of
 
     options = PlaybookOptions(limit=limit, connection=connection)
-    return command.run(inventory, options, bench_load.of(asked), _output(form, output))
+    form = form or form_of(output)
+    return command.run(inventory, options, bench_load.of(asked), _output(form, output), form)
 
 
 @cli.command()

@@ -119,7 +119,7 @@ def another_load(serve: Mapping[str, Any]) -> str | None:
         "" if load["chosen_lengths"] or load["prompts"] else "lengths that were given",
     ]
     told = ", ".join(part for part in own if part)
-    return f"the plan predicts another load than this: {told}" if told else None
+    return f"none is of this load: {told}" if told else None
 
 
 def compared(measured: Mapping[str, Any]) -> list[Row]:
@@ -234,6 +234,14 @@ def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     ]
     return {
         "measured_at": last["measured_at"],
+        "levels": [
+            {
+                "concurrency": level["concurrency"],
+                "aggregate_tok_s": level["aggregate_tok_s"],
+                "ttft_s": level["ttft_s"]["median"],
+            }
+            for level in last["serve"]["levels"]
+        ],
         "differs": differs,
         "rows": [
             {
@@ -255,7 +263,9 @@ def load_named(serve: Mapping[str, Any]) -> str:
     words = [
         f"profile {load['profile']}" if load.get("profile") else "",
         "chats" if load.get("chat") else "completions",
-        f"{load['images']} images of {size}" if load.get("images") else "",
+        f"{load['images']} image{'s' * (load['images'] > 1)} of {size} each"
+        if load.get("images")
+        else "",
         _FORMS.get(load.get("prompts") or "", ""),
         f"{load['rate_per_s']:g} a second" if load.get("rate_per_s") else "",
         f"{load['rounds']} rounds" if load.get("rounds", 1) > 1 else "",

@@ -29,6 +29,12 @@ _HEAD = (
     "prompt tok/s",
 )
 
+_MORE = "{:>7} {:>10} {:>9} {:>6} {:>7} {:>8} {:>9} {:>8} {:>8}"
+_MORE_HEAD = (
+    *("at once", "between", "99 %", "cache", "found", "waiting", "preempted"),
+    *("GPUs", "tok/J"),
+)
+
 
 def text(document: Mapping[str, Any]) -> str:
     """Write the bench document: for each host what was measured, predicted, and last time."""
@@ -71,55 +77,65 @@ def _asked(serve: Mapping[str, Any]) -> list[str]:
     if warm:
         first = warm["ttft_s"]["median"]
         took = f", first token after {first:.3f} s" if first else ""
-        lines += entry("warm-up", f"{warm['requests']} requests, not among these{took}")
+        plural = "s" * (warm["requests"] != 1)
+        lines += entry("warm-up", f"{warm['requests']} request{plural}, not among these{took}")
     return lines
 
 
 def _more(serve: Mapping[str, Any]) -> list[str]:
-    """Say what the table has no room for: time between tokens, rounds, what was left out."""
+    """Say what the first table has no room for: tokens apart, the engine, power, the rounds."""
+    rows = [_meanwhile(level) for level in serve["levels"]]
     lines = []
+    if any(cell != "-" for row in rows for cell in row[1:]):
+        lines += [_MORE.format(*_MORE_HEAD), *(clean_text.row(_MORE.format(*row)) for row in rows)]
+        lines.append("")
+    notes = []
     for level in serve["levels"]:
         said = []
-        between = level.get("itl_s") or {}
-        if between.get("median"):
-            said.append(f"{between['median'] * 1e3:.1f} ms between tokens")
-            if between.get("p99"):
-                said.append(f"{between['p99'] * 1e3:.1f} ms at the 99th percentile")
         spread = (level.get("spread") or {}).get("aggregate_tok_s")
         if spread:
             low, high = _number(spread["low"]), _number(spread["high"])
-            said.append(f"{level['rounds']} rounds: {low} to {high} tok/s of all")
-        said += _engine(level.get("engine") or {}) + _power(level.get("power") or {})
+            said.append(f"{low} to {high} tok/s of all in {level['rounds']} rounds")
+        if (level.get("engine") or {}).get("preemptions"):
+            said.append("PREEMPTED: the cache is too small for this load")
         if level.get("left_out"):
             said.append(f"{level['left_out']} prompts outside the client's limits, left out")
         if said:
-            lines += entry(f"{level['concurrency']} at once", "; ".join(said))
-    lines += _unknown(serve["levels"])
-    return [*lines, ""] if lines else []
+            notes += entry(f"{level['concurrency']} at once", "; ".join(said))
+    notes += _unknown(serve["levels"])
+    return [*lines, *notes, ""] if notes else lines
 
 
-def _engine(engine: Mapping[str, Any]) -> list[str]:
-    """Say what the engine was at; why nobody knows is told once, below all loads."""
-    said = []
-    if engine.get("cache_use"):
-        said.append(f"cache {engine['cache_use']['max']:.0%} full at most")
-    if (engine.get("prefix_cache") or {}).get("hit_share") is not None:
-        said.append(f"{engine['prefix_cache']['hit_share']:.0%} of prompts found in it")
-    if engine.get("running"):
-        waiting = engine["waiting"]["max"] if engine["waiting"] else 0
-        said.append(f"{engine['running']['mean']:.1f} running, {waiting:.0f} waiting at most")
-    if engine.get("preemptions"):
-        said.append(f"{engine['preemptions']} PREEMPTED: the cache is too small for this load")
-    return said
+def _meanwhile(level: Mapping[str, Any]) -> tuple[str, ...]:
+    between, engine = level.get("itl_s") or {}, level.get("engine") or {}
+    power, prefix = level.get("power") or {}, engine.get("prefix_cache") or {}
+    cache, waiting, watts = (
+        (found or {}).get(key)
+        for found, key in (
+            (engine.get("cache_use"), "max"),
+            (engine.get("waiting"), "max"),
+            (power.get("watts"), "mean"),
+        )
+    )
+    return (
+        str(level["concurrency"]),
+        _milliseconds(between.get("median")),
+        _milliseconds(between.get("p99")),
+        _told(cache, "{:.0%}"),
+        _told(prefix.get("hit_share"), "{:.0%}"),
+        _told(waiting, "{:.0f}"),
+        _told(engine.get("preemptions"), "{}"),
+        _told(watts, "{:.0f} W"),
+        _told(power.get("tokens_per_joule"), "{:.3g}"),
+    )
 
 
-def _power(power: Mapping[str, Any]) -> list[str]:
-    if not power.get("watts"):
-        return []
-    gpus = f"{power['gpus']} GPUs" if power["gpus"] > 1 else "the GPU"
-    said = f"{gpus} drew {power['watts']['mean']:,.0f} W"
-    tokens = power["tokens_per_joule"]
-    return [f"{said}, {tokens:.3g} tokens a joule" if tokens else said]
+def _milliseconds(seconds: float | None) -> str:
+    return _told(None if seconds is None else seconds * 1e3, "{:.1f} ms")
+
+
+def _told(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
 
 
 def _unknown(levels: Sequence[Mapping[str, Any]]) -> list[str]:
