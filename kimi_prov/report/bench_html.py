@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.report import bench_tables, charts, html
+from kimi_prov.report.formats import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,8 +28,8 @@ def page(document: Mapping[str, Any]) -> str:
 def _title(hosts: Mapping[str, Any]) -> str:
     """Say whose speeds these are."""
     models = {host["model"] for host in hosts.values() if bench_tables.measured(host)}
-    what = bench_tables.clean(models.pop()) if len(models) == 1 else "models"
-    names = ", ".join(bench_tables.clean(name) for name in list(hosts)[:3])
+    what = clean(models.pop()) if len(models) == 1 else "models"
+    names = ", ".join(clean(name) for name in list(hosts)[:3])
     return f"Measured: {what} on {names}{', ...' if len(hosts) > 3 else ''}"
 
 

@@ -215,7 +215,7 @@ def _last(host: Mapping[str, Any], name: str) -> list[Point]:
 def _predicted(host: Mapping[str, Any]) -> list[Point]:
     """Give what was predicted for one request, and for the planned number together."""
     planned = (host.get("serving") or {}).get("concurrency")
-    found = []
+    found: list[Point] = []
     for name, at in (("single", 1), ("all", planned)):
         row = next((row for row in host["compared"] if row["name"] == name), None)
         if row and row["predicted"] and at and at not in [point.x for point in found]:
