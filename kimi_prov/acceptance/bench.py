@@ -238,7 +238,7 @@ def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "concurrency": level["concurrency"],
                 "aggregate_tok_s": level["aggregate_tok_s"],
-                "ttft_s": level["ttft_s"]["median"],
+                "ttft_s": (level.get("ttft_s") or {}).get("median"),
             }
             for level in last["serve"]["levels"]
         ],
