@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from kimi_prov import __version__
+from kimi_prov.commands.bench_load import loaded
 from kimi_prov.commands.connection_options import PATH, clustered, connected
+from kimi_prov.commands.option_types import FiniteRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,23 +37,15 @@ OUTPUT = click.option(
 )
 
 
-class _FiniteRange(click.FloatRange):
-    """A range that holds no `nan`: it is neither below nor above anything."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        number = super().convert(value, param, ctx)
-        return number if math.isfinite(number) else self.fail(f"{value} is no number.", param, ctx)
-
-
-YEARS = _FiniteRange(0.1, 20)
-SHARE = _FiniteRange(0, 1, min_open=True)
-DOLLARS = _FiniteRange(0, 10)
+YEARS = FiniteRange(0.1, 20)
+SHARE = FiniteRange(0, 1, min_open=True)
+DOLLARS = FiniteRange(0, 10)
 # As wide as the schema of a load file.
 USERS = click.IntRange(1, 1_000_000)
 TOKENS = click.IntRange(1, 100_000_000)
-DAILY = _FiniteRange(1, 1e15)
-SECONDS = _FiniteRange(0.001, 86_400)
-MILLISECONDS = _FiniteRange(0.001, 3_600_000)
+DAILY = FiniteRange(1, 1e15)
+SECONDS = FiniteRange(0.001, 86_400)
+MILLISECONDS = FiniteRange(0.001, 3_600_000)
 EXTRA = click.option(
     "-e", "--extra-vars", "extra", multiple=True, metavar="@FILE", help="Variables from a file."
 )
@@ -223,9 +216,10 @@ def check(
     With `--users` or `--tokens-per-day` it says how many machines carry that load.
     """
     from kimi_prov.commands import check as command
+    from kimi_prov.report.forms import form_of
 
     chosen = command.options(**options)
-    form = form or command.form_of(output)
+    form = form or form_of(output)
     return command.run(targets, inventories, chosen, _output(form, output), form, connection)
 
 
@@ -327,15 +321,36 @@ def status(
 @cli.command()
 @INVENTORY
 @LIMIT
-@FORMAT
+@loaded
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "markdown", "html"]),
+    help="The report's form.  [default: by the suffix of --output, else text]",
+)
 @OUTPUT
 @connected
-def bench(inventory: Path, form: str, output: Path | None, **options: Any) -> ExitCode:  # noqa: ANN401
-    """Measure memory, the kernel and the served model, and say whether that is normal here."""
-    from kimi_prov.commands import bench as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+def bench(
+    inventory: Path,
+    limit: str | None,
+    form: str | None,
+    output: Path | None,
+    connection: ConnectionOptions,
+    **asked: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Measure memory, the kernel and the served model, and say whether that is normal here.
 
-    return command.run(inventory, PlaybookOptions(**options), _output(form, output))
+    The model is asked by the engine's own client, with random words, all at once; the options say
+    with what else. What the client, the model or its context cannot do is refused beforehand.
+    """
+    from kimi_prov.commands import bench as command
+    from kimi_prov.commands import bench_load
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.report.forms import form_of
+
+    options = PlaybookOptions(limit=limit, connection=connection)
+    form = form or form_of(output)
+    return command.run(inventory, options, bench_load.of(asked), _output(form, output), form)
 
 
 @cli.command()
@@ -830,7 +845,7 @@ def cancel(
 )
 @click.option(
     "--every",
-    type=_FiniteRange(0.2, 3600),
+    type=FiniteRange(0.2, 3600),
     default=15,
     show_default=True,
     metavar="S",

@@ -38,6 +38,8 @@ CAUSES = (
     "gpu.pcie",
     "gpu.nvlink",
 )
+_NOTHING: dict[str, None] = dict.fromkeys(("decode_tok_s", "prefill_tok_s", "aggregate_tok_s"))
+_FORMS = {"sharegpt": "prompts of a file (ShareGPT)", "visionarena": "of a file (VisionArena)"}
 _LOOKED_AT = "memory channels, threads, SNC, governor, transparent huge pages, RAM disk, other load"
 
 
@@ -69,13 +71,20 @@ def document(
         "load": {"average": measured["load"], "busy": measured["busy"]},
         "memory": measured["memory"],
         "layer": measured["layer"],
-        "serve": measured["serve"],
+        "serve": _serve(measured["serve"]),
         "compared": rows,
-        "basis": plan["throughput"]["basis"],
+        "basis": another_load(measured["serve"]) or plan["throughput"]["basis"],
         "look_at": causes(measured, findings) if slow else [],
         "last": None,
         "stand_ins": suite.stand_ins(plan, variables),
     }
+
+
+def _serve(serve: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to what was asked how people say it."""
+    if not serve.get("load"):
+        return dict(serve)
+    return {**serve, "load": {**serve["load"], "told": load_named(serve)}}
 
 
 def served(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,11 +107,31 @@ def served(plan: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def another_load(serve: Mapping[str, Any]) -> str | None:
+    """Say why the plan's prediction is of another load than what was measured; None where it is."""
+    load = serve.get("load")
+    if not load:  # an older version's: it asked for nothing else
+        return None
+    own = [
+        f"{load['rate_per_s']:g} requests a second" if load["rate_per_s"] else "",
+        "images" if load["images"] or load["images_of_file"] else "",
+        "prompts of a file" if load["prompts"] else "",
+        "" if load["chosen_lengths"] or load["prompts"] else "lengths that were given",
+    ]
+    told = ", ".join(part for part in own if part)
+    return f"none is of this load: {told}" if told else None
+
+
 def compared(measured: Mapping[str, Any]) -> list[Row]:
     """Put each figure beside what was predicted for it, where anything was."""
     throughput = measured["plan"]["throughput"]
     levels = measured["serve"]["levels"]
-    first, planned = levels[0], levels[-1]
+    # What the plan predicts is one request alone, and the planned number at once.
+    wanted = throughput.get("concurrency")
+    first = next((row for row in levels if row["concurrency"] == 1), _NOTHING)
+    planned = next((row for row in levels if row["concurrency"] == wanted), _NOTHING)
+    if another_load(measured["serve"]) is not None:
+        throughput = {}
     theory = measured["facts"]["memory"]["bandwidth_bytes_per_s"]["theoretical"]
     bandwidth = measured["memory"]["bytes_per_s"]
     rows = [_row("memory", "bytes_per_s", bandwidth, _share(_OF_THEORY, theory))]
@@ -198,12 +227,21 @@ def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
             ("model", last["model"], now["model"]),
             ("engine", named(last), named(now)),
             ("tokens", *([r["serve"][key] for key in request] for r in (last, now))),
+            ("load", load_named(last["serve"]), load_named(now["serve"])),
             ("busy", last["load"]["busy"], now["load"]["busy"]),
         )
         if old != new
     ]
     return {
         "measured_at": last["measured_at"],
+        "levels": [
+            {
+                "concurrency": level["concurrency"],
+                "aggregate_tok_s": level["aggregate_tok_s"],
+                "ttft_s": (level.get("ttft_s") or {}).get("median"),
+            }
+            for level in last["serve"]["levels"]
+        ],
         "differs": differs,
         "rows": [
             {
@@ -216,6 +254,23 @@ def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
             if then.get(name)
         ],
     }
+
+
+def load_named(serve: Mapping[str, Any]) -> str:
+    """Say in a few words what was asked, but for lengths and numbers at once."""
+    load = serve.get("load") or {}
+    size = f"{load.get('image_width')}x{load.get('image_height')}"
+    words = [
+        f"profile {load['profile']}" if load.get("profile") else "",
+        "chats" if load.get("chat") else "completions",
+        f"{load['images']} image{'s' * (load['images'] > 1)} of {size} each"
+        if load.get("images")
+        else "",
+        _FORMS.get(load.get("prompts") or "", ""),
+        f"{load['rate_per_s']:g} a second" if load.get("rate_per_s") else "",
+        f"{load['rounds']} rounds" if load.get("rounds", 1) > 1 else "",
+    ]
+    return ", ".join(word for word in words if word)
 
 
 def named(result: Mapping[str, Any]) -> str:

@@ -48,6 +48,22 @@ def refusal(result: Mapping[str, Any]) -> str | None:  # noqa: PLR0911  (a reaso
     serve = result["serve"]
     if not (serve["input_tokens"] and serve["output_tokens"]):
         return "its requests had no tokens to read or to write"
+    other = _another_kind(serve.get("load") or {})
+    if other:
+        return f"its load was {other}: speeds are kept and predicted for random words, all at once"
     if any((level[name] or 0) < 0 for level in serve["levels"] for name in _SPEEDS):
         return "a speed in it is below 0"
     return None
+
+
+def _another_kind(load: Mapping[str, Any]) -> str | None:
+    """Say in what a load is none whose speed can stand for others; a chat is as good as any.
+
+    At a rate nobody knows how many ran at once; images are read by another part of the model; the
+    prompts of a file have lengths of their own, and may come out of the cache.
+    """
+    if load.get("rate_per_s"):
+        return f"{load['rate_per_s']:g} requests a second"
+    if load.get("images") or load.get("images_of_file"):
+        return "with images"
+    return "prompts of a file" if load.get("prompts") else None

@@ -10,24 +10,45 @@ from kimi_prov.console import bench_text
 from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from kimi_prov.commands.bench_load import BenchLoad
     from kimi_prov.commands.playbook_run import PlaybookOptions
     from kimi_prov.console.output import Output
     from kimi_prov.errors import ExitCode
 
 
-def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
-    """Measure every host; keep the results, each compared with the one before."""
+def run(
+    path: Path, options: PlaybookOptions, load: BenchLoad, output: Output, form: str
+) -> ExitCode:
+    """Measure every host; keep the results, each compared with the one before.
+
+    `form` is text, markdown or html, where the output is not JSON.
+    """
     output.check()
-    finished = host_reports.collect("bench", path, options)
+    with load.file() as file:
+        finished = host_reports.collect("bench", path, options, {"kimi_bench_load": str(file)})
     for host, result in finished.outcome.documents.items():
         folder = bench_results.folder(state_home(), path, host)
         before = bench_results.last(folder)
         if before is not None:
             result["last"] = bench.changes(before, result)
         bench_results.keep(folder, {**result, "last": None})
-    return host_reports.publish("bench", finished, output, bench_text.text, _unreached)
+    return host_reports.publish("bench", finished, output, _renderer(form), _unreached)
+
+
+def _renderer(form: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return what turns the document into `form`; only that one is imported."""
+    if form == "html":
+        from kimi_prov.report import bench_html  # noqa: PLC0415
+
+        return bench_html.page
+    if form == "markdown":
+        from kimi_prov.report import bench_markdown  # noqa: PLC0415
+
+        return bench_markdown.page
+    return bench_text.text
 
 
 def _unreached(why: str) -> dict[str, Any]:

@@ -30,13 +30,6 @@ if TYPE_CHECKING:
     from kimi_prov.sizing.load import Load
 
 DEFAULT_MODEL = "kimi-k2.5"
-_FORMS = {
-    ".html": "html",
-    ".htm": "html",
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".json": "json",
-}
 
 
 @dataclass(frozen=True)
@@ -99,11 +92,6 @@ def options(
         return found
     lengths = {"kimi_input_tokens": load.input_tokens, "kimi_output_tokens": load.output_tokens}
     return replace(found, variables={**variables, **lengths}, load=load)
-
-
-def form_of(file: Path | None) -> str:
-    """Give the form that the suffix of the report's file stands for; text where it says none."""
-    return "text" if file is None else _FORMS.get(file.suffix.lower(), "text")
 
 
 def run(

@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from kimi_prov.runner.run import FinishedRun
 
 
-def collect(command: str, path: Path, options: PlaybookOptions) -> FinishedRun:
+def collect(
+    command: str,
+    path: Path,
+    options: PlaybookOptions,
+    variables: Mapping[str, Any] | None = None,
+) -> FinishedRun:
     """Run the command's playbook; each host's document is in the outcome."""
-    inventory, request = playbook_run.prepare(command, command, path, options)
+    inventory, request = playbook_run.prepare(command, command, path, options, variables)
     return playbook_run.run(request, inventory)
 
 

@@ -8,7 +8,7 @@ from kimi_prov.console.host_lines import entry, head, stand_ins
 from kimi_prov.contract import clean_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _ROWS = {
     "memory": "memory",
@@ -27,6 +27,12 @@ _HEAD = (
     "tok/s each",
     "tok/s all",
     "prompt tok/s",
+)
+
+_MORE = "{:>7} {:>10} {:>9} {:>6} {:>7} {:>8} {:>9} {:>8} {:>8}"
+_MORE_HEAD = (
+    *("at once", "between", "99 %", "cache", "found", "waiting", "preempted"),
+    *("GPUs", "tok/J"),
 )
 
 
@@ -51,10 +57,97 @@ def _measured(host: Mapping[str, Any]) -> list[str]:
     busy = ", others work on it" if host["load"]["busy"] else ""
     lines = entry("load before", f"{host['load']['average']}{busy}")
     lines += [*entry("memory", text), *entry("one MoE layer", _layer(layer))]
-    lines += entry("request", f"{serve['input_tokens']} tokens, for {serve['output_tokens']}")
+    lines += _asked(serve)
     lines += ["", _TABLE.format(*_HEAD)]
     lines += [clean_text.row(_TABLE.format(*_level(level))) for level in serve["levels"]]
-    return [*lines, ""]
+    return [*lines, "", *_more(serve)]
+
+
+def _asked(serve: Mapping[str, Any]) -> list[str]:
+    lines = entry("request", f"{serve['input_tokens']} tokens, for {serve['output_tokens']}")
+    load = serve.get("load")
+    if load is None:
+        return lines
+    lines += entry("load", load["told"])
+    if load["prompts"]:
+        asked = sum(row["requests"] for row in serve["levels"])
+        again = ", some more than once" if asked > load["prompts_of_file"] else ""
+        lines += entry("prompts", f"{load['prompts_of_file']} in the file{again}")
+    warm = serve.get("warm_up")
+    if warm:
+        first = warm["ttft_s"]["median"]
+        took = f", first token after {first:.3f} s" if first else ""
+        plural = "s" * (warm["requests"] != 1)
+        lines += entry("warm-up", f"{warm['requests']} request{plural}, not among these{took}")
+    return lines
+
+
+def _more(serve: Mapping[str, Any]) -> list[str]:
+    """Say what the first table has no room for: tokens apart, the engine, power, the rounds."""
+    rows = [_meanwhile(level) for level in serve["levels"]]
+    lines = []
+    if any(cell != "-" for row in rows for cell in row[1:]):
+        lines += [_MORE.format(*_MORE_HEAD), *(clean_text.row(_MORE.format(*row)) for row in rows)]
+        lines.append("")
+    notes = []
+    for level in serve["levels"]:
+        said = []
+        spread = (level.get("spread") or {}).get("aggregate_tok_s")
+        if spread:
+            low, high = _number(spread["low"]), _number(spread["high"])
+            said.append(f"{low} to {high} tok/s of all in {level['rounds']} rounds")
+        if (level.get("engine") or {}).get("preemptions"):
+            said.append("PREEMPTED: the cache is too small for this load")
+        if level.get("left_out"):
+            said.append(f"{level['left_out']} prompts outside the client's limits, left out")
+        if said:
+            notes += entry(f"{level['concurrency']} at once", "; ".join(said))
+    notes += _unknown(serve["levels"])
+    return [*lines, *notes, ""] if notes else lines
+
+
+def _meanwhile(level: Mapping[str, Any]) -> tuple[str, ...]:
+    between, engine = level.get("itl_s") or {}, level.get("engine") or {}
+    power, prefix = level.get("power") or {}, engine.get("prefix_cache") or {}
+    cache, waiting, watts = (
+        (found or {}).get(key)
+        for found, key in (
+            (engine.get("cache_use"), "max"),
+            (engine.get("waiting"), "max"),
+            (power.get("watts"), "mean"),
+        )
+    )
+    return (
+        str(level["concurrency"]),
+        _milliseconds(between.get("median")),
+        _milliseconds(between.get("p99")),
+        _told(cache, "{:.0%}"),
+        _told(prefix.get("hit_share"), "{:.0%}"),
+        _told(waiting, "{:.0f}"),
+        _told(engine.get("preemptions"), "{}"),
+        _told(watts, "{:.0f} W"),
+        _told(power.get("tokens_per_joule"), "{:.3g}"),
+    )
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return _told(None if seconds is None else seconds * 1e3, "{:.1f} ms")
+
+
+def _told(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _unknown(levels: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say once why something is not known of a load."""
+    lines = []
+    for label, key in (("engine's counts", "engine"), ("power", "power")):
+        reasons = [(level.get(key) or {}).get("reason") for level in levels]
+        told = next((reason for reason in reasons if reason), None)
+        if told:
+            of = "" if all(reasons) else " (of some loads)"
+            lines += entry(label, f"not known{of}: {told}")
+    return lines
 
 
 def _layer(layer: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The forms of a check document, by the name that `check --format` has for them."""
+"""The forms of a report, by the name that `--format` has for them and by a file's suffix."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+
+_FORMS = {
+    ".html": "html",
+    ".htm": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".json": "json",
+}
+
+
+def form_of(file: Path | None) -> str:
+    """Give the form that the suffix of the report's file stands for; text where it says none."""
+    return "text" if file is None else _FORMS.get(file.suffix.lower(), "text")
 
 
 def renderer(form: str) -> Callable[[Mapping[str, Any]], str]:

@@ -54,6 +54,22 @@ _MODULES = {
 def check(document: Mapping[str, Any]) -> str:
     """Give the page."""
     targets = document["targets"]
+    return rendered(
+        "page.html.j2",
+        **_MODULES,
+        title=verdict.title(targets),
+        document=document,
+        targets=targets,
+        ordered=ranking.ranked(document),
+        index={target["name"]: number for number, target in enumerate(targets, 1)},
+        settle=findings.to_settle(targets),
+        plots=_plots(document),
+        command=_command,
+    )
+
+
+def rendered(template: str, **values: Any) -> str:  # noqa: ANN401  (what the template names)
+    """Give a page from a template of this package, with the style of all pages."""
     environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
@@ -65,19 +81,8 @@ def check(document: Mapping[str, Any]) -> str:
     # Our own file, no user's text in it.
     style = Markup((_HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704
     today = datetime.now(UTC).date()
-    return environment.get_template("page.html.j2").render(
-        **_MODULES,
-        style=style,
-        version=__version__,
-        date=f"{today.day} {today:%B %Y}",
-        title=verdict.title(targets),
-        document=document,
-        targets=targets,
-        ordered=ranking.ranked(document),
-        index={target["name"]: number for number, target in enumerate(targets, 1)},
-        settle=findings.to_settle(targets),
-        plots=_plots(document),
-        command=_command,
+    return environment.get_template(template).render(
+        style=style, version=__version__, date=f"{today.day} {today:%B %Y}", **values
     )
 
 

@@ -42,53 +42,53 @@ def check(document: Mapping[str, Any]) -> str:
     """Give the answer, blockers, speed, cost, side by side, each target, assumptions."""
     targets = document["targets"]
     ordered = ranked(document)
-    lines = [f"# {_safe(title(targets))}", "", *_answer(document)]
+    lines = [f"# {safe(title(targets))}", "", *_answer(document)]
     blocked = blockers(targets)
     if blocked:
         lines += ["", "## What is in the way"]
         for names, row in blocked:
-            lines += ["", *_finding(row, f"{_safe(names)}: ")]
-            lines.append(f"- Costs: {_safe(remediation_cost(row))}")
+            lines += ["", *_finding(row, f"{safe(names)}: ")]
+            lines.append(f"- Costs: {safe(remediation_cost(row))}")
     settle = to_settle(targets)
     if settle:
         lines += ["", "## To settle before apply", ""]
     for whom, row in settle:
         whose = "all machines" if len(whom) == len(targets) else ", ".join(whom)
-        lines.append(f"- {_safe(row['title'])}: {_safe(row['fix'])} ({_safe(whose)})")
+        lines.append(f"- {safe(row['title'])}: {safe(row['fix'])} ({safe(whose)})")
     speeds = _tables([plots.decode_table(document), plots.front_table(document)])
     lines += ["", "## Speed", *speeds] if speeds else []
     lines += ["", "## Cost"]
     lines += _tables([plots.cost_table(document), plots.load_table(document)])
     for text in (*plots.break_even_sentences(document), *plots.without_costs(document)):
-        lines += ["", _safe(text)]
+        lines += ["", safe(text)]
     heading = "Side by side" if len(targets) > 1 else "Figures"
     lines += ["", f"## {heading}", "", *_side_by_side(ordered)]
     for number, target in enumerate(ordered, 1):
-        lines += ["", f"## {number}. {_safe(target['name'])}", "", *_target(target)]
-    lines += ["", "## Assumptions and sources", "", _safe(assumed(targets)), ""]
+        lines += ["", f"## {number}. {safe(target['name'])}", "", *_target(target)]
+    lines += ["", "## Assumptions and sources", "", safe(assumed(targets)), ""]
     rows = [
         (row["what"], row["value"], names, row["source"] or UNKNOWN)
         for names, row in assumptions(targets)
     ]
-    lines += _table(("What", "Value", "Holds for", "Source"), rows)
+    lines += table_lines(("What", "Value", "Holds for", "Source"), rows)
     return "\n".join(lines) + "\n"
 
 
 def _answer(document: Mapping[str, Any]) -> list[str]:
     found = ranking(document)
-    lines = [f"**{_safe(answer_sentence(document))}**", ""]
+    lines = [f"**{safe(answer_sentence(document))}**", ""]
     if document["load"]:
-        lines += [f"Asked for: {_safe(load_text(document['load']))}.", ""]
+        lines += [f"Asked for: {safe(load_text(document['load']))}.", ""]
     speeds = [f"Decode, {head}, tokens/s" for head in found.speed_heads]
     plain = [head for head, _ in found.plain_heads]
     head = ("", "Machine", "Serves", "Pace", *plain, *speeds, "Lacks")
     lines += [_line(head), "|" + " --- |" * len(head)]
     for row in found.rows:
-        name = _safe(row.name) + (" (recommended)" if row.recommended else "")
+        name = safe(row.name) + (" (recommended)" if row.recommended else "")
         cells = [str(row.number), f"**{name}**" if row.recommended else name]
         cells += ["yes" if row.serves else "no", PACE[row.pace]]
         cells += [_marked(cell) for cell in row.cells]
-        lines.append(_row([*cells, _safe(row.lacks)]))
+        lines.append(_row([*cells, safe(row.lacks)]))
     notes = "Bold: best of its column among those that serve. " * (len(found.rows) > 1)
     notes += n_means(document["targets"]) + of_how_many(document)
     notes += f"A million tokens: at {usage(document['targets'])}."
@@ -100,20 +100,20 @@ def _tables(tables: Sequence[Table]) -> list[str]:
     """Set what the pictures of the page show in tables."""
     lines = []
     for found in (found for found in tables if found.rows):
-        lines += ["", f"{_safe(found.caption)}:", "", *_table(found.head, found.rows)]
+        lines += ["", f"{safe(found.caption)}:", "", *table_lines(found.head, found.rows)]
     return lines
 
 
 def _side_by_side(targets: Sequence[Target]) -> list[str]:
-    lines = _table(("", *(t["name"] for t in targets)), [])
+    lines = table_lines(("", *(t["name"] for t in targets)), [])
     for label, cells in table(targets):
-        lines.append(_row([_safe(label), *map(_marked, cells)]))
+        lines.append(_row([safe(label), *map(_marked, cells)]))
     return lines
 
 
 def _target(target: Target) -> list[str]:
     lines = [
-        f"**{STATUS[status(target)]}. {PACE[target['pace']]}.** {_safe(verdict(target))}",
+        f"**{STATUS[status(target)]}. {PACE[target['pace']]}.** {safe(verdict(target))}",
         "",
         "### Memory",
         "",
@@ -123,21 +123,21 @@ def _target(target: Target) -> list[str]:
         for bar in memory(target)
         for first, part in ((part is bar.segments[0], part) for part in bar.segments)
     ]
-    lines += _table(("", "Use", "Size", "Share"), rows)
+    lines += table_lines(("", "Use", "Size", "Share"), rows)
     over = [bar for bar in memory(target) if bar.needed > bar.total]
     lines += [
-        f"\n**{_safe(bar.label)} is too small by {human(bar.needed - bar.total)}.**" for bar in over
+        f"\n**{safe(bar.label)} is too small by {human(bar.needed - bar.total)}.**" for bar in over
     ]
     said = measured.line(target)
     if said:
-        lines += ["", f"{_safe(said)}."]
+        lines += ["", f"{safe(said)}."]
     points = capacity(target)
     if points:
         lines += ["", "### Context against requests at once", ""]
-        lines += _table(
+        lines += table_lines(
             ("Tokens of context", "Requests at once"), [(f"{c:,}", f"{n:,}") for c, n in points]
         )
-    lines += ["", "### Sums", "", _safe(" ".join(money_sentences(target)))]
+    lines += ["", "### Sums", "", safe(" ".join(money_sentences(target)))]
     shown = of_severity(target, "warning", "info")
     if shown:
         lines += ["", "### Warnings and remarks"]
@@ -145,24 +145,25 @@ def _target(target: Target) -> list[str]:
             lines += ["", *_finding(row, f"{row['severity'].capitalize()}: ")]
     passed = of_severity(target, "pass")
     if passed:
-        lines += ["", "### Requirements met", "", *(f"- {_safe(row['title'])}" for row in passed)]
+        lines += ["", "### Requirements met", "", *(f"- {safe(row['title'])}" for row in passed)]
     return lines
 
 
 def _finding(row: Mapping[str, Any], before: str) -> list[str]:
-    lines = [f"**{before}{_safe(row['title'])}** (`{row['id']}`)", ""]
+    lines = [f"**{before}{safe(row['title'])}** (`{row['id']}`)", ""]
     parts = (("Found", row["observed"]), ("Needed", row["required"]), ("Fix", row["fix"]))
-    lines += [f"- {label}: {_safe(value)}" for label, value in parts if value]
-    return [*lines, f"- Source: {_safe(row['source'])}"]
+    lines += [f"- {label}: {safe(value)}" for label, value in parts if value]
+    return [*lines, f"- Source: {safe(row['source'])}"]
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table_lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Write a table of any texts."""
     lines = [_line(head), "|" + " --- |" * len(head)]
     return [*lines, *(_line(row) for row in rows)]
 
 
 def _line(cells: Sequence[str]) -> str:
-    return _row([_safe(cell) for cell in cells])
+    return _row([safe(cell) for cell in cells])
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -171,13 +172,13 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _marked(cell: Cell) -> str:
-    return f"**{_safe(cell.text)}**" if cell.best else _safe(cell.text)
+    return f"**{safe(cell.text)}**" if cell.best else safe(cell.text)
 
 
 def _of(size: int, bar: Bar) -> str:
     return f"{size / bar.total:.0%}" if bar.total else UNKNOWN
 
 
-def _safe(value: object) -> str:
+def safe(value: object) -> str:
     """Give text that Markdown prints as it is, tables and HTML included."""
     return _MARKS.sub(r"\\\1", clean(value))

@@ -12,9 +12,11 @@ from kimi_prov.packaging import resources
 from kimi_prov.sizing.load import NAMES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _LARGEST_BYTES = 1 << 20
+_LENGTHS = ("input_tokens", "output_tokens")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -22,6 +24,35 @@ def read(path: Path) -> dict[str, Any]:
 
     Raises UserError for what is no load, and names each key that is wrong with its line.
     """
+    sheet, schema = _sheet(path)
+    asked = _numbers({name: sheet[name] for name in NAMES if name in sheet}, schema)
+    if not asked:
+        raise UserError(
+            f"{documents.called(path)}: this load asks for nothing",
+            fix="set users: N, or tokens_per_day: N",
+        )
+    return asked
+
+
+def read_bench(path: Path) -> dict[str, Any]:
+    """Return how a load is put on a machine: the keys of `bench`, and the lengths beside it.
+
+    Without numbers of requests at once, `users` is the one. Raises UserError as `read` does.
+    """
+    sheet, schema = _sheet(path)
+    own = _numbers(sheet.get("bench") or {}, schema["properties"]["bench"])
+    asked = {**_numbers({n: sheet[n] for n in _LENGTHS if n in sheet}, schema), **own}
+    if sheet.get("users") and "concurrency" not in asked and "rate_per_s" not in asked:
+        asked["concurrency"] = [int(sheet["users"])]
+    if not asked:
+        raise UserError(
+            f"{documents.called(path)}: this load asks a bench for nothing",
+            fix="set bench: {requests: N}, or input_tokens: N",
+        )
+    return asked
+
+
+def _sheet(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     fix = f"see {resources.page('guides/sizing.md')} for a load file that is whole"
     found = documents.read(path, what="a load", limit=_LARGEST_BYTES, fix=fix)
     sheet = found.yaml(fix)
@@ -29,13 +60,17 @@ def read(path: Path) -> dict[str, Any]:
     faults = list(misfits(sheet, schema))
     if faults:
         raise refusal(found.name, faults, Written(found.text), fix=fix)
-    asked = {name: sheet[name] for name in NAMES if name in sheet}
-    if not asked:
-        raise UserError(
-            f"{found.name}: this load asks for nothing",
-            fix="set users: N, or tokens_per_day: N",
-        )
-    return {
-        name: int(value) if schema["properties"][name]["type"] == "integer" else float(value)
-        for name, value in asked.items()
-    }
+    return sheet, schema
+
+
+def _numbers(given: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Give each number the kind that the schema names: 2.0 of a sheet is a whole number."""
+    kinds = {"integer": int, "number": float}
+    found = {}
+    for name, value in given.items():
+        about = schema["properties"][name]
+        if about["type"] == "array":
+            found[name] = [int(item) for item in value]
+        else:
+            found[name] = kinds.get(about["type"], lambda same: same)(value)
+    return found

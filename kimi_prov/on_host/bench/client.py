@@ -1,140 +1,142 @@
-"""Command lines of the engine's own bench client, and reading its results; runs nothing."""
+"""Command lines of the engine's own bench client; runs nothing.
+
+Flags are those of `vllm bench serve` in 0.19.1, 0.25.1 and 0.32.0, which take all of them, and of
+sglang.bench_serving in sglang-kt 0.7.2. tests/engines/test_bench_clients.py asks
+the parsers of the first.
+"""
 
 from __future__ import annotations
 
 import json
-import math
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.bench import load as bench_load
+from kimi_prov.on_host.bench.load import KTRANSFORMERS, Load
 
-# Used where the plan predicts nothing: long enough to be a measurement, over in seconds.
-INPUT_TOKENS, OUTPUT_TOKENS = 256, 64
-_LEAST_INPUT, _LEAST_OUTPUT = 64, 32
-# One request shall take no longer than this by the plan's own figures; lengths shrink to fit.
-_REQUEST_S = 90.0
-# Between two numbers of requests at once, this factor.
-_STEP = 4
-
-
-def levels(concurrency: int) -> List[int]:
-    """Return the concurrencies to measure: 1, 4, 16, ... and the planned one."""
-    found = []
-    level = 1
-    while level < concurrency:
-        found.append(level)
-        level *= _STEP
-    return [*found, max(1, concurrency)]
+Shape = Tuple[Optional[int], Optional[int]]
+# What the client is at while it warms up.
+WARM_UP = "warm-up"
+# The file of prompts in the client's current directory.
+PROMPTS = "prompts.json"
+# The limits of vLLM's own client for a ShareGPT prompt, in tokens: what is beyond it leaves out.
+LIMITS = "4 to 1,024 tokens, and up to 2,048 with the answer"
 
 
-def requests(level: int) -> int:
-    """Return the number of requests at a concurrency: two rounds, three at concurrency 1."""
-    return 3 if level == 1 else 2 * level
+def runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> List[Dict[str, Any]]:
+    """Return each run of the client, in order: warm-up, then round by round each load.
 
-
-def lengths(throughput: Mapping[str, Any], context: int) -> Tuple[int, int]:
-    """Return prompt and answer length in tokens: the prediction's, or shorter to save time."""
-    prompt_tokens = int(throughput.get("input_tokens") or INPUT_TOKENS)
-    answer_tokens = int(throughput.get("output_tokens") or OUTPUT_TOKENS)
-    share = min(1.0, _REQUEST_S / max(_seconds(throughput, prompt_tokens, answer_tokens), 1e-9))
-    prompt_tokens = max(_LEAST_INPUT, int(prompt_tokens * share))
-    answer_tokens = max(_LEAST_OUTPUT, int(answer_tokens * share))
-    # The client counts tokens by its own tokenizer and may be off by a few.
-    room = context - 64
-    answer_tokens = max(1, min(answer_tokens, room // 2))
-    return max(1, min(prompt_tokens, room - answer_tokens)), answer_tokens
-
-
-def _seconds(throughput: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> float:
-    """Predict the seconds of one request at the planned concurrency; 0 without a prediction."""
-    prefill = (throughput.get("prefill_tok_s") or {}).get("expected")
-    decode = (throughput.get("decode_tok_s") or {}).get("expected")
-    waiting = prompt_tokens * int(throughput.get("concurrency") or 1) / prefill if prefill else 0.0
-    return float(waiting + (answer_tokens / decode if decode else 0.0))
-
-
-def runs(plan: Mapping[str, Any], shape: Tuple[int, int], seed: int) -> List[Dict[str, Any]]:
-    """Return a run of the client for each concurrency: {"level", "module", "argv", "result"}.
-
-    Each has a `seed` of its own: prompts seen before would come out of the engine's cache. `result`
-    is a file of the current directory. The API key is not among the arguments: either client reads
-    OPENAI_API_KEY.
+    `level` is the requests at once, `round` from 1 (0 is the warm-up), `prompts` where in a file's
+    prompts the run begins and how many it takes, or None. Each has a seed of its own: prompts seen
+    before would come out of the engine's cache. `result` is a file of the current directory. The
+    API key is not among the arguments: either client reads OPENAI_API_KEY.
     """
-    write = _sglang if plan["engine"]["name"] == "ktransformers" else _vllm
+    levels = bench_load.sweep(load, int(plan["throughput"]["concurrency"]))
     found = []
-    for number, level in enumerate(levels(int(plan["throughput"]["concurrency"]))):
-        result = f"{level}.json"
-        module, argv = write(plan, level, shape, result)
-        argv += ["--seed", str(seed + number)]
-        found.append({"level": level, "module": module, "argv": argv, "result": result})
+    if load.warm_up:
+        # Random words, so that no prompt that is measured is in the cache.
+        words = Load(chat=load.chat or load.seen)
+        shape_of_words = (
+            shape[0] or bench_load.INPUT_TOKENS,
+            shape[1] or bench_load.OUTPUT_TOKENS,
+        )
+        level = min(load.warm_up, max(levels))
+        run = _run(plan, words, shape_of_words, level, load.warm_up, seed)
+        found.append({**run, "level": level, "round": 0, "prompts": None})
+    taken = 0
+    for turn in range(1, load.rounds + 1):
+        for level in levels:
+            count = bench_load.requests(load, level)
+            run = _run(plan, load, shape, level, count, seed + len(found) + 1)
+            prompts = {"from": taken, "count": count} if load.form else None
+            found.append({**run, "level": level, "round": turn, "prompts": prompts})
+            taken += count
+    for number, run in enumerate(found):
+        run["result"] = f"{number}.json"
+        run["argv"] += _into(plan, run["result"])
     return found
 
 
-def _vllm(
-    plan: Mapping[str, Any], level: int, shape: Tuple[int, int], result: str
-) -> Tuple[str, List[str]]:
-    # Over the loopback, to the certificate whose fingerprint was compared before.
-    argv = ["bench", "serve", "--backend", "openai", "--endpoint", "/v1/completions", "--insecure"]
-    argv += [*_common(plan, level, shape), "--dataset-name", "random", "--ignore-eos"]
-    argv += ["--percentile-metrics", "ttft,tpot", "--save-result"]
-    argv += ["--result-dir", ".", "--result-filename", result]
-    if "--trust-remote-code" in plan["instances"][0]["argv"]:
-        argv.append("--trust-remote-code")
-    return "vllm.entrypoints.cli.main", argv
-
-
-def _sglang(
-    plan: Mapping[str, Any], level: int, shape: Tuple[int, int], result: str
-) -> Tuple[str, List[str]]:
-    # Its "random" would fetch conversations from a hub; "random-ids" makes them up.
-    argv = ["--backend", "sglang-oai", *_common(plan, level, shape)]
-    argv += ["--dataset-name", "random-ids", "--random-range-ratio", "1.0"]
-    argv += ["--warmup-requests", "0", "--output-file", result]
-    return "sglang.bench_serving", argv
-
-
-def _common(plan: Mapping[str, Any], level: int, shape: Tuple[int, int]) -> List[str]:
-    model = plan["model"]
+def _run(
+    plan: Mapping[str, Any], load: Load, shape: Shape, level: int, count: int, seed: int
+) -> Dict[str, Any]:
+    sglang = plan["engine"]["name"] == KTRANSFORMERS
     argv = ["--base-url", f"https://127.0.0.1:{plan['proxy']['port']}"]
+    model = plan["model"]
     argv += ["--model", model["served_names"][0], "--tokenizer", model["serve_dir"]]
-    argv += ["--num-prompts", str(requests(level)), "--max-concurrency", str(level)]
-    argv += ["--random-input-len", str(shape[0]), "--random-output-len", str(shape[1])]
-    return argv
-
-
-def read(level: int, text: str) -> Dict[str, Any]:
-    """Read a result file of either client; seconds, and tokens a second.
-
-    Raises HostError where it holds no answered request.
-    """
-    try:
-        found = json.loads(text.strip().splitlines()[-1] if "\n{" in text.strip() else text)
-    except ValueError:
-        raise HostError("the bench client left no result") from None
-    done = int(found.get("completed") or 0)
-    failed = requests(level) - done
-    if not done:
-        raise HostError(f"none of {failed} requests was answered")
-    ttft_s = _seconds_of(found, "median_ttft_ms")
-    tpot_s = _seconds_of(found, "median_tpot_ms")
-    prompt = float(found["total_input_tokens"]) / done
+    argv += ["--num-prompts", str(count), "--max-concurrency", str(level), "--seed", str(seed)]
+    if load.rate_per_s is not None:
+        argv += ["--request-rate", f"{load.rate_per_s:g}"]
+    argv += (_sglang if sglang else _vllm)(load, shape)
+    if not sglang and "--trust-remote-code" in plan["instances"][0]["argv"]:
+        argv.append("--trust-remote-code")
     return {
-        "concurrency": level,
-        "requests": done,
-        "failed": failed,
-        "seconds": round(float(found["duration"]), 3),
-        "input_tokens": int(found["total_input_tokens"]),
-        "output_tokens": int(found["total_output_tokens"]),
-        "ttft_s": {"median": ttft_s, "p99": _seconds_of(found, "p99_ttft_ms")},
-        "tpot_s": {"median": tpot_s, "p99": _seconds_of(found, "p99_tpot_ms")},
-        "decode_tok_s": round(1 / tpot_s, 2) if tpot_s else None,
-        "aggregate_tok_s": round(float(found["output_throughput"]), 2),
-        "prefill_tok_s": round(prompt / ttft_s, 1) if ttft_s else None,
+        "module": "sglang.bench_serving" if sglang else "vllm.entrypoints.cli.main",
+        "argv": argv if sglang else ["bench", "serve", *argv],
+        "requests": count,
     }
 
 
-def _seconds_of(found: Mapping[str, Any], name: str) -> Optional[float]:
-    value = found.get(name)
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        return None
-    return round(value / 1000, 5)
+def _into(plan: Mapping[str, Any], result: str) -> List[str]:
+    if plan["engine"]["name"] == KTRANSFORMERS:
+        return ["--output-file", result]
+    return ["--save-result", "--result-dir", ".", "--result-filename", result]
+
+
+def _vllm(load: Load, shape: Shape) -> List[str]:
+    # Over the loopback, to the certificate whose fingerprint was compared before.
+    argv = ["--insecure", "--ignore-eos", "--percentile-metrics", "ttft,tpot,itl"]
+    # Its first request would put a prompt that is measured next into the cache.
+    argv += ["--ready-check-timeout-sec", "0"]
+    if load.chat or load.seen:
+        argv += ["--backend", "openai-chat", "--endpoint", "/v1/chat/completions"]
+    else:
+        argv += ["--backend", "openai", "--endpoint", "/v1/completions"]
+    if load.form:
+        argv += ["--dataset-name", "sharegpt", "--dataset-path", PROMPTS]
+        argv += ["--disable-shuffle", "--no-oversample"]
+        return argv + (["--sharegpt-output-len", str(shape[1])] if shape[1] else [])
+    argv += ["--random-input-len", str(shape[0]), "--random-output-len", str(shape[1])]
+    if not load.images:
+        return [*argv, "--dataset-name", "random"]
+    size = f"({load.image_height}, {load.image_width}, 1)"
+    argv += ["--dataset-name", "random-mm", "--random-mm-num-mm-items-range-ratio", "0"]
+    argv += ["--random-mm-base-items-per-request", str(load.images)]
+    limit = json.dumps({"image": load.images, "video": 0})
+    argv += ["--random-mm-limit-mm-per-prompt", limit]
+    return [*argv, "--random-mm-bucket-config", f"{{{size}: 1.0}}"]
+
+
+def _sglang(load: Load, shape: Shape) -> List[str]:
+    argv = ["--backend", "sglang-oai-chat" if load.chat else "sglang-oai"]
+    argv += ["--warmup-requests", "0"]
+    if load.form:
+        argv += ["--dataset-name", "sharegpt", "--dataset-path", PROMPTS]
+        return argv + (["--sharegpt-output-len", str(shape[1])] if shape[1] else [])
+    # Its "random" would fetch conversations from a hub; "random-ids" makes them up.
+    argv += ["--dataset-name", "random-ids", "--random-range-ratio", "1.0"]
+    return [*argv, "--random-input-len", str(shape[0]), "--random-output-len", str(shape[1])]
+
+
+def conversations(
+    prompts: Sequence[Mapping[str, Any]], taken: Mapping[str, int], *, whole: bool
+) -> List[Dict[str, Any]]:
+    """Give the prompts of one run in ShareGPT's form, from where the run before it ended.
+
+    `whole` gives all that follow, around the end of the file: vLLM's client takes as many as it
+    is to, and passes over those outside its limits. sglang's mixes what it is given.
+    """
+    begin = taken["from"] % len(prompts)
+    turned = [*prompts[begin:], *prompts[:begin]]
+    count = len(turned) if whole else taken["count"]
+    while len(turned) < count:
+        turned += turned
+    return [
+        {
+            "conversations": [
+                {"from": "human", "value": row["prompt"]},
+                {"from": "gpt", "value": row["answer"] or ""},
+            ],
+            **({"image": row["image"]} if row.get("image") else {}),
+        }
+        for row in turned[:count]
+    ]

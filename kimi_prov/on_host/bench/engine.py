@@ -19,10 +19,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
+from kimi_prov.on_host.bench import client as bench_client
 from kimi_prov.on_host.kt import layer as kt_layer
 
-# What follows says at which number of requests at once the client is.
-LEVEL = "kimi-bench: level "
+# What follows says which run the client begins, from 0.
+RUN = "kimi-bench: run "
 _TRUSTED = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _SECONDS = 1.0
 _WARM_UP, _REPEATS = 3, 15
@@ -112,8 +113,9 @@ def _timed(
 def client(config: Dict[str, Any]) -> Dict[str, Any]:
     """Run the engine's bench client once for each of `runs`, in one process that imports once.
 
-    `results` are its files' texts, by run; a run's arguments name them in the current directory.
-    `secrets` are variables for this process alone: a unit's environment can be read by everybody.
+    `results` are its files' texts, by run; a run's arguments name them in the current directory, as
+    they do the file of those of `prompts` that it asks. `secrets` are variables for this process
+    alone: a unit's environment can be read by everybody.
     """
     os.environ.update(config["secrets"])
     with tempfile.TemporaryDirectory(prefix="kimi-bench-") as folder:
@@ -121,9 +123,13 @@ def client(config: Dict[str, Any]) -> Dict[str, Any]:
         # sglang's client has no --insecure and trusts what these name.
         Path("tls.crt").write_text(config["certificate"])
         os.environ.update(dict.fromkeys(_TRUSTED, f"{folder}/tls.crt"))
-        for run in config["runs"]:
+        for number, run in enumerate(config["runs"]):
             # On a line of its own, also after a bar that was cut.
-            print(f"\n{LEVEL}{run['level']}", file=sys.stderr, flush=True)
+            print(f"\n{RUN}{number}", file=sys.stderr, flush=True)
+            if run["prompts"]:
+                whole = run["module"].startswith("vllm")
+                rows = bench_client.conversations(config["prompts"], run["prompts"], whole=whole)
+                Path(bench_client.PROMPTS).write_text(json.dumps(rows), encoding="utf-8")
             sys.argv = [run["module"], *run["argv"]]
             with contextlib.redirect_stdout(sys.stderr):
                 try:

@@ -1,20 +1,17 @@
 """`bench start|run|result`: how fast this machine is, and the model that it serves.
 
-`start` runs the measuring as the transient unit kimi-bench.service, so that a cut connection does
-not lose it; `run` is what that unit does; `result` gives what was measured and lets the unit go.
+`start [FILE]` takes a load and its prompts from a file that the control machine brought, and runs
+the measuring as the transient unit kimi-bench.service, so that a cut connection does not lose it;
+`run` is what that unit does; `result` gives what was measured and lets the unit go.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import re
 import sys
-import tempfile
-import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from kimi_prov.contract import groups, protection, unit_names
 from kimi_prov.contract import paths as layout
@@ -22,11 +19,11 @@ from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.contract.sizes import human
-from kimi_prov.on_host.bench import client
-from kimi_prov.on_host.bench import engine as bench_engine
+from kimi_prov.on_host.bench import load as bench_load
+from kimi_prov.on_host.bench.environment import LIMIT_S, Engine, Say, on_gpus
+from kimi_prov.on_host.bench.serving import serve
 from kimi_prov.on_host.gateway import smoke_test
 from kimi_prov.on_host.probe import collect, measure
-from kimi_prov.on_host.system import sandbox
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text, remove, write_json
 from kimi_prov.on_host.system.machine import Machine
@@ -35,18 +32,16 @@ from kimi_prov.on_host.system.progress import Progress
 
 PROGRESS = f"{layout.PROGRESS}/bench.json"
 RESULT = f"{layout.RUN}/bench.json"
-_LIMIT_S = 4 * 3600
+# What was asked, and the prompts of a file: gone when it is measured, or with the next bench.
+LOAD = f"{layout.RUN}/bench-load.json"
 # What the control machine is told of the plan.
 _OF_PLAN = ("engine", "model", "throughput", "parallel", "hybrid", "experts", "stand_in")
-_BAR = re.compile(r"(\d+)/(\d+) \[")
 _BATCHES = (1, 4, 64)
 # kt-kernel keeps 4 bits and a scale of 4 bytes for each 32 weights.
 _RESIDENT_BYTES_PER_WEIGHT = 0.625
 _SHARE_OF_FREE = 0.6
 # Reading through torch: large beside any cache, small beside memory.
 _READ_BYTES, _READ_SHARE = 4 << 30, 8
-
-Say = Callable[[str], None]
 
 
 def main(argv: List[str]) -> int:
@@ -55,22 +50,31 @@ def main(argv: List[str]) -> int:
     if action == "run":
         return measure_all()
     if action == "start":
-        start()
+        start(argv[1] if len(argv) > 1 else None)
         return answer({"ok": True})
     if action == "result":
         return answer(result())
-    raise HostError("usage: bench start|run|result")
+    raise HostError("usage: bench start [FILE]|run|result")
 
 
-def start() -> None:
-    """Start the unit; stop a leftover one first."""
+def start(file: Optional[str]) -> None:
+    """Start the unit with the load of a file, or without one; stop a leftover one first."""
     plan = read_json(layout.PLAN)
     if not plan:
         raise _no_plan()
     if not groups.serves(plan):
         raise groups.elsewhere(plan, "the model is measured")
     _end()
-    remove(RESULT)
+    asked = read_json(file) if file else {}
+    if file and "load" not in asked:
+        raise HostError(f"{file}: this is no load of a bench", "run `kimi-prov bench` again")
+    load = bench_load.of(asked.get("load") or {})
+    refused = bench_load.refusal(load, plan, lambda path: Path(path).read_text(encoding="utf-8"))
+    if refused:
+        raise refused
+    # What does not fit is said before anything is measured.
+    bench_load.lengths(load, plan["throughput"], int(plan["model"]["context"]))
+    write_json(LOAD, asked, durable=False, mode=0o600)
     done = run(
         "systemd-run",
         "--quiet",
@@ -79,7 +83,7 @@ def start() -> None:
         "--description=Kimi: measuring",
         "--service-type=oneshot",
         "--remain-after-exit",
-        f"--property=TimeoutStartSec={_LIMIT_S}",
+        f"--property=TimeoutStartSec={LIMIT_S}",
         # It writes progress and result there, and the sandbox's environment.
         *protection.options("measuring", gpus=on_gpus(plan), write=[layout.RUN]),
         sys.executable,
@@ -96,7 +100,6 @@ def result() -> Dict[str, Any]:
     """Print the result."""
     found = read_json(RESULT)
     _end()
-    remove(RESULT)
     if not found:
         raise HostError(
             "nothing was measured", f"read why: journalctl -u {unit_names.BENCH}", retryable=True
@@ -105,18 +108,24 @@ def result() -> Dict[str, Any]:
 
 
 def _end() -> None:
+    """Stop the unit; take away what was asked and what was found."""
     run("systemctl", "stop", unit_names.BENCH)
     run("systemctl", "reset-failed", unit_names.BENCH)
+    remove(RESULT)
+    remove(LOAD)
 
 
 def measure_all() -> int:
     """Measure memory, kernel and service, and write the result; 1 where the service fails."""
     with Progress(PROGRESS, "bench") as progress:
         try:
-            document = _measured(Paths(), lambda line: progress.say(line, log=False))
+            asked = read_json(LOAD) or {}
+            document = _measured(Paths(), lambda line: progress.say(line, log=False), asked)
         except HostError as error:
             progress.fail(error)
             return 1
+        finally:
+            remove(LOAD)
         write_json(RESULT, document, durable=False, mode=0o600)
         progress.done("measured")
     return 0
@@ -126,7 +135,7 @@ def _no_plan() -> HostError:
     return HostError(f"there is no {layout.PLAN}", "run `kimi-prov apply` first")
 
 
-def _measured(paths: Paths, say: Say) -> Dict[str, Any]:
+def _measured(paths: Paths, say: Say, asked: Dict[str, Any]) -> Dict[str, Any]:
     plan = read_json(paths.plan)
     if not plan:
         raise _no_plan()
@@ -150,78 +159,8 @@ def _measured(paths: Paths, say: Say) -> Dict[str, Any]:
         "facts": facts,
         "memory": memory(machine, facts, engine, say),
         "layer": layer(plan, facts, engine, say),
-        "serve": serve(plan, paths, engine, say),
+        "serve": serve(plan, paths, engine, say, asked),
     }
-
-
-class Engine:
-    """The engine's environment: runs parts of `bench_engine` there, in the sandbox."""
-
-    def __init__(self, plan: Dict[str, Any]) -> None:
-        self._python = f"{plan['engine']['env_dir']}/bin/python"
-        self._env = plan["instances"][0]["env"]
-        self._gpus = on_gpus(plan)
-
-    def run(
-        self, part: str, config: Dict[str, Any], line: Say, *, before: Tuple[str, ...] = ()
-    ) -> Dict[str, Any]:
-        """Run a part, pass each line of its output to `line`, and return its result.
-
-        `before` stands before the command (numactl). Raises HostError with its last line of output.
-        """
-        heard, spoken = os.pipe()
-        with contextlib.ExitStack() as held:
-            held.callback(os.close, heard)
-            given, out = (held.enter_context(tempfile.TemporaryFile()) for _ in range(2))
-            given.write(json.dumps(config).encode())
-            given.seek(0)
-            with sandbox.opened(
-                [*before, self._python, layout.ZIPAPP, "bench-engine", part],
-                env={"PATH": os.defpath, **self._env},
-                limit_s=_LIMIT_S,
-                gpus=self._gpus,
-                stdin=given,
-                stdout=out,
-                stderr=spoken,
-            ) as process:
-                os.close(spoken)
-                last = ""
-                for text in _lines(heard):
-                    last = text
-                    line(text)
-                process.wait()
-            if process.returncode != 0:
-                raise HostError(f"{part}: {(last or f'exit status {process.returncode}')[:300]}")
-            out.seek(0)
-            lines = out.read().decode(errors="replace").strip().splitlines()
-        # It is data, whatever it looks like.
-        try:
-            found = json.loads(lines[-1]) if lines else {}
-        except ValueError:
-            found = {}
-        return found if isinstance(found, dict) else {}
-
-
-def on_gpus(plan: Dict[str, Any]) -> bool:
-    """Whether instances of the plan have GPUs."""
-    return any(instance.get("gpus") for instance in plan["instances"])
-
-
-def _lines(descriptor: int) -> Iterator[str]:
-    """Yield the output by line; each redraw of a progress bar is a line."""
-    rest = b""
-    while True:
-        data = os.read(descriptor, 65536)
-        parts = re.split(rb"[\r\n]", rest + data)
-        rest = parts.pop()
-        if not data:
-            parts.append(rest)
-        for part in parts:
-            text = part.decode(errors="replace").strip()
-            if text:
-                yield text
-        if not data:
-            return
 
 
 def memory(machine: Machine, facts: Dict[str, Any], engine: Engine, say: Say) -> Dict[str, Any]:
@@ -335,40 +274,3 @@ def _flag(argv: List[str], name: str) -> List[str]:
             break
         found.append(word)
     return found
-
-
-def serve(plan: Dict[str, Any], paths: Paths, engine: Engine, say: Say) -> Dict[str, Any]:
-    """Run the engine's own bench client through the opened port, at several concurrencies."""
-    shape = client.lengths(plan["throughput"], int(plan["model"]["context"]))
-    say("starting the engine's bench client")
-    runs = client.runs(plan, shape, int(time.time()) % 1_000_000)
-    found = engine.run(
-        "client",
-        {
-            "runs": runs,
-            "secrets": {"OPENAI_API_KEY": read_text(paths.verify_key).strip()},
-            "certificate": read_text(paths.tls_crt),
-        },
-        _ClientProgress(say),
-    )
-    texts = found.get("results") or []
-    levels = [client.read(run["level"], str(text)) for run, text in zip(runs, texts)]
-    if len(levels) != len(runs):
-        raise HostError("the bench client left no result")
-    return {"input_tokens": shape[0], "output_tokens": shape[1], "levels": levels}
-
-
-class _ClientProgress:
-    """Turns the client's output into the progress line: concurrency, and requests done."""
-
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self._level = ""
-
-    def __call__(self, text: str) -> None:
-        if text.startswith(bench_engine.LEVEL):
-            self._level = text[len(bench_engine.LEVEL) :]
-            self._say(f"{self._level} at once: preparing")
-        bar = _BAR.search(text)
-        if bar and self._level:
-            self._say(f"{self._level} at once: {bar.group(1)} of {bar.group(2)} requests")

@@ -1,19 +1,86 @@
-"""What vLLM counts, as the text of its /metrics tells it."""
+"""What an engine counts, as the text of its /metrics tells it."""
 
 from __future__ import annotations
 
 import re
-from typing import Dict
+from dataclasses import dataclass
+from typing import Dict, Iterator, Mapping, Optional, Tuple
 
-_LINE = re.compile(r"^(vllm:\w+)(?:\{.*\})? (\S+)$", re.MULTILINE)
+_LINE = re.compile(r"^((?:vllm|sglang):\w+)(?:\{.*\})? (\S+)(?: \d+)?$", re.MULTILINE)
+# What a server is at, by the names of vLLM (the same in 0.19.1, 0.25.1 and 0.32.0) and of sglang-kt
+# 0.7.2: share of the cache in use, requests that run and wait, and since its start the requests
+# that had to make room, prompt tokens that were looked up in the cache, and those found there.
+_NAMES = (
+    (
+        "vllm:kv_cache_usage_perc",
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:num_preemptions_total",
+        "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total",
+    ),
+    (
+        "sglang:token_usage",
+        "sglang:num_running_reqs",
+        "sglang:num_queue_reqs",
+        "sglang:num_retracted_requests_total",
+        "sglang:prompt_tokens_total",
+        "sglang:cached_tokens_total",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class State:
+    """What a server is at; None is what it does not tell."""
+
+    cache_use: Optional[float]
+    running: float
+    waiting: float
+    preemptions: Optional[float]
+    queried_tokens: Optional[float]
+    hit_tokens: Optional[float]
 
 
 def totals(metrics: str) -> Dict[str, float]:
     """Sum each count over its labels: `vllm:NAME` to its value. What is no number is left out."""
     found: Dict[str, float] = {}
+    for name, value in _rows(metrics):
+        found[name] = found.get(name, 0.0) + value
+    return found
+
+
+def _largest(metrics: str) -> Dict[str, float]:
+    """Give the largest value of each name over its labels: of shares, whose sum says nothing."""
+    found: Dict[str, float] = {}
+    for name, value in _rows(metrics):
+        found[name] = max(found.get(name, value), value)
+    return found
+
+
+def _rows(metrics: str) -> Iterator[Tuple[str, float]]:
     for name, value in _LINE.findall(metrics):
         try:
-            found[name] = found.get(name, 0.0) + float(value)
+            yield name, float(value)
         except ValueError:
             continue
-    return found
+
+
+def state(metrics: str) -> Optional[State]:
+    """Read what a server of either engine is at; None where its requests are not told."""
+    summed = totals(metrics)
+    for cache, running, waiting, *counts in _NAMES:
+        if running in summed and waiting in summed:
+            use = _largest(metrics).get(cache)
+            return State(use, summed[running], summed[waiting], *_known(summed, counts))
+    return None
+
+
+def _known(
+    summed: Mapping[str, float], names: list[str]
+) -> Tuple[Optional[float], Optional[float], Optional[float]]:
+    preemptions, queried, hit = (summed.get(name) for name in names)
+    # A counter of sglang's with a label is not there until it counts: what is asked for is.
+    if queried is not None:
+        preemptions, hit = preemptions or 0.0, hit or 0.0
+    return preemptions, queried, hit

@@ -75,12 +75,21 @@ def _row(
         "prefill_tok_s": None if many or not level["prefill_tok_s"] else level["prefill_tok_s"],
         "measured": True,
         "confidence": "low" if result["load"]["busy"] else sure,
-        "note": f"{month}{'; aggregate incl. TTFT' if many else ''}".lstrip("; "),
+        "note": "; ".join(part for part in (month, _chat(lengths), _all(many)) if part),
         "source": common["source"],
     }
     row = {key: value for key, value in row.items() if value not in (None, "")}
     tag = hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:10]
     return {"id": f"b{tag}", **row}
+
+
+def _chat(serve: Mapping[str, Any]) -> str:
+    """Say that it was asked as a chat: the template's tokens come to the prompt's."""
+    return "chat" if (serve.get("load") or {}).get("chat") else ""
+
+
+def _all(many: bool) -> str:  # noqa: FBT001  (one of two notes)
+    return "aggregate incl. TTFT" if many else ""
 
 
 def _engine(engine: Mapping[str, Any]) -> str:

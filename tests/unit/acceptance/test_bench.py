@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import bench_inputs
 import jsonschema
 import pytest
 
@@ -202,3 +203,46 @@ def test_the_text_keeps_to_eighty_columns_and_gives_the_verdict() -> None:
     assert "384 of 384 experts" in " ".join(text.split())
     assert "node2  away" in text
     valid(report(found, again, {"ok": False, "detail": "away", "stand_ins": []}))
+
+
+def sweep(**asked: object) -> dict[str, object]:
+    speeds = ((1, 100.0, 95.0), (8, 70.0, 480.0), (64, 30.0, 1600.0))
+    levels = [bench_inputs.loaded(bench_inputs.level(n, d, a, 900.0)) for n, d, a in speeds]
+    return bench_inputs.result(*levels, asked=dict(asked) or {"rounds": 3})
+
+
+def test_a_sweep_is_told_with_its_rounds_what_the_engine_counted_and_power() -> None:
+    found = sweep()
+    valid(report(found))
+    text = bench_text.text(report(found))
+    assert max(map(len, text.splitlines())) <= 80
+    said = " ".join(text.split())
+    assert "1440 to 1760 tok/s of all in 3 rounds; PREEMPTED" in said
+    assert "8 14.3 ms 28.6 ms 10% 4% 4 0 2240 W 0.214" in said
+    assert "1 request, not among these" in said
+
+
+def test_a_load_that_the_plan_did_not_predict_is_measured_and_not_judged() -> None:
+    found = sweep(images=1, image_width=640, image_height=480, chat=True, rate_per_s=20.0)
+    valid(report(found))
+    tokens = [row for row in found["compared"] if row["unit"] == "tok_per_s"]  # type: ignore[attr-defined]
+    assert {row["verdict"] for row in tokens} == {"unjudged"}
+    text = " ".join(bench_text.text(report(found)).split())
+    assert "none is of this load: 20 requests a second, images" in text
+
+
+def test_a_load_of_another_time_is_said_to_differ() -> None:
+    found = bench.changes(bench_inputs.result(), sweep(chat=True, rounds=3))
+    assert "load: completions then, chats, 3 rounds now" in found["differs"]
+
+
+def test_why_something_is_not_known_is_told_once() -> None:
+    reason = "the engine has no GPU; what processors and memory draw is not measured"
+    power = dict.fromkeys(("watts", "joules", "tokens_per_joule")) | {"gpus": 0, "samples": 0}
+    levels = [
+        bench_inputs.loaded(bench_inputs.level(n, 9.0, 9.0, 9.0), power={**power, "reason": reason})
+        for n in (1, 16)
+    ]
+    found = bench_inputs.result(*levels, asked={"rounds": 3})
+    valid(report(found))
+    assert " ".join(bench_text.text(report(found)).split()).count(reason) == 1

@@ -174,3 +174,15 @@ def test_a_speed_that_is_none_holds_nothing(tmp_path: Path, facts: Path) -> None
 def test_a_speed_below_zero_is_refused(tmp_path: Path, facts: Path) -> None:
     with pytest.raises(UserError, match="below 0"):
         checked(facts, given.written(tmp_path, secret_node=given.result(level(1, -1.0, 0, 0))))
+
+
+def test_a_sweep_of_chats_holds_a_prediction_and_a_rate_does_not(
+    tmp_path: Path, facts: Path
+) -> None:
+    levels = [given.loaded(level(1, 60.0, 58.0, 7000.0)), given.loaded(level(16, 20.0, 300.0, 9.0))]
+    chats = given.result(*levels, asked={"chat": True, "rounds": 3})
+    row = target(facts, given.written(tmp_path, secret_node=chats))
+    assert row["plan"]["throughput"]["decode_tok_s"]["expected"] == pytest.approx(20, rel=0.1)
+    rate = given.result(*levels, asked={"rate_per_s": 20.0})
+    with pytest.raises(UserError, match="20 requests a second"):
+        checked(facts, given.written(tmp_path, secret_node=rate))

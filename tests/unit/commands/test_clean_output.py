@@ -183,7 +183,7 @@ def status(machines, _folder):
     assert "NOT GUARDED" in machines.run("status", machines.inventory).stdout
 
 
-def bench(machines, _folder):
+def bench(machines, folder):
     document = poisoned(
         {
             "ok": True,
@@ -198,6 +198,7 @@ def bench(machines, _folder):
             "serve": {
                 "input_tokens": "",
                 "output_tokens": "",
+                "load": {"prompts": None, "told": ""},
                 "levels": [
                     {"concurrency": "", "requests": "", "failed": ""}
                     | dict.fromkeys(("decode_tok_s", "aggregate_tok_s", "prefill_tok_s"))
@@ -214,6 +215,12 @@ def bench(machines, _folder):
     machines.answer("kimi_status", answered(document), {})
     machines.play("bench", BREAK, {"kimi_status": {}})
     assert "MEASURED" in machines.run("bench", machines.inventory).stdout
+    prompts = folder / "prompts.json"
+    prompts.write_text(json.dumps({HOSTILE: 1, "conversations": [{"value": {HOSTILE: 2}}, {}]}))
+    harmless(*here("bench", "inventories/localhost", "--prompts", folder / HOSTILE[:60]))
+    out, err = here("bench", "inventories/localhost", "--prompts", prompts)
+    assert "wanted text" in err
+    assert steering(out + err) == set()
 
 
 def key(machines, _folder):

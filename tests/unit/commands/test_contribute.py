@@ -157,3 +157,36 @@ def test_what_is_no_bench_is_refused_with_its_name(tmp_path: Path, content: str)
     path.write_text(content)
     with pytest.raises(UserError, match=r"bench\.json"):
         contributed(path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"rate_per_s": 20.0}, "20 requests a second"),
+        ({"images": 1, "image_width": 64, "image_height": 64, "chat": True}, "with images"),
+        ({"prompts": "sharegpt", "prompts_of_file": 9}, "prompts of a file"),
+        ({"prompts": "visionarena", "images_of_file": 9}, "with images"),
+    ],
+)
+def test_a_load_whose_speed_stands_for_no_other_makes_no_row(
+    tmp_path: Path, asked: dict[str, Any], said: str
+) -> None:
+    done = CliRunner().invoke(
+        cli, ["contribute", str(given.written(tmp_path, a=given.result(asked=asked)))]
+    )
+    assert isinstance(done.exception, UserError)
+    assert said in done.stderr
+
+
+def test_a_sweep_of_rounds_makes_rows_and_a_chat_is_marked(tmp_path: Path) -> None:
+    levels = [given.loaded(given.level(n, 90.0, 80.0 * n, 900.0)) for n in (1, 4)]
+    asked = {"chat": True, "rounds": 3, "chosen_lengths": False}
+    path = given.written(tmp_path, a=given.result(*levels, asked=asked))
+    jsonschema.validate(json.loads(path.read_text()), schemas.load("bench"))
+    one, four = found(path)
+    assert (one["note"], four["note"]) == ("2026-11; chat", "2026-11; chat; aggregate incl. TTFT")
+    assert set(four) <= KEYS
+    file = tmp_path / "speeds.yaml"
+    contributed(path, "--output", str(file))
+    cases, aside = rows.read(file)
+    assert (len(cases), aside) == (3, [])

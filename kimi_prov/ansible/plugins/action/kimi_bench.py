@@ -11,9 +11,13 @@ from kimi_prov.ansible.remote import RemoteError, failure, target
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """`state: started` begins; `state: judged`, when the unit is done, gives the document."""
+    """`state: started` begins; `state: judged`, when the unit is done, gives the document.
 
-    TRANSFERS_FILES = False
+    `load` is a file of the control machine with what is asked and its prompts; what was brought of
+    it is removed.
+    """
+
+    TRANSFERS_FILES = True
     _supports_check_mode = True
 
     def run(
@@ -25,7 +29,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | {"msg": "check mode: nothing is measured"}
         try:
             if self._task.args["state"] == "started":
-                target(self, "bench", "start")
+                self._start(self._task.args.get("load"))
                 return result
             measured = target(self, "bench", "result")
         except RemoteError as error:
@@ -35,3 +39,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if not document["ok"]:
             result |= failure(document["detail"], "kimi-prov verify")
         return result
+
+    def _start(self, load: str | None) -> None:
+        if not load:
+            target(self, "bench", "start")
+            return
+        folder = self._make_tmp_path()
+        try:
+            there = self._connection._shell.join_path(folder, "load.json")
+            self._transfer_file(load, there)
+            target(self, "bench", "start", there)
+        finally:
+            self._remove_tmp_path(folder, force=True)

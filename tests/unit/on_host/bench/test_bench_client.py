@@ -13,7 +13,11 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.bench import client as bench_client
+from kimi_prov.on_host.bench import load as bench_load
+from kimi_prov.on_host.bench import results as bench_results
 from kimi_prov.on_host.bench import run as bench
+from kimi_prov.on_host.bench.environment import Engine
+from kimi_prov.on_host.bench.load import Load
 from kimi_prov.packaging.zipapp import build_zipapp
 
 if TYPE_CHECKING:
@@ -36,7 +40,8 @@ with open(os.environ["SEEN"], "a") as stream:
 json.dump({"completed": total, "duration": 2.0, "total_input_tokens": 256 * total,
            "total_output_tokens": 64 * total, "output_throughput": 64.0 * total / 2,
            "median_ttft_ms": 50.0, "p99_ttft_ms": 60.0, "median_tpot_ms": 5.0,
-           "p99_tpot_ms": float("nan")}, open(os.path.join(folder, name), "w"))
+           "p99_tpot_ms": float("nan"), "failed": 0,
+           "median_itl_ms": 4.0, "p99_itl_ms": 9.0}, open(os.path.join(folder, name), "w"))
 """
 BROKEN = "import sys\nprint('RuntimeError: no such flag', file=sys.stderr)\nsys.exit(2)\n"
 
@@ -52,7 +57,7 @@ def plan_of(tmp_path: Path, client: str, concurrency: int = 5) -> dict[str, Any]
     environment = {"PYTHONPATH": str(tmp_path / "site"), "SEEN": str(tmp_path / "seen")}
     return {
         "engine": {"name": "vllm", "env_dir": str(tmp_path / "env")},
-        "instances": [{"env": environment, "argv": [], "numactl": []}],
+        "instances": [{"env": environment, "argv": [], "numactl": [], "port": 9}],
         "model": {"context": 4096, "served_names": ["kimi"], "serve_dir": "/models/kimi"},
         "proxy": {"port": 8000},
         "throughput": {"concurrency": concurrency},
@@ -64,7 +69,7 @@ def engine_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     archive = build_zipapp(tmp_path / "kimi-target.pyz")
     monkeypatch.setattr(layout, "ZIPAPP", str(archive))
     systemd_stand_in(tmp_path / "systemd", monkeypatch)
-    return bench.Engine
+    return Engine
 
 
 def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine_of) -> None:
@@ -75,24 +80,32 @@ def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine
     paths.proxy.mkdir(parents=True)
     paths.tls_crt.write_text("the certificate")
     said: list[str] = []
-    found = bench.serve(plan, paths, engine_of(plan), said.append)
+    found = bench.serve(plan, paths, engine_of(plan), said.append, {})
     assert [level["concurrency"] for level in found["levels"]] == [1, 4, 5]
+    # Nobody listens on the port of the instance, and it has no GPU.
+    assert "/metrics" in found["levels"][0].pop("engine")["reason"]
+    assert "no GPU" in found["levels"][0].pop("power")["reason"]
     assert found["levels"][0] == {
         "concurrency": 1,
+        "rounds": 1,
         "requests": 3,
         "failed": 0,
+        "left_out": 0,
         "seconds": 2.0,
         "input_tokens": 768,
         "output_tokens": 192,
         "ttft_s": {"median": 0.05, "p99": 0.06},
         "tpot_s": {"median": 0.005, "p99": None},
+        "itl_s": {"median": 0.004, "p99": 0.009},
         "decode_tok_s": 200.0,
         "aggregate_tok_s": 96.0,
         "prefill_tok_s": 5120.0,
+        "spread": None,
     }
+    assert found["warm_up"]["requests"] == 1
     assert "4 at once: 8 of 8 requests" in said
     seen = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()]
-    assert [run["key"] for run in seen] == [KEY] * 3
+    assert [run["key"] for run in seen] == [KEY] * 4
     assert KEY not in " ".join(part for run in seen for part in run["argv"])
     # Everybody may read a unit's environment and its options.
     assert KEY not in (tmp_path / "systemd" / "options").read_text()
@@ -101,19 +114,19 @@ def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine
 def test_a_client_that_fails_says_why(tmp_path, engine_of) -> None:
     plan = plan_of(tmp_path, BROKEN)
     with pytest.raises(HostError, match="no such flag"):
-        bench.serve(plan, Paths(tmp_path), engine_of(plan), lambda _: None)
+        bench.serve(plan, Paths(tmp_path), engine_of(plan), lambda _: None, {})
 
 
 def test_two_levels_never_ask_the_same_prompts(tmp_path) -> None:
-    runs = bench_client.runs(plan_of(tmp_path, CLIENT, 16), (256, 64), 7)
+    runs = bench_client.runs(plan_of(tmp_path, CLIENT, 16), Load(), (256, 64), 7)
     seeds = [run["argv"][run["argv"].index("--seed") + 1] for run in runs]
-    assert len(set(seeds)) == len(seeds) == 3
+    assert len(set(seeds)) == len(seeds) == 4
 
 
 def test_ktransformers_is_asked_by_sglangs_client(tmp_path) -> None:
     plan = plan_of(tmp_path, CLIENT, 1)
     plan["engine"]["name"] = "ktransformers"
-    (run,) = bench_client.runs(plan, (256, 64), 7)
+    _, run = bench_client.runs(plan, Load(), (256, 64), 7)
     assert run["module"] == "sglang.bench_serving"
     # The other random data set is fetched from a hub.
     assert run["argv"][run["argv"].index("--dataset-name") + 1] == "random-ids"
@@ -124,25 +137,25 @@ def test_ktransformers_is_asked_by_sglangs_client(tmp_path) -> None:
     [(0, [1]), (1, [1]), (2, [1, 2]), (16, [1, 4, 16]), (64, [1, 4, 16, 64]), (20, [1, 4, 16, 20])],
 )
 def test_levels(concurrency, levels) -> None:
-    assert bench_client.levels(concurrency) == levels
+    assert bench_load.sweep(Load(), concurrency) == levels
 
 
 def test_lengths_are_the_predictions_where_time_allows() -> None:
     fast = {"input_tokens": 8192, "output_tokens": 1024, "concurrency": 1}
     fast |= {"prefill_tok_s": {"expected": 7000.0}, "decode_tok_s": {"expected": 100.0}}
-    assert bench_client.lengths(fast, 65536) == (8192, 1024)
+    assert bench_load.lengths(Load(), fast, 65536) == (8192, 1024)
     slow = {**fast, "prefill_tok_s": {"expected": 50.0}, "decode_tok_s": {"expected": 5.0}}
-    asked, answered = bench_client.lengths(slow, 65536)
+    asked, answered = bench_load.lengths(Load(), slow, 65536)
     assert asked / 50 + answered / 5 < 100
-    assert bench_client.lengths({}, 256) == (128, 64)
-    asked, answered = bench_client.lengths(fast, 512)
+    assert bench_load.lengths(Load(), {}, 256) == (128, 64)
+    asked, answered = bench_load.lengths(Load(), fast, 512)
     assert asked + answered < 512
 
 
 @pytest.mark.parametrize("text", ["", "{cut", '{"completed": 0}'])
 def test_a_result_without_an_answer_is_refused(text) -> None:
     with pytest.raises(HostError):
-        bench_client.read(1, text)
+        bench_results.read({"level": 1, "requests": 3}, text)
 
 
 def test_the_layer_is_the_models_own_and_run_as_the_engine_runs_it() -> None:

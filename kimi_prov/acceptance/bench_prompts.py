@@ -1,0 +1,219 @@
+"""Prompts of a file for a bench, in ShareGPT's form or VisionArena's: read as data, checked.
+
+    ShareGPT     [{"conversations": [{"from": "human", "value": TEXT}, {"value": TEXT}]}, ...]
+    VisionArena  [{"conversation": [[{"role": "user", "content": TEXT}]], "images": [IMAGE]}, ...]
+
+JSON, or JSON Lines. Of a conversation the first question counts, and of ShareGPT's the length of
+its first answer, as vLLM's and sglang's own clients read them. An IMAGE is a data URL, base64, or
+{"bytes": base64}: it has to be in the file, for the machine fetches nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov import documents
+from kimi_prov.documents import Document, spelled
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+LARGEST_BYTES = 64 << 20
+_LARGEST_IMAGE = 8 << 20
+_LONGEST_PROMPT = 1 << 20
+# Beyond this, finding a line costs more than it is worth: the key is told.
+_LINES_UP_TO = 1 << 20
+_TURNS = 2
+_FIX = (
+    'give a list of {"conversations": [{"from": "human", "value": TEXT}, {"from": "gpt", "value": '
+    'TEXT}]}, or of {"conversation": [[{"role": "user", "content": TEXT}]], "images": [DATA_URL]}'
+)
+_KINDS = (
+    (b"\x89PNG\r\n", "png"),
+    (b"\xff\xd8\xff", "jpeg"),
+    (b"GIF8", "gif"),
+    (b"RIFF", "webp"),
+)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The prompts of a file: `rows` of prompt, answer and image, as the machine reads them.
+
+    `left_out` have no answer whose length a client could take.
+    """
+
+    form: str
+    rows: Sequence[dict[str, str | None]]
+    left_out: int
+    sha256: str
+
+    @property
+    def pictures(self) -> int:
+        """How many have an image."""
+        return sum(1 for row in self.rows if row["image"])
+
+
+class _FaultError(Exception):
+    """What is wrong, and where below the entry."""
+
+    def __init__(self, path: tuple[str | int, ...], problem: str) -> None:
+        super().__init__(problem)
+        self.path = path
+        self.problem = problem
+
+
+def read(path: Path) -> Prompts:
+    """Read the file. Raises UserError that names its line and key."""
+    found = documents.read(path, what="prompts of a bench", limit=LARGEST_BYTES, fix=_FIX)
+    rows: list[dict[str, str | None]] = []
+    forms: dict[str, str] = {}
+    left_out = 0
+    for where, key, entry in _entries(found):
+        try:
+            form, row = _read(entry)
+        except _FaultError as fault:
+            place = where or _line(found, (*key, *fault.path))
+            name = spelled((*key, *fault.path)) or "the entry"
+            raise UserError(f"{place}: {name[:200]}: {fault.problem}", fix=_FIX) from None
+        forms.setdefault(form, where or spelled(key))
+        if row is None:
+            left_out += 1
+        else:
+            rows.append(row)
+    if len(forms) > 1:
+        told = ", ".join(f"{form} at {place}" for form, place in forms.items())
+        raise UserError(f"{found.name}: two forms in one file: {told}", fix="bench them one by one")
+    if not rows:
+        raise UserError(f"{found.name}: there is no prompt in it", fix=_FIX)
+    digest = hashlib.sha256(found.text.encode()).hexdigest()
+    return Prompts(next(iter(forms)), rows, left_out, digest)
+
+
+def _entries(found: Document) -> Iterator[tuple[str, tuple[str | int, ...], Any]]:
+    """Yield each entry with its place where that is a line, and its key where that is a list."""
+    text = found.text.lstrip()
+    if text.startswith("["):
+        for number, entry in enumerate(found.json(_FIX)):
+            yield "", (number,), entry
+        return
+    for number, line in enumerate(found.text.split("\n"), 1):
+        if line.strip():
+            place = f"{found.name}:{number}"
+            try:
+                json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UserError(f"{place}: not JSON: {error.msg}", fix=_FIX) from None
+            except (RecursionError, ValueError):
+                pass  # told next, by who reads all documents
+            yield place, (), Document(place, line).json(_FIX)
+
+
+def _line(found: Document, path: tuple[str | int, ...]) -> str:
+    line = documents.line_of(found.text, path) if len(found.text) <= _LINES_UP_TO else None
+    return f"{found.name}:{line}" if line else found.name
+
+
+def _read(entry: Any) -> tuple[str, dict[str, str | None] | None]:  # noqa: ANN401
+    """Read one entry: its form, and its row; None for a conversation that was not answered."""
+    if not isinstance(entry, dict):
+        raise _FaultError((), f"wanted an object, found {_kind(entry)}")
+    if "conversations" in entry:
+        return "sharegpt", _sharegpt(entry)
+    for key in ("conversation", "turns"):
+        if key in entry:
+            return "visionarena", _vision_arena(entry, key)
+    raise _FaultError((), "it has neither conversations (ShareGPT) nor conversation (VisionArena)")
+
+
+def _sharegpt(entry: dict[str, Any]) -> dict[str, str | None] | None:
+    turns = _list(entry["conversations"], ("conversations",))
+    if len(turns) < _TURNS:
+        return None
+    texts = []
+    for number, turn in enumerate(turns[:_TURNS]):
+        where = ("conversations", number)
+        if not isinstance(turn, dict):
+            raise _FaultError(where, f"wanted an object, found {_kind(turn)}")
+        texts.append(_text(turn.get("value"), (*where, "value")))
+    image = entry.get("image")
+    picture = _image(image, ("image",)) if image is not None else None
+    return {"prompt": _asked(texts[0], ("conversations", 0, "value")), "answer": texts[1]} | {
+        "image": picture
+    }
+
+
+def _vision_arena(entry: dict[str, Any], key: str) -> dict[str, str | None]:
+    where: tuple[str | int, ...] = (key,)
+    first: Any = entry[key]
+    for _ in range(2):
+        turns = _list(first, where)
+        if not turns:
+            raise _FaultError(where, "nothing is asked")
+        first, where = turns[0], (*where, 0)
+        if isinstance(first, dict):
+            break
+    if not isinstance(first, dict):
+        raise _FaultError(where, f"wanted an object, found {_kind(first)}")
+    text = _asked(_text(first.get("content"), (*where, "content")), (*where, "content"))
+    images = _list(entry.get("images"), ("images",))
+    if not images:
+        raise _FaultError(("images",), "wanted an image")
+    return {"prompt": text, "answer": None, "image": _image(images[0], ("images", 0))}
+
+
+def _image(value: Any, where: tuple[str | int, ...]) -> str:  # noqa: ANN401
+    """Give an image as a data URL of what it is by its first bytes, whatever it was called."""
+    if isinstance(value, dict):
+        value, where = value.get("bytes"), (*where, "bytes")
+    text = _text(value, where)
+    if text.startswith("data:"):
+        head, _, text = text.partition(",")
+        if not head.endswith(";base64"):
+            raise _FaultError(where, "wanted a data URL in base64")
+    if len(text) > _LARGEST_IMAGE * 4 // 3 + 4:
+        raise _FaultError(where, f"an image is larger than {_LARGEST_IMAGE >> 20} MiB")
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise _FaultError(
+            where, "wanted the image itself, in base64: the machine fetches and opens none"
+        ) from None
+    for magic, kind in _KINDS:
+        if content.startswith(magic):
+            return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    raise _FaultError(where, "this is no PNG, JPEG, GIF or WebP")
+
+
+def _list(value: Any, where: tuple[str | int, ...]) -> list[Any]:  # noqa: ANN401
+    if isinstance(value, list):
+        return value
+    raise _FaultError(where, f"wanted a list, found {_kind(value)}")
+
+
+def _text(value: Any, where: tuple[str | int, ...]) -> str:  # noqa: ANN401
+    if isinstance(value, str):
+        return value
+    raise _FaultError(where, f"wanted text, found {_kind(value)}")
+
+
+def _asked(text: str, where: tuple[str | int, ...]) -> str:
+    if not text.strip():
+        raise _FaultError(where, "nothing is asked")
+    if len(text) > _LONGEST_PROMPT:
+        raise _FaultError(where, f"a prompt is longer than {_LONGEST_PROMPT:,} characters")
+    return text
+
+
+def _kind(value: Any) -> str:  # noqa: ANN401
+    if value is None:
+        return "nothing"
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+    return names.get(type(value), "a number")

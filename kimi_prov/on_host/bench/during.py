@@ -1,0 +1,205 @@
+"""What the engine and the GPUs say while a load runs: sampled, and told for each load."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from kimi_prov.on_host.engine import metrics, ready
+from kimi_prov.on_host.engine.metrics import State
+from kimi_prov.on_host.system.process import run
+
+# Either client says so before the first request that it measures; what it does before is not load.
+BEGINS = "Starting main benchmark run"
+_EVERY_S = 1.0
+_PATIENCE_S = 5.0
+_DIGITS = 4
+# Begin and end of a run, in seconds of the same clock as samples.
+Window = Tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look: when, at what the engine's instances were, and the watts of its GPUs together."""
+
+    at: float
+    engine: Optional[State]
+    watts: Optional[float]
+
+
+class Meter:
+    """Samples from `start` to `stop`, in a thread of its own.
+
+    `engine` and `power` look once; what they cannot tell is None.
+    """
+
+    def __init__(
+        self, engine: Callable[[], Optional[State]], power: Callable[[], Optional[float]]
+    ) -> None:
+        self._engine, self._power = engine, power
+        self._ended = threading.Event()
+        self._looking = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.samples: List[Sample] = []
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take the last sample and end."""
+        self._ended.set()
+        self._thread.join()
+        self.look()
+
+    def look(self) -> float:
+        """Take a sample now; the time at which it was taken."""
+        with self._looking:
+            found, watts = self._engine(), self._power()
+            now = time.monotonic()
+            self.samples.append(Sample(now, found, watts))
+        return now
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_EVERY_S):
+            self.look()
+
+
+def engine_of(plan: Mapping[str, Any]) -> Optional[State]:
+    """Ask every instance for its /metrics, on loopback; the whole of them, None without any."""
+    found = []
+    for instance in plan["instances"]:
+        problem, text = ready.ask(instance["port"], "GET", "/metrics", timeout_s=_PATIENCE_S)
+        found.append(None if problem else metrics.state(text))
+    known = [one for one in found if one is not None]
+    if not known or len(known) < len(found):
+        return None
+
+    def whole(values: Sequence[Optional[float]]) -> Optional[float]:
+        told = [value for value in values if value is not None]
+        return sum(told) if len(told) == len(values) else None
+
+    uses = [one.cache_use for one in known if one.cache_use is not None]
+    return State(
+        max(uses) if uses else None,
+        sum(one.running for one in known),
+        sum(one.waiting for one in known),
+        whole([one.preemptions for one in known]),
+        whole([one.queried_tokens for one in known]),
+        whole([one.hit_tokens for one in known]),
+    )
+
+
+def gpus_of(plan: Mapping[str, Any]) -> List[int]:
+    """Give the GPUs of all instances."""
+    return sorted({gpu for instance in plan["instances"] for gpu in instance.get("gpus") or ()})
+
+
+def watts_of(gpus: Sequence[int]) -> Optional[float]:
+    """Ask nvidia-smi what these GPUs draw together; None where one of them does not tell."""
+    if not gpus:
+        return None
+    which = ",".join(str(gpu) for gpu in gpus)
+    query = ("--query-gpu=power.draw", "--format=csv,noheader,nounits")
+    done = run("nvidia-smi", "-i", which, *query, timeout=_PATIENCE_S)
+    if done.returncode != 0:
+        return None
+    try:
+        found = [float(line) for line in done.stdout.split()]
+    except ValueError:  # "[N/A]"
+        return None
+    return sum(found) if len(found) == len(gpus) else None
+
+
+def engine_during(samples: Sequence[Sample], windows: Sequence[Window]) -> Dict[str, Any]:
+    """Say what the engine was at in these windows: shares of 1, requests, tokens."""
+    inside = [one.engine for one in _within(samples, windows) if one.engine is not None]
+    first_and_last = [_ends(samples, window) for window in windows]
+    queried = _counted(first_and_last, lambda one: one.queried_tokens)
+    hit = _counted(first_and_last, lambda one: one.hit_tokens)
+    preemptions = _counted(first_and_last, lambda one: one.preemptions)
+    reason = None
+    if not any(one.engine for one in samples):
+        reason = "the engine's /metrics could not be read"
+    elif not inside:
+        reason = "it was over between two samples"
+    return {
+        "samples": len(inside),
+        "cache_use": _spread([one.cache_use for one in inside]),
+        "running": _spread([one.running for one in inside]),
+        "waiting": _spread([one.waiting for one in inside]),
+        "preemptions": None if preemptions is None else int(preemptions),
+        "prefix_cache": {
+            "queried_tokens": None if queried is None else int(queried),
+            "hit_tokens": None if hit is None else int(hit),
+            "hit_share": round(hit / queried, _DIGITS) if hit is not None and queried else None,
+        },
+        "reason": reason,
+    }
+
+
+def power_during(
+    samples: Sequence[Sample],
+    windows: Sequence[Window],
+    gpus: Sequence[int],
+    output_tokens: int,
+) -> Dict[str, Any]:
+    """Say what the GPUs drew in these windows: watts, joules, and tokens of answers a joule.
+
+    Joules are the mean of the samples times the windows' seconds: of GPUs alone, and of whatever
+    else ran on them.
+    """
+    watts = [one.watts for one in _within(samples, windows) if one.watts is not None]
+    seconds = sum(end - begin for begin, end in windows)
+    joules = sum(watts) / len(watts) * seconds if watts else None
+    reason = None
+    if not gpus:
+        reason = "the engine has no GPU; what processors and memory draw is not measured"
+    elif not any(one.watts for one in samples):
+        reason = "nvidia-smi does not tell what the GPUs draw"
+    elif not watts:
+        reason = "it was over between two samples"
+    return {
+        "gpus": len(gpus),
+        "samples": len(watts),
+        "watts": _spread(watts),
+        "joules": round(joules, 1) if joules else None,
+        "tokens_per_joule": round(output_tokens / joules, _DIGITS) if joules else None,
+        "reason": reason,
+    }
+
+
+def _within(samples: Sequence[Sample], windows: Sequence[Window]) -> List[Sample]:
+    return [one for one in samples if any(begin < one.at <= end for begin, end in windows)]
+
+
+def _ends(samples: Sequence[Sample], window: Window) -> Optional[Tuple[State, State]]:
+    """Give what was told last before a window and first behind it; None where either is not."""
+    told = [one for one in samples if one.engine is not None]
+    before = [one.engine for one in told if one.at <= window[0]]
+    behind = [one.engine for one in told if one.at >= window[1]]
+    if not before or not behind or before[-1] is None or behind[0] is None:
+        return None
+    return before[-1], behind[0]
+
+
+def _counted(
+    ends: Sequence[Optional[Tuple[State, State]]], of: Callable[[State], Optional[float]]
+) -> Optional[float]:
+    """Give what a counter moved over all windows; None where it is not known, or began anew."""
+    moved = 0.0
+    for pair in ends:
+        first, last = (of(pair[0]), of(pair[1])) if pair else (None, None)
+        if first is None or last is None or last < first:
+            return None
+        moved += last - first
+    return moved if ends else None
+
+
+def _spread(values: Sequence[Optional[float]]) -> Optional[Dict[str, float]]:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return {"mean": round(sum(known) / len(known), _DIGITS), "max": round(max(known), _DIGITS)}

@@ -1,0 +1,180 @@
+"""What load a bench puts on a machine: as asked, else chosen from the plan; runs nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from kimi_prov.contract.errors import HostError
+
+# Used where the plan predicts nothing: long enough to be a measurement, over in seconds.
+INPUT_TOKENS, OUTPUT_TOKENS = 256, 64
+_LEAST_INPUT, _LEAST_OUTPUT = 64, 32
+# One request shall take no longer than this by the plan's own figures; lengths shrink to fit.
+_REQUEST_S = 90.0
+# Between two numbers of requests at once, this factor.
+_STEP = 4
+# The client counts by its own tokenizer and may be off by a few; a chat's template adds some.
+_SPARE_TOKENS = 64
+# What vLLM gives an answer to a VisionArena prompt, which has no answer of its own.
+_VISION_OUTPUT_TOKENS = 128
+KTRANSFORMERS = "ktransformers"
+_CONTEXT_FIX = "shorten them, or raise kimi_context and apply"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What was asked; None and () leave the choice to the machine.
+
+    `requests` are those of each number of requests at once in each round, `rate_per_s` how many
+    begin in a second (None: all at once), `images` the random ones with each request. `form` is
+    that of a file of prompts, `sharegpt` or `visionarena`; `prompts` how many it has and `pictures`
+    how many of them have an image.
+    """
+
+    profile: Optional[str] = None
+    requests: Optional[int] = None
+    rate_per_s: Optional[float] = None
+    concurrency: Tuple[int, ...] = ()
+    input_tokens: Optional[int] = None
+    output_tokens: Optional[int] = None
+    rounds: int = 1
+    warm_up: int = 1
+    chat: bool = False
+    images: int = 0
+    image_width: int = 1024
+    image_height: int = 1024
+    form: Optional[str] = None
+    prompts: int = 0
+    pictures: int = 0
+
+    @property
+    def seen(self) -> bool:
+        """Whether any request has an image."""
+        return bool(self.images or self.pictures)
+
+
+def of(asked: Mapping[str, Any]) -> Load:
+    """Read what the control machine sent; it checked it."""
+    known = {name: value for name, value in asked.items() if value is not None}
+    return Load(**{**known, "concurrency": tuple(known.get("concurrency") or ())})
+
+
+def sweep(load: Load, planned: int) -> List[int]:
+    """Return the numbers of requests at once: as asked; else 1, 4, 16, ... and the planned one.
+
+    At a rate and nothing else there is one load, which nothing bounds but its requests.
+    """
+    if load.concurrency:
+        return list(load.concurrency)
+    if load.rate_per_s is not None:
+        return [requests(load, planned)]
+    found = []
+    level = 1
+    while level < planned:
+        found.append(level)
+        level *= _STEP
+    return [*found, max(1, planned)]
+
+
+def requests(load: Load, level: int) -> int:
+    """Return the requests of one load: as asked, else two rounds, three at concurrency 1."""
+    if load.requests is not None:
+        return load.requests
+    return 3 if level == 1 else 2 * level
+
+
+def lengths(
+    load: Load, throughput: Mapping[str, Any], context: int
+) -> Tuple[Optional[int], Optional[int]]:
+    """Return prompt and answer length in tokens; None is as each prompt of a file has it.
+
+    As asked, else the prediction's, or shorter to save time. Raises HostError where what was asked
+    does not fit the context.
+    """
+    if load.form is not None:
+        given = load.output_tokens
+        return None, given or (_VISION_OUTPUT_TOKENS if load.form == "visionarena" else None)
+    prompt_tokens = int(load.input_tokens or throughput.get("input_tokens") or INPUT_TOKENS)
+    answer_tokens = int(load.output_tokens or throughput.get("output_tokens") or OUTPUT_TOKENS)
+    room = context - _SPARE_TOKENS
+    asked = (load.input_tokens or 0) + (load.output_tokens or 0)
+    if asked and asked + (load.input_tokens is None) + (load.output_tokens is None) > room:
+        raise HostError(
+            f"{load.input_tokens or 1} tokens and {load.output_tokens or 1} of an answer do not "
+            f"fit the context of {context} ({_SPARE_TOKENS} are kept free)",
+            _CONTEXT_FIX,
+        )
+    share = min(1.0, _REQUEST_S / max(_seconds(throughput, prompt_tokens, answer_tokens), 1e-9))
+    if load.output_tokens is None:
+        answer_tokens = max(_LEAST_OUTPUT, int(answer_tokens * share))
+        answer_tokens = max(1, min(answer_tokens, (room - (load.input_tokens or room // 2))))
+    if load.input_tokens is None:
+        prompt_tokens = max(_LEAST_INPUT, int(prompt_tokens * share))
+        prompt_tokens = max(1, min(prompt_tokens, room - answer_tokens))
+    return prompt_tokens, answer_tokens
+
+
+def _seconds(throughput: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> float:
+    """Predict the seconds of one request at the planned concurrency; 0 without a prediction."""
+    prefill = (throughput.get("prefill_tok_s") or {}).get("expected")
+    decode = (throughput.get("decode_tok_s") or {}).get("expected")
+    waiting = prompt_tokens * int(throughput.get("concurrency") or 1) / prefill if prefill else 0.0
+    return float(waiting + (answer_tokens / decode if decode else 0.0))
+
+
+def refusal(load: Load, plan: Mapping[str, Any], read: Callable[[str], str]) -> Optional[HostError]:
+    """Say what of a load the engine's own client, or the model, cannot do; None where it can all.
+
+    `read` gives the text of a file of this machine.
+    """
+    if load.seen and not _sees(plan, read):
+        return HostError(
+            f"{plan['model'].get('name', 'the model')} takes no images",
+            "leave out --images, and images in --prompts",
+        )
+    if plan["engine"]["name"] != KTRANSFORMERS:
+        return None
+    if load.seen:
+        return HostError(
+            "sglang's bench client looks for a model's image processor under its served name, on a "
+            "hub, and takes no images from a file of conversations",
+            "measure images with vLLM, or leave them out",
+        )
+    if load.chat and "--reasoning-parser" in plan["instances"][0]["argv"]:
+        return HostError(
+            "sglang's bench client does not see tokens of reasoning: in a chat its first token "
+            "would be the one behind them",
+            "leave out --chat: completions have all tokens",
+        )
+    return None
+
+
+def _sees(plan: Mapping[str, Any], read: Callable[[str], str]) -> bool:
+    try:
+        config = json.loads(read(f"{plan['model']['serve_dir']}/config.json"))
+    except (OSError, ValueError):
+        return True
+    return isinstance(config, dict) and "vision_config" in config
+
+
+def told(load: Load, shape: Tuple[Optional[int], Optional[int]]) -> Dict[str, Any]:
+    """Say in the document what load it was: what was chosen is filled in."""
+    return {
+        "profile": load.profile,
+        "requests": load.requests,
+        "rate_per_s": load.rate_per_s,
+        "rounds": load.rounds,
+        "chat": load.chat or load.seen,
+        "images": load.images,
+        "image_width": load.image_width if load.images else None,
+        "image_height": load.image_height if load.images else None,
+        "prompts": load.form,
+        "prompts_of_file": load.prompts or None,
+        "images_of_file": load.pictures or None,
+        "input_tokens": shape[0],
+        "output_tokens": shape[1],
+        # Lengths that somebody gave are not those that the plan predicts.
+        "chosen_lengths": load.input_tokens is None and load.output_tokens is None,
+    }

@@ -1,0 +1,119 @@
+"""What the engine's bench client left, as figures: of one run, and of all rounds of a load."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from kimi_prov.contract.errors import HostError
+
+# Of several rounds the least and the greatest are told of these.
+_SPREAD = ("decode_tok_s", "aggregate_tok_s", "prefill_tok_s")
+_LATENCIES = ("ttft_s", "tpot_s", "itl_s")
+_SUMS = ("requests", "failed", "left_out", "input_tokens", "output_tokens")
+_FIGURES = 5
+
+
+def read(run: Mapping[str, Any], text: str) -> Dict[str, Any]:
+    """Read the result file of a run of either client; seconds, and tokens a second.
+
+    Raises HostError where it holds no answered request.
+    """
+    level, asked = run["level"], run["requests"]
+    try:
+        found = json.loads(text.strip().splitlines()[-1] if "\n{" in text.strip() else text)
+    except ValueError:
+        raise HostError("the bench client left no result") from None
+    done = int(found.get("completed") or 0)
+    told = found.get("failed")
+    failed = int(told) if isinstance(told, int) else asked - done
+    if not done:
+        raise HostError(f"none of {failed or asked} requests was answered")
+    ttft_s = _seconds_of(found, "median_ttft_ms")
+    tpot_s = _seconds_of(found, "median_tpot_ms")
+    prompt = float(found["total_input_tokens"]) / done
+    return {
+        "concurrency": level,
+        "requests": done,
+        "failed": failed,
+        # What the client itself passed over: it takes prompts within limits of its own alone.
+        "left_out": max(0, asked - done - failed),
+        "seconds": round(float(found["duration"]), 3),
+        "input_tokens": int(found["total_input_tokens"]),
+        "output_tokens": int(found["total_output_tokens"]),
+        "ttft_s": {"median": ttft_s, "p99": _seconds_of(found, "p99_ttft_ms")},
+        "tpot_s": {"median": tpot_s, "p99": _seconds_of(found, "p99_tpot_ms")},
+        # Tokens that arrive together have nothing between them: 0 is a measurement here.
+        "itl_s": {
+            "median": _seconds_of(found, "median_itl_ms", least=0.0),
+            "p99": _seconds_of(found, "p99_itl_ms", least=0.0),
+        },
+        "decode_tok_s": round(1 / tpot_s, 2) if tpot_s else None,
+        "aggregate_tok_s": round(float(found["output_throughput"]), 2),
+        "prefill_tok_s": round(prompt / ttft_s, 1) if ttft_s else None,
+    }
+
+
+def _seconds_of(found: Mapping[str, Any], name: str, *, least: float = 1e-9) -> Optional[float]:
+    value = found.get(name)
+    if not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
+        return None
+    return round(value / 1000, _FIGURES)
+
+
+def over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+    """Give a load's figures: medians over its rounds, and what was counted in all of them.
+
+    `spread` has the least and the greatest of each speed, and of the median time to the first
+    token; None of a single round.
+    """
+    first = rounds[0]
+    found: Dict[str, Any] = {"concurrency": first["concurrency"], "rounds": len(rounds)}
+    for name in _SUMS:
+        found[name] = sum(row[name] for row in rounds)
+    found["seconds"] = round(sum(row["seconds"] for row in rounds), 3)
+    for name in _LATENCIES:
+        found[name] = {
+            key: _median([row[name][key] for row in rounds]) for key in ("median", "p99")
+        }
+    for name in _SPREAD:
+        found[name] = _median([row[name] for row in rounds])
+    found["spread"] = None
+    if len(rounds) > 1:
+        found["spread"] = {name: _range([row[name] for row in rounds]) for name in _SPREAD}
+        found["spread"]["ttft_s"] = _range([row["ttft_s"]["median"] for row in rounds])
+    return found
+
+
+def _median(values: Sequence[Optional[float]]) -> Optional[float]:
+    known = [value for value in values if value is not None]
+    return round(statistics.median(known), _FIGURES) if known else None
+
+
+def _range(values: Sequence[Optional[float]]) -> Optional[Dict[str, float]]:
+    known = [value for value in values if value is not None]
+    return {"low": min(known), "high": max(known)} if known else None
+
+
+def levels(
+    runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
+) -> List[Dict[str, Any]]:
+    """Group the results of runs by their load, in the order of the sweep."""
+    found: Dict[int, List[Mapping[str, Any]]] = {}
+    for run, result in zip(runs, results):
+        if run["round"]:
+            found.setdefault(run["level"], []).append(result)
+    return [over_rounds(rows) for rows in found.values()]
+
+
+def warm_up(
+    runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
+) -> Optional[Dict[str, Any]]:
+    """Give what the warm-up took, which is in no other figure; None where there was none."""
+    for run, result in zip(runs, results):
+        if not run["round"]:
+            names = ("concurrency", "requests", "failed", "seconds", "ttft_s")
+            return {name: result[name] for name in names}
+    return None

@@ -1,0 +1,109 @@
+"""Measures the served model: the engine's own bench client, and what the engine says meanwhile."""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.bench import client, during, results
+from kimi_prov.on_host.bench import engine as bench_engine
+from kimi_prov.on_host.bench import load as bench_load
+from kimi_prov.on_host.system.files import read_text
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+    from kimi_prov.on_host.bench.environment import Engine, Say
+
+_BAR = re.compile(r"(\d+)/(\d+) \[")
+
+
+def serve(
+    plan: Dict[str, Any], paths: Paths, engine: Engine, say: Say, asked: Dict[str, Any]
+) -> Dict[str, Any]:
+    """Run the engine's own bench client through the opened port, with the load that was asked.
+
+    `asked` is what the control machine sent: `load`, and `prompts` where they are of a file.
+    """
+    load = bench_load.of(asked.get("load") or {})
+    shape = bench_load.lengths(load, plan["throughput"], int(plan["model"]["context"]))
+    say("starting the engine's bench client")
+    runs = client.runs(plan, load, shape, int(time.time()) % 1_000_000)
+    gpus = during.gpus_of(plan)
+    meter = during.Meter(partial(during.engine_of, plan), partial(during.watts_of, gpus))
+    heard = _ClientOutput(say, runs, meter.look)
+    meter.start()
+    try:
+        found = engine.run(
+            "client",
+            {
+                "runs": runs,
+                "prompts": asked.get("prompts") or [],
+                "secrets": {"OPENAI_API_KEY": read_text(paths.verify_key).strip()},
+                "certificate": read_text(paths.tls_crt),
+            },
+            heard,
+        )
+    finally:
+        meter.stop()
+    texts = found.get("results") or []
+    if len(texts) != len(runs):
+        raise HostError("the bench client left no result")
+    read = [results.read(run, str(text)) for run, text in zip(runs, texts)]
+    levels = results.levels(runs, read)
+    for level in levels:
+        windows = [
+            (heard.began[number], heard.began[number] + one["seconds"])
+            for number, (run, one) in enumerate(zip(runs, read))
+            if run["round"] and run["level"] == level["concurrency"] and number in heard.began
+        ]
+        level["engine"] = during.engine_during(meter.samples, windows)
+        level["power"] = during.power_during(meter.samples, windows, gpus, level["output_tokens"])
+    return {
+        "input_tokens": shape[0] or _mean(levels, "input_tokens"),
+        "output_tokens": shape[1] or _mean(levels, "output_tokens"),
+        "load": bench_load.told(load, shape),
+        "warm_up": results.warm_up(runs, read),
+        "levels": levels,
+    }
+
+
+def _mean(levels: List[Dict[str, Any]], name: str) -> int:
+    """Give tokens a request, over all loads."""
+    asked: int = sum(row["requests"] for row in levels)
+    return round(float(sum(row[name] for row in levels)) / asked)
+
+
+class _ClientOutput:
+    """Turns the client's output into the progress line, and notes when each run begins to measure.
+
+    `began` has the time at which a run of this number did, as `look` gives it.
+    """
+
+    def __init__(self, say: Say, runs: List[Dict[str, Any]], look: Callable[[], float]) -> None:
+        self._say, self._runs, self._look = say, runs, look
+        self._rounds = max(run["round"] for run in runs)
+        self._number: Optional[int] = None
+        self.began: Dict[int, float] = {}
+
+    def __call__(self, text: str) -> None:
+        number = text[len(bench_engine.RUN) :] if text.startswith(bench_engine.RUN) else ""
+        if number.isdigit() and int(number) < len(self._runs):
+            self._number = int(number)
+            self._say(f"{self._called()}: preparing")
+        if self._number is None:
+            return
+        if during.BEGINS in text:
+            self.began.setdefault(self._number, self._look())
+        bar = _BAR.search(text)
+        if bar:
+            self._say(f"{self._called()}: {bar.group(1)} of {bar.group(2)} requests")
+
+    def _called(self) -> str:
+        run = self._runs[self._number or 0]
+        if not run["round"]:
+            return client.WARM_UP
+        turn = f", round {run['round']} of {self._rounds}" if self._rounds > 1 else ""
+        return f"{run['level']} at once{turn}"

@@ -1,0 +1,165 @@
+"""What load a bench asks for, what it refuses, and how it reads what the real clients wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.bench import client, results
+from kimi_prov.on_host.bench import load as bench_load
+from kimi_prov.on_host.bench.load import Load
+
+RECORDED = Path(__file__).resolve().parents[3] / "data" / "recordings" / "bench-clients"
+ROWS: list[dict[str, Any]] = [
+    {"prompt": f"question {number}", "answer": "yes", "image": None} for number in range(5)
+]
+
+
+def plan(engine: str = "vllm", *argv: str) -> dict[str, Any]:
+    return {
+        "engine": {"name": engine},
+        "instances": [{"argv": list(argv)}],
+        "model": {"name": "kimi", "served_names": ["kimi"], "serve_dir": "/models/kimi"},
+        "proxy": {"port": 8000},
+        "throughput": {"concurrency": 8},
+    }
+
+
+def told(argv: list[str], flag: str) -> str | None:
+    return argv[argv.index(flag) + 1] if flag in argv else None
+
+
+def test_a_rate_alone_is_one_load_that_nothing_bounds_but_its_requests() -> None:
+    load = Load(rate_per_s=20.0, requests=1000)
+    assert bench_load.sweep(load, 64) == [1000]
+    run = client.runs(plan(), load, (256, 64), 7)[1]
+    assert told(run["argv"], "--request-rate") == "20"
+    assert told(run["argv"], "--max-concurrency") == told(run["argv"], "--num-prompts") == "1000"
+
+
+def test_rounds_take_turns_and_no_prompt_is_asked_twice() -> None:
+    load = Load(concurrency=(1, 4), requests=2, rounds=2, form="sharegpt", prompts=5)
+    runs = client.runs(plan(), load, (None, None), 7)
+    assert [(run["round"], run["level"]) for run in runs] == [
+        (0, 1),
+        (1, 1),
+        (1, 4),
+        (2, 1),
+        (2, 4),
+    ]
+    seeds = [told(run["argv"], "--seed") for run in runs]
+    assert len(set(seeds)) == len(runs)
+    # Random words warm it up; what is measured goes on in the file where the last run ended.
+    assert told(runs[0]["argv"], "--dataset-name") == "random"
+    asked = [client.conversations(ROWS, run["prompts"], whole=False) for run in runs[1:]]
+    first = [[row["conversations"][0]["value"][-1] for row in rows] for rows in asked]
+    assert first == [["0", "1"], ["2", "3"], ["4", "0"], ["1", "2"]]
+    whole = client.conversations(ROWS, runs[2]["prompts"], whole=True)
+    assert [row["conversations"][0]["value"][-1] for row in whole] == ["2", "3", "4", "0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (Load(input_tokens=4032), "do not fit the context of 4096"),
+        (Load(output_tokens=4096), "do not fit the context of 4096"),
+        (Load(input_tokens=3000, output_tokens=1100), "3000 tokens and 1100 of an answer"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(asked: Load, told: str) -> None:
+    with pytest.raises(HostError, match=told):
+        bench_load.lengths(asked, {}, 4096)
+
+
+def test_one_length_that_is_given_leaves_the_other_to_the_machine() -> None:
+    assert bench_load.lengths(Load(input_tokens=3900), {}, 4096) == (3900, 64)
+    assert bench_load.lengths(Load(output_tokens=3900), {}, 4096) == (132, 3900)
+
+
+@pytest.mark.parametrize(
+    ("load", "engine", "argv", "told"),
+    [
+        (Load(images=1), "vllm", (), "takes no images"),
+        (Load(form="visionarena", prompts=1, pictures=1), "vllm", (), "takes no images"),
+        (
+            Load(chat=True),
+            "ktransformers",
+            ("--reasoning-parser", "kimi_k2"),
+            "tokens of reasoning",
+        ),
+        (Load(chat=True), "ktransformers", (), None),
+        (Load(form="sharegpt", prompts=1), "ktransformers", (), None),
+    ],
+)
+def test_what_the_client_or_the_model_cannot_do_is_refused(load, engine, argv, told) -> None:
+    found = bench_load.refusal(load, plan(engine, *argv), lambda _: "{}")
+    assert told in found.message if told else found is None
+
+
+def test_images_go_to_a_model_that_takes_them_and_not_through_sglangs_client() -> None:
+    def config(_: str) -> str:
+        return '{"vision_config": {}}'
+
+    load = Load(images=2, image_width=640, image_height=480)
+    assert bench_load.refusal(load, plan(), config) is None
+    refused = bench_load.refusal(load, plan("ktransformers"), config)
+    assert refused is not None
+    assert "image processor" in refused.message
+    run = client.runs(plan(), load, (256, 64), 7)[1]
+    assert told(run["argv"], "--random-mm-bucket-config") == "{(480, 640, 1): 1.0}"
+    assert told(run["argv"], "--endpoint") == "/v1/chat/completions"
+
+
+def recorded(name: str, client: str = "vllm-0.32.0") -> str:
+    return (RECORDED / client / f"{name}.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "tokens"),
+    [
+        ("random-1", 4, (256, 64)),
+        ("rate-1", 6, (600, 96)),
+        ("images-1", 3, (300, 48)),
+        ("sharegpt-1", 4, (400, 100)),
+        ("visionarena-1", 4, (400, 96)),
+    ],
+)
+def test_what_vllms_client_wrote_is_read(name: str, asked: int, tokens: tuple[int, int]) -> None:
+    found = results.read({"level": 2, "requests": asked}, recorded(name))
+    assert (found["requests"], found["failed"], found["left_out"]) == (asked, 0, 0)
+    assert found["output_tokens"] == tokens[1]
+    assert 0 <= found["itl_s"]["median"] <= found["itl_s"]["p99"]
+    assert 0 < found["ttft_s"]["median"] <= found["ttft_s"]["p99"]
+
+
+@pytest.mark.parametrize(("name", "asked"), [("random-1", 4), ("rate-1", 6), ("sharegpt-1", 4)])
+def test_what_sglangs_client_wrote_is_read(name: str, asked: int) -> None:
+    text = recorded(name, "sglang-kt-0.7.2")
+    found = results.read({"level": 2, "requests": asked}, text)
+    assert (found["requests"], found["failed"], found["left_out"]) == (asked, 0, 0)
+    assert 0 <= found["itl_s"]["median"] <= found["itl_s"]["p99"]
+    assert found["aggregate_tok_s"] > 0
+
+
+def test_prompts_that_the_client_passed_over_are_left_out_and_did_not_fail() -> None:
+    found = results.read({"level": 2, "requests": 9}, recorded("sharegpt-1"))
+    assert (found["requests"], found["failed"], found["left_out"]) == (4, 0, 5)
+
+
+def test_a_load_is_the_median_of_its_rounds_and_the_warm_up_is_in_none() -> None:
+    text = json.loads(recorded("random-1"))
+    runs, read = [], []
+    for turn, factor in enumerate((9.0, 1.0, 3.0, 2.0)):
+        run = {"level": 4, "round": turn, "requests": 4}
+        changed = {**text, "output_throughput": 100 * factor, "median_ttft_ms": 10 * factor}
+        runs.append(run)
+        read.append(results.read(run, json.dumps(changed)))
+    (load,) = results.levels(runs, read)
+    assert (load["aggregate_tok_s"], load["rounds"], load["requests"]) == (200.0, 3, 12)
+    assert load["spread"]["aggregate_tok_s"] == {"low": 100.0, "high": 300.0}
+    assert load["spread"]["ttft_s"] == {"low": 0.01, "high": 0.03}
+    assert results.warm_up(runs, read)["ttft_s"]["median"] == 0.09
