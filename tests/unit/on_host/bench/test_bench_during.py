@@ -82,8 +82,8 @@ def test_a_load_is_told_with_what_the_engine_and_the_gpus_said_meanwhile(
         (level,) = serve(plan, paths, Engine(plan), lambda _: None, asked)["levels"]
     engine, power = level["engine"], level["power"]
     assert engine["samples"] >= 1
-    assert engine["running"] == {"mean": 1.0, "max": 1.0}
-    assert engine["cache_use"] == {"mean": 0.125, "max": 0.125}
+    # A look may fall into the end of the window, where nothing runs any more.
+    assert (engine["running"]["max"], engine["cache_use"]["max"]) == (1.0, 0.125)
     assert engine["prefix_cache"] == {"queried_tokens": 100, "hit_tokens": 25, "hit_share": 0.25}
     assert (engine["preemptions"], engine["reason"]) == (0, None)
     assert (power["gpus"], power["watts"]) == (2, {"mean": 700.0, "max": 700.0})
