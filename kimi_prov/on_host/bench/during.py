@@ -45,7 +45,8 @@ class Meter:
         self.samples: List[Sample] = []
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Take the first sample, and go on."""
+        self.look()
         self._thread.start()
 
     def stop(self) -> None:
@@ -54,13 +55,11 @@ class Meter:
         self._thread.join()
         self.look()
 
-    def look(self) -> float:
-        """Take a sample now; the time at which it was taken."""
+    def look(self) -> None:
+        """Take a sample now."""
         with self._looking:
             found, watts = self._engine(), self._power()
-            now = time.monotonic()
-            self.samples.append(Sample(now, found, watts))
-        return now
+            self.samples.append(Sample(time.monotonic(), found, watts))
 
     def _watch(self) -> None:
         while not self._ended.wait(_EVERY_S):
