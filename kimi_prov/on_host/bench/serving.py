@@ -62,7 +62,9 @@ def serve(
         windows = [(began, began + one["seconds"]) for began, one in rounds]
         tokens = sum(one["output_tokens"] for _, one in rounds)
         level["engine"] = during.engine_during(meter.samples, windows)
-        level["power"] = during.power_during(meter.samples, windows, gpus, tokens)
+        level["power"] = during.power_during(
+            meter.samples, windows, gpus, tokens, alone=not plan.get("group")
+        )
     return {
         "input_tokens": shape[0] or _mean(levels, "input_tokens"),
         "output_tokens": shape[1] or _mean(levels, "output_tokens"),

@@ -126,6 +126,10 @@ def test_what_is_not_told_is_null_with_its_reason() -> None:
     assert (power["joules"], power["tokens_per_joule"]) == (None, None)
     assert "no GPU" in power["reason"]
     assert "does not tell" in during.power_during(samples, [(0.5, 2.5)], [0], 100)["reason"]
+    drawn = [Sample(1.0, None, 700.0), Sample(2.0, None, 700.0)]
+    together = during.power_during(drawn, [(0.5, 2.5)], [0], 100, alone=False)
+    assert (together["joules"], together["tokens_per_joule"]) == (None, None)
+    assert "several hosts" in together["reason"]
     quick = [Sample(1.0, state(0), 5.0), Sample(2.0, state(0), 5.0)]
     assert "between two samples" in during.engine_during(quick, [(1.2, 1.4)])["reason"]
     # A server that was started again counts from nothing.
