@@ -94,8 +94,8 @@ def _level_named(load: Mapping[str, Any], level: Mapping[str, Any]) -> str:
     rate, most = load["rate_per_s"], level["concurrency"]
     if rate is None:
         return f"{most} at once"
-    bounded = load["requests"] is None or most < load["requests"]
-    return f"{rate:g}/s, {most} at once" if bounded else f"{rate:g}/s"
+    asked = (level["requests"] + level["failed"] + level["left_out"]) / level["rounds"]
+    return f"{rate:g}/s, {most} at once" if most < asked else f"{rate:g}/s"
 
 
 def served(plan: Mapping[str, Any]) -> dict[str, Any]:
