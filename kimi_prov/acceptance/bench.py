@@ -82,9 +82,20 @@ def document(
 
 def _serve(serve: Mapping[str, Any]) -> dict[str, Any]:
     """Add to what was asked how people say it."""
-    if not serve.get("load"):
+    load = serve.get("load")
+    if not load:
         return dict(serve)
-    return {**serve, "load": {**serve["load"], "told": load_named(serve)}}
+    levels = [{**level, "name": _level_named(load, level)} for level in serve["levels"]]
+    return {**serve, "load": {**load, "told": load_named(serve)}, "levels": levels}
+
+
+def _level_named(load: Mapping[str, Any], level: Mapping[str, Any]) -> str:
+    """Name a load of the sweep: by its rate where there is one, and by what bounds it."""
+    rate, most = load["rate_per_s"], level["concurrency"]
+    if rate is None:
+        return f"{most} at once"
+    asked = (level["requests"] + level["failed"] + level["left_out"]) / level["rounds"]
+    return f"{rate:g}/s, {most} at once" if most < asked else f"{rate:g}/s"
 
 
 def served(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,5 +295,6 @@ def _figures(result: Mapping[str, Any]) -> dict[str, float]:
     if result["layer"]["available"]:
         found["layer"] = result["layer"]["rows"][0]["bytes_per_s"]
     for level in result["serve"]["levels"]:
-        found[f"{level['concurrency']} at once"] = level["aggregate_tok_s"]
+        name = level.get("name") or f"{level['concurrency']} at once"
+        found[name] = level["aggregate_tok_s"]
     return {name: value for name, value in found.items() if value}

@@ -18,7 +18,7 @@ _ROWS = {
     "decode": "each at once",
     "all": "all at once",
 }
-_TABLE = "{:>7} {:>8} {:>11} {:>10} {:>11} {:>10} {:>12}"
+_TABLE = "{:>10} {:>8} {:>11} {:>10} {:>11} {:>10} {:>12}"
 _HEAD = (
     "at once",
     "requests",
@@ -29,7 +29,7 @@ _HEAD = (
     "prompt tok/s",
 )
 
-_MORE = "{:>7} {:>10} {:>9} {:>6} {:>7} {:>8} {:>9} {:>8} {:>8}"
+_MORE = "{:>10} {:>9} {:>9} {:>6} {:>6} {:>8} {:>9} {:>8} {:>7}"
 _MORE_HEAD = (
     *("at once", "between", "99 %", "cache", "found", "waiting", "preempted"),
     *("GPUs", "tok/J"),
@@ -101,7 +101,7 @@ def _more(serve: Mapping[str, Any]) -> list[str]:
         if level.get("left_out"):
             said.append(f"{level['left_out']} prompts outside the client's limits, left out")
         if said:
-            notes += entry(f"{level['concurrency']} at once", "; ".join(said))
+            notes += entry(level.get("name") or f"{level['concurrency']} at once", "; ".join(said))
     notes += _unknown(serve["levels"])
     return [*lines, *notes, ""] if notes else lines
 
@@ -118,7 +118,7 @@ def _meanwhile(level: Mapping[str, Any]) -> tuple[str, ...]:
         )
     )
     return (
-        str(level["concurrency"]),
+        _at_once(level),
         _milliseconds(between.get("median")),
         _milliseconds(between.get("p99")),
         _told(cache, "{:.0%}"),
@@ -127,6 +127,13 @@ def _meanwhile(level: Mapping[str, Any]) -> tuple[str, ...]:
         _told(engine.get("preemptions"), "{}"),
         _told(watts, "{:.0f} W"),
         _told(power.get("tokens_per_joule"), "{:.3g}"),
+    )
+
+
+def _at_once(level: Mapping[str, Any]) -> str:
+    """Name a load in a narrow column: how many at once, or how many a second."""
+    return (
+        str(level.get("name") or level["concurrency"]).removesuffix(" at once").replace(", ", " ")
     )
 
 
@@ -168,7 +175,7 @@ def _level(level: Mapping[str, Any]) -> tuple[str, ...]:
     first, each = level["ttft_s"]["median"], level["tpot_s"]["median"]
     failed = f" ({level['failed']} failed)" if level["failed"] else ""
     return (
-        str(level["concurrency"]),
+        _at_once(level),
         f"{level['requests']}{failed}",
         f"{first:.3f} s" if first else "-",
         f"{each * 1e3:.1f} ms" if each else "-",

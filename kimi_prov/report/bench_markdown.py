@@ -36,7 +36,7 @@ def _measured(host: Mapping[str, Any]) -> list[str]:
             lines += ["", f"{safe(one.caption)}.", "", *table_lines(one.head, one.rows)]
     lines.append("")
     lines += [f"- {safe(text)}" for text in bench_tables.unknown(host)]
-    lines += [f"- The prediction is by: {safe(host['basis'])}"]
+    lines += [f"- Prediction: {safe(host['basis'])}"]
     differs = (host["last"] or {}).get("differs") or []
     lines += [f"- Differs from the last time: {safe(text)}" for text in differs]
     lines += [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.report.formats import clean, figure, share
@@ -21,7 +20,8 @@ _NAMES = {
     "decode": "Each of the planned number at once, tokens/s",
     "all": "All of these together, tokens/s",
 }
-_AT_ONCE = re.compile(r"(\d{1,6}) at once")
+# Figures of memory; all others are tokens a second.
+_BYTES = {"memory", "layer"}
 NOW, LAST, PREDICTED = "this time", "the last time", "predicted"
 
 
@@ -84,7 +84,7 @@ def speeds(host: Mapping[str, Any]) -> Table:
         ),
         tuple(
             (
-                f"{level['concurrency']:,}",
+                _at_once(level),
                 _requests(level),
                 _both(level["ttft_s"], 1.0),
                 _both(level.get("itl_s") or level["tpot_s"], 1000.0),
@@ -95,6 +95,12 @@ def speeds(host: Mapping[str, Any]) -> Table:
             for level in host["serve"]["levels"]
         ),
     )
+
+
+def _at_once(level: Mapping[str, Any]) -> str:
+    """Name a load: how many at once, or how many a second."""
+    name = str(level.get("name") or "").removesuffix(" at once")
+    return clean(name) if name and not name.isdigit() else f"{level['concurrency']:,}"
 
 
 def _requests(level: Mapping[str, Any]) -> str:
@@ -119,7 +125,7 @@ def counts(host: Mapping[str, Any]) -> Table | None:
             figure(power["watts"]["mean"]) if power.get("watts") else _NONE,
             figure(power["tokens_per_joule"]) if power.get("tokens_per_joule") else _NONE,
         )
-        rows.append((f"{level['concurrency']:,}", *cells))
+        rows.append((_at_once(level), *cells))
     if all(cell == _NONE for row in rows for cell in row[1:]):
         return None
     return Table(
@@ -165,7 +171,7 @@ def since(host: Mapping[str, Any]) -> Table | None:
         return None
     rows = []
     for row in last["rows"]:
-        size, unit = (1.0, "tokens/s") if _AT_ONCE.fullmatch(row["name"]) else (1e9, "GB/s")
+        size, unit = (1e9, "GB/s") if row["name"] in _BYTES else (1.0, "tokens/s")
         then, now = (figure(row[key] / size) for key in ("then", "now"))
         rows.append(
             (clean(row["name"]), f"{then} {unit}", f"{now} {unit}", f"{row['change']:+.1%}")

@@ -146,6 +146,9 @@ def result(
         },
     }
     if asked:
+        for row in measured["serve"]["levels"]:
+            for name, value in (("rounds", 1), ("left_out", 0)):
+                row.setdefault(name, value)
         warm = {"concurrency": 1, "requests": 1, "failed": 0, "seconds": 2.5}
         warm["ttft_s"] = {"median": 2.25, "p99": None}
         measured["serve"] |= {"load": asked_load(**asked), "warm_up": warm}

@@ -30,7 +30,7 @@ ENGINE = "planner/engine"
 # As the service's user, in a folder made for it, with variables made for it.
 NOT_ROOTS = {
     ("on_host/engine/command_check.py", "'-c'"),
-    ("on_host/bench/run.py", "layout.ZIPAPP"),
+    ("on_host/bench/environment.py", "layout.ZIPAPP"),
     # In a job of the user's own, with the tuner's packages in PYTHONPATH.
     ("on_host/cluster/tune.py", "'-s'"),
 }

@@ -45,7 +45,8 @@ class Meter:
         self.samples: List[Sample] = []
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Take the first sample, and go on."""
+        self.look()
         self._thread.start()
 
     def stop(self) -> None:
@@ -54,13 +55,11 @@ class Meter:
         self._thread.join()
         self.look()
 
-    def look(self) -> float:
-        """Take a sample now; the time at which it was taken."""
+    def look(self) -> None:
+        """Take a sample now."""
         with self._looking:
             found, watts = self._engine(), self._power()
-            now = time.monotonic()
-            self.samples.append(Sample(now, found, watts))
-        return now
+            self.samples.append(Sample(time.monotonic(), found, watts))
 
     def _watch(self) -> None:
         while not self._ended.wait(_EVERY_S):
@@ -145,18 +144,23 @@ def power_during(
     windows: Sequence[Window],
     gpus: Sequence[int],
     output_tokens: int,
+    *,
+    alone: bool = True,
 ) -> Dict[str, Any]:
     """Say what the GPUs drew in these windows: watts, joules, and tokens of answers a joule.
 
     Joules are the mean of the samples times the windows' seconds: of GPUs alone, and of whatever
-    else ran on them.
+    else ran on them. Not `alone`, other hosts' GPUs had a part in the answers: nothing is told.
     """
-    watts = [one.watts for one in _within(samples, windows) if one.watts is not None]
+    seen = _within(samples, windows) if alone else []
+    watts = [one.watts for one in seen if one.watts is not None]
     seconds = sum(end - begin for begin, end in windows)
     joules = sum(watts) / len(watts) * seconds if watts else None
     reason = None
     if not gpus:
         reason = "the engine has no GPU; what processors and memory draw is not measured"
+    elif not alone:
+        reason = "several hosts serve the model together, and only this one's GPUs are seen"
     elif not any(one.watts for one in samples):
         reason = "nvidia-smi does not tell what the GPUs draw"
     elif not watts:

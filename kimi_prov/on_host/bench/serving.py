@@ -54,13 +54,17 @@ def serve(
     read = [results.read(run, str(text)) for run, text in zip(runs, texts)]
     levels = results.levels(runs, read)
     for level in levels:
-        windows = [
-            (heard.began[number], heard.began[number] + one["seconds"])
+        rounds = [
+            (heard.began[number], one)
             for number, (run, one) in enumerate(zip(runs, read))
             if run["round"] and run["level"] == level["concurrency"] and number in heard.began
         ]
+        windows = [(began, began + one["seconds"]) for began, one in rounds]
+        tokens = sum(one["output_tokens"] for _, one in rounds)
         level["engine"] = during.engine_during(meter.samples, windows)
-        level["power"] = during.power_during(meter.samples, windows, gpus, level["output_tokens"])
+        level["power"] = during.power_during(
+            meter.samples, windows, gpus, tokens, alone=not plan.get("group")
+        )
     return {
         "input_tokens": shape[0] or _mean(levels, "input_tokens"),
         "output_tokens": shape[1] or _mean(levels, "output_tokens"),
@@ -79,10 +83,10 @@ def _mean(levels: List[Dict[str, Any]], name: str) -> int:
 class _ClientOutput:
     """Turns the client's output into the progress line, and notes when each run begins to measure.
 
-    `began` has the time at which a run of this number did, as `look` gives it.
+    `began` has the time at which a run of this number did; `look` samples then.
     """
 
-    def __init__(self, say: Say, runs: List[Dict[str, Any]], look: Callable[[], float]) -> None:
+    def __init__(self, say: Say, runs: List[Dict[str, Any]], look: Callable[[], None]) -> None:
         self._say, self._runs, self._look = say, runs, look
         self._rounds = max(run["round"] for run in runs)
         self._number: Optional[int] = None
@@ -95,8 +99,10 @@ class _ClientOutput:
             self._say(f"{self._called()}: preparing")
         if self._number is None:
             return
-        if during.BEGINS in text:
-            self.began.setdefault(self._number, self._look())
+        if during.BEGINS in text and self._number not in self.began:
+            # Before the look, which takes its time.
+            self.began[self._number] = time.monotonic()
+            self._look()
         bar = _BAR.search(text)
         if bar:
             self._say(f"{self._called()}: {bar.group(1)} of {bar.group(2)} requests")

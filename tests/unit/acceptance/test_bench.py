@@ -246,3 +246,18 @@ def test_why_something_is_not_known_is_told_once() -> None:
     found = bench_inputs.result(*levels, asked={"rounds": 3})
     valid(report(found))
     assert " ".join(bench_text.text(report(found)).split()).count(reason) == 1
+
+
+def test_a_load_at_a_rate_is_called_by_its_rate() -> None:
+    level = bench_inputs.loaded(bench_inputs.level(1000, 20.0, 1500.0, 300.0))
+    asked = {"rate_per_s": 20.0, "requests": 1000, "chosen_lengths": False}
+    found = bench_inputs.result(level, asked=asked)
+    valid(report(found))
+    text = bench_text.text(report(found))
+    assert "   20/s " in text
+    assert "1000 at once" not in text
+    assert [row["name"] for row in bench.changes(found, found)["rows"]] == ["memory", "20/s"]
+    most = bench_inputs.loaded(bench_inputs.level(64, 20.0, 1500.0, 300.0), rounds=1)
+    bounded = bench_inputs.result(most, asked=asked)
+    assert "20/s, 64 at once" in bench_text.text(report(bounded))
+    assert max(map(len, bench_text.text(report(bounded)).splitlines())) <= 80

@@ -29,7 +29,7 @@ argv = sys.argv[1:]
 value = {a: b for a, b in zip(argv, argv[1:])}
 print("Starting main benchmark run...", flush=True)
 began = time.monotonic()
-body = json.dumps({"max_tokens": 900}).encode()
+body = json.dumps({"max_tokens": 1300}).encode()
 place = os.environ["ENGINE"] + "/v1/completions"
 urllib.request.urlopen(urllib.request.Request(place, body)).read()
 result = json.load(open(os.environ["RECORDED"]))
@@ -82,8 +82,9 @@ def test_a_load_is_told_with_what_the_engine_and_the_gpus_said_meanwhile(
         (level,) = serve(plan, paths, Engine(plan), lambda _: None, asked)["levels"]
     engine, power = level["engine"], level["power"]
     assert engine["samples"] >= 1
-    # A look may fall into the end of the window, where nothing runs any more.
+    # The first look may come before the request does.
     assert (engine["running"]["max"], engine["cache_use"]["max"]) == (1.0, 0.125)
+    assert 0 < engine["running"]["mean"] <= 1
     assert engine["prefix_cache"] == {"queried_tokens": 100, "hit_tokens": 25, "hit_share": 0.25}
     assert (engine["preemptions"], engine["reason"]) == (0, None)
     assert (power["gpus"], power["watts"]) == (2, {"mean": 700.0, "max": 700.0})
@@ -125,6 +126,10 @@ def test_what_is_not_told_is_null_with_its_reason() -> None:
     assert (power["joules"], power["tokens_per_joule"]) == (None, None)
     assert "no GPU" in power["reason"]
     assert "does not tell" in during.power_during(samples, [(0.5, 2.5)], [0], 100)["reason"]
+    drawn = [Sample(1.0, None, 700.0), Sample(2.0, None, 700.0)]
+    together = during.power_during(drawn, [(0.5, 2.5)], [0], 100, alone=False)
+    assert (together["joules"], together["tokens_per_joule"]) == (None, None)
+    assert "several hosts" in together["reason"]
     quick = [Sample(1.0, state(0), 5.0), Sample(2.0, state(0), 5.0)]
     assert "between two samples" in during.engine_during(quick, [(1.2, 1.4)])["reason"]
     # A server that was started again counts from nothing.
