@@ -54,6 +54,8 @@ deps: $(STAMP) # what the lab and the real parts under test come from
 	@tests/unpacked-program prometheus usr/bin/promtool $(BIN)
 deps-slow: deps
 	@tests/system-packages buildah qemu-system-x86 qemu-utils e2fsprogs fakeroot
+	@# Who has node from elsewhere has npm with it.
+	@command -v npm >/dev/null || tests/system-packages npm
 
 .PHONY: demo demo-down
 demo: $(STAMP) deps ## a lab host, a served model, a real chat

@@ -35,13 +35,13 @@ _ANSWER_S = 600.0
 _PROMPT_BYTES = 32 << 20
 HELP = """\
 /image FILE    attach an image to the next question
-/instant       answer without reasoning; /thinking  goes back
-/system TEXT   set the system prompt; without TEXT it is shown, - takes it away
+/instant       answer without reasoning; /thinking goes back
+/system TEXT   set the system prompt; alone it shows it, with - it takes it away
 /clear         forget the conversation
 /save FILE     write the conversation: Markdown, or JSON for FILE.json
 /quit          leave, as Ctrl-D does
-Ctrl-C ends an answer, and at an empty line the chat. A line that ends with \\ goes on
-in the next. A question that begins with / is written with //."""
+Ctrl-C ends an answer, and at an empty line the chat. A line that ends with \\
+goes on in the next. A question that begins with / is written with //."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,11 @@ class _Chat:
         """Read and answer until somebody leaves."""
         server = self._talk.server
         self._screen.note(
-            f"{clean_text.line(server.model)} at {server.base_url}; /help lists the commands, "
-            "Ctrl-D leaves"
+            f"{clean_text.line(server.model)} at {server.base_url}\n"
+            "/help lists the commands, Ctrl-D leaves"
         )
+        for told in self._link.there.stand_ins:
+            self._screen.note(f"stand-in: {clean_text.line(told)}")
         while True:
             try:
                 line = lines.read()

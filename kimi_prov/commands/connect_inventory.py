@@ -313,4 +313,5 @@ def _entry(there: Served, *, answers: bool | None) -> dict[str, Any]:
         "messages_api": server.messages_api,
         "answers": answers,
         "resolve": vars(server.resolve) if server.resolve else None,
+        "stand_ins": list(there.stand_ins),
     }

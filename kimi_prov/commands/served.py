@@ -58,6 +58,7 @@ class Served:
     page_url: str | None = None
     networks: tuple[str, ...] = ()
     login: str | None = None
+    stand_ins: tuple[str, ...] = ()
 
 
 def named(address: str, names: Sequence[str], port: int) -> str:
@@ -143,6 +144,7 @@ def of_host(
         page,
         tuple(found["allowed_networks"]),
         str(found["login"][-1]) if forwarded else None,
+        tuple(found["stand_ins"]),
     )
 
 

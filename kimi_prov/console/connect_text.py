@@ -49,6 +49,7 @@ def _server(row: Mapping[str, Any], target: str) -> list[str]:
         rows.append(("name", f"{name} has to lead to {address} (a line in /etc/hosts)"))
     rows.append(("key", _key(row, target)))
     rows.append(("anthropic", _ANTHROPIC[row["messages_api"]]))
+    rows += [("stand-in", told) for told in row["stand_ins"]]
     return [f"{name:12} {clean_text.line(value)}" for name, value in rows]
 
 

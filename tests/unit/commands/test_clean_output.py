@@ -248,6 +248,7 @@ def served(machines, action):
     certificate = tls.public_part(tls.self_signed(["localhost"]))
     found = poisoned({"model": "", "models": [""], "catalog_name": "", "allowed_networks": [""]})
     found |= {"elsewhere": None, "address": "127.0.0.1", "login": None, "port": 9}
+    found |= {"stand_ins": [HOSTILE]}
     found |= {"page_port": 8443, "context": 4096, "certificate": certificate}
     found["engine"] = poisoned(dict.fromkeys(("name", "variant", "version"), ""))
     machines.answer("kimi_connect", answered(found), FAILED)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
+from kimi_prov.acceptance import suite
 from kimi_prov.ansible.handing_over import OUT, hand_over
 from kimi_prov.ansible.remote import RemoteError, answer_of, failure, shell
 from kimi_prov.clients import server
@@ -32,7 +33,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         try:
-            found = self._described()
+            found = self._described(variables)
         except RemoteError as error:
             return result | failure(error)
         local = self._connection.transport == "local"
@@ -45,7 +46,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return result | failure(error)
         return result | {"changed": False, "kimi_document": found}
 
-    def _described(self) -> dict[str, Any]:
+    def _described(self, variables: dict[str, Any]) -> dict[str, Any]:
         plan = self._read(paths.PLAN)
         if plan is None:
             raise RemoteError(f"there is no {paths.PLAN} on it", "run `kimi-prov apply` first")
@@ -57,7 +58,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             raise RemoteError(f"{paths.PLAN} is no plan", "run `kimi-prov apply` again")
         certificate = tls.public_part(self._read(paths.TLS_CERTIFICATE) or "")
         try:
-            found = server.described(answer_of(value), certificate)
+            clean = answer_of(value)
+            found = server.described(clean, certificate)
+            found["stand_ins"] = suite.stand_ins(clean, variables)
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise RemoteError(
                 f"{paths.PLAN} lacks what clients need: {error}", "run `kimi-prov apply` again"
