@@ -45,6 +45,10 @@ CLIENTS = {
     "langchain": Snippet("LangChain", "pip install langchain-openai"),
     "llamaindex": Snippet("LlamaIndex", "pip install llama-index-llms-openai-like"),
     "anthropic": Snippet("the Anthropic SDK for Python", "pip install anthropic", "messages"),
+    "kimi-code": Snippet(
+        "Kimi Code, the coding agent of the makers of the models",
+        "npm install -g @moonshot-ai/kimi-code",
+    ),
     "aider": Snippet("the coding agent aider", "pip install aider-chat"),
     "opencode": Snippet("the coding agent opencode", "npm install -g opencode-ai"),
     "claude-code": Snippet(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 import socket
 import ssl
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from kimi_prov.on_host.gateway.tls import fingerprint
 from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _ASK_S = 20.0
 # A name or an address; a certificate may hold any text.
@@ -303,22 +303,18 @@ class Way:
     # From signals of the terminal.
     apart: bool = False
     _tunnel: tunnel.Tunnel | None = field(default=None, init=False)
-    _folder: Path | None = field(default=None, init=False)
 
     def open(self) -> None:
         """Open it. Raises UserError where ssh does not."""
         self.close()
-        if self.password is not None:
-            self._folder = Path(tempfile.mkdtemp(prefix="kimi-login-"))
-        program = _askpass(self._folder, self.password) if self._folder else None
-        self._tunnel = tunnel.to_host(
-            self.found["login"], self.port, self.found["port"], program, apart=self.apart
-        )
-        try:
-            self._tunnel.opens(self.port)
-        except BaseException:
-            self.close()
-            raise
+        login, port = self.found["login"], self.found["port"]
+        with _asked(self.password) as program:
+            self._tunnel = tunnel.to_host(login, self.port, port, program, apart=self.apart)
+            try:
+                self._tunnel.opens(self.port)
+            except BaseException:
+                self.close()
+                raise
 
     def check(self) -> None:
         """Raise UserError where it has ended."""
@@ -329,14 +325,18 @@ class Way:
         """Take it back."""
         if self._tunnel:
             self._tunnel.close()
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._tunnel = self._folder = None
+        self._tunnel = None
 
 
-def _askpass(folder: Path, password: str | None) -> Path:
-    """Write the program that ssh asks for the password."""
-    write_private(folder / "password", f"{password}\n")
-    program = folder / "askpass"
-    replace_file(program, f"#!/bin/sh\nexec cat '{folder}/password'\n", 0o700)
-    return program
+@contextmanager
+def _asked(password: str | None) -> Iterator[Path | None]:
+    """Give the program that ssh asks for the password while it logs in; None without one."""
+    if password is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="kimi-login-") as name:
+        folder = Path(name)
+        write_private(folder / "password", f"{password}\n")
+        program = folder / "askpass"
+        replace_file(program, f"#!/bin/sh\nexec cat '{folder}/password'\n", 0o700)
+        yield program

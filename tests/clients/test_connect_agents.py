@@ -124,6 +124,11 @@ def test_aider(site: Site, aider: Path, tmp_path: Path) -> None:
     assert HELLO in site.paste("aider", aider, tmp_path / "empty")
 
 
+def test_kimi_code(site: Site, of_npm: Path, tmp_path: Path) -> None:
+    assert HELLO in site.paste("kimi-code", of_npm / "node_modules" / ".bin", tmp_path / "empty")
+    assert set(site.engine.paths) == {"/v1/chat/completions"}
+
+
 def test_opencode(site: Site, of_npm: Path, tmp_path: Path) -> None:
     assert HELLO in site.paste("opencode", of_npm / "node_modules" / ".bin", tmp_path / "empty")
     assert all(path.startswith("/v1/chat/completions") for path in site.engine.paths)

@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 KEY = "sk-kimi-canary-of-snippets"
 HELLO = "Hello from the stand-in."
 # Run by tests/unit/commands/test_connect_agents.py: they are programs and packages of their own.
-ELSEWHERE = {"javascript", "langchain", "llamaindex", "aider", "opencode", "claude-code"}
+ELSEWHERE = {
+    "javascript",
+    "langchain",
+    "llamaindex",
+    "kimi-code",
+    "aider",
+    "opencode",
+    "claude-code",
+}
 
 
 class Site:
