@@ -50,6 +50,8 @@ class ChatLine:
             self._readline = None
             return
         self._readline = readline
+        # Several lines that are pasted are one question. Python turns that off.
+        readline.parse_and_bind("set enable-bracketed-paste on")
         readline.set_auto_history(False)
         readline.clear_history()
         for line in self._lines:

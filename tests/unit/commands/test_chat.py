@@ -134,6 +134,19 @@ def test_a_conversation(room: Room) -> None:
     assert KEY not in chat.text
 
 
+def test_several_lines_that_are_pasted_are_one_question(room: Room) -> None:
+    chat = room.terminal()
+    assert chat.shows("> ")
+    chat.type("\x1b[200~one\ntwo\x1b[201~")
+    assert chat.shows("two")
+    chat.type("\n")
+    assert chat.shows("tokens")
+    assert questions(room) == ["one\ntwo"]
+    chat.type(CTRL_D)
+    assert chat.ends() == 0
+    assert room.history.read_text() == "one two\n"
+
+
 def test_an_image_goes_with_the_next_question(room: Room) -> None:
     (room.folder / "red square.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
     (room.folder / "text.png").write_text("no image")

@@ -20,6 +20,7 @@ import pytest
 from chat_stand_in import Engine, serving
 from group_hosts import planned
 from made_certificates import certificate, signed
+from on_terminal import CTRL_C, CTRL_D, OnTerminal
 from ssh_stand_in import Machine
 from waiting import until
 
@@ -346,3 +347,21 @@ def test_a_chat_asks_the_model_of_an_inventory(site: Site, words: list[str]) -> 
     assert (done.returncode, done.stdout) == (0, f"{HELLO}\n"), done.stderr
     assert bool(forwards(site)) is bool(words)
     assert site.engine.asked[0]["temperature"] == 1.0
+
+
+def test_ctrl_c_in_a_chat_leaves_the_tunnel(site: Site) -> None:
+    env = {**site.installed.environment, "KIMI_API_KEY": KEY}
+    chat = OnTerminal(["chat", site.inventory, "--tunnel"], site.installed.home, env)
+    try:
+        assert chat.shows("Ctrl-D leaves")
+        chat.type("wait\n")
+        assert chat.shows("Hello from")
+        chat.type(CTRL_C)
+        assert chat.shows("interrupted")
+        chat.type("next\n")
+        assert chat.shows("tokens")
+        chat.type(CTRL_D)
+        assert chat.ends() == 0
+    finally:
+        chat.kill()
+    assert len(forwards(site)) == 1
