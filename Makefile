@@ -25,8 +25,11 @@ $(STAMP): tests/requirements.txt tests/kubectl.txt pyproject.toml
 
 .PHONY: venv lock
 venv: $(STAMP) ## prepare .venv with the pinned tools
-lock: $(STAMP) ## pin the tools again (tests/requirements.txt)
+lock: $(STAMP) ## pin the tools again (tests/requirements.txt, tests/clients)
 	$(PIN) --upgrade pyproject.toml tests/requirements.in -o tests/requirements.txt
+	$(PIN) --upgrade tests/clients/frameworks.in -o tests/clients/frameworks.txt
+	$(PIN) --upgrade tests/clients/aider.in -o tests/clients/aider.txt
+	cd tests/clients && npm install --package-lock-only --ignore-scripts --no-audit --no-fund && sed -i '/"resolved":/d' package-lock.json
 
 .PHONY: dist
 dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)
@@ -54,6 +57,8 @@ deps: $(STAMP) # what the lab and the real parts under test come from
 	@tests/unpacked-program prometheus usr/bin/promtool $(BIN)
 deps-slow: deps
 	@tests/system-packages buildah qemu-system-x86 qemu-utils e2fsprogs fakeroot
+	@# Who has node from elsewhere has npm with it.
+	@command -v npm >/dev/null || tests/system-packages npm
 
 .PHONY: demo demo-down
 demo: $(STAMP) deps ## a lab host, a served model, a real chat

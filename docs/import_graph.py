@@ -22,7 +22,7 @@ LAYERS = (
     ("contract", "errors", "schemas", "user_dirs"),
     ("documents",),
     ("catalog", "inventory_files", "on_host", "packaging"),
-    ("facts", "lab", "runner"),
+    ("clients", "facts", "lab", "runner"),
     ("sizing",),
     ("console", "planner", "report"),
     ("acceptance", "render"),

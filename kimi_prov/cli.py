@@ -12,7 +12,12 @@ import click
 
 from kimi_prov import __version__
 from kimi_prov.commands.bench_load import loaded
-from kimi_prov.commands.connection_options import PATH, clustered, connected
+from kimi_prov.commands.connection_options import (
+    PATH,
+    clustered,
+    connected,
+    connected_beside_key,
+)
 from kimi_prov.commands.option_types import FiniteRange
 
 if TYPE_CHECKING:
@@ -824,49 +829,155 @@ def cancel(
     return command.cancel(directory, login, jobs, _output(form, output), now=now)
 
 
+API_KEY_FILE = click.option(
+    "--key-file",
+    type=PATH,
+    metavar="FILE",
+    help="File of the API key.  [default: KIMI_API_KEY; of a cluster's service also its secret]",
+)
+AUTHORITY = click.option(
+    "--ca",
+    type=PATH,
+    metavar="FILE",
+    help="The authority whose certificates clients trust, not the server's own.",
+)
+TUNNEL = click.option(
+    "--tunnel", is_flag=True, help="Reach the port through SSH, as the inventory logs in."
+)
+LOCAL_PORT = click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="N",
+    help="Port of this computer.  [default: 8000, or a free one]",
+)
+
+
+def _snippet(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Take the name of a snippet; `list` prints them all."""
+    from kimi_prov.clients import snippets
+    from kimi_prov.console.output import show
+    from kimi_prov.contract import clean_text
+
+    if value is None or value in snippets.SNIPPETS:
+        return value
+    if value == "list":
+        show(snippets.listed() + "\n")
+        context.exit()
+    raise click.BadParameter(
+        f"{clean_text.line(value)}: take one of {', '.join(snippets.SNIPPETS)}", context, option
+    )
+
+
 @cli.command()
-@RENDERED
+@click.argument("place", metavar="INVENTORY|DIR|URL")
+@LIMIT
+@EXTRA
+@click.option(
+    "--for",
+    "snippet",
+    metavar="NAME",
+    callback=_snippet,
+    is_eager=True,
+    help="Print a snippet to paste: curl, python, claude-code, tools, ...; `list` lists them.",
+)
+@AUTHORITY
+@TUNNEL
+@API_KEY_FILE
+@LOCAL_PORT
 @LOGIN
 @click.option(
     "--job", type=click.IntRange(min=1), metavar="ID", help="The server's job.  [default: newest]"
 )
 @clustered
 @click.option(
-    "--key-file",
-    type=PATH,
-    metavar="FILE",
-    help="API key for a cluster's service.  [default: KIMI_API_KEY, else the cluster's secret]",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    metavar="N",
-    help="Port of this computer.  [default: 8000, or a free one]",
-)
-@click.option(
     "--every",
     type=FiniteRange(0.2, 3600),
     default=15,
     show_default=True,
     metavar="S",
-    help="Seconds between two looks at the jobs, or at the cluster.",
+    help="Seconds between two looks at jobs or cluster, or two tries of a tunnel.",
 )
 @FORMAT
 @OUTPUT
+@connected_beside_key
 def connect(
-    directory: Path,
+    place: str,
     form: str,
     output: Path | None,
     **options: Any,  # noqa: ANN401
 ) -> ExitCode:
-    """Reach the server of a rendered folder from this computer: through ssh, or through kubectl.
+    """Say what clients of a served model need: base URL, model, certificate; or print a snippet.
 
-    Prints base URL, certificate and the key's file, and keeps the way until Ctrl-C. It waits for
-    a server that loads, and follows its successor. Exits 1 where none serves any more.
+    Of an INVENTORY for each host that serves. With a key it is proven by a question; --tunnel keeps
+    a port of this computer open to a host until Ctrl-C. A DIR that `render` made is reached through
+    ssh or kubectl until Ctrl-C: it waits for a server that loads, and follows its successor. A URL
+    is for those who have no inventory.
     """
-    from kimi_prov.commands import connect_folder as command
+    from kimi_prov.commands import connect_target as command
+    from kimi_prov.commands.connect_folder import FolderOptions
+    from kimi_prov.commands.connect_inventory import ConnectOptions
+    from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    return command.run(directory, command.ConnectOptions(**options), _output(form, output))
+    cluster = options.pop("target")
+    own = {name: options.pop(name) for name in ("login", "job")}
+    shared = {name: options.pop(name) for name in ("key_file", "port", "every")}
+    chosen = ConnectOptions(
+        **shared, **{name: options.pop(name) for name in ("ca", "tunnel", "snippet")}
+    )
+    return command.run(
+        place,
+        PlaybookOptions(**options),
+        FolderOptions(**own, target=cluster, **shared),
+        chosen,
+        _output(form, output),
+    )
+
+
+@cli.command()
+@click.argument("place", metavar="INVENTORY|URL")
+@LIMIT
+@EXTRA
+@click.option("--model", metavar="NAME", help="One of the names that are served.")
+@click.option("--system", metavar="TEXT", help="The system prompt.  [default: the makers']")
+@click.option("--instant", is_flag=True, help="Answers without reasoning.")
+@click.option(
+    "--image",
+    "images",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Goes with the first question.  May be repeated.",
+)
+@click.option(
+    "--reasoning/--no-reasoning",
+    default=None,
+    help="Show the reasoning.  [default: on a terminal alone]",
+)
+@AUTHORITY
+@TUNNEL
+@API_KEY_FILE
+@LOCAL_PORT
+@connected_beside_key
+def chat(place: str, **options: Any) -> ExitCode:  # noqa: ANN401
+    """Talk to a served model: answers as they come, reasoning dimmed, tokens and speed at the end.
+
+    /help lists what is typed there. Without a terminal standard input is one prompt, and standard
+    output the answer alone. The key comes from KIMI_API_KEY or --key-file.
+    """
+    from kimi_prov.commands import chat as command
+    from kimi_prov.commands.connect_inventory import ConnectOptions
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    of_server = {name: options.pop(name) for name in ("ca", "tunnel", "key_file", "port")}
+    of_chat = {
+        name: options.pop(name) for name in ("model", "system", "instant", "images", "reasoning")
+    }
+    return command.run(
+        place,
+        PlaybookOptions(**options),
+        ConnectOptions(**of_server),
+        command.ChatOptions(**of_chat),
+    )
 
 
 @cli.command()

@@ -35,7 +35,8 @@ class Engine(Row):
     each GPU; `install_peak_bytes` the disk room that installing takes. `methods` maps a weight
     format to the name by which a hybrid engine asks for it. `compute_capabilities`: GPUs that its
     machine code is for, none where that was not read. `moe_tuner_sha256`: digest of
-    benchmarks/kernels/benchmark_moe.py in the sources of this version.
+    benchmarks/kernels/benchmark_moe.py in the sources of this version. `messages_api`: whether it
+    answers Anthropic's API at /v1/messages, None where its sources were not read for that.
     """
 
     name: PathName
@@ -66,6 +67,7 @@ class Engine(Row):
     gpu_overhead_bytes: int = 0
     plugin: Plugin | None = None
     moe_tuner_sha256: str | None = None
+    messages_api: bool | None = None
     note: str | None = None
 
     def built_for(self, capability: str | None) -> bool:

@@ -87,6 +87,26 @@ class EngineVersion:
 
 
 @dataclass(frozen=True)
+class Usage:
+    """How a model's makers recommend to ask it; None where they say nothing.
+
+    `thinking`: "optional" where a request turns it off, by `thinking: false` for the chat template.
+    """
+
+    thinking: Literal["always", "optional", "never"]
+    source: str
+    confidence: Confidence
+    thinking_temperature: float | None = None
+    instant_temperature: float | None = None
+    top_p: float | None = None
+    system_prompt: str | None = None
+
+    def temperature(self, *, thinks: bool) -> float | None:
+        """Return what is recommended for an answer with or without thinking."""
+        return self.thinking_temperature if thinks else self.instant_temperature
+
+
+@dataclass(frozen=True)
 class Model(Row):
     """A model that can be asked for. `other_bytes`: tokenizer and other small files.
 
@@ -114,6 +134,7 @@ class Model(Row):
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     trust_remote_code: bool = False
+    usage: Usage | None = None
     note: str | None = None
 
     @property

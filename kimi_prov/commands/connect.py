@@ -171,9 +171,14 @@ def prove(here: api.Endpoint, key: str, check: Callable[[], None]) -> None:
                     exit_code=ExitCode.FAILED,
                 ) from None
             time.sleep(_STEP_S)
+    judge(reply, here.url)
+
+
+def judge(reply: api.Reply, url: str) -> None:
+    """Raise UserError, exit 1, where the question for the models was not answered with them."""
     if reply.status != _HTTP_OK:
         raise UserError(
-            f"{here.url}/models: HTTP {reply.status}",
+            f"{url}/models: HTTP {reply.status}",
             fix="look at its log; with 401 or 403 at the key",
             exit_code=ExitCode.FAILED,
         )

@@ -1,4 +1,4 @@
-"""`kimi-prov connect`: the way fits what the folder was rendered for."""
+"""`kimi-prov connect` to a rendered folder: the way fits what it was rendered for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ConnectOptions:
+class FolderOptions:
     """The options: `login` and `job` of a SLURM cluster, `target` and `key_file` of Kubernetes."""
 
     login: str | None
@@ -29,8 +29,18 @@ class ConnectOptions:
     port: int | None
     every: float
 
+    def given(self) -> list[str]:
+        """Return the options that were given of those that a folder alone has."""
+        values = {
+            "--login": self.login,
+            "--job": self.job,
+            "--context": self.target.context,
+            "--namespace": self.target.namespace,
+        }
+        return [name for name, value in values.items() if value is not None]
 
-def run(path: Path, chosen: ConnectOptions, output: Output) -> ExitCode:
+
+def run(path: Path, chosen: FolderOptions, output: Output) -> ExitCode:
     """Connect through kubectl or through ssh. Raises UserError for options of the other."""
     if frame.kind_of(path) == KIND:
         for name, value in (("login", chosen.login), ("job", chosen.job)):

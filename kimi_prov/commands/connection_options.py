@@ -99,16 +99,30 @@ def clustered(command: Callable[..., Any]) -> Callable[..., Any]:
     return packed
 
 
+# Of a command whose --key-file is the API key's.
+_PRIVATE_KEY = click.option(
+    "--private-key", "private_key", type=PATH, metavar="FILE", help="SSH key."
+)
+
+
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command Ansible's options of the connection, as one argument `connection`."""
+    return _connected(command, _OPTIONS)
 
+
+def connected_beside_key(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Do the same for a command that takes an API key by --key-file."""
+    return _connected(command, {**_OPTIONS, "private_key": _PRIVATE_KEY})
+
+
+def _connected(command: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     @wraps(command)
     def packed(*arguments: Any, **given: Any) -> Any:  # noqa: ANN401
         from kimi_prov.runner.connection import ConnectionOptions  # noqa: PLC0415  (at its run)
 
-        options = ConnectionOptions(**{name: given.pop(name) for name in _OPTIONS})
-        return command(*arguments, connection=options, **given)
+        chosen = ConnectionOptions(**{name: given.pop(name) for name in options})
+        return command(*arguments, connection=chosen, **given)
 
-    for option in reversed(_OPTIONS.values()):
+    for option in reversed(options.values()):
         packed = option(packed)
     return packed

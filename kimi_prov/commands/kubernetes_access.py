@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import posixpath
-import re
 import ssl
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kimi_prov import documents
-from kimi_prov.commands import tunnel
+from kimi_prov.commands import api_key, tunnel
 from kimi_prov.contract import clean_text, pod
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.gateway import api, tls
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
 KEY_MOUNT, TLS_MOUNT = map(posixpath.dirname, (pod.API_KEY, pod.TLS_CERTIFICATE))
 _OPENS_S = 30.0
 _STEP_S = 0.2
-_KEY = re.compile(r"[\x21-\x7e]{1,512}")
-_KEY_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -48,12 +43,8 @@ class Way:
 
 def read_key(folder: Folder, file: Path | None) -> str:
     """Return the API key: of a file, of KIMI_API_KEY, or of the cluster's secret."""
-    if file is not None:
-        fix = "name a file that holds the key alone"
-        found = documents.read(file, what="a key", limit=_KEY_BYTES, fix=fix).text.strip()
-        return _checked(found, str(file))
-    if found := os.environ.get("KIMI_API_KEY", "").strip():
-        return _checked(found, "KIMI_API_KEY")
+    if found := api_key.given(file):
+        return found
     name = folder.secret(KEY_MOUNT)
     fix = "give it in KIMI_API_KEY or with --key-file"
     if name is None:
@@ -62,13 +53,7 @@ def read_key(folder: Folder, file: Path | None) -> str:
         found = _of_secret(folder, name, "api-key")
     except (AbsentError, ForbiddenError) as error:
         raise UserError(error.message, fix=fix, exit_code=error.exit_code) from None
-    return _checked(found.strip(), f"secret {name}: api-key")
-
-
-def _checked(key: str, where: str) -> str:
-    if not _KEY.fullmatch(key):
-        raise UserError(f"{where}: expected a key, text without spaces", fix="correct it")
-    return key
+    return api_key.checked(found.strip(), f"secret {name}: api-key")
 
 
 def _of_secret(folder: Folder, name: str, item: str) -> str:
@@ -110,26 +95,12 @@ def way(folder: Folder, port: int | None, timeout_s: float) -> Iterator[Way]:
     local = tunnel.free_port(port)
     held = tunnel.to_service(folder.kubectl, answers.name(service), local, there)
     try:
-        _wait(held, local)
+        held.opens(local)
         certificate, vouched = _certificate(folder, local, held)
         pin = tls.fingerprint(certificate)
         yield Way(api.Endpoint(tunnel.ADDRESS, local, pin, timeout_s), certificate, vouched, held)
     finally:
         held.close()
-
-
-def _wait(held: tunnel.Tunnel, port: int) -> None:
-    """Wait until the forwarded port takes a connection."""
-    until = time.monotonic() + _OPENS_S
-    while not tunnel.takes(port):
-        held.check()
-        if time.monotonic() > until:
-            raise UserError(
-                f"kubectl port-forward opened no port within {_OPENS_S:.0f} s",
-                fix="try it by hand",
-                exit_code=ExitCode.UNREACHABLE,
-            )
-        time.sleep(_STEP_S)
 
 
 def _certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[str, str]:

@@ -1,12 +1,14 @@
-"""A port of this computer that leads to a server: by ssh through a login node, or by kubectl."""
+"""A port of this computer that leads to a server: by ssh, or by kubectl."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
@@ -17,12 +19,15 @@ from kimi_prov.operate.kubernetes.kubectl import environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from kimi_prov.operate.kubernetes.kubectl import Kubectl
 
 ADDRESS = "127.0.0.1"
 _USUAL_PORT = 8000
 _END_S = 5
+_OPENS_S = 30.0
+_STEP_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Program:
     # Takes the way back where another process of the program holds it.
     back: Sequence[str] = ()
     environment: Mapping[str, str] | None = None
+    # Ctrl-C at the terminal does not reach it.
+    apart: bool = False
 
 
 class Tunnel:
@@ -51,6 +58,7 @@ class Tunnel:
                 stdout=subprocess.DEVNULL,
                 stderr=self._told,
                 env=program.environment,
+                process_group=0 if program.apart else None,
             )
         except FileNotFoundError:
             raise UserError(f"{program.line[0]} is not on this machine", fix="install it") from None
@@ -68,6 +76,22 @@ class Tunnel:
             fix=self._program.fix,
             exit_code=ExitCode.UNREACHABLE,
         )
+
+    def opens(self, port: int) -> None:
+        """Wait until the port of this computer takes a connection.
+
+        Raises UserError, exit 4, where the program ends before, or opens none in time.
+        """
+        until = time.monotonic() + _OPENS_S
+        while not takes(port):
+            self.check()
+            if time.monotonic() > until:
+                raise UserError(
+                    f"{self._program.called} opened no port within {_OPENS_S:.0f} s",
+                    fix="try it by hand",
+                    exit_code=ExitCode.UNREACHABLE,
+                )
+            time.sleep(_STEP_S)
 
     def close(self) -> None:
         """End it."""
@@ -97,6 +121,39 @@ def to_node(login: str, local_port: int, node: str, port: int) -> Tunnel:
             f"ssh -N {' '.join(forward)}",
             "see whether the login node allows forwarding (AllowTcpForwarding)",
             ["ssh", "-O", "cancel", *forward, "--", login],
+        )
+    )
+
+
+def to_host(
+    login: Sequence[str],
+    local_port: int,
+    port: int,
+    password: Path | None,
+    *,
+    apart: bool = False,
+) -> Tunnel:
+    """Open `ssh -N -L` to a port that a managed machine has for itself.
+
+    `login` is ssh's command line as Ansible makes it: program, options, host. Its shared connection
+    is Ansible's own and ends with the run, so this one shares none. `password`: a program that
+    prints it, where the machine takes no key. `apart`: from signals of the terminal.
+    """
+    program, *options, host = login
+    forward = ["-L", f"{ADDRESS}:{local_port}:{ADDRESS}:{port}"]
+    # Of an option that is given twice ssh takes the first.
+    own = ["ControlMaster=no", "ControlPath=none", "ExitOnForwardFailure=yes"]
+    own += [f"BatchMode={'no' if password else 'yes'}", "ServerAliveInterval=15"]
+    ours = [word for option in own for word in ("-o", option)]
+    asked = {"SSH_ASKPASS": str(password), "SSH_ASKPASS_REQUIRE": "force"} if password else {}
+    return Tunnel(
+        Program(
+            [program, *ours, "-N", "-T", *forward, *options, "--", host],
+            host,
+            f"ssh -N {' '.join(forward)}",
+            "see whether the machine's sshd allows forwarding (AllowTcpForwarding)",
+            environment={**os.environ, **asked},
+            apart=apart,
         )
     )
 

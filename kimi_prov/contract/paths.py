@@ -68,6 +68,8 @@ PROXY_CONFIG = f"{PROXY}/haproxy.cfg"
 PROXY_STAMP = f"{PROXY}/stamp.cfg"
 KEY_MAP = f"{PROXY}/keys.map"
 TLS_PEM = f"{PROXY}/tls.pem"
+# Its certificates alone, without the private key.
+TLS_CERTIFICATE = f"{PROXY}/tls.crt"
 # What is ordered, and what was issued last, with its key.
 ACME_SETTINGS = f"{ETC}/acme.json"
 ACME_PEM = f"{PROXY}/acme.pem"
@@ -228,7 +230,7 @@ class Paths:
         self.proxy = self.at(PROXY)
         self.key_map = self.at(KEY_MAP)
         self.tls_pem = self.at(TLS_PEM)
-        self.tls_crt = self.proxy / "tls.crt"
+        self.tls_crt = self.at(TLS_CERTIFICATE)
         self.acme_settings = self.at(ACME_SETTINGS)
         self.acme_pem = self.at(ACME_PEM)
         self.acme = self.at(ACME)

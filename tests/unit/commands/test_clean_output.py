@@ -24,11 +24,13 @@ import check_inputs
 import click
 import pytest
 import yaml
+from chat_stand_in import Engine, serving
 from host_documents import SERVING
 
 from kimi_prov.cli import cli
 from kimi_prov.commands import kubernetes_follow
 from kimi_prov.console.exit_handling import guarded
+from kimi_prov.on_host.gateway import tls
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # A title, a cleared screen, a colour, C1, backspace, turned writing, invisible and tag characters.
@@ -246,6 +248,62 @@ def destroy(machines, _folder):
     machines.answer("kimi_status", kept, kept)
     machines.play("destroy", {"kimi_status": {}})
     assert "good keeps MARK" in machines.run("destroy", machines.inventory, "--yes").stdout
+
+
+def served(machines, action):
+    """Have hosts answer what clients need, with hostile text wherever text may stand."""
+    certificate = tls.public_part(tls.self_signed(["localhost"]))
+    found = poisoned({"model": "", "models": [""], "catalog_name": "", "allowed_networks": [""]})
+    found |= {"elsewhere": None, "address": "127.0.0.1", "login": None, "port": 9}
+    found |= {"stand_ins": [HOSTILE]}
+    found |= {"page_port": 8443, "context": 4096, "certificate": certificate}
+    found["engine"] = poisoned(dict.fromkeys(("name", "variant", "version"), ""))
+    machines.answer("kimi_connect", answered(found), FAILED)
+    machines.play(action, {"kimi_connect": {}})
+
+
+def connect(machines, folder):
+    (folder / "slurm").mkdir()
+    of_cluster("connect")(None, folder / "slurm")
+    served(machines, "connect")
+    assert "anthropic" in machines.run("connect", machines.inventory).stdout
+    snippet = machines.run("connect", machines.inventory, "--limit", "good", "--for", "python")
+    subprocess.run(["bash", "-n", "-c", snippet.stdout], check=True)
+    found = {"elsewhere": HOSTILE}
+    machines.answer("kimi_connect", answered(found), FAILED)
+    assert "reach MARK" in machines.run("connect", machines.inventory).stdout
+    with mock.patch.dict(os.environ, {"KIMI_API_KEY": "key"}):
+        harmless(*here("connect", f"https://x/{HOSTILE}"))
+        harmless(*here("connect", "https://127.0.0.1:9", "--ca", folder / HOSTILE))
+        harmless(*here("chat", f"https://{HOSTILE}"))
+    harmless(*here("connect", machines.inventory, "--for", HOSTILE))
+
+
+def chat(machines, folder):
+    engine = Engine("key", words=(HOSTILE, "\n", FORGED))
+    (folder / "certificate.pem").write_text(pem := tls.self_signed(["localhost"]))
+
+    def says(*words):
+        stdin = io.TextIOWrapper(io.BytesIO(b"x"))
+        line = ("chat", url, "--ca", folder / "certificate.pem", *words)
+        with mock.patch.multiple(sys, stdin=stdin), mock.patch("signal.signal"):
+            return here(*line)
+
+    with (
+        serving(folder, pem, engine) as port,
+        mock.patch.dict(os.environ, {"KIMI_API_KEY": "key"}),
+    ):
+        url = f"https://127.0.0.1:{port}"
+        out, err = says("--reasoning")
+        assert "MARK" in out
+        assert steering(out + err) == set()
+        engine.refuses = (400, HOSTILE)
+        harmless(*says())
+        harmless(*says("--model", HOSTILE))
+        engine.model, engine.refuses = HOSTILE, None
+        assert steering("".join(says())) == set()
+    served(machines, "connect")
+    machines.run("chat", machines.inventory, env={"KIMI_API_KEY": "key"})
 
 
 def web(work):
@@ -623,12 +681,14 @@ CASES = {
     "status": status,
     "bench": bench,
     "key": key,
+    "connect": connect,
+    "chat": chat,
     "destroy": destroy,
     "init": init,
     "image": image,
     "render kubernetes": render_kubernetes,
     "render slurm": render_slurm,
-    **{command: of_cluster(command) for command in OF_CLUSTER},
+    **{command: of_cluster(command) for command in OF_CLUSTER if command != "connect"},
     "stop": power("stop"),
     "start": power("start"),
     "probe": probe,
@@ -658,7 +718,8 @@ def test_hostile_text_comes_out_harmless(command, request, tmp_path, monkeypatch
     folder = tmp_path / "given"
     folder.mkdir()
     case = CASES[command]
-    playing = case in {plan, apply, verify, status, bench, key, destroy} or "web" in command
+    playing = {plan, apply, verify, status, bench, key, connect, chat, destroy}
+    playing = case in playing or "web" in command
     case(request.getfixturevalue("machines") if playing else None, folder)
 
 

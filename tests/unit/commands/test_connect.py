@@ -273,7 +273,7 @@ def test_what_is_not_there_is_said(site: Site) -> None:
     assert "expected USER@HOST" in site.fails(*words[:2], "--login=-oProxyCommand=x", code=2)
     (site.slurm.there / "cut").touch()
     assert "No route to host" in site.fails(*words, code=4)
-    assert "no render made" in site.fails("connect", site.root, code=2)
+    assert "no file of hosts lies right in it" in site.fails("connect", site.root, code=2)
 
 
 def test_a_node_that_ssh_would_read_otherwise_is_refused(site: Site, tmp_path: Path) -> None:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 
+from kimi_prov.ansible.handing_over import OUT, hand_over
 from kimi_prov.ansible.remote import RemoteError, failure, target
-
-OUT = "KIMI_PROV_KEY_OUT"
-
-
-def hand_over(file: Path, line: dict[str, Any]) -> None:
-    """Append one JSON line to the file that only its owner may read; no link is followed."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    descriptor = os.open(file, flags, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        os.fchmod(stream.fileno(), 0o600)
-        stream.write(json.dumps(line) + "\n")
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]

@@ -1,0 +1,97 @@
+"""An answer as it comes: pieces of reasoning and of text, and what it took."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from kimi_prov.on_host.gateway import api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# vLLM's name of it since 0.12, and sglang's and that of vLLM before.
+_REASONING = ("reasoning", "reasoning_content")
+
+
+@dataclass
+class Taken:
+    """What an answer took: tokens by the engine's own count, seconds since the question.
+
+    None where the engine, or an answer that was cut off, does not tell.
+    """
+
+    prompt_tokens: int | None = None
+    tokens: int | None = None
+    first_s: float | None = None
+    last_s: float | None = None
+    finish: str | None = None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens a second after the first one."""
+        if self.tokens is None or self.first_s is None or self.last_s is None:
+            return None
+        took = self.last_s - self.first_s
+        return (self.tokens - 1) / took if self.tokens > 1 and took > 0 else None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of an answer."""
+
+    kind: Literal["reasoning", "text"]
+    text: str
+
+
+def pieces(
+    endpoint: api.Endpoint, key: str, body: Mapping[str, Any], taken: Taken
+) -> Iterator[Piece]:
+    """Ask, and give the answer as it comes; `taken` is filled meanwhile.
+
+    Raises api.ApiError where it breaks off, and where the server refuses.
+    """
+    try:
+        for since, event in api.stream(endpoint, key, dict(body)):
+            for piece in _of_event(event or {}, taken):
+                taken.first_s = since if taken.first_s is None else taken.first_s
+                taken.last_s = since
+                yield piece
+    except api.ApiError as error:
+        raise api.ApiError(_plain(str(error))) from None
+
+
+def _of_event(event: Mapping[str, Any], taken: Taken) -> Iterator[Piece]:
+    if isinstance(event.get("error"), dict):
+        # Of a stream that had begun with 200.
+        raise api.ApiError(str(event["error"].get("message")))
+    usage = event.get("usage")
+    if isinstance(usage, dict):
+        taken.prompt_tokens = _count(usage, "prompt_tokens")
+        taken.tokens = _count(usage, "completion_tokens")
+    for choice in event.get("choices") or ():
+        delta = choice.get("delta") or {}
+        taken.finish = choice.get("finish_reason") or taken.finish
+        thought = next((delta[name] for name in _REASONING if delta.get(name)), None)
+        if isinstance(thought, str):
+            yield Piece("reasoning", thought)
+        if isinstance(delta.get("content"), str) and delta["content"]:
+            yield Piece("text", delta["content"])
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int | None:
+    value = usage.get(name)
+    return value if isinstance(value, int) else None
+
+
+def _plain(told: str) -> str:
+    """Return an error's own message, out of the JSON in which an engine wraps it."""
+    head, brace, rest = told.partition("{")
+    try:
+        found = json.loads(brace + rest)
+    except ValueError:
+        return told
+    error = found.get("error")
+    message = error.get("message") if isinstance(error, dict) else found.get("message")
+    return f"{head}{message}" if message else told

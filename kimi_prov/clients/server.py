@@ -1,0 +1,92 @@
+"""What a client has to know of one served model, whatever way leads to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.catalog.loader import load
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.models import Model, Usage
+
+
+@dataclass(frozen=True)
+class Resolve:
+    """A name of the certificate that a client has to find at another address than DNS gives."""
+
+    name: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Server:
+    """A served model as its clients see it; None is unknown, or not needed.
+
+    `certificate_file`: what a client trusts alone; None where the authorities of its system do.
+    `key_file`: the file of the API key; None where KIMI_API_KEY holds it. `key_hint`: how one gets
+    a key. `context`: tokens of one conversation. `sees`: whether the model takes images.
+    """
+
+    base_url: str
+    model: str
+    certificate_file: str | None = None
+    key_file: str | None = None
+    key_hint: str | None = None
+    context: int | None = None
+    engine: str | None = None
+    messages_api: bool | None = None
+    usage: Usage | None = None
+    sees: bool | None = None
+    resolve: Resolve | None = None
+
+    @property
+    def root_url(self) -> str:
+        """The URL that a client of Anthropic's API takes."""
+        return self.base_url.removesuffix("/v1")
+
+    @property
+    def thinks(self) -> bool:
+        """Whether an answer has reasoning unless a request turns it off."""
+        return self.usage is None or self.usage.thinking != "never"
+
+    @property
+    def switches(self) -> bool:
+        """Whether a request may turn the reasoning off; so too where that is not known."""
+        return self.usage is None or self.usage.thinking == "optional"
+
+
+def known_model(name: str) -> Model | None:
+    """Return the catalogue's row of a model by its name or alias; None where there is none."""
+    try:
+        return load().model(name.rpartition("/")[2].lower())
+    except UserError:
+        return None
+
+
+def described(plan: Mapping[str, Any], certificate: str) -> dict[str, Any]:
+    """Return what clients need of a plan as applied, with the public certificate. Pure.
+
+    A host of a group that is not its head serves nobody: {"elsewhere": the head}.
+    """
+    group = plan.get("group")
+    if group and group["rank"]:
+        return {"elsewhere": group["members"][0]["host"]}
+    model, proxy, engine = plan["model"], plan["proxy"], plan["engine"]
+    web = plan.get("web")
+    return {
+        "elsewhere": None,
+        "port": proxy["port"],
+        "page_port": web["port"] if web else None,
+        "allowed_networks": list(proxy["allowed_networks"]),
+        "certificate": certificate,
+        "model": model["served_names"][0],
+        "models": list(model["served_names"]),
+        "catalog_name": model["name"],
+        "context": model["context"],
+        "engine": {name: engine[name] for name in ("name", "variant", "version")},
+    }

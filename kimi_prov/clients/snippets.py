@@ -1,0 +1,177 @@
+"""Snippets that ask a served model: each a text for a shell that works as it is pasted.
+
+A snippet begins with variables: where the model is, and where its key is read from. The key itself
+is in none. What trusts the server's certificate does so for its own command alone, so that nothing
+else in the shell loses its authorities.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from kimi_prov.clients.server import Server
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """What a snippet shows, and what it needs: a program or package, and of the server.
+
+    `needs`: "messages" Anthropic's API, "vision" a model that takes images, "instant" one that
+    answers without thinking, "thinking" one that thinks.
+    """
+
+    title: str
+    install: str | None = None
+    needs: str | None = None
+
+
+_OPENAI = "pip install openai"
+CLIENTS = {
+    "curl": Snippet("one question by curl, in bash or zsh"),
+    "python": Snippet("a streamed answer by the OpenAI SDK for Python", _OPENAI),
+    "javascript": Snippet("the same by the OpenAI SDK for JavaScript", "npm install openai"),
+    "env": Snippet("a .env of mode 0600 for OpenAI SDKs"),
+    "langchain": Snippet("LangChain", "pip install langchain-openai"),
+    "llamaindex": Snippet("LlamaIndex", "pip install llama-index-llms-openai-like"),
+    "anthropic": Snippet("the Anthropic SDK for Python", "pip install anthropic", "messages"),
+    "kimi-code": Snippet(
+        "Kimi Code, the coding agent of the makers of the models",
+        "npm install -g @moonshot-ai/kimi-code",
+    ),
+    "aider": Snippet("the coding agent aider", "pip install aider-chat"),
+    "opencode": Snippet("the coding agent opencode", "npm install -g opencode-ai"),
+    "claude-code": Snippet(
+        "the coding agent Claude Code", "npm install -g @anthropic-ai/claude-code", "messages"
+    ),
+}
+TOPICS = {
+    "thinking": Snippet("reasoning and answer apart", _OPENAI, "thinking"),
+    "instant": Snippet("an answer without reasoning", _OPENAI, "instant"),
+    "budget": Snippet("a bound on the tokens of reasoning", _OPENAI, "thinking"),
+    "sampling": Snippet("sampling and system prompt as the makers recommend", _OPENAI),
+    "tools": Snippet("a tool call and its result", _OPENAI),
+    "tool-rounds": Snippet("tool calls in several rounds", _OPENAI),
+    "structured": Snippet("an answer in the form of a JSON Schema", _OPENAI),
+    "image": Snippet("a question about an image", _OPENAI, "vision"),
+}
+SNIPPETS = {**CLIENTS, **TOPICS}
+
+
+def listed() -> str:
+    """Return the names with what each shows, a line each."""
+    width = max(map(len, SNIPPETS))
+    return "\n".join(f"{name:{width}}  {row.title}" for name, row in SNIPPETS.items())
+
+
+def text(name: str, server: Server) -> str:
+    """Return a snippet for a server.
+
+    Raises UserError where the server has not what the snippet is for.
+    """
+    _check(name, server)
+    snippet = SNIPPETS[name]
+    thinks = server.thinks
+    body = (
+        _environment()
+        .get_template(f"{name}.j2")
+        .render(
+            model=server.model,
+            context=server.context,
+            usage=server.usage,
+            thinks=thinks,
+            switches=server.switches,
+            certificate_file=server.certificate_file,
+            curl_options=_curl_options(server),
+            # Half of a short context is for the question.
+            limit=lambda tokens: min(tokens, (server.context or 2 * tokens) // 2),
+            trust=lambda variable: _trust(server, variable),
+        )
+    )
+    return "\n".join([*_preamble(snippet, server), body.strip("\n")]) + "\n"
+
+
+def _check(name: str, server: Server) -> None:
+    needs, model = SNIPPETS[name].needs, clean_text.line(server.model)
+    usage = server.usage
+    if needs == "messages" and server.messages_api is False:
+        raise UserError(
+            f"--for {name}: {server.engine} has no /v1/messages, Anthropic's API",
+            fix="take a client of OpenAI's API, or an engine that has it (kimi-prov catalog "
+            "engines: messages_api)",
+        )
+    if needs == "vision" and server.sees is False:
+        raise UserError(f"--for {name}: {model} takes no images", fix="serve a model that does")
+    if needs == "instant" and usage and usage.thinking == "always":
+        raise UserError(
+            f"--for {name}: {model} always thinks: it has no instant mode",
+            fix="--for budget  bounds the reasoning",
+        )
+    if needs == "thinking" and usage and usage.thinking == "never":
+        raise UserError(f"--for {name}: {model} does not think", fix="--for sampling")
+
+
+def _preamble(snippet: Snippet, server: Server) -> list[str]:
+    url, model = shlex.quote(server.base_url), shlex.quote(server.model)
+    lines = [f"# {snippet.title[0].upper()}{snippet.title[1:]}."]
+    if snippet.install:
+        lines.append(f"# It needs: {snippet.install}")
+    if snippet.needs == "messages" and server.messages_api is None:
+        lines.append("# Whether this engine has the API of Anthropic is not known.")
+    if server.resolve and snippet is not CLIENTS["curl"]:
+        name, address = server.resolve.name, server.resolve.address
+        lines.append(f"# {name} has to lead to {address}: a line in /etc/hosts does that,")
+        lines.append(f"#   {address} {name}")
+    lines.append(f"export KIMI_BASE_URL={url}")
+    lines.append(f"export KIMI_MODEL={model}")
+    if server.certificate_file:
+        lines.append(f"export KIMI_CA_FILE={shlex.quote(server.certificate_file)}")
+    if server.key_file:
+        lines.append(f'export KIMI_API_KEY="$(cat {shlex.quote(server.key_file)})"')
+    else:
+        if server.key_hint:
+            lines.append(f"# A key is shown by:  {clean_text.line(server.key_hint)}")
+        lines.append(': "${KIMI_API_KEY:?set it to the API key}"')
+        lines.append("export KIMI_API_KEY")
+    return lines
+
+
+def _trust(server: Server, variable: str) -> str:
+    return f'{variable}="$KIMI_CA_FILE" ' if server.certificate_file else ""
+
+
+def _curl_options(server: Server) -> str:
+    options = ' --cacert "$KIMI_CA_FILE"' if server.certificate_file else ""
+    if server.resolve:
+        found = server.resolve
+        options += f" --resolve {shlex.quote(f'{found.name}:{found.port}:{found.address}')}"
+    return options
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  (not at once)
+
+    folder = Path(__file__).resolve().parent / "snippets"
+    made = Environment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  (shell, Python and JSON; no page)
+    )
+    # JSON's texts and numbers are Python's and JavaScript's too; on one line, in ASCII.
+    made.filters["json"] = json.dumps
+    made.filters["line"] = clean_text.line
+    return made

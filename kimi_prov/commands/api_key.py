@@ -1,0 +1,34 @@
+"""The API key as a user gives it: in KIMI_API_KEY, or in a file. It is never an argument."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from kimi_prov import documents
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VARIABLE = "KIMI_API_KEY"
+_KEY = re.compile(r"[\x21-\x7e]{1,512}")
+_KEY_BYTES = 1 << 16
+
+
+def given(file: Path | None) -> str | None:
+    """Return the key of a file, else that of the environment; None without either."""
+    if file is not None:
+        fix = "name a file that holds the key alone"
+        found = documents.read(file, what="a key", limit=_KEY_BYTES, fix=fix).text.strip()
+        return checked(found, str(file))
+    found = os.environ.get(VARIABLE, "").strip()
+    return checked(found, VARIABLE) if found else None
+
+
+def checked(key: str, where: str) -> str:
+    """Return a key that can go into a request's header. Raises UserError for anything else."""
+    if not _KEY.fullmatch(key):
+        raise UserError(f"{where}: expected a key, text without spaces", fix="correct it")
+    return key

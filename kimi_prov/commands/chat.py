@@ -1,0 +1,276 @@
+"""`kimi-prov chat`: talk to a served model in the terminal, or ask it once from a pipe."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kimi_prov.clients import answers, conversation
+from kimi_prov.clients.conversation import Conversation
+from kimi_prov.commands import connect_inventory, served
+from kimi_prov.console.chat_line import LEAVES, ChatLine
+from kimi_prov.console.chat_screen import ChatScreen
+from kimi_prov.console.output import check_file
+from kimi_prov.contract import clean_text
+from kimi_prov.contract.sizes import human
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.on_host.gateway import api
+from kimi_prov.render import frame
+from kimi_prov.user_dirs import state_home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kimi_prov.commands.connect_inventory import ConnectOptions, Link
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+# A model on CPUs may take minutes before the first token.
+_ANSWER_S = 600.0
+_PROMPT_BYTES = 32 << 20
+HELP = """\
+/image FILE    attach an image to the next question
+/instant       answer without reasoning; /thinking goes back
+/system TEXT   set the system prompt; alone it shows it, with - it takes it away
+/clear         forget the conversation
+/save FILE     write the conversation: Markdown, or JSON for FILE.json
+/quit          leave, as Ctrl-D does
+Ctrl-C ends an answer, and at an empty line the chat. A line that ends with \\
+goes on in the next. A question that begins with / is written with //."""
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    """How the chat begins. `reasoning`: whether it is shown, None on a terminal alone."""
+
+    model: str | None = None
+    system: str | None = None
+    instant: bool = False
+    images: tuple[Path, ...] = ()
+    reasoning: bool | None = None
+
+
+def run(
+    target: str, options: PlaybookOptions, chosen: ConnectOptions, chat: ChatOptions
+) -> ExitCode:
+    """Chat with the one served model of an inventory, or with that at a URL."""
+    images = [conversation.image(file) for file in chat.images]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _ended)
+    if served.is_url(target):
+        connect_inventory.check_url(options, chosen)
+        given = chosen.given(None)
+        key = connect_inventory.required(given, "ask the server's administrator for one")
+        there = served.with_model(served.of_url(target, given), key, chat.model)
+        link = connect_inventory.Link(there, key)
+        return _talk(link, chat, images)
+    path = Path(target)
+    if frame.kind_of(path) is not None:
+        raise UserError(
+            f"{path}: chat is for an inventory or a URL, and this is a folder that a render made",
+            fix=f"kimi-prov connect {clean_text.word(path)}  and chat with the URL that it prints",
+        )
+    with connect_inventory.one_host(path, options, chosen, "chat") as link:
+        there = link.there
+        if chat.model is not None:
+            there = served.with_model(there, link.key, chat.model)
+        return _talk(replace(link, there=there), chat, images)
+
+
+def _ended(_number: int, _frame: object) -> None:
+    """End the chat, and not its answer alone, as Ctrl-C does."""
+    raise click.exceptions.Abort
+
+
+def _piped() -> str:
+    """Return standard input, which is one prompt."""
+    text = sys.stdin.buffer.read(_PROMPT_BYTES).decode(errors="replace").strip()
+    if not text:
+        raise UserError(
+            "standard input has no prompt",
+            fix='echo "Say hello." | kimi-prov chat INVENTORY, or run it in a terminal',
+        )
+    return text
+
+
+def _talk(link: Link, chat: ChatOptions, images: list[conversation.Image]) -> ExitCode:
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    prompt = None if terminal else _piped()
+    usage = link.there.server.usage
+    system = chat.system if chat.system is not None else (usage.system_prompt if usage else None)
+    talk = Conversation(link.there.server, system or None, images=images)
+    screen = ChatScreen(
+        terminal=terminal, reasoning=terminal if chat.reasoning is None else chat.reasoning
+    )
+    held = _Chat(link, talk, screen)
+    if chat.instant:
+        held.instant("")
+    if images:
+        held.require_sight()
+    if prompt is not None:
+        talk.ask(prompt)
+        held.answer()
+        return ExitCode.OK
+    return held.loop(ChatLine(state_home() / "chat_history", link.key))
+
+
+class _Chat:
+    """A conversation on a terminal: lines in, answers out."""
+
+    def __init__(self, link: Link, talk: Conversation, screen: ChatScreen) -> None:
+        self._link, self._talk, self._screen = link, talk, screen
+        self._endpoint = replace(link.there.endpoint, timeout_s=_ANSWER_S)
+        self._commands: dict[str, Callable[[str], None]] = {
+            "image": self._image,
+            "instant": self.instant,
+            "thinking": self._thinking,
+            "system": self._system,
+            "clear": self._clear,
+            "save": self._save,
+            "help": lambda _text: self._screen.note(HELP),
+        }
+
+    def loop(self, lines: ChatLine) -> ExitCode:
+        """Read and answer until somebody leaves."""
+        server = self._talk.server
+        self._screen.note(
+            f"{clean_text.line(server.model)} at {server.base_url}\n"
+            "/help lists the commands, Ctrl-D leaves"
+        )
+        for told in self._link.there.stand_ins:
+            self._screen.note(f"stand-in: {clean_text.line(told)}")
+        while True:
+            try:
+                line = lines.read()
+            except KeyboardInterrupt:
+                return ExitCode.OK
+            if line is None:
+                return ExitCode.OK
+            text = line.strip()
+            if not text:
+                continue
+            name, _, rest = text[1:].partition(" ")
+            try:
+                if text.startswith("/") and not text.startswith("//"):
+                    if text in LEAVES:
+                        return ExitCode.OK
+                    self._command(name, rest.strip())
+                    continue
+                self._talk.ask(text[1:] if text.startswith("//") else text)
+                self.answer()
+            except UserError as error:
+                fix = f"\n  fix: {error.fix}" if error.fix else ""
+                self._screen.note(f"{error.message}{fix}")
+
+    def answer(self) -> None:
+        """Ask, and show the answer as it comes; Ctrl-C ends it and keeps what there is.
+
+        Raises UserError where it fails.
+        """
+        text: list[str] = []
+        taken = answers.Taken()
+        try:
+            self._link.ensure()
+            body = self._talk.request()
+            for piece in answers.pieces(self._endpoint, self._link.key, body, taken):
+                if piece.kind == "text":
+                    text.append(piece.text)
+                self._screen.piece(piece)
+        except KeyboardInterrupt:
+            self._talk.answered("".join(text))
+            self._screen.done(None)
+            if not sys.stdin.isatty():
+                raise
+            self._screen.note("interrupted")
+            return
+        except (api.ApiError, UserError) as error:
+            self._talk.answered("".join(text))
+            self._screen.done(None)
+            if isinstance(error, UserError):
+                raise
+            told = clean_text.block(error).strip()[:2000]
+            silent = told.startswith("no answer")
+            raise UserError(
+                told,
+                fix="kimi-prov status tells whether it serves" if silent else None,
+                exit_code=ExitCode.UNREACHABLE if silent else ExitCode.FAILED,
+            ) from None
+        self._talk.answered("".join(text))
+        self._screen.done(taken)
+
+    def _command(self, name: str, text: str) -> None:
+        if name not in self._commands:
+            shown = clean_text.line(name)
+            self._screen.note(f"there is no /{shown}; /help lists the commands, // asks with a /")
+            return
+        self._commands[name](text)
+
+    def require_sight(self) -> None:
+        """Raise UserError where the model is known to take no images."""
+        if self._talk.server.sees is False:
+            raise UserError(f"{clean_text.line(self._talk.server.model)} takes no images")
+
+    def _image(self, text: str) -> None:
+        self.require_sight()
+        if not text:
+            raise UserError("/image FILE: which file?")
+        found = conversation.image(Path(text.strip("'\"")).expanduser())
+        self._talk.images.append(found)
+        size = human(found.size_bytes)
+        self._screen.note(f"{clean_text.line(found.name)}, {size}: goes with the next question")
+
+    def instant(self, _text: str) -> None:
+        """Answer without reasoning. Raises UserError where the model always thinks."""
+        server = self._talk.server
+        if not server.switches:
+            does = "always thinks" if server.thinks else "never thinks"
+            raise UserError(f"{clean_text.line(server.model)} {does}")
+        self._talk.instant = True
+        self._tell("instant: answers come without reasoning; /thinking goes back")
+
+    def _thinking(self, _text: str) -> None:
+        self._talk.instant = False
+        self._tell("thinking: answers come after reasoning; /instant leaves it out")
+
+    def _tell(self, text: str) -> None:
+        if sys.stdout.isatty():
+            self._screen.note(text)
+
+    def _system(self, text: str) -> None:
+        if text:
+            self._talk.system = None if text == "-" else text
+        shown = self._talk.system or "none"
+        self._screen.note(f"system prompt: {shown}")
+
+    def _clear(self, _text: str) -> None:
+        self._talk.clear()
+        self._screen.note("the conversation is forgotten")
+
+    def _save(self, text: str) -> None:
+        if not text:
+            raise UserError("/save FILE: which file?")
+        file = Path(text.strip("'\"")).expanduser()
+        check_file("/save", file)
+        whole = self._talk.markdown()
+        if file.suffix == ".json":
+            whole = clean_text.as_json(self._talk.document()) + "\n"
+        _write_new(file, whole)
+        self._screen.note(f"written to {clean_text.line(file)}")
+
+
+def _write_new(file: Path, text: str) -> None:
+    """Write a file that only its owner reads. Raises UserError where there is one already."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(file, flags, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise UserError(f"{file}: there is a file already", fix="name another") from None
+    except OSError as error:
+        raise UserError(f"{file}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,81 @@
+"""What clients of served models need, as text. The key is in none of it."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.clients import snippets
+from kimi_prov.contract import clean_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_WIDTH = 80
+
+
+def several(document: Mapping[str, Any], inventory: str) -> str:
+    """Write the document of an inventory's hosts. `inventory`: as a word of a command."""
+    lines: list[str] = []
+    for name, row in document["hosts"].items():
+        lines.append(clean_text.line(name))
+        if "base_url" in row:
+            lines += [f"  {line}" for line in _server(row, inventory)]
+        if row["detail"]:
+            lines.append(f"  {'detail':12} {clean_text.line(row['detail'])}")
+    if any("base_url" in row for row in document["hosts"].values()):
+        lines += _snippets(inventory)
+    return "\n".join(lines)
+
+
+def one(document: Mapping[str, Any], url: str) -> str:
+    """Write the document of one server."""
+    return "\n".join([*_server(document, url), *_snippets(clean_text.word(url))])
+
+
+def _server(row: Mapping[str, Any], target: str) -> list[str]:
+    rows = [("base URL", row["base_url"]), ("model", ", ".join(row["models"]))]
+    if row["engine"]:
+        engine = row["engine"]
+        rows.append(("engine", f"{engine['name']} {engine['version']} ({engine['variant']})"))
+    if row["context"]:
+        rows.append(("context", f"{row['context']:,} tokens"))
+    if row["page_url"]:
+        rows.append(("page", row["page_url"]))
+    trusted = row["certificate_file"] or "of an authority that this computer trusts"
+    rows.append(("certificate", trusted))
+    if row["resolve"]:
+        name, address = row["resolve"]["name"], row["resolve"]["address"]
+        rows.append(("name", f"{name} has to lead to {address} (a line in /etc/hosts)"))
+    rows.append(("key", _key(row, target)))
+    rows.append(("anthropic", _ANTHROPIC[row["messages_api"]]))
+    rows += [("stand-in", told) for told in row["stand_ins"]]
+    return [f"{name:12} {clean_text.line(value)}" for name, value in rows]
+
+
+_ANTHROPIC = {
+    True: "its API is there too, at /v1/messages",
+    False: "the engine has no /v1/messages",
+    None: "whether the engine has /v1/messages is not known",
+}
+
+
+def _key(row: Mapping[str, Any], target: str) -> str:
+    where = row["key_file"] or "KIMI_API_KEY"
+    if row["answers"] is None:
+        return f"none given; kimi-prov key {target}  shows a new one, once"
+    return f"{where}: the server takes it" if row["answers"] else f"{where}: not proven"
+
+
+def _snippets(target: str) -> list[str]:
+    names = {"clients": snippets.CLIENTS, "topics": snippets.TOPICS}
+    lines = ["", f"A snippet to paste:  kimi-prov connect {target} --for NAME"]
+    for kind, rows in names.items():
+        lines += textwrap.wrap(
+            ", ".join(rows),
+            _WIDTH,
+            initial_indent=f"  {kind:9}",
+            subsequent_indent=" " * 11,
+            break_on_hyphens=False,
+        )
+    return lines
