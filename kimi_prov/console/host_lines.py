@@ -27,6 +27,7 @@ def entry(label: str, text: str, width: int = LABEL) -> list[str]:
     return [f"{label:<{width - 1}} {first}".rstrip(), *(" " * width + line for line in rest)]
 
 
-def stand_ins(host: Mapping[str, Any]) -> list[str]:
-    """Write what is a stand-in in a host's document."""
-    return [line for text in host.get("stand_ins") or [] for line in entry("stand-in", text)]
+def stand_ins(host: Mapping[str, Any], width: int = LABEL) -> list[str]:
+    """Write what is a stand-in in a host's document. `width`: of the label."""
+    told = host.get("stand_ins") or []
+    return [line for text in told for line in entry("stand-in", text, width)]

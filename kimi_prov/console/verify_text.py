@@ -18,12 +18,12 @@ def text(document: Mapping[str, Any]) -> str:
     lines: list[str] = []
     for name, host in document["hosts"].items():
         lines += head(name, host.get("endpoint", ""))
-        lines += entry("seen from", f"{host['vantage']}: {host['vantage_reason']}")
+        lines += entry("seen from", f"{host['vantage']}: {host['vantage_reason']}", _NAMES)
         for check in host["checks"]:
             lines += _check(check)
         for told in host.get("unproven") or []:
-            lines += entry("not proven", told)
-        lines += stand_ins(host)
+            lines += entry("not proven", told, _NAMES)
+        lines += stand_ins(host, _NAMES)
         lines += ["", _verdict(host["checks"]), ""]
     return "\n".join(lines).rstrip() + "\n"
 

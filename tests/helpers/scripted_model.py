@@ -232,25 +232,22 @@ class Model:
             f'vllm:{names[key]}{{engine="0"}} {value}.0\n' for key, value in self.counters.items()
         )
 
-    def engine(self, port: int, method: str, path: str, body: str | None = None) -> Any:
-        """What the engine's own port answers, as `ready.ask` gives it."""
-        asked = json.loads(body) if body else {}
-        if path == "/metrics":
-            return None, self.metrics()
+    def engine(self, path: str, asked: dict[str, Any]) -> object | None:
+        """What the engine's own port answers beside chats; None where it has no such path."""
         if self.has("no-tokenize"):
-            return f"{method} {path}: 404 ", ""
+            return None
         if path == "/detokenize":
-            return None, json.dumps({"prompt": "".join(map(chr, asked["tokens"]))})
+            return {"prompt": "".join(map(chr, asked["tokens"]))}
+        if path != "/tokenize":
+            return None
         if "prompt" in asked:
-            ids = [SPECIAL[asked["prompt"]]]
-            if self.has("split-think") and asked["prompt"] == "<think>":
-                ids = [27, 963, 29]
-            return None, json.dumps({"tokens": ids})
+            split = self.has("split-think") and asked["prompt"] == "<think>"
+            return {"tokens": [27, 963, 29] if split else [SPECIAL[asked["prompt"]]]}
         text = "".join(
             f"<|im_user|>{m['role']}: {m['content']}<|im_end|>" for m in asked["messages"]
         )
         text += "" if self.has("other-template") else "<think>"
-        return None, json.dumps({"tokens": [ord(c) for c in text]})
+        return {"tokens": [ord(c) for c in text]}
 
 
 def _written(messages: list[dict[str, Any]]) -> str:
@@ -315,12 +312,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _send(self, code: int, document: object) -> None:
-        content = json.dumps(document).encode()
+        content = (document if isinstance(document, str) else json.dumps(document)).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+
+class _Engine(_Handler):
+    """The engine's own port, on the loopback and without TLS."""
+
+    def do_GET(self) -> None:
+        self._send(200, self.model.metrics()) if self.path == "/metrics" else self._send(404, {})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        found = self.model.engine(self.path, body)
+        self._send(404 if found is None else 200, found or {})
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -335,13 +344,26 @@ def serving(folder: Path, pem: str, model: Model) -> Iterator[int]:
     """Serve over TLS; give the port."""
     file = folder / "scripted.pem"
     file.write_text(pem)
-    handler = type("Scripted", (_Handler,), {"model": model})
-    server = _Server(("127.0.0.1", 0), handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file)
-    server.socket = context.wrap_socket(
-        server.socket, server_side=True, do_handshake_on_connect=False
-    )
+    with _listening(_Handler, model, context) as port:
+        yield port
+
+
+@contextmanager
+def engine(model: Model) -> Iterator[int]:
+    """Serve what the engine has on the loopback beside chats; give the port."""
+    with _listening(_Engine, model, None) as port:
+        yield port
+
+
+@contextmanager
+def _listening(kind: type[_Handler], model: Model, tls: ssl.SSLContext | None) -> Iterator[int]:
+    server = _Server(("127.0.0.1", 0), type("Scripted", (kind,), {"model": model}))
+    if tls:
+        server.socket = tls.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:

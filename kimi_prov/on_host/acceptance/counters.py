@@ -23,8 +23,9 @@ _DRAFTS, _DRAFTED, _ACCEPTED = (
 )
 # sglang tells no counts, but tokens a step on average: more than one where a draft was taken.
 _ACCEPT_LENGTH = "sglang:spec_accept_length"
-# Lines of a prompt that is longer than any block of a cache.
+# Lines of a prompt that is longer than any block of a cache; a line has no more tokens than that.
 _LINES = 80
+_TOKENS_OF_LINE = 60
 # Of the repeated prompt; its last block may always be computed anew.
 _HIT_SHARE = 0.5
 _MOST_COPIES = 16
@@ -40,7 +41,8 @@ def prefix_cache(asker: Asker, door: Door, engine: str, copies: int) -> Verdict:
     if reason:
         return skipped(f"the engine's counters cannot be read: {reason}")
     # Of its own in each run, so that nothing of it is there before.
-    text = f"{secrets.token_hex(8)}\n{needles.prompt(_LINES)}"
+    lines = min(_LINES, asker.context // _TOKENS_OF_LINE)
+    text = f"{secrets.token_hex(8)}\n{needles.prompt(lines)}"
     tokens = 0
     for _ in range(min(copies, _MOST_COPIES) + 1):
         tokens = asker.ask(text, 1, temperature=0).prompt_tokens

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import HostError
@@ -34,6 +35,8 @@ _CHAT = (
 )  # fmt: skip
 _TEMPLATE, _TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 _FLAG = "--chat-template"
+# How a template asks whether it is to think.
+_SWITCH = re.compile(r"\bthinking is (?:not )?(?:defined|true|false|none)\b")
 _LIMIT_S = 120.0
 # The model's template is code of its own: it runs in the engine's sandbox, as the engine runs it.
 _RENDER = """
@@ -55,11 +58,10 @@ print(json.dumps({"text": text}))
 
 @dataclass(frozen=True)
 class Place:
-    """The machine's files and its plan. `engine`: asks one instance, as `ready.ask` does."""
+    """The machine's files and its plan."""
 
     paths: Paths
     plan: Mapping[str, Any]
-    engine: Callable[..., Tuple[Optional[str], str]] = ready.ask
 
     def model(self, key: str, name: str) -> Path:
         """Return a file of the model's directory: `dir`, as verified, or `serve_dir`, as served."""
@@ -80,7 +82,7 @@ def counts(place: Place, question: Mapping[str, Any]) -> Found:
     del question
     rows = []
     for port in _ports(place):
-        reason, text = place.engine(port, "GET", "/metrics")
+        reason, text = ready.ask(port, "GET", "/metrics")
         if reason:
             return {"reason": f"{reason} (port {port})"}
         rows.append(metrics.totals(text))
@@ -112,7 +114,7 @@ def _tokens(place: Place, asked: Mapping[str, Any]) -> Tuple[str, List[int]]:
 def _posted(place: Place, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return the object that the first instance answers with, or why there is none."""
     asked = json.dumps({"model": place.plan["model"]["served_names"][0], **body})
-    reason, text = place.engine(_ports(place)[0], "POST", path, asked)
+    reason, text = ready.ask(_ports(place)[0], "POST", path, asked)
     if reason:
         return clean_text.line(reason)[:200]
     try:
@@ -133,10 +135,13 @@ def files(place: Place, question: Mapping[str, Any]) -> Found:
     """Return what the weights' files say of tokens and template."""
     del question
     template, text = _template(place)
+    known = special(place)
     return {
-        "special": special(place),
+        "special": known,
+        # What the template writes as a mark has to be a token of its own.
+        "unknown": [mark for mark in _CHAT if mark in text and mark not in known],
         "template": template,
-        "instant": "thinking" in text,
+        "instant": _SWITCH.search(text) is not None,
     }
 
 

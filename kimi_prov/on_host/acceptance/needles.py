@@ -83,7 +83,7 @@ def _note(number: int) -> str:
 
 def scale(asker: Asker) -> Scale:
     """Measure tokens a line by two short prompts. Raises ApiError."""
-    few, more = 20, 120
+    few, more = 10, 60
     counts = [asker.ask(prompt(lines), 1, temperature=0).prompt_tokens for lines in (few, more)]
     line = (counts[1] - counts[0]) / (more - few)
     if line <= 0:

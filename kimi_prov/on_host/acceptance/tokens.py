@@ -29,11 +29,10 @@ _TOKENS = 4096
 def special_tokens(asker: Asker, door: Door) -> Verdict:
     """Ask the engine how it cuts the special tokens, and look for their marks in an answer."""
     files = door.found("files")
-    if files["reason"]:
-        return skipped(f"the tokenizer's files cannot be read: {files['reason']}")
     known: Dict[str, int] = files.get("special") or {}
-    if not known:
-        return skipped("the tokenizer's files name no special tokens that a chat uses")
+    fault = judge_files(known, files.get("unknown") or [], str(files["reason"]))
+    if fault:
+        return fault
     cut = door.found("tokens", texts=list(known))
     if cut["reason"]:
         whole = f"the files have {len(known)} special tokens with an id of their own"
@@ -49,6 +48,21 @@ def special_tokens(asker: Asker, door: Door) -> Verdict:
             answer.text or answer.thought,
         )
     return passed(f"{verdict.detail}, none in an answer")
+
+
+def judge_files(known: Mapping[str, int], unknown: Sequence[str], reason: str) -> Optional[Verdict]:
+    """Judge the tokenizer's files; None where they have every mark that the template writes."""
+    if reason:
+        return skipped(f"the tokenizer's files cannot be read: {reason}")
+    if unknown:
+        return failed(
+            "the chat template writes marks that the tokenizer's files do not know",
+            f"special tokens {', '.join(unknown)}",
+            f"the files have {', '.join(known) or 'none'}",
+        )
+    if not known:
+        return skipped("the tokenizer's files name no special tokens that a chat uses")
+    return None
 
 
 def judge_tokens(known: Mapping[str, int], ids: Sequence[Sequence[int]]) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from kimi_prov.on_host.acceptance.answers import Answer, Asker, Call, said
@@ -187,7 +188,8 @@ def _result(call: Call) -> Dict[str, Any]:
 
 
 def _listed(wanted: Sequence[Wanted]) -> str:
-    return ", ".join(f"{name}({values})" for name, values in wanted) or "no call, and a text"
+    told = [f"{name}({json.dumps(values)})" for name, values in wanted]
+    return ", ".join(told) or "no call, and a text"
 
 
 def _calls(made: Sequence[Call]) -> str:

@@ -17,7 +17,7 @@ from kimi_prov.acceptance import suite
 from kimi_prov.on_host.acceptance import catalogue, needles, run
 
 if TYPE_CHECKING:
-    from conftest import Served
+    from scripted_machine import Served
 
 # Each fault of a model, engine or tokenizer: the check that finds it, and words of what it says.
 FAULTS = [
@@ -141,6 +141,16 @@ def test_without_tokenize_the_engine_s_tokens_are_not_judged(served: Served) -> 
     assert "no /tokenize" in rows["special-tokens"]["detail"]
     assert rows["chat-template"]["status"] == "ok"
     assert "not known" in rows["chat-template"]["detail"]
+
+
+def test_a_mark_of_the_template_that_is_no_special_token_is_found(served: Served) -> None:
+    file = served.weights / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    del config["added_tokens_decoder"]["1814"]
+    file.write_text(json.dumps(config))
+    row = served.rows("special-tokens")["special-tokens"]
+    assert row["status"] == "fail"
+    assert row["expected"] == "special tokens <think>"
 
 
 def test_a_template_that_was_changed_since_is_found(served: Served) -> None:
