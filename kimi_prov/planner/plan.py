@@ -339,7 +339,6 @@ def _model(
         "served_names": served.names,
         "random_weights": model.random_weights,
         "architecture": model.architecture.class_name,
-        "vision": bool(model.architecture.vision_params),
         "context": budget.context,
         "context_max": model.context,
         "weights_format": choice.weights_format,

@@ -87,7 +87,7 @@ def _plan(folder: Path, port: int, engine: int) -> dict[str, Any]:
             "served_names": ["kimi-test"],
             "random_weights": False,
             "context": CONTEXT,
-            "vision": True,
+            "architecture": "KimiK25ForConditionalGeneration",
             "dir": where,
             "serve_dir": where,
         },

@@ -16,6 +16,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from waiting import HANGS_S
+
 from kimi_prov.on_host.acceptance import forms, knowledge, pictures, tools
 from kimi_prov.on_host.gateway import checks
 
@@ -80,6 +82,8 @@ class Model:
         self.counters = dict.fromkeys(("queries", "hits", "drafts", "drafted", "accepted"), 0)
         self.cache: set[str] = set()
         self.lock = threading.Lock()
+        # So many that ask for a word have to be there at once before any is answered.
+        self.meeting: threading.Barrier | None = None
 
     def has(self, fault: str) -> bool:
         return fault in self.faults
@@ -124,6 +128,8 @@ class Model:
         if body.get("response_format"):
             return {"content": self._form()}
         if question.startswith("Repeat this word"):
+            if self.meeting:
+                self.meeting.wait(HANGS_S)
             return {"content": self._echo(question.split()[-1])}
         if "access words" in question:
             return {"content": self._found(question)}

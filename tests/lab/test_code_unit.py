@@ -14,7 +14,7 @@ pytestmark = pytest.mark.lab
 
 PROGRAM = "/srv/kimi/lib/kimi-target.pyz"
 TRIES = """
-import ctypes, os, socket, subprocess, sys
+import os, socket, subprocess, sys
 def tried(name, work):
     try:
         print(name, "GOT", repr(work())[:200], flush=True)
@@ -42,8 +42,9 @@ tried("setuid", lambda: os.setuid(0))
 tried("chroot", lambda: os.chroot("/"))
 tried("kill", lambda: os.kill(1, 0))
 tried("sudo", lambda: subprocess.run(["su", "-c", "id"], check=True, capture_output=True).stdout)
-libc = ctypes.CDLL(None, use_errno=True)
 def call(name, *given):
+    import ctypes
+    libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*given) != 0:
         raise OSError(ctypes.get_errno(), name)
 tried("unshare", lambda: call("unshare", 0x10000000))
@@ -89,7 +90,7 @@ def test_a_fork_bomb_ends_with_its_unit(served_host: Host) -> None:
         "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n"
     )
     found = ran(served_host, bomb)
-    assert found["ended"], found
+    assert "ran longer than 20 s" in found["ended"], found
     assert state(served_host) in ("inactive", "failed")
     assert "kimi-code" not in served_host.ssh("systemd-cgls --no-pager", check=False)
 
@@ -98,7 +99,7 @@ def test_a_fork_bomb_ends_with_its_unit(served_host: Host) -> None:
     ("source", "ended"),
     [
         ("while True:\n    print('x' * 4096)\n", "wrote more than 65536 bytes"),
-        ("import time\ntime.sleep(600)\n", ""),
+        ("import time\ntime.sleep(600)\n", "ran longer than 20 s"),
         ("held = b'x'\nwhile True:\n    held += held\n", ""),
         ("import os\nos.abort()\n", "exit status"),
         ("def broken(:\n", "exit status 1"),

@@ -120,9 +120,13 @@ class Asker:
                 raise self._over() from error
             raise
 
-    def many(self, bodies: Sequence[Body]) -> List[Found]:
-        """Send several requests at once, as many as the engine takes; errors stand in the list."""
-        with ThreadPoolExecutor(max_workers=max(1, min(self.at_once, len(bodies)))) as pool:
+    def many(self, bodies: Sequence[Body], *, all_at_once: bool = False) -> List[Found]:
+        """Send several requests, as many at once as the engine takes; errors stand in the list.
+
+        `all_at_once`: more than it takes, so that it has to keep them apart in its queue too.
+        """
+        most = len(bodies) if all_at_once else self.at_once
+        with ThreadPoolExecutor(max_workers=max(1, min(most, len(bodies)))) as pool:
             return list(pool.map(self._tried, bodies))
 
     def _tried(self, body: Body) -> Found:

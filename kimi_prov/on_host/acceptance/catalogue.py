@@ -78,8 +78,6 @@ def _no_thought(exam: Exam) -> Optional[str]:
 
 
 def _blind(exam: Exam) -> Optional[str]:
-    if exam.promise.vision is None:
-        return "the plan on the machine does not say whether the model sees: run `kimi-prov apply`"
     return None if exam.promise.vision else "the model takes no images"
 
 

@@ -55,13 +55,15 @@ def run(source: str, limit_s: float = LIMIT_S) -> Dict[str, Any]:
 def _watched(running: subprocess.Popen[Any], limit_s: float) -> Tuple[bytes, str]:
     """Read until the program ends, writes too much or takes too long; the unit ends after that."""
     descriptor = running.stdout.fileno() if running.stdout else -1
-    until = time.monotonic() + limit_s + _GRACE_S
+    started = time.monotonic()
+    until = started + limit_s + _GRACE_S
+    late = f"ended, for it ran longer than {limit_s:.0f} s"
     parts: List[bytes] = []
     size = 0
     while True:
         left = until - time.monotonic()
         if left <= 0 or not select.select([descriptor], [], [], left)[0]:
-            return b"".join(parts), f"ended, for it ran longer than {limit_s:.0f} s"
+            return b"".join(parts), late
         data = os.read(descriptor, 1 << 16)
         if not data:
             break
@@ -72,5 +74,8 @@ def _watched(running: subprocess.Popen[Any], limit_s: float) -> Tuple[bytes, str
     try:
         status = running.wait(max(1.0, until - time.monotonic()))
     except subprocess.TimeoutExpired:
-        return b"".join(parts), f"ended, for it ran longer than {limit_s:.0f} s"
+        return b"".join(parts), late
+    # systemd ends it at its limit, and tells no more than that it failed.
+    if status and time.monotonic() - started >= limit_s:
+        return b"".join(parts), late
     return b"".join(parts), f"exit status {status}" if status else ""

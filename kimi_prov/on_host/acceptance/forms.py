@@ -115,7 +115,7 @@ def mixing(asker: Asker) -> Verdict:
         {**asker.body(_echo(marker), 1024, **INSTANT), "stream": number % 2 == 1}
         for number, marker in enumerate(markers)
     ]
-    return judge_mixing(markers, asker.many(bodies))
+    return judge_mixing(markers, asker.many(bodies, all_at_once=True))
 
 
 def _echo(marker: str) -> str:

@@ -8,6 +8,8 @@ from typing import Any, List, Mapping, Optional
 # An engine that a plan says nothing of takes this many requests at once.
 _AT_ONCE = 8
 _MOST_AT_ONCE = 16
+# The classes of models that take more than text end so, as transformers names them.
+_SEES = "ForConditionalGeneration"
 # As small as any that is served.
 _CONTEXT = 4096
 _NO_CACHE = ("--no-enable-prefix-caching", "--disable-radix-cache")
@@ -15,16 +17,15 @@ _NO_CACHE = ("--no-enable-prefix-caching", "--disable-radix-cache")
 
 @dataclass(frozen=True)
 class Promise:
-    """`vision`: None where the plan is of a version that does not say.
+    """`cache`: whether a prefix cache is planned; `copies`: how many requests are spread over.
 
-    `cache`: whether a prefix cache is planned; `copies`: how many of it requests are spread over.
     Rates in tokens per second.
     """
 
     engine: str
     context: int
     at_once: int
-    vision: Optional[bool]
+    vision: bool
     speculative: str
     cache: bool
     copies: int
@@ -43,7 +44,7 @@ def of_plan(plan: Mapping[str, Any]) -> Promise:
         engine=engine,
         context=int(model.get("context") or _CONTEXT),
         at_once=min(_MOST_AT_ONCE, int(speeds.get("concurrency") or _AT_ONCE)),
-        vision=model.get("vision"),
+        vision=str(model.get("architecture") or "").endswith(_SEES),
         speculative=str(draft.get("name") or ""),
         cache=_has_cache(engine, argv),
         copies=max(1, len(instances)) * data,

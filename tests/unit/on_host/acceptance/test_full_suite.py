@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kimi_prov.acceptance import suite
-from kimi_prov.on_host.acceptance import catalogue, needles, run
+from kimi_prov.on_host.acceptance import catalogue, forms, needles, run
 
 if TYPE_CHECKING:
     from scripted_machine import Served
@@ -94,6 +95,18 @@ def test_of_hard_problems_one_may_be_missed(served: Served) -> None:
     assert "5 of 6 problems solved; A snail" in row["detail"]
 
 
+def test_requests_that_may_mix_are_all_there_at_once_whatever_the_engine_takes(
+    served: Served,
+) -> None:
+    served.plan["throughput"]["concurrency"] = 1
+    served.model.meeting = threading.Barrier(len(forms.MARKERS))
+    assert served.rows("parallel-requests")["parallel-requests"]["status"] == "ok"
+
+
+def of_text_alone(plan: dict[str, Any]) -> None:
+    plan["model"]["architecture"] = "DeepseekV3ForCausalLM"
+
+
 def without_parsers(plan: dict[str, Any]) -> None:
     plan["instances"][0]["argv"] = []
 
@@ -101,8 +114,7 @@ def without_parsers(plan: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "check", "reason"),
     [
-        (lambda plan: plan["model"].update(vision=False), "image", "takes no images"),
-        (lambda plan: plan["model"].pop("vision"), "image", "run `kimi-prov apply`"),
+        (of_text_alone, "image", "takes no images"),
         (lambda plan: plan.update(speculative=None), "speculative-decoding", "is planned"),
         (without_parsers, "prefix-cache", "no prefix cache is planned"),
         (without_parsers, "tool-single", "without a tool call parser"),
