@@ -59,7 +59,7 @@ def real_gpus() -> str:
         "GPUs, see [the lab's page](guides/lab.md#on-your-own-gpu-server); a report that you send",
         "in is put into `tests/data/recordings/gpu-reports` and stands here with the next",
         "`make docs`. What no report names was not run on a GPU by `apply`: other versions of the",
-        "engines, other layouts, images, KTransformers. What was run by hand stands in",
+        "engines, other layouts, images. What was run by hand stands in",
         "[evidence](evidence.md).",
         *gpu_reports.lines(ROOT / "tests" / "data" / "recordings" / "gpu-reports"),
     ]

@@ -402,11 +402,12 @@ def _lm_head(shape: Shape) -> _Tensor:
     """Random rows; the constant channel gives each token a bias, so that an answer has a shape.
 
     The thought ends after some tens of tokens; no other special token comes by itself. Where a
-    grammar allows digits or blanks to go on for ever, the mark that ends them is the likelier.
+    grammar allows digits, blanks or a list to go on for ever, what ends them is the likelier.
     """
     head = _random("lm_head.weight", (shape.vocab, shape.hidden), shape.logits)
     data, row = bytearray(head.data), 2 * shape.hidden
-    for token in (*tokenizer.endless(), *range(tokenizer.VOCAB_SIZE, shape.vocab)):
+    even = tokenizer.endless() | tokenizer.separators() | tokenizer.closers()
+    for token in (*even, *range(tokenizer.VOCAB_SIZE, shape.vocab)):
         data[row * token : row * (token + 1)] = bytes(row)
     head = replace(head, data=bytes(data))
     biases = [shape.bias * _bias(token) for token in range(shape.vocab)]
@@ -416,7 +417,7 @@ def _lm_head(shape: Shape) -> _Tensor:
 def _bias(token: int) -> float:
     if token == tokenizer.special_tokens()["</think>"]:
         return _THOUGHT_ENDS
-    if token in tokenizer.tool_marks():
+    if token in tokenizer.tool_marks() | tokenizer.separators():
         return _ONLY_WHERE_ASKED
     return _NEVER if token in tokenizer.endless() or token >= tokenizer.VOCAB_SIZE else 0.0
 

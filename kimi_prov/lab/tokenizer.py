@@ -103,6 +103,7 @@ CHAT_TEMPLATE = """\
 _BLANK = frozenset(
     "ĠĉĊč"
 )  # space, tab, line feed and carriage return, as written by byte-level BPE
+_CLOSING = frozenset(']}":')
 
 
 def special_tokens() -> dict[str, int]:
@@ -127,6 +128,18 @@ def endless() -> frozenset[int]:
         if text.isdigit() or text[0] == "<" or set(text) <= _BLANK
     ]
     return frozenset([*kept_out, *range(FIRST_SPECIAL, VOCAB_SIZE)])
+
+
+@functools.cache
+def separators() -> frozenset[int]:
+    """Ids of what has a comma: a grammar's list goes on with it."""
+    return frozenset(number for number, text in enumerate(_vocabulary()) if "," in text)
+
+
+@functools.cache
+def closers() -> frozenset[int]:
+    """Ids of what ends a list, an object, a name, or the string before that."""
+    return frozenset(n for n, text in enumerate(_vocabulary()) if set(text) <= _CLOSING)
 
 
 def files() -> dict[str, bytes]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import venv
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ports import free_port
 from stand_in_engine import HEADLESS
 
 from kimi_prov.on_host.system.files import read_json
@@ -226,9 +226,3 @@ class Cluster:
 
     def endpoint(self) -> dict[str, Any]:
         return read_json(self.root / "endpoints" / f"{self.job}.json")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1]) - 10_000

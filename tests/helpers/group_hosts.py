@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
+from ports import free_port
 from waiting import until
 
 PROGRAM = """
@@ -53,13 +53,6 @@ port = int(sys.argv[sys.argv.index("--port") + 1])
 server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
 server.serve_forever()
 """
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    """Return a port that nothing uses at the moment."""
-    with socket.socket() as found:
-        found.bind((address, 0))
-        return int(found.getsockname()[1])
 
 
 class Host:
@@ -108,7 +101,7 @@ class Group:
         self.folder = folder
         self.addresses = [f"127.0.0.{2 + rank}" for rank in range(size)]
         self.names = [chr(ord("a") + rank) for rank in range(size)]
-        self.port = free_port(self.addresses[0])
+        self.port = free_port()
         self.chat_port = free_port()
         self.hosts: list[Host] = []
         (folder / "program.py").write_text(PROGRAM)

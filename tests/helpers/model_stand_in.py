@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class _Handler(http.server.BaseHTTPRequestHandler):
     key: str
     model: str
+    answer: str
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -37,7 +38,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         question = body["messages"][0]["content"]
         known = dict(checks.KNOWN)
-        message: dict[str, Any] = {"content": known.get(question, "yes"), "reasoning": "I think."}
+        message: dict[str, Any] = {
+            "content": known.get(question, self.answer),
+            "reasoning": "I think.",
+        }
         if body.get("tools"):
             call = {"name": "get_temperature", "arguments": json.dumps({"city": "Oslo"})}
             message["tool_calls"] = [{"function": call}]
@@ -67,11 +71,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(folder: Path, pem: str, *, key: str, model: str) -> Iterator[int]:
-    """Serve with this certificate and key of TLS; give the port."""
+def serving(folder: Path, pem: str, *, key: str, model: str, answer: str = "yes") -> Iterator[int]:
+    """Serve with this certificate and key of TLS; give the port.
+
+    `answer`: to every question but those with known answers.
+    """
     file = folder / "model.pem"
     file.write_text(pem)
-    handler = type("ModelHandler", (_Handler,), {"key": key, "model": model})
+    handler = type("ModelHandler", (_Handler,), {"key": key, "model": model, "answer": answer})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import stand_in_engine
-from cluster_stand_in import free_port
+from ports import free_port
 
 from kimi_prov.on_host.gateway import api, tls
 from kimi_prov.packaging.zipapp import build_zipapp

@@ -223,7 +223,9 @@ def reasoning(subject: Subject) -> Outcome:
         body = {**subject.ask(question, tokens), "temperature": 1, "seed": seed}
         message = _message(api.chat(subject.endpoint, subject.key, body))
         thought, text = _thought(message), _text(message)
-        if "</think>" in text or "<think>" in text:
+        # Random weights write such marks into the answer too; the thought then shows the parser.
+        own = subject.random_weights and thought
+        if not own and ("</think>" in text or "<think>" in text):
             return "fail", f"the marks of thinking are in the answer: {_short(text)}"
         if thought and text:
             return "ok", f"{len(thought)} characters of reasoning, {len(text)} of answer"

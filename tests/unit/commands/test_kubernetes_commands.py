@@ -10,7 +10,6 @@ import copy
 import json
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -27,6 +26,7 @@ import pytest
 import scripted_model
 import yaml
 from kubernetes_cluster import KEY, Cluster
+from ports import free_port
 from waiting import HANGS_S, until
 
 from kimi_prov import schemas
@@ -955,12 +955,6 @@ def test_a_way_that_is_lost_is_opened_again_at_the_same_port(
     said = found.end()
     assert "lost connection to pod" in said
     assert "\x1b" not in said
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_way_whose_pod_is_gone_is_opened_again_though_no_client_comes(

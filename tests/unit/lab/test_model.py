@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import stat
+import struct
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,26 @@ def test_tokenizer_keeps_marks_whole_and_text_intact(made: Path) -> None:
     assert encoded.ids[0] == special["<|im_user|>"]
     assert encoded.ids[-2:] == [special["<|im_end|>"], special["<think>"]]
     assert read.get_vocab_size() == json.loads((made / "config.json").read_text())["vocab_size"]
+
+
+def test_a_list_ends_where_a_grammar_lets_it_whatever_the_layers_say(made: Path) -> None:
+    """sglang asks for a list of calls; one whose items went on would be cut by the limit."""
+    hidden = json.loads((made / "config.json").read_text())["hidden_size"]
+    read = Tokenizer.from_file(str(made / "tokenizer.json"))
+    row = 2 * hidden
+    table = max(made.glob("*.safetensors")).read_bytes()[-row * read.get_vocab_size() :]
+
+    def weight(text: str) -> float:
+        number = read.token_to_id(text)
+        assert not any(table[row * number + 2 : row * (number + 1)]), text
+        (value,) = struct.unpack("<f", b"\0\0" + table[row * number : row * number + 2])
+        return float(value)
+
+    ends = [weight(text) for text in ("]", "}", "}]", '"', '"}', '"]', ":", '":')]
+    goes_on = [weight(text) for text in (",", "},", "],", ',"')]
+    blanks = [weight(text) for text in ("Ġ", "Ċ", "ĉ")]
+    assert min(ends) > max(goes_on)
+    assert min(goes_on) > max(blanks)
 
 
 def test_the_model_for_groups_is_shared_evenly_by_two_and_three(tmp_path: Path) -> None:

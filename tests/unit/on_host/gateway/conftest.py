@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import cycle
 from pathlib import Path
 
 import jinja2
 import pytest
 import yaml
+from ports import free_port
 from waiting import HANGS_S, until
 
 from kimi_prov.contract.paths import Paths
@@ -28,18 +25,6 @@ from kimi_prov.packaging.resources import root
 
 DEFAULTS = yaml.safe_load((root() / "roles/proxy/defaults/main.yml").read_text())
 STAMP = "0123456789abcdef-fedcba9876543210"
-
-
-# No connection takes these meanwhile: the kernel gives ports from 32768 on.
-_PORTS = cycle(range(20_000 + os.getpid() % 10_000, 32_000))
-
-
-def free_port() -> int:
-    for port in _PORTS:
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("0.0.0.0", port))
-            return port
-    raise AssertionError
 
 
 def listens(port: int) -> bool:

@@ -56,6 +56,8 @@ def test_nothing_starts_before_all_are_there_and_then_everything(three: Group) -
     three.start(1)
     assert head.said("the engine answers")
     assert last.said("the model is served by a")
+    # A rank's engine says so itself, when it has started.
+    assert until(lambda: all(three.engines(name) for name in three.names))
     assert all(len(three.engines(name)) == 1 for name in three.names)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 import stand_in_engine
-from cluster_stand_in import free_port
 from pod_stand_in import BODY, KEY, METRICS_KEY, Pod
+from ports import free_port
 from waiting import until
 from weights_server import Server
 
@@ -41,9 +42,10 @@ def serve() -> Iterator[Serve]:
 
     yield started
     for process in begun:
-        if process.poll() is None:
+        if process.stdout and not process.stdout.closed:
             process.terminate()
-            process.communicate(timeout=60)
+            # By this a test that failed is understood.
+            sys.stdout.write(process.communicate(timeout=60)[0])
 
 
 @pytest.fixture
