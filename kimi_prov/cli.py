@@ -263,25 +263,49 @@ def apply(path: Path, target: Target, **options: Any) -> ExitCode:  # noqa: ANN4
     metavar="FILE",
     help="API key for a cluster's service.  [default: KIMI_API_KEY, else the cluster's secret]",
 )
+@click.option(
+    "--suite",
+    type=click.Choice(["basic", "full"]),
+    default="basic",
+    show_default=True,
+    help="full: long prompts, images, tools, code and more; minutes to hours.",
+)
+@click.option("--only", multiple=True, metavar="NAME", help="Only checks of this name; * fits any.")
+@click.option("--skip", multiple=True, metavar="NAME", help="All but checks of this name.")
+@click.option("--junit", type=PATH, metavar="FILE", help="Write the result there as JUnit XML too.")
 @connected
-def verify(
+def verify(  # noqa: PLR0913
     path: Path,
+    *,
     form: str,
     output: Path | None,
     target: Target,
     api_key_file: Path | None,
+    suite: str,
+    only: tuple[str, ...],
+    skip: tuple[str, ...],
+    junit: Path | None,
     **options: Any,  # noqa: ANN401
 ) -> ExitCode:
     """Check that the served model answers rightly, and who can reach its port.
 
     DIR is a folder that `render kubernetes` made: the checks go through a forwarded port of its
     service.
+
+    What was not run is told as skipped, with the reason: neither failed nor passed.
     """
     from kimi_prov.commands import verify as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    chosen = PlaybookOptions(**options)
-    return command.run(path, chosen, _output(form, output), target, api_key_file)
+    return command.run(
+        path,
+        PlaybookOptions(**options),
+        _output(form, output),
+        target,
+        chosen=command.selection(suite, only, skip),
+        key_file=api_key_file,
+        junit_file=junit,
+    )
 
 
 @cli.command()

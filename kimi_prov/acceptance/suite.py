@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.sizes import human
+from kimi_prov.on_host.acceptance.catalogue import BASIC, MEANINGLESS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Check = dict[str, Any]
+# The checks of the machine itself, and of the network of a group.
+OF_MACHINE = ("placement", "engine-on-loopback", "outsider-refused", "certificate", "network")
 STRAY_SHARE = 0.05
 _RECORDED = "nvidia-smi:"
 
@@ -259,15 +262,39 @@ def _check(name: str, wrong: str, right: str) -> Check:
     return {"name": name, "status": status, "detail": wrong or right, "seconds": 0.0}
 
 
+def unproven(checks: list[Check], stand_ins: list[str]) -> list[str]:
+    """Say what a full suite has not proven: what only the model's real weights can."""
+    meaningless = [check["name"] for check in checks if check["detail"] == MEANINGLESS]
+    found = []
+    if meaningless:
+        listed = ", ".join(meaningless)
+        found.append(f"not run, since only weights that were trained can prove it: {listed}")
+    if stand_ins:
+        found.append(
+            "what passed holds for what stands in (named below); how the model's real weights "
+            "answer, and how well, only they can prove"
+        )
+    return found
+
+
 def document(
-    *, endpoint: str, seen_from: str, why: str, checks: list[Check], stand_ins: list[str]
+    *,
+    endpoint: str,
+    seen_from: str,
+    why: str,
+    checks: list[Check],
+    stand_ins: list[str],
+    suite: str = BASIC,
 ) -> dict[str, Any]:
-    """Return the verify document of one host."""
+    """Return the verify document of one host. What was not run is neither passed nor failed."""
+    statuses = {check["status"] for check in checks}
     return {
-        "ok": bool(checks) and all(check["status"] != "fail" for check in checks),
+        "ok": "ok" in statuses and "fail" not in statuses,
         "endpoint": endpoint,
         "vantage": seen_from,
         "vantage_reason": why,
+        "suite": suite,
         "checks": checks,
+        "unproven": unproven(checks, stand_ins) if suite != BASIC else [],
         "stand_ins": stand_ins,
     }

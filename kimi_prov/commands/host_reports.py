@@ -23,7 +23,10 @@ def collect(
     options: PlaybookOptions,
     variables: Mapping[str, Any] | None = None,
 ) -> FinishedRun:
-    """Run the command's playbook; each host's document is in the outcome."""
+    """Run the command's playbook; each host's document is in the outcome.
+
+    `variables` win over the inventory.
+    """
     inventory, request = playbook_run.prepare(command, command, path, options, variables)
     return playbook_run.run(request, inventory)
 
@@ -34,11 +37,12 @@ def publish(
     output: Output,
     text: Callable[[Mapping[str, Any]], str],
     unreached: Callable[[str], dict[str, Any]],
+    also: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> ExitCode:
     """Write the hosts' documents as one; exit 1 where one of them is not `ok`.
 
     `text` writes the document for people, `unreached` makes a host's entry from the reason why it
-    has none.
+    has none, `also` writes the document in another form first.
     """
     outcome = finished.outcome
     hosts = dict(outcome.documents)
@@ -48,6 +52,7 @@ def publish(
     ok = bool(hosts) and all(found.get("ok") for found in hosts.values())
     if hosts:
         document = {"schema": f"kimi-prov/{command}/v1", "ok": ok, "hosts": hosts}
+        also(document)
         output.write(document, lambda: text(document))
     # What the report itself says of a host is not repeated; only that it failed is.
     failures = [failure for failure in outcome.failures if failure.host not in outcome.documents]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.acceptance import suite
 from kimi_prov.commands import host_reports, kubernetes_verify, rendered
-from kimi_prov.console import verify_text
+from kimi_prov.console import junit, verify_text
+from kimi_prov.console.output import check_writable, write_whole
 from kimi_prov.errors import UserError
+from kimi_prov.on_host.acceptance import catalogue
+from kimi_prov.on_host.acceptance.catalogue import Selection
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kimi_prov.commands.playbook_run import PlaybookOptions
@@ -17,23 +23,54 @@ if TYPE_CHECKING:
     from kimi_prov.operate.kubernetes.kubectl import Target
 
 
+def selection(name: str, only: Sequence[str], leave: Sequence[str]) -> Selection:
+    """Return which checks are run. Raises UserError for a name that fits no check of the suite."""
+    own = catalogue.NAMES if name == catalogue.FULL else ()
+    known = (*catalogue.PORT, *suite.OF_MACHINE, *own)
+    for option, patterns in (("--only", only), ("--skip", leave)):
+        for pattern in patterns:
+            if not any(Selection(only=(pattern,)).takes(check) for check in known):
+                elsewhere = pattern in catalogue.NAMES
+                raise UserError(
+                    f"{option} {pattern}: no check of the suite {name} has this name; there are "
+                    f"{', '.join(known)}",
+                    fix="add --suite full" if elsewhere else "correct the name",
+                )
+    return Selection(name, tuple(only), tuple(leave))
+
+
 def run(
-    path: Path, options: PlaybookOptions, output: Output, target: Target, key_file: Path | None
+    path: Path,
+    options: PlaybookOptions,
+    output: Output,
+    target: Target,
+    *,
+    chosen: Selection,
+    key_file: Path | None,
+    junit_file: Path | None,
 ) -> ExitCode:
     """Check every served model; a check that fails makes it exit 1.
 
     `key_file`: the API key's, for the service of a cluster. On machines verify has its own.
+    `junit_file`: where the result is written as JUnit XML too.
     """
+    if junit_file is not None:
+        check_writable("--junit", junit_file)
+
+    def also(document: Mapping[str, Any]) -> None:
+        if junit_file is not None:
+            write_whole(junit_file, junit.text(document))
+
     if rendered.is_kubernetes(path, "verify", target, options.given()):
-        return kubernetes_verify.run(path, target, output, key_file)
+        return kubernetes_verify.run(path, target, output, key_file, chosen, also)
     if key_file is not None:
         raise UserError(
             f"--api-key-file: belongs to a folder for Kubernetes, and {path} is none",
             fix="leave it out",
         )
     output.check()
-    finished = host_reports.collect("verify", path, options)
-    return host_reports.publish("verify", finished, output, verify_text.text, _unreached)
+    finished = host_reports.collect("verify", path, options, {"verify_suite": asdict(chosen)})
+    return host_reports.publish("verify", finished, output, verify_text.text, _unreached, also)
 
 
 def _unreached(why: str) -> dict[str, Any]:

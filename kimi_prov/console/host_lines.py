@@ -19,14 +19,15 @@ def head(name: str, text: str) -> list[str]:
     return [f"{clean_text.line(name)}  {clean_text.line(text)}".rstrip(), "-" * WIDTH]
 
 
-def entry(label: str, text: str) -> list[str]:
-    """Wrap one labelled entry; further lines stand under the first."""
+def entry(label: str, text: str, width: int = LABEL) -> list[str]:
+    """Wrap one labelled entry; further lines stand under the first. `width`: of the label."""
     text = clean_text.line(text)
-    first, *rest = textwrap.wrap(text, WIDTH - LABEL, break_on_hyphens=False) or [""]
+    first, *rest = textwrap.wrap(text, WIDTH - width, break_on_hyphens=False) or [""]
     label = clean_text.row(label)
-    return [f"{label:<{LABEL - 1}} {first}".rstrip(), *(" " * LABEL + line for line in rest)]
+    return [f"{label:<{width - 1}} {first}".rstrip(), *(" " * width + line for line in rest)]
 
 
-def stand_ins(host: Mapping[str, Any]) -> list[str]:
-    """Write what is a stand-in in a host's document."""
-    return [line for text in host.get("stand_ins") or [] for line in entry("stand-in", text)]
+def stand_ins(host: Mapping[str, Any], width: int = LABEL) -> list[str]:
+    """Write what is a stand-in in a host's document. `width`: of the label."""
+    told = host.get("stand_ins") or []
+    return [line for text in told for line in entry("stand-in", text, width)]

@@ -28,12 +28,8 @@ class Output:
 
     def check(self) -> None:
         """Refuse a file that cannot be written before the work is done."""
-        if self.file is None:
-            return
-        check_file("--output", self.file)
-        folder = self.file.absolute().parent
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise _no_file("--output", self.file, "no file can be written there")
+        if self.file is not None:
+            check_writable("--output", self.file)
 
     def write(self, document: object, text: Callable[[], str]) -> None:
         """Write the document as JSON, or what `text` makes of it; nothing in it steers a terminal.
@@ -49,6 +45,14 @@ class Output:
             return
         self.check()
         write_whole(self.file, content)
+
+
+def check_writable(option: str, file: Path) -> None:
+    """Refuse a file that `option` could not write, before the work is done."""
+    check_file(option, file)
+    folder = file.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise _no_file(option, file, "no file can be written there")
 
 
 def check_file(option: str, file: Path) -> None:

@@ -24,6 +24,7 @@ GPU_FILES = "-+/usr/bin/nvidia-modprobe -u -c=0"
 # Workers of an engine find each other on the loopback, the one network that is allowed.
 LOOPBACK = "VLLM_HOST_IP=127.0.0.1 GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo"
 _FAMILIES = {
+    "closed": ("none",),
     "none": ("AF_UNIX",),
     "loopback": ("AF_UNIX", "AF_INET", "AF_INET6"),
     "any": ("AF_UNIX", "AF_INET", "AF_INET6"),
@@ -34,9 +35,9 @@ _FAMILIES = {
 class Needs:
     """What a kind of unit has over the least.
 
-    `network`: none, loopback or any. `tmp`: the machine's own /tmp. `processes`: to see those of
-    others. `compiles`: to write code and run it. `own_users`: knows no user of the machine but its
-    own, and has no use for capabilities.
+    `network`: none, loopback or any; closed is without sockets of any kind. `tmp`: the machine's
+    own /tmp. `processes`: to see those of others. `compiles`: to write code and run it.
+    `own_users`: knows no user of the machine but its own, and has no use for capabilities.
     """
 
     network: str = "none"
@@ -95,6 +96,12 @@ KINDS: Dict[str, Needs] = {
     # proxy; the engine's own code it has run in a unit of the kind `engine`.
     "measuring": Needs(
         network="loopback", netlink=True, proc=True, processes=True, compiles=True
+    ),
+    # A model wrote it: it computes, reads the system and writes to its standard output.
+    "code": Needs(
+        network="closed",
+        without_calls=("@privileged", "@resources", "@network-io", "@keyring"),
+        own_users=True,
     ),
 }  # fmt: skip
 
@@ -215,4 +222,44 @@ def sandbox(*, gpus: bool, peers: Sequence[str] = (), rdma: bool = False) -> Lis
     return [
         *(f"--property={setting}" for setting in given),
         *options("engine", gpus=gpus, write=[paths.CACHE]),
+    ]
+
+
+# What code of a model must not even read, and where it could leave something behind.
+_CLOSED = (
+    *(paths.ETC, paths.ROOT, paths.HOME, paths.RUN, paths.GROUP_RUN),
+    *("/run/kimi-proxy", "/run/dbus", "/run/systemd/private", "/etc/ssh", "/etc/ssl/private"),
+    *("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue"),  # noqa: S108
+)
+
+
+def code(limit_s: float) -> List[str]:
+    """Return the options of systemd-run for code that a model wrote; it may run `limit_s`."""
+    given = [
+        # A user that is there as long as the unit is.
+        "DynamicUser=yes",
+        "PrivateNetwork=yes",
+        "PrivateIPC=yes",
+        "KeyringMode=private",
+        "UMask=0077",
+        "WorkingDirectory=/",
+        "Environment=LC_ALL=C.UTF-8",
+        *(f"InaccessiblePaths=-{path}" for path in _CLOSED),
+        "MemoryMax=512M",
+        "MemorySwapMax=0",
+        "TasksMax=32",
+        "CPUQuota=100%",
+        "CPUWeight=1",
+        "IOWeight=1",
+        "LimitFSIZE=0",
+        "LimitNOFILE=128",
+        "LimitCORE=0",
+        "OOMPolicy=stop",
+        f"RuntimeMaxSec={limit_s:.0f}",
+        "TimeoutStopSec=2",
+    ]
+    return [
+        "--description=Kimi: code that the model wrote",
+        *(f"--property={setting}" for setting in given),
+        *options("code"),
     ]

@@ -26,6 +26,8 @@ TUNE = "kimi-tune.service"
 BENCH = "kimi-bench.service"
 # Code of the engine that is no server: its parser, a proof, the parts of a bench.
 SANDBOX = "kimi-sandbox.service"
+# Code that the model wrote, when the acceptance suite tries it.
+CODE = "kimi-code.service"
 
 SERVE_TEMPLATE = "kimi-serve@.service"
 # The engine on a host of a group that is not its head.
@@ -52,6 +54,7 @@ OURS = (
     TUNE,
     BENCH,
     SANDBOX,
+    CODE,
     SERVE_TEMPLATE,
     RANK,
 )

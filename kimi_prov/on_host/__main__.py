@@ -38,6 +38,7 @@ COMMANDS = {
     "keys": "kimi_prov.on_host.gateway.keys",
     "firewall-ensure": "kimi_prov.on_host.gateway.firewall",
     "smoke-test": "kimi_prov.on_host.gateway.smoke_test",
+    "suite": "kimi_prov.on_host.acceptance.run",
     "runtime": "kimi_prov.on_host.engine.runtime",
     "status": "kimi_prov.on_host.status",
     "driver": "kimi_prov.on_host.driver.steps",

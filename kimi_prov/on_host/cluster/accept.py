@@ -1,27 +1,56 @@
-"""`cluster accept JOB|newest`: the acceptance checks against the server that answers."""
+"""`cluster accept JOB|newest [--suite full]`: the checks against the server that answers."""
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping
+import argparse
+from typing import TYPE_CHECKING, Any, List, Mapping
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import EXIT_TRANSIENT
+from kimi_prov.on_host.acceptance import catalogue, promise
+from kimi_prov.on_host.acceptance import run as acceptance
+from kimi_prov.on_host.acceptance.catalogue import Exam
+from kimi_prov.on_host.acceptance.door import Door
 from kimi_prov.on_host.cluster import endpoint
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.gateway import checks
 
+if TYPE_CHECKING:
+    from kimi_prov.on_host.acceptance.verdicts import Row
+
 
 def main(argv: List[str]) -> int:
     """Print a line a check; 1 where one of them failed."""
+    parser = argparse.ArgumentParser(prog="accept")
+    parser.add_argument("job", nargs="?", default=endpoint.NEWEST)
+    parser.add_argument("--suite", choices=catalogue.SUITES, default=catalogue.BASIC)
+    options = parser.parse_args(argv)
     site = Site.read()
-    found, key = endpoint.with_key(site, argv[0] if argv else endpoint.NEWEST)
+    found, key = endpoint.with_key(site, options.job)
     print(f"job {found['job']} at {clean_text.line(found['url'])}", flush=True)
-    rows = checks.run(subject(site.plan, endpoint.client(found), key))
-    for row in rows:
-        print(f"{row['status']:<5} {row['name']:<20} {clean_text.line(row['detail'])}", flush=True)
+    exam = Exam(
+        subject(site.plan, endpoint.client(found), key),
+        promise.of_plan(site.plan),
+        Door(None, "a job is asked through its port alone, and has no unit for code of a model"),
+    )
+
+    def batch(names: List[str]) -> List[Row]:
+        done = acceptance.run(exam, names, lambda _: None)
+        for row in done:
+            print(_line(row), flush=True)
+        return done
+
+    rows = acceptance.whole(catalogue.Selection(options.suite), exam, batch)
     failed = [row["name"] for row in rows if row["status"] == "fail"]
     print(f"{len(failed)} of {len(rows)} failed: {', '.join(failed)}" if failed else "all passed")
     return EXIT_TRANSIENT if failed else 0
+
+
+def _line(row: Row) -> str:
+    told = f"{row['status']:<5} {row['name']:<20} {clean_text.line(row['detail'])}"
+    if row.get("observed"):
+        told += clean_text.line(f"; expected {row['expected']}, came {row['observed']}")
+    return told
 
 
 def subject(plan: Mapping[str, Any], where: Any, key: str) -> checks.Subject:  # noqa: ANN401

@@ -43,7 +43,10 @@ class State:
 
 
 def totals(metrics: str) -> Dict[str, float]:
-    """Sum each count over its labels: `vllm:NAME` to its value. What is no number is left out."""
+    """Sum each count over its labels, by its name with the engine's prefix (`vllm:NAME`).
+
+    What is no number is left out.
+    """
     found: Dict[str, float] = {}
     for name, value in _rows(metrics):
         found[name] = found.get(name, 0.0) + value

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Collection
 
 from kimi_prov.on_host.gateway import api
 from kimi_prov.on_host.gateway.api import ApiError, Endpoint
@@ -270,6 +270,8 @@ def _short(text: str, limit: int = 60) -> str:
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
+# The check of a page to talk to the model, where there is one.
+PAGE = "page"
 THROUGH_PORT: tuple[tuple[str, Callable[[Subject], Outcome]], ...] = (
     ("tls", tls),
     ("no-key-refused", no_key),
@@ -295,8 +297,11 @@ def timed(name: str, work: Callable[[], Outcome]) -> Check:
     return {"name": name, "status": status, "detail": detail, "seconds": seconds}
 
 
-def run(subject: Subject) -> list[Check]:
-    """Run all checks through the port, in order, whatever the results before."""
-    done = [timed(name, lambda check=check: check(subject)) for name, check in THROUGH_PORT]  # type: ignore[misc]
+def run(subject: Subject, names: Collection[str] | None = None) -> list[Check]:
+    """Run checks through the port, in order, whatever the results before; all without `names`."""
+    chosen = [(name, check) for name, check in THROUGH_PORT if names is None or name in names]
+    done = [timed(name, lambda check=check: check(subject)) for name, check in chosen]  # type: ignore[misc]
     endpoint = subject.page
-    return [*done, timed("page", lambda: page(endpoint))] if endpoint else done
+    if endpoint is None or (names is not None and PAGE not in names):
+        return done
+    return [*done, timed(PAGE, lambda: page(endpoint))]

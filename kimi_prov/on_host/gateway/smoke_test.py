@@ -8,7 +8,7 @@ from typing import Any
 from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import api, checks, tls
+from kimi_prov.on_host.gateway import api, tls
 from kimi_prov.on_host.group import record
 from kimi_prov.on_host.system import apply_lock, units
 from kimi_prov.on_host.system.envelope import answer
@@ -153,21 +153,8 @@ def not_served(paths: Paths, plan: dict[str, Any], unit: dict[str, Any]) -> str:
     return seen.said or f"{unit_names.RANK} is {unit['state']}; {groups.head(plan)} serves for it"
 
 
-def verify(paths: Paths) -> dict[str, Any]:
-    """Run the checks through the port from this machine itself."""
-    plan = read_json(paths.plan)
-    if not groups.serves(plan):
-        raise groups.elsewhere(plan, "the model is asked")
-    print_of = tls.fingerprint(read_text(paths.tls_crt))
-    key = read_text(paths.verify_key).strip()
-    subject = checks.subject_of(plan, "127.0.0.1", print_of, key)
-    return {"ok": True, "checks": checks.run(subject)}
-
-
 def main(argv: list[str]) -> int:
-    """`smoke-test SECONDS [UNIT=RESTARTS ...]` waits for a token; `verify` runs the checks."""
-    if argv[:1] == ["verify"]:
-        return answer(verify(Paths()))
+    """`smoke-test SECONDS [UNIT=RESTARTS ...]` waits for a token."""
     apply_lock.renew()
     seen = {name: int(count) for name, _, count in (word.rpartition("=") for word in argv[1:])}
     return answer(smoke_test(Paths(), float(argv[0]) if argv else 0.0, seen))

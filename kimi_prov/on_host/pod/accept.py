@@ -1,21 +1,27 @@
-"""`pod accept [--url URL]`: the acceptance checks against the Service, as one JSON document."""
+"""`pod accept [--url URL] [--suite full]`: the acceptance checks against the Service, as JSON."""
 
 from __future__ import annotations
 
 import argparse
 import socket
 import ssl
+import sys
 from typing import List, Optional, Tuple
 from urllib.parse import urlsplit
 
 from kimi_prov.contract import pod
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
+from kimi_prov.on_host.acceptance import catalogue, promise
+from kimi_prov.on_host.acceptance import run as acceptance
+from kimi_prov.on_host.acceptance.catalogue import Exam
+from kimi_prov.on_host.acceptance.door import Door
 from kimi_prov.on_host.gateway import checks, tls
 from kimi_prov.on_host.pod.place import Place
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_text
 
 SCHEMA = "kimi-prov/pod-accept/v1"
+_CLOSED = "a pod is asked through its service alone, and has no unit for code of a model"
 _MOUNT = "mount the certificate's Secret at /run/kimi/tls"
 
 
@@ -23,12 +29,21 @@ def main(argv: List[str]) -> int:
     """Print the checks' results; 1 where one of them failed."""
     parser = argparse.ArgumentParser(prog="accept")
     parser.add_argument("--url", default=f"https://127.0.0.1:{pod.PORT}")
+    parser.add_argument("--suite", choices=catalogue.SUITES, default=catalogue.BASIC)
     options = parser.parse_args(argv)
     place = Place.read()
-    rows = checks.run(subject(place, options.url))
+    exam = Exam(subject(place, options.url), promise.of_plan(place.plan), Door(None, _CLOSED))
+    rows = acceptance.whole(
+        catalogue.Selection(options.suite), exam, lambda names: acceptance.run(exam, names, _tell)
+    )
     failed = any(row["status"] == "fail" for row in rows)
     answer({"schema": SCHEMA, "ok": not failed, "url": options.url, "checks": rows})
     return EXIT_TRANSIENT if failed else 0
+
+
+def _tell(line: str) -> None:
+    """Say on standard error how far it is: the document is alone on standard output."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def subject(place: Place, url: str) -> checks.Subject:

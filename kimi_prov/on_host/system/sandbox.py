@@ -46,20 +46,36 @@ def opened(
     end()
     make_directory(Path(paths.SANDBOX_ENV).parent, 0o755)
     write_atomic(Path(paths.SANDBOX_ENV), _environment({"HOME": _HOME, **env}), 0o600)
-    command = [
-        *("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--service-type=exec"),
-        f"--unit={unit_names.SANDBOX}",
+    options = [
         "--description=Kimi: code of the engine",
         f"--property=RuntimeMaxSec={limit_s + _GRACE_S:.0f}",
         f"--property=EnvironmentFile={paths.SANDBOX_ENV}",
         *protection.sandbox(gpus=gpus, peers=peers, rdma=rdma),
+    ]
+    with contextlib.ExitStack() as done:
+        done.callback(remove, paths.SANDBOX_ENV)
+        yield done.enter_context(transient(unit_names.SANDBOX, options, argv, **streams))
+
+
+@contextlib.contextmanager
+def transient(
+    unit: str,
+    options: Sequence[str],
+    argv: Sequence[str],
+    **streams: Any,  # noqa: ANN401
+) -> Iterator[subprocess.Popen[str]]:
+    """Start `argv` as a transient unit of that name; at the end it ended, whatever happened.
+
+    `options`: of systemd-run, beside those by which it passes on what goes in and comes out.
+    """
+    command = [
+        *("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--service-type=exec"),
+        f"--unit={unit}",
+        *options,
         "--",
         *argv,
     ]
-    with _signals_raise(), contextlib.ExitStack() as done:
-        done.callback(remove, paths.SANDBOX_ENV)
-        running = done.enter_context(_started(command, streams))
-        done.enter_context(_while_read())
+    with _signals_raise(), _started(unit, command, streams) as running, _while_read(unit):
         yield running
 
 
@@ -89,14 +105,16 @@ def run(
     return subprocess.CompletedProcess(list(argv), running.returncode, out, said)
 
 
-def end() -> None:
+def end(unit: str = unit_names.SANDBOX) -> None:
     """End the unit, and whatever an earlier one left."""
-    process.run("systemctl", "stop", unit_names.SANDBOX)
-    process.run("systemctl", "reset-failed", unit_names.SANDBOX)
+    process.run("systemctl", "stop", unit)
+    process.run("systemctl", "reset-failed", unit)
 
 
 @contextlib.contextmanager
-def _started(command: List[str], streams: Dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
+def _started(
+    unit: str, command: List[str], streams: Dict[str, Any]
+) -> Iterator[subprocess.Popen[str]]:
     try:
         running = subprocess.Popen(command, **streams)
     except OSError as error:
@@ -107,7 +125,7 @@ def _started(command: List[str], streams: Dict[str, Any]) -> Iterator[subprocess
         finally:
             # Killing systemd-run alone would leave the unit.
             if running.poll() is None:
-                end()
+                end(unit)
                 running.kill()
 
 
@@ -127,7 +145,7 @@ def _signals_raise() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _while_read() -> Iterator[None]:
+def _while_read(unit: str) -> Iterator[None]:
     """End the unit when nobody reads our standard output any more: a connection that was cut."""
     woken, wake = os.pipe()
     watched = select.poll()
@@ -137,7 +155,7 @@ def _while_read() -> Iterator[None]:
     def watch() -> None:
         seen = dict(watched.poll())
         if woken not in seen and seen.get(1, 0) & (select.POLLERR | select.POLLHUP):
-            end()
+            end(unit)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -171,9 +171,13 @@ def verify(machines, _folder):
     document = {"ok": False, "checks": [check], "stand_ins": [HOSTILE]} | dict.fromkeys(
         ("endpoint", "vantage", "vantage_reason"), HOSTILE
     )
+    check |= {"expected": HOSTILE, "observed": HOSTILE}
+    document |= {"suite": "full", "unproven": [HOSTILE]}
     machines.answer("kimi_verify", answered(document), FAILED)
     machines.play("verify", {"kimi_verify": {}})
-    machines.run("verify", machines.inventory)
+    file = machines.installed.home / "result.xml"
+    machines.run("verify", machines.inventory, "--suite", "full", "--junit", file)
+    harmless(file.read_text())
 
 
 def status(machines, _folder):

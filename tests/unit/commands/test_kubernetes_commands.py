@@ -23,6 +23,7 @@ import kubectl as real_kubectl
 import kubernetes_api
 import model_stand_in
 import pytest
+import scripted_model
 import yaml
 from kubernetes_cluster import KEY, Cluster
 from ports import free_port
@@ -807,6 +808,34 @@ def test_verify_runs_the_acceptance_checks_through_the_service(
     assert "tls.key" not in cluster.calls
     # With a key that is none the checks fail.
     assert cluster.run("verify", folder, code=1, KIMI_API_KEY="another").returncode == 1
+
+
+def test_the_full_suite_asks_through_the_service_and_says_what_it_cannot(
+    running: Cluster, folder: Path, tmp_path: Path, served: int
+) -> None:
+    pem = (tmp_path / "model.pem").read_text()
+    model = scripted_model.Model("ignorant")
+    model.key, model.name = KEY, MODEL
+    file = tmp_path / "result.xml"
+    words = ("--suite", "full", "--skip", "needles", "--junit", file, "--format", "json")
+    with scripted_model.serving(tmp_path, pem, model) as port:
+        running.forwards(port)
+        done = running.run("verify", folder, *words, code=1)
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schemas.load("verify"))
+    (host,) = document["hosts"].values()
+    rows = {row["name"]: row for row in host["checks"]}
+    assert [name for name, row in rows.items() if row["status"] == "fail"] == ["facts"]
+    assert rows["facts"]["expected"] == "Ottawa"
+    for name in ("code", "special-tokens", "chat-template", "instant", "prefix-cache"):
+        assert rows[name]["status"] == "skip", rows[name]
+        assert "through its service alone" in rows[name]["detail"]
+    assert "--skip" in rows["needles"]["detail"]
+    assert rows["image"]["status"] == rows["tool-in-reasoning"]["status"] == "ok"
+    assert "facts: fail" in done.stderr
+    assert file.read_text().count("<skipped") == len(
+        [row for row in rows.values() if row["status"] == "skip"]
+    )
 
 
 def test_verify_looks_first_whether_the_model_serves(

@@ -72,6 +72,7 @@ UNITS = {
     "firewall": filled("firewall", "kimi-firewall.service.j2", GPU),
     "bench": transient(protection.options("measuring", write=["/run/kimi"])),
     "bench-gpu": transient(protection.options("measuring", gpus=True, write=["/run/kimi"])),
+    "code": transient(protection.code(20)),
     "sandbox": transient(protection.sandbox(gpus=False)),
     "sandbox-gpu": transient(FilterModule().filters()["engine_sandbox"](GPU)),  # type: ignore[arg-type]
 }

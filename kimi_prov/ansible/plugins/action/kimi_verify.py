@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
 from kimi_prov.acceptance import network, suite
 from kimi_prov.ansible.remote import RemoteError, failure, shell, target
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.contract import clean_text, paths
+from kimi_prov.on_host.acceptance import promise
+from kimi_prov.on_host.acceptance import run as acceptance
+from kimi_prov.on_host.acceptance.catalogue import BASIC, LEFT_OUT, Exam, Selection
+from kimi_prov.on_host.acceptance.door import Door
+from kimi_prov.on_host.acceptance.verdicts import failed, skipped
 from kimi_prov.on_host.gateway import checks
-from kimi_prov.on_host.gateway.api import Endpoint
 from kimi_prov.on_host.gateway.tls import fingerprint
+from kimi_prov.runner import progress
+
+PHASE = "verify"
+Row = dict[str, Any]
+Tell = Callable[[str], None]
+Batch = Callable[[list[str]], list[Row]]
 
 
 def source_address(address: str, port: int) -> str | None:
@@ -95,27 +107,70 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             source=source_address(host, port),
             networks=plan["proxy"]["allowed_networks"],
         )
-        if seen_from == "control":
-            key = shell(self, f"cat {paths.VERIFY_KEY}", secret=True).strip()
-            address = "127.0.0.1" if local else host
-            subject = checks.subject_of(plan, address, fingerprint(seen["certificate"]), key)
-            found = checks.run(subject)
-            endpoint = subject.endpoint.url
-        else:
-            found = run_sent(self, "smoke-test", "verify")["checks"]
-            endpoint = Endpoint(host, port, "").url
-        found += [
+        from_here = seen_from == "control"
+        key = shell(self, f"cat {paths.VERIFY_KEY}", secret=True).strip() if from_here else ""
+        address = "127.0.0.1" if local and from_here else host
+        subject = checks.subject_of(plan, address, fingerprint(seen["certificate"]), key)
+        chosen = _selection(self._task.args.get("selection") or {})
+        exam = Exam(
+            subject,
+            promise.of_plan(plan),
+            Door(lambda question: run_sent(self, "suite", "ask", stdin=question)),
+        )
+        tell = _teller(str(variables.get("inventory_hostname")))
+        batch = self._from_here(exam, tell) if from_here else self._from_there(tell)
+        found = acceptance.whole(chosen, exam, batch)
+        own = [
             suite.placement(plan, seen),
             suite.loopback_only(seen),
             suite.outsiders(tries),
             suite.certificate(seen),
         ]
         if plan.get("group"):
-            found.append(network.check(plan, proofs))
+            own.append(network.check(plan, proofs))
+        found += [row if chosen.takes(row["name"]) else _left_out(row) for row in own]
         return suite.document(
-            endpoint=endpoint,
+            endpoint=subject.endpoint.url,
             seen_from=seen_from,
             why=why,
             checks=found,
             stand_ins=suite.stand_ins(plan, variables),
+            suite=chosen.suite,
         )
+
+    def _from_here(self, exam: Exam, tell: Tell) -> Batch:
+        """Run batches of checks through the port from this machine."""
+        return lambda names: acceptance.run(exam, names, tell)
+
+    def _from_there(self, tell: Tell) -> Batch:
+        """Have the machine run batches of checks; where it is lost, those are what failed."""
+
+        def batch(names: list[str]) -> list[Row]:
+            tell(", ".join(names))
+            try:
+                rows: list[Row] = run_sent(self, "suite", "run", stdin={"names": names})["checks"]
+            except RemoteError as error:
+                lost = failed("the machine did not answer", "an answer", error.line)
+                return [lost.row(name, 0.0) for name in names]
+            return rows
+
+        return batch
+
+
+def _selection(given: Mapping[str, Any]) -> Selection:
+    """Read which checks are run, as the command gives them; plain Ansible runs the basic suite."""
+    names = {key: tuple(map(str, given.get(key) or ())) for key in ("only", "leave")}
+    return Selection(str(given.get("suite") or BASIC), **names)
+
+
+def _left_out(row: Row) -> Row:
+    return skipped(LEFT_OUT).row(row["name"], 0.0)
+
+
+def _teller(host: str) -> Tell:
+    """Return what reports how far the suite is on a host."""
+
+    def tell(line: str) -> None:
+        progress.report(Display(), host, {"phase": PHASE, "line": clean_text.line(line)})
+
+    return tell

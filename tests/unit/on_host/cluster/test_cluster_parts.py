@@ -203,6 +203,10 @@ def test_acceptance_asks_the_endpoint_and_fails_where_a_check_does(tmp_path: Pat
         assert done.returncode == 1, done.stderr
         rows = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()[1:-1]}
         assert (rows["tls"], rows["chat"], rows["no-key-refused"]) == ("ok", "ok", "fail")
+        told = at.run("accept", "newest", "--suite", "full").stdout.splitlines()
+        (form,) = [line for line in told if line.split()[:2] == ["fail", "structured-output"]]
+        assert form.endswith(", came hello"), told
+        assert [line for line in told if line.startswith("skip  facts")]
     finally:
         job.terminate()
         job.communicate(timeout=60)

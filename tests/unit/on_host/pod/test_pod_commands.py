@@ -356,5 +356,16 @@ def test_accept_tells_each_check_in_one_document(pod: Pod, serve: Serve) -> None
     assert {name: found[name] for name in kept} == dict.fromkeys(kept, "ok")
     # The stand-in streams nothing.
     assert (found["streaming"], document["ok"], done.returncode) == ("fail", False, 1)
+    done = pod.run("accept", "--url", f"https://127.0.0.1:{pod.port}", "--suite", "full")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schemas.load("pod-accept"))
+    rows = {row["name"]: row for row in document["checks"]}
+    # The stand-in keeps to no schema; the plan's model is random, and in a pod nothing else asks.
+    form = rows["structured-output"]
+    assert (form["status"], form["observed"]) == ("fail", "hello")
+    assert rows["facts"]["detail"] == "random weights: answers have no meaning"
+    tokens = rows["special-tokens"]
+    assert (tokens["status"], "no unit for code" in tokens["detail"]) == ("skip", True)
+    assert "structured-output" in done.stderr
     refused = pod.run("accept", "--url", "ftp://kimi")
     assert (refused.returncode, "is no address" in refused.stderr) == (2, True)

@@ -1,0 +1,230 @@
+"""Asks the served model within limits of tokens and time, and reads what it answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence, Tuple, Union
+
+from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.gateway.api import ApiError
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.gateway.checks import Subject
+
+Body = Dict[str, Any]
+Messages = Sequence[Mapping[str, Any]]
+# What no part of an answer may show: the marks by which a tokenizer's special tokens are written.
+MARKS = ("<think>", "</think>", "<|im_", "<|tool_call", "[EOS]", "[BOS]", "<|media_")
+INSTANT: Body = {"chat_template_kwargs": {"thinking": False}, "temperature": 0}
+_LEAST_S = 1.0
+
+
+class OutOfTimeError(ApiError):
+    """The check's time was over before it was done."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call of an answer; `arguments` as they came, which may be no JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def values(self) -> Dict[str, Any]:
+        """Return the arguments; empty where they are no JSON object."""
+        try:
+            found = json.loads(self.arguments)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.arguments})"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back. `finish`: the engine's word for why it ended."""
+
+    text: str = ""
+    thought: str = ""
+    calls: Tuple[Call, ...] = ()
+    finish: str = ""
+    prompt_tokens: int = 0
+    tokens: int = 0
+
+    def told(self) -> str:
+        """Say what came, for a report: the answer, or why there is none."""
+        if self.calls:
+            return " ".join([*map(str, self.calls), self.text]).strip()
+        if self.text.strip():
+            return self.text
+        if self.finish == "length":
+            return f"no answer within {self.tokens} tokens, reasoning that ends: {self.thought}"
+        return f"no text; reasoning: {self.thought}" if self.thought else "no text"
+
+    def marks(self) -> List[str]:
+        """Return the marks of special tokens that stand in the answer or its reasoning."""
+        return [mark for mark in MARKS if mark in self.text or mark in self.thought]
+
+
+Found = Union[Answer, ApiError]
+
+
+def said(found: Found) -> str:
+    """Return what came of a question as text for a report."""
+    return str(found) if isinstance(found, ApiError) else found.told()
+
+
+class Asker:
+    """Asks one served model for one check. `seconds`: for all that the check asks."""
+
+    def __init__(self, subject: Subject, *, context: int, at_once: int, seconds: float) -> None:
+        self.subject = subject
+        self.context = context
+        self.at_once = at_once
+        self._seconds = seconds
+        self._until = time.monotonic() + seconds
+
+    def body(self, asked: Union[str, Messages], tokens: int, **more: object) -> Body:
+        """Return a request. In thinking mode as its makers advise, sampled with a fixed seed."""
+        messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
+        sampled: Body = {"temperature": 1, "top_p": 0.95, "seed": 1}
+        return {
+            "model": self.subject.model,
+            "messages": messages,
+            "max_tokens": max(1, min(tokens, self.context // 2)),
+            **(sampled if self.subject.reasons else {"temperature": 0}),
+            **more,
+        }
+
+    def ask(self, asked: Union[str, Messages], tokens: int, **more: object) -> Answer:
+        """Ask for one whole answer. Raises ApiError."""
+        return self.send(self.body(asked, tokens, **more))
+
+    def send(self, body: Body) -> Answer:
+        """Send a request, streamed where it says so. Raises ApiError."""
+        endpoint = replace(self.subject.endpoint, timeout_s=self._left())
+        try:
+            if body.get("stream"):
+                options = {"stream_options": {"include_usage": True}}
+                pieces = api.stream(endpoint, self.subject.key, {**body, **options})
+                return assembled([piece for _, piece in self._in_time(pieces) if piece])
+            return read(api.chat(endpoint, self.subject.key, body))
+        except ApiError as error:
+            if time.monotonic() >= self._until:
+                raise self._over() from error
+            raise
+
+    def many(self, bodies: Sequence[Body], *, all_at_once: bool = False) -> List[Found]:
+        """Send several requests, as many at once as the engine takes; errors stand in the list.
+
+        `all_at_once`: more than it takes, so that it has to keep them apart in its queue too.
+        """
+        most = len(bodies) if all_at_once else self.at_once
+        with ThreadPoolExecutor(max_workers=max(1, min(most, len(bodies)))) as pool:
+            return list(pool.map(self._tried, bodies))
+
+    def _tried(self, body: Body) -> Found:
+        try:
+            return self.send(body)
+        except ApiError as error:
+            return error
+
+    def _left(self) -> float:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise self._over()
+        return max(_LEAST_S, left)
+
+    def _in_time(self, pieces: Any) -> Any:  # noqa: ANN401
+        for piece in pieces:
+            self._left()
+            yield piece
+
+    def _over(self) -> OutOfTimeError:
+        return OutOfTimeError(f"no answer within the check's {self._seconds:.0f} s")
+
+
+def read(reply: api.Reply) -> Answer:
+    """Read a whole answer. Raises ApiError for what is none."""
+    document = reply.json()
+    choice = _first(document.get("choices"))
+    message = choice.get("message")
+    if reply.status != 200 or not isinstance(message, dict):
+        raise ApiError(f"HTTP {reply.status}: {reply.body[:300].decode(errors='replace')}")
+    return _answer(message, choice, document)
+
+
+def assembled(pieces: Sequence[Mapping[str, Any]]) -> Answer:
+    """Put a streamed answer together. Raises ApiError where the stream ends with an error."""
+    texts: Dict[str, str] = {"content": "", "reasoning": ""}
+    calls: Dict[int, Dict[str, str]] = {}
+    finish = ""
+    usage: Mapping[str, Any] = {}
+    for piece in pieces:
+        if piece.get("error"):
+            raise ApiError(f"the stream ended with an error: {str(piece['error'])[:300]}")
+        usage = piece.get("usage") or usage
+        choice = _first(piece.get("choices"))
+        delta = _object(choice.get("delta"))
+        texts["content"] += _text(delta.get("content"))
+        texts["reasoning"] += _text(delta.get("reasoning") or delta.get("reasoning_content"))
+        for part in _dicts(delta.get("tool_calls")):
+            at = part.get("index")
+            known = calls.setdefault(at if isinstance(at, int) else 0, dict.fromkeys(_CALL, ""))
+            function = _object(part.get("function"))
+            known["id"] = known["id"] or _text(part.get("id"))
+            known["name"] += _text(function.get("name"))
+            known["arguments"] += _text(function.get("arguments"))
+        finish = _text(choice.get("finish_reason")) or finish
+    made = [{"id": c["id"], "function": c} for _, c in sorted(calls.items())]
+    return _answer({**texts, "tool_calls": made}, {"finish_reason": finish}, {"usage": usage})
+
+
+_CALL = ("id", "name", "arguments")
+
+
+def _answer(
+    message: Mapping[str, Any], choice: Mapping[str, Any], document: Mapping[str, Any]
+) -> Answer:
+    usage = _object(document.get("usage"))
+    calls = []
+    for row in _dicts(message.get("tool_calls")):
+        function = _object(row.get("function"))
+        made = Call(_text(row.get("id")), _text(function.get("name")), "")
+        calls.append(replace(made, arguments=_text(function.get("arguments"))))
+    return Answer(
+        text=_text(message.get("content")),
+        thought=_text(message.get("reasoning") or message.get("reasoning_content")),
+        calls=tuple(calls),
+        finish=_text(choice.get("finish_reason")),
+        prompt_tokens=_count(usage, "prompt_tokens"),
+        tokens=_count(usage, "completion_tokens"),
+    )
+
+
+def _first(value: object) -> Dict[str, Any]:
+    found = _dicts(value)
+    return found[0] if found else {}
+
+
+def _dicts(value: object) -> List[Dict[str, Any]]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
+def _object(value: object) -> Dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int:
+    value = usage.get(name)
+    return value if isinstance(value, int) and value > 0 else 0

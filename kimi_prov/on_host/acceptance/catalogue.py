@@ -1,0 +1,184 @@
+"""Every check of the full suite, as data: its name, what it needs, and who runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Tuple
+
+from kimi_prov.on_host.acceptance import (
+    counters,
+    forms,
+    knowledge,
+    needles,
+    pictures,
+    programs,
+    tokens,
+    tools,
+)
+from kimi_prov.on_host.acceptance.answers import Asker
+from kimi_prov.on_host.acceptance.verdicts import Verdict, skipped
+from kimi_prov.on_host.gateway import checks
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.acceptance.door import Door
+    from kimi_prov.on_host.acceptance.promise import Promise
+    from kimi_prov.on_host.gateway.checks import Subject
+
+# Seconds for all that a check asks. An answer with a long thought takes minutes on processors.
+_LIMIT_S = 900.0
+NEEDLE_S = 1800.0
+NEEDLES = "needles"
+
+
+@dataclass(frozen=True)
+class Exam:
+    """One served model: what is asked, what was promised, and the way to its machine."""
+
+    subject: Subject
+    promise: Promise
+    door: Door
+
+    def asker(self, seconds: float) -> Asker:
+        """Return who asks for one check, within its own time."""
+        promise = self.promise
+        return Asker(
+            self.subject, context=promise.context, at_once=promise.at_once, seconds=seconds
+        )
+
+
+Judge = Callable[[Exam, Asker], Verdict]
+Unable = Callable[[Exam], Optional[str]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """`meant`: its answers have to mean something, so that random weights are not asked.
+
+    `alone`: runs when nothing else of the suite does, for it measures, or asks the machine.
+    `unable`: why it cannot be run on this model, None where it can.
+    """
+
+    name: str
+    judge: Judge
+    meant: bool = True
+    alone: bool = False
+    unable: Unable = lambda _: None
+    limit_s: float = _LIMIT_S
+
+
+def _no_tools(exam: Exam) -> Optional[str]:
+    return None if exam.subject.tools else "the engine runs without a tool call parser"
+
+
+def _no_thought(exam: Exam) -> Optional[str]:
+    if not exam.subject.reasons:
+        return "the engine runs without a reasoning parser"
+    return _no_tools(exam)
+
+
+def _blind(exam: Exam) -> Optional[str]:
+    return None if exam.promise.vision else "the model takes no images"
+
+
+def _no_draft(exam: Exam) -> Optional[str]:
+    return None if exam.promise.speculative else "no speculative decoding is planned"
+
+
+def _no_cache(exam: Exam) -> Optional[str]:
+    return None if exam.promise.cache else "no prefix cache is planned"
+
+
+CHECKS: Tuple[Check, ...] = (
+    Check("facts", lambda _, asker: knowledge.facts(asker)),
+    Check("problems", lambda _, asker: knowledge.problems(asker)),
+    Check("image", lambda _, asker: pictures.image(asker), unable=_blind),
+    Check("tool-single", lambda _, asker: tools.single(asker), unable=_no_tools),
+    Check("tool-parallel", lambda _, asker: tools.parallel(asker), unable=_no_tools),
+    Check("tool-in-reasoning", lambda _, asker: tools.inside_reasoning(asker), unable=_no_thought),
+    Check("tool-rounds", lambda _, asker: tools.rounds(asker), unable=_no_tools),
+    Check("structured-output", lambda _, asker: forms.structured(asker), meant=False),
+    Check("instant", lambda exam, asker: forms.instant(asker, exam.door), alone=True),
+    Check("parallel-requests", lambda _, asker: forms.mixing(asker), alone=True),
+    Check("code", lambda exam, asker: programs.programs(asker, exam.door), alone=True),
+    Check(
+        "special-tokens",
+        lambda exam, asker: tokens.special_tokens(asker, exam.door),
+        meant=False,
+        alone=True,
+    ),
+    Check(
+        "chat-template",
+        lambda exam, _: tokens.chat_template(exam.door),
+        meant=False,
+        alone=True,
+    ),
+    Check(
+        "speculative-decoding",
+        lambda exam, asker: counters.speculative(
+            asker, exam.door, meant=not exam.subject.random_weights
+        ),
+        meant=False,
+        alone=True,
+        unable=_no_draft,
+    ),
+    Check(
+        "prefix-cache",
+        lambda exam, asker: counters.prefix_cache(
+            asker, exam.door, exam.promise.engine, exam.promise.copies
+        ),
+        meant=False,
+        alone=True,
+        unable=_no_cache,
+    ),
+)
+NAMES = (*(check.name for check in CHECKS), NEEDLES)
+# The checks of every suite through the port; those of the machine are the control machine's.
+PORT = (*(name for name, _ in checks.THROUGH_PORT), checks.PAGE)
+BASIC, FULL = "basic", "full"
+SUITES = (BASIC, FULL)
+
+
+def needle_name(length: int) -> str:
+    """Name the check of a prompt's length in tokens."""
+    return f"{NEEDLES}-{needles.label(length)}"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is run of a suite: the checks that fit a pattern of `only`, if any, and none of `leave`.
+
+    A check that is left out is told as not run.
+    """
+
+    suite: str = BASIC
+    only: Tuple[str, ...] = ()
+    leave: Tuple[str, ...] = ()
+
+    def takes(self, name: str) -> bool:
+        """Whether a check is to be run."""
+        return (not self.only or _fits(name, self.only)) and not _fits(name, self.leave)
+
+    def names(self, subject: Subject) -> List[str]:
+        """Return the checks that ask this model, in order, those that are left out among them."""
+        port = [name for name in PORT if name != checks.PAGE or subject.page]
+        return [*port, *(NAMES if self.suite == FULL else ())]
+
+
+LEFT_OUT = "left out by --only or --skip"
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def reason(check: Check, exam: Exam) -> Optional[Verdict]:
+    """Return why a check is not run on this model; None where it is."""
+    told = check.unable(exam)
+    if told is None and check.meant and exam.subject.random_weights:
+        told = MEANINGLESS
+    return skipped(told) if told else None
+
+
+MEANINGLESS = "random weights: answers have no meaning"
+BY_NAME: Dict[str, Check] = {check.name: check for check in CHECKS}

@@ -1,0 +1,81 @@
+"""Runs a program that a model wrote in a transient unit that can do no harm; its output is data.
+
+A user of its own that is no one afterwards, no network, a system that it only reads, nothing of
+ours in it, and limits on memory, tasks, processor, output and time (`protection.code`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import tempfile
+import time
+from typing import Any, Dict, List, Tuple
+
+from kimi_prov.contract import clean_text, protection, unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import sandbox
+
+LIMIT_S = 20.0
+OUTPUT_BYTES = 64 << 10
+# Isolated, without the site's modules, and the program from standard input.
+_PYTHON = ("/usr/bin/python3", "-I", "-S", "-B", "-")
+_SYSTEMD = "/run/systemd/system"
+# Starting the unit, and ending it, beside the program's own time.
+_GRACE_S = 15.0
+
+
+def run(source: str, limit_s: float = LIMIT_S) -> Dict[str, Any]:
+    """Return what a program wrote, cut and clean, as `out`; `ended` says why it did not end well.
+
+    `reason` is there instead where no such unit can be started.
+    """
+    if not os.path.isdir(_SYSTEMD):
+        return {"reason": "systemd does not run here"}
+    sandbox.end(unit_names.CODE)
+    with tempfile.TemporaryFile() as given:
+        given.write(source.encode("utf-8", "replace"))
+        given.seek(0)
+        try:
+            with sandbox.transient(
+                unit_names.CODE,
+                protection.code(limit_s),
+                _PYTHON,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            ) as running:
+                output, ended = _watched(running, limit_s)
+        except HostError as error:
+            return {"reason": error.line}
+    return {"out": clean_text.block(output.decode(errors="replace")), "ended": ended}
+
+
+def _watched(running: subprocess.Popen[Any], limit_s: float) -> Tuple[bytes, str]:
+    """Read until the program ends, writes too much or takes too long; the unit ends after that."""
+    descriptor = running.stdout.fileno() if running.stdout else -1
+    started = time.monotonic()
+    until = started + limit_s + _GRACE_S
+    late = f"ended, for it ran longer than {limit_s:.0f} s"
+    parts: List[bytes] = []
+    size = 0
+    while True:
+        left = until - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            return b"".join(parts), late
+        data = os.read(descriptor, 1 << 16)
+        if not data:
+            break
+        parts.append(data[: OUTPUT_BYTES - size])
+        size += len(data)
+        if size > OUTPUT_BYTES:
+            return b"".join(parts), f"ended, for it wrote more than {OUTPUT_BYTES} bytes"
+    try:
+        status = running.wait(max(1.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return b"".join(parts), late
+    # systemd ends it at its limit, and tells no more than that it failed.
+    if status and time.monotonic() - started >= limit_s:
+        return b"".join(parts), late
+    return b"".join(parts), f"exit status {status}" if status else ""

@@ -1,0 +1,121 @@
+"""Speculative decoding and the prefix cache, as the engine's own counters tell."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence, Tuple
+
+from kimi_prov.on_host.acceptance import needles
+from kimi_prov.on_host.acceptance.verdicts import Verdict, failed, passed, skipped
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.acceptance.answers import Asker
+    from kimi_prov.on_host.acceptance.door import Door
+
+Counts = Mapping[str, float]
+# By engine: tokens looked up in the cache, and found there.
+_CACHE = {
+    "vllm": ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"),
+    "ktransformers": ("sglang:prompt_tokens_total", "sglang:cached_tokens_total"),
+}
+_DRAFTS, _DRAFTED, _ACCEPTED = (
+    f"vllm:spec_decode_num_{name}_total" for name in ("drafts", "draft_tokens", "accepted_tokens")
+)
+# sglang tells no counts, but tokens a step on average: more than one where a draft was taken.
+_ACCEPT_LENGTH = "sglang:spec_accept_length"
+# Lines of a prompt that is longer than any block of a cache; a line has no more tokens than that.
+_LINES = 80
+_TOKENS_OF_LINE = 60
+# Of the repeated prompt; its last block may always be computed anew.
+_HIT_SHARE = 0.5
+_MOST_COPIES = 16
+_COUNTING = "Count from one to sixty in words, with a comma after each. Write nothing else."
+
+
+def prefix_cache(asker: Asker, door: Door, engine: str, copies: int) -> Verdict:
+    """Send one long prompt again and again: the engine has to find it in its cache.
+
+    `copies`: caches that requests are spread over; one more request meets one of them twice.
+    """
+    before, reason = _counts(door)
+    if reason:
+        return skipped(f"the engine's counters cannot be read: {reason}")
+    # Of its own in each run, so that nothing of it is there before.
+    lines = min(_LINES, asker.context // _TOKENS_OF_LINE)
+    text = f"{secrets.token_hex(8)}\n{needles.prompt(lines)}"
+    tokens = 0
+    for _ in range(min(copies, _MOST_COPIES) + 1):
+        tokens = asker.ask(text, 1, temperature=0).prompt_tokens
+    after, reason = _counts(door)
+    if reason:
+        return skipped(f"the engine's counters cannot be read: {reason}")
+    return judge_cache(engine, gained(before, after), tokens)
+
+
+def judge_cache(engine: str, grown: Counts, tokens: int) -> Verdict:
+    """Judge by how much the counters grew over requests with the same prompt of `tokens`."""
+    names = _CACHE.get(engine, _CACHE["vllm"])
+    missing = [name for name in names if name not in grown]
+    if missing:
+        return failed("the engine has no such counter", ", ".join(names), f"no {missing[0]}")
+    asked, hit = (grown[name] for name in names)
+    told = f"{hit:.0f} of {asked:.0f} tokens were in the cache, the prompt has {tokens}"
+    if hit < _HIT_SHARE * max(1, tokens):
+        return failed(
+            "a repeated prompt is not found in the prefix cache",
+            f"at least {_HIT_SHARE * tokens:.0f} tokens more in {names[1]}",
+            told,
+        )
+    return passed(told)
+
+
+def speculative(asker: Asker, door: Door, *, meant: bool) -> Verdict:
+    """Have the model write something plain: its draft has to guess, and to be right at times.
+
+    `meant`: guesses that are right are wanted too, which random weights do not give.
+    """
+    before, reason = _counts(door)
+    if reason:
+        return skipped(f"the engine's counters cannot be read: {reason}")
+    asker.ask(_COUNTING, 512, temperature=0)
+    after, reason = _counts(door)
+    if reason:
+        return skipped(f"the engine's counters cannot be read: {reason}")
+    return judge_speculative(gained(before, after), after, meant=meant)
+
+
+def judge_speculative(grown: Counts, after: Sequence[Counts], *, meant: bool) -> Verdict:
+    """Judge by how much the counters grew while an answer was written."""
+    lengths = [row[_ACCEPT_LENGTH] for row in after if row.get(_ACCEPT_LENGTH)]
+    if _DRAFTS not in grown and lengths:
+        told = f"{max(lengths):.2f} tokens a step"
+        if meant and max(lengths) <= 1:
+            return failed("no guess of the draft was right", "more than 1 token a step", told)
+        return passed(told)
+    if not grown.get(_DRAFTS):
+        return failed(
+            "the draft guessed nothing",
+            f"more in {_DRAFTS}",
+            str(grown.get(_DRAFTS, "no counter")),
+        )
+    accepted, drafted = grown.get(_ACCEPTED, 0.0), grown.get(_DRAFTED, 0.0)
+    told = f"{accepted:.0f} of {drafted:.0f} guessed tokens were right"
+    if meant and not accepted:
+        return failed("no guess of the draft was right", f"more in {_ACCEPTED}", told)
+    return passed(told)
+
+
+def gained(before: Sequence[Counts], after: Sequence[Counts]) -> Dict[str, float]:
+    """Sum over the instances by how much each counter grew; a restarted engine's begins anew."""
+    found: Dict[str, float] = {}
+    for then, now in zip(before, after):
+        for name, value in now.items():
+            start = then.get(name, 0.0)
+            found[name] = found.get(name, 0.0) + (value - start if value >= start else value)
+    return found
+
+
+def _counts(door: Door) -> Tuple[List[Counts], str]:
+    found = door.found("metrics")
+    rows = found.get("instances")
+    return (rows if isinstance(rows, list) else []), str(found["reason"])

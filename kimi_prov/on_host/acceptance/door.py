@@ -1,0 +1,32 @@
+"""The way to what can be asked on the served machine alone: counters, tokens, files, a unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Optional
+
+from kimi_prov.contract.errors import HostError
+
+Question = Dict[str, Any]
+Found = Dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Door:
+    """`ask` puts a question of `machine.ANSWERS` to the machine; None where there is no way.
+
+    `why`: the reason for none.
+    """
+
+    ask: Optional[Callable[[Question], Found]]
+    why: str = ""
+
+    def found(self, what: str, **more: object) -> Found:
+        """Return the machine's answer: `reason` is why there is none, empty where there is one."""
+        if self.ask is None:
+            return {"reason": self.why}
+        try:
+            found = self.ask({"what": what, **more})
+        except HostError as error:
+            return {"reason": error.line}
+        return {**found, "reason": str(found.get("reason") or "")}

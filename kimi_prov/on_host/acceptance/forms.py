@@ -1,0 +1,139 @@
+"""Instant mode, structured output, and requests at once that must not mix."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence
+
+from kimi_prov.on_host.acceptance.answers import INSTANT, Answer, Asker, Found, said
+from kimi_prov.on_host.acceptance.knowledge import holds
+from kimi_prov.on_host.acceptance.verdicts import (
+    Verdict,
+    Wrong,
+    failed,
+    of_answers,
+    passed,
+    skipped,
+)
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.acceptance.door import Door
+
+_INSTANT = ("What is 25 plus 17? Answer with the number alone.", "42")
+# A thinking model that was told not to think answers such a question in few tokens.
+_INSTANT_TOKENS = 256
+# Enumerations and truth values alone: a grammar of these ends, whatever the weights are.
+SCHEMA: Dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "enum": ["Oslo", "Rome", "Lima", "Cairo"]},
+        "warm": {"type": "boolean"},
+        "scale": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+    },
+    "required": ["city", "warm", "scale"],
+    "additionalProperties": False,
+}
+_FORM = (
+    "Lima has 24 degrees Celsius today, and everybody there finds that warm. Put this into JSON "
+    "with the keys city, warm (true or false) and scale (celsius or fahrenheit)."
+)
+_FILLED = {"city": "Lima", "warm": True, "scale": "celsius"}
+_THINKING_TOKENS = 4096
+MARKERS = (
+    "amber", "basalt", "cobalt", "drizzle", "ember", "falcon", "granite", "hazel",
+    "indigo", "juniper", "kestrel", "lagoon", "marble", "nectar", "onyx", "pepper",
+)  # fmt: skip
+
+
+def instant(asker: Asker, door: Door) -> Verdict:
+    """Ask without thinking: an answer, no reasoning, and no marks of it."""
+    files = door.found("files")
+    if files["reason"]:
+        return skipped(f"whether the model has an instant mode is not known: {files['reason']}")
+    if not files.get("instant"):
+        return skipped("the model's chat template has no switch for thinking")
+    question, expected = _INSTANT
+    return judge_instant(asker.ask(question, _INSTANT_TOKENS, **INSTANT), expected)
+
+
+def judge_instant(answer: Answer, expected: str) -> Verdict:
+    """Judge an answer that was to come without thinking."""
+    wanted = f"{expected}, no reasoning"
+    if answer.thought:
+        return failed("it thought, though it was told not to", wanted, answer.thought)
+    if answer.marks():
+        return failed("the marks of thinking are in the answer", wanted, answer.text)
+    if not holds(answer.text, expected):
+        return failed("not the answer", wanted, answer.told())
+    return passed(f"{answer.text} ({answer.tokens} tokens, no reasoning)")
+
+
+def structured(asker: Asker) -> Verdict:
+    """Ask for JSON of a schema, at once and, where the model thinks, after its reasoning.
+
+    Random weights are held to the form alone.
+    """
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "weather", "strict": True, "schema": SCHEMA},
+    }
+    meant = not asker.subject.random_weights
+    bodies = [asker.body(_FORM, 512, response_format=form, **INSTANT)]
+    if meant and asker.subject.reasons:
+        bodies.append(asker.body(_FORM, _THINKING_TOKENS, response_format=form))
+    return judge_structured(asker.many(bodies), meant=meant)
+
+
+def judge_structured(found: Sequence[Found], *, meant: bool) -> Verdict:
+    """Judge answers that were to keep to the schema; `meant`: and to say what was asked."""
+    wrong = []
+    for answer in found:
+        fault = said(answer) if not isinstance(answer, Answer) else _unlike(answer.text, meant)
+        if fault:
+            wrong.append(Wrong("JSON of the schema", json.dumps(_FILLED), fault))
+    return of_answers(len(found), wrong, "answers are JSON of the schema")
+
+
+def _unlike(text: str, meant: bool) -> str:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text or "no text"
+    kept = isinstance(value, dict) and set(value) == set(SCHEMA["required"])
+    kept = kept and all(_fits(value[name], rule) for name, rule in SCHEMA["properties"].items())
+    return "" if kept and (not meant or value == _FILLED) else text
+
+
+def _fits(value: object, rule: Dict[str, Any]) -> bool:
+    return value in rule["enum"] if "enum" in rule else isinstance(value, bool)
+
+
+def mixing(asker: Asker) -> Verdict:
+    """Ask many times at once for a word each; half of the answers are streamed."""
+    markers = list(MARKERS)
+    bodies = [
+        {**asker.body(_echo(marker), 1024, **INSTANT), "stream": number % 2 == 1}
+        for number, marker in enumerate(markers)
+    ]
+    return judge_mixing(markers, asker.many(bodies, all_at_once=True))
+
+
+def _echo(marker: str) -> str:
+    return f"Repeat this word and write nothing else: {marker}"
+
+
+def judge_mixing(markers: Sequence[str], found: Sequence[Found]) -> Verdict:
+    """Judge answers to requests at once: each has its own word and nobody else's."""
+    wrong: List[Wrong] = []
+    strange = False
+    for marker, answer in zip(markers, found):
+        text = answer.text if isinstance(answer, Answer) else ""
+        others = [other for other in markers if other != marker and holds(text, other)]
+        strange = strange or bool(others)
+        if others or not holds(text, marker):
+            wrong.append(Wrong(marker, marker, said(answer)))
+    what = "requests at once have their own answer"
+    verdict = of_answers(len(markers), wrong, what)
+    if strange:
+        return failed(f"answers got mixed: {verdict.detail}", verdict.expected, verdict.observed)
+    return verdict

@@ -1,0 +1,97 @@
+"""Facts that no revision of a model gets wrong, and problems that want a thought."""
+
+from __future__ import annotations
+
+import re
+from typing import Sequence, Tuple
+
+from kimi_prov.on_host.acceptance.answers import Answer, Asker, Found, said
+from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, of_answers
+
+Question = Tuple[str, str]
+
+# A question, and the word or number that its answer has to hold.
+FACTS: Tuple[Question, ...] = (
+    ("What is the chemical symbol of silver? Answer with the symbol alone.", "Ag"),
+    ("Which planet is the largest of the solar system? Answer with one word.", "Jupiter"),
+    ("What is the capital of Canada? Answer with one word.", "Ottawa"),
+    ("In which year did the first person walk on the Moon? Answer with the number.", "1969"),
+    ("Who wrote the play Hamlet? Answer with the family name.", "Shakespeare"),
+    ("How many sides does a hexagon have? Answer with the number alone.", "6"),
+    ("What is 144 divided by 12? Answer with the number alone.", "12"),
+    ("Which gas do plants take in to grow: oxygen, or carbon dioxide?", "carbon dioxide"),
+    ("What is the German word for water? Answer with one word.", "Wasser"),
+    ("Which ocean lies between Europe and North America? Answer with one word.", "Atlantic"),
+    ("What does the Unix command `pwd` print? Answer with: directory, date, or user.", "directory"),
+    # "What is the formula of water? Answer with the formula alone."
+    (
+        (
+            "\u6c34\u7684\u5316\u5b66\u5f0f\u662f\u4ec0\u4e48\uff1f"
+            "\u53ea\u56de\u7b54\u5316\u5b66\u5f0f\u3002"
+        ),
+        "H2O",
+    ),
+)  # fmt: skip
+PROBLEMS: Tuple[Question, ...] = (
+    ("A farmer has 17 sheep. All but 9 run away. How many are left? Answer with the number.", "9"),
+    (
+        "Tom is taller than Ann. Ann is taller than Bob. Who is shortest? Answer with the name.",
+        "Bob",
+    ),
+    (
+        (
+            "A train leaves at 14:35 and arrives at 17:10. How many minutes does it take? "
+            "Answer with the number."
+        ),
+        "155",
+    ),
+    ("Today is Wednesday. Which day is it in 100 days? Answer with one word.", "Friday"),
+    ("What is the sum of the odd numbers from 1 to 99? Answer with the number.", "2500"),
+    (
+        (
+            "A snail climbs 3 m each day and slips 2 m each night. On which day is it at the top "
+            "of a wall of 10 m? Answer with the number."
+        ),
+        "8",
+    ),
+)
+# Of hard questions even a whole model may miss one.
+_PROBLEMS_MISSED = 1
+_TOKENS = 4096
+# Digits that stand as a subscript or with separators are digits all the same.
+_PLAIN = str.maketrans("\u2080\u2081\u2082\u2083\u2084\u2085\u2086\u2087\u2088\u2089", "0123456789")
+
+
+def facts(asker: Asker) -> Verdict:
+    """Ask facts of several kinds; all have to be right."""
+    return _judged(FACTS, _asked(asker, FACTS), "facts right")
+
+
+def problems(asker: Asker) -> Verdict:
+    """Ask problems of several steps; one may be missed."""
+    found = _asked(asker, PROBLEMS)
+    return _judged(PROBLEMS, found, "problems solved", allowed=_PROBLEMS_MISSED)
+
+
+def _asked(asker: Asker, questions: Sequence[Question]) -> Sequence[Found]:
+    return asker.many([asker.body(question, _TOKENS) for question, _ in questions])
+
+
+def _judged(
+    questions: Sequence[Question], found: Sequence[Found], what: str, *, allowed: int = 0
+) -> Verdict:
+    wrong = [
+        Wrong(question, expected, said(answer))
+        for (question, expected), answer in zip(questions, found)
+        if not (isinstance(answer, Answer) and holds(answer.text, expected))
+    ]
+    return of_answers(len(questions), wrong, what, allowed=allowed)
+
+
+def holds(text: str, expected: str) -> bool:
+    """Whether an answer has the expected word or number, as a word of its own."""
+    plain = re.sub(r"[_{}$*`]", "", text.translate(_PLAIN))
+    plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", plain)
+    ordinal = "(?:st|nd|rd|th)?" if expected.isdigit() else ""
+    pattern = rf"(?<![0-9A-Za-z.]){re.escape(expected)}{ordinal}(?![0-9A-Za-z]|\.\d)"
+    return re.search(pattern, plain, re.IGNORECASE) is not None

@@ -1,0 +1,255 @@
+"""What the suite asks on the served machine itself, beside the port: `ANSWERS`, by name.
+
+Each gives a JSON object; `reason` in it says why there is no answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple
+
+from kimi_prov.contract import clean_text
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.acceptance import code_unit
+from kimi_prov.on_host.engine import metrics, ready
+from kimi_prov.on_host.system import sandbox
+from kimi_prov.on_host.system.files import read_json
+from kimi_prov.on_host.weights import manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.contract.paths import Paths
+
+Found = Dict[str, Any]
+# Of the tokenizer's special tokens, those that a chat is made of.
+_CHAT = (
+    "<think>", "</think>", "[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>",
+    "<|im_system|>", "<|im_middle|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|media_begin|>",
+    "<|media_content|>", "<|media_end|>", "<|media_pad|>",
+)  # fmt: skip
+_TEMPLATE, _TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
+_FLAG = "--chat-template"
+# How a template asks whether it is to think.
+_SWITCH = re.compile(r"\bthinking is (?:not )?(?:defined|true|false|none)\b")
+_LIMIT_S = 120.0
+# The model's template is code of its own: it runs in the engine's sandbox, as the engine runs it.
+_RENDER = """
+import json, sys
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+given = json.load(sys.stdin)
+def refuse(message):
+    raise ValueError(message)
+made = ImmutableSandboxedEnvironment(
+    trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+made.filters["tojson"] = lambda value, **more: json.dumps(value, ensure_ascii=False, **more)
+made.globals["raise_exception"] = refuse
+text = made.from_string(given["template"]).render(
+    messages=given["messages"], add_generation_prompt=True, **given["special"])
+print(json.dumps({"text": text}))
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The machine's files and its plan."""
+
+    paths: Paths
+    plan: Mapping[str, Any]
+
+    def model(self, key: str, name: str) -> Path:
+        """Return a file of the model's directory: `dir`, as verified, or `serve_dir`, as served."""
+        return self.paths.at(str(self.plan["model"][key])) / name
+
+
+def answer(place: Place, question: Mapping[str, Any]) -> Found:
+    """Answer one question. Raises HostError for one that is not known."""
+    what = question.get("what")
+    known = ANSWERS.get(what) if isinstance(what, str) else None
+    if known is None:
+        raise HostError(f"{what!r} is no question of the suite: {', '.join(ANSWERS)}")
+    return known(place, question)
+
+
+def counts(place: Place, question: Mapping[str, Any]) -> Found:
+    """Return the counters of each instance's engine."""
+    del question
+    rows = []
+    for port in _ports(place):
+        reason, text = ready.ask(port, "GET", "/metrics")
+        if reason:
+            return {"reason": f"{reason} (port {port})"}
+        rows.append(metrics.totals(text))
+    return {"instances": rows}
+
+
+def tokens(place: Place, question: Mapping[str, Any]) -> Found:
+    """Return the token ids that each text is cut into, by the first instance's engine."""
+    found = []
+    for text in question.get("texts") or ():
+        asked = {"prompt": str(text), "add_special_tokens": False}
+        reason, ids = _tokens(place, asked)
+        if reason:
+            return {"reason": reason}
+        found.append(ids)
+    return {"ids": found}
+
+
+def _tokens(place: Place, asked: Mapping[str, Any]) -> Tuple[str, List[int]]:
+    value = _posted(place, "/tokenize", asked)
+    if isinstance(value, str):
+        return f"the engine has no /tokenize ({value})", []
+    ids = value.get("tokens")
+    if not isinstance(ids, list) or not all(isinstance(number, int) for number in ids):
+        return "the engine's /tokenize gives no tokens", []
+    return "", ids
+
+
+def _posted(place: Place, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return the object that the first instance answers with, or why there is none."""
+    asked = json.dumps({"model": place.plan["model"]["served_names"][0], **body})
+    reason, text = ready.ask(_ports(place)[0], "POST", path, asked)
+    if reason:
+        return clean_text.line(reason)[:200]
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else f"{path} answers no JSON"
+
+
+def _ports(place: Place) -> List[int]:
+    ports = [int(item["port"]) for item in place.plan["instances"] if item.get("port")]
+    if not ports:
+        raise HostError("no engine of this machine has a port: the head of its group serves")
+    return ports
+
+
+def files(place: Place, question: Mapping[str, Any]) -> Found:
+    """Return what the weights' files say of tokens and template."""
+    del question
+    template, text = _template(place)
+    known = special(place)
+    return {
+        "special": known,
+        # What the template writes as a mark has to be a token of its own.
+        "unknown": [mark for mark in _CHAT if mark in text and mark not in known],
+        "template": template,
+        "instant": _SWITCH.search(text) is not None,
+    }
+
+
+def special(place: Place) -> Dict[str, int]:
+    """Return the special tokens that a chat uses, by their text, as the tokenizer's files say."""
+    found: Dict[str, int] = {}
+    by_number = read_json(str(place.model("serve_dir", _TOKENIZER))).get("added_tokens_decoder")
+    for number, row in by_number.items() if isinstance(by_number, dict) else ():
+        if isinstance(row, dict) and str(number).isdigit():
+            found[str(row.get("content"))] = int(number)
+    listed = read_json(str(place.model("serve_dir", "tokenizer.json"))).get("added_tokens")
+    for row in listed if isinstance(listed, list) else ():
+        if isinstance(row, dict) and isinstance(row.get("id"), int):
+            found.setdefault(str(row.get("content")), row["id"])
+    return {text: found[text] for text in _CHAT if text in found}
+
+
+def _template(place: Place) -> Tuple[Found, str]:
+    """Return the hashes of the template that is used and of the verified one, and its text."""
+    name, used = _own(place, "serve_dir")
+    told: Found = {"file": name, "verified": _verified(place)}
+    given = _flag([word for item in place.plan["instances"] for word in item["argv"]])
+    if given:
+        told["given"] = f"{_FLAG} {given}"
+        used = _bytes(place.paths.at(given)) if os.path.isabs(given) else given.encode()
+    return {**told, "used": _sha256(used)}, used.decode(errors="replace")
+
+
+def _own(place: Place, key: str) -> Tuple[str, bytes]:
+    """Return the name of the file that holds the model's template, and the template."""
+    content = _bytes(place.model(key, _TEMPLATE))
+    if content:
+        return _TEMPLATE, content
+    inside = read_json(str(place.model(key, _TOKENIZER))).get("chat_template")
+    if isinstance(inside, list):  # several with a name each
+        inside = {str(row.get("name")): row.get("template") for row in inside}.get("default")
+    return _TOKENIZER, inside.encode("utf-8", "replace") if isinstance(inside, str) else b""
+
+
+def _verified(place: Place) -> str:
+    """Return the SHA-256 of the template as it was when the weights were verified.
+
+    The mark of the verification has that of each file. A template inside another file is the
+    verified one as long as that file is. Empty where the mark says nothing.
+    """
+    name, content = _own(place, "dir")
+    mark = read_json(str(place.model("dir", manifest.MARK)))
+    record = manifest.records_from(mark).get(name)
+    if record is None:
+        return ""
+    whole = _sha256(_bytes(place.model("dir", name)))
+    return _sha256(content) if whole == record.sha256 else record.sha256
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return b""
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest() if content else ""
+
+
+def _flag(argv: List[str]) -> str:
+    for number, word in enumerate(argv):
+        if word.startswith(f"{_FLAG}="):
+            return word.partition("=")[2]
+        if word == _FLAG and number + 1 < len(argv):
+            return argv[number + 1]
+    return ""
+
+
+def rendered(place: Place, question: Mapping[str, Any]) -> Found:
+    """Return a conversation as the engine writes it, and as the model's own template does."""
+    messages = question.get("messages")
+    cut = _posted(place, "/tokenize", {"messages": messages, "add_special_tokens": False})
+    if isinstance(cut, str) or not isinstance(cut.get("tokens"), list):
+        return {"reason": "not known, the engine has no /tokenize for a chat"}
+    engine = _posted(place, "/detokenize", {"tokens": cut["tokens"]})
+    if isinstance(engine, str) or not isinstance(engine.get("prompt"), str):
+        return {"reason": "not known, the engine has no /detokenize"}
+    _, content = _own(place, "dir")
+    named = read_json(str(place.model("dir", _TOKENIZER)))
+    marks = {k: v for k, v in named.items() if k.endswith("_token") and isinstance(v, str)}
+    own = content.decode(errors="replace")
+    given = json.dumps({"template": own, "messages": messages, "special": marks})
+    python = f"{place.plan['engine']['env_dir']}/bin/python"
+    done = sandbox.run(python, "-I", "-c", _RENDER, env={}, stdin=given, timeout=_LIMIT_S)
+    try:
+        own = json.loads(done.stdout)["text"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        last = (done.stderr or "").strip().splitlines()[-1:]
+        return {"reason": f"not known, the template does not run: {' '.join(last)[:200]}"}
+    return {"own": str(own), "engine": engine["prompt"]}
+
+
+def code(place: Place, question: Mapping[str, Any]) -> Found:
+    """Run a program in the unit for code that a model wrote."""
+    del place
+    return code_unit.run(str(question.get("source") or ""))
+
+
+ANSWERS: Dict[str, Callable[[Place, Mapping[str, Any]], Found]] = {
+    "metrics": counts,
+    "tokens": tokens,
+    "files": files,
+    "rendered": rendered,
+    "code": code,
+}

@@ -1,0 +1,123 @@
+"""Words that are hidden in long prompts, up to the context served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, List, Optional, Tuple
+
+from kimi_prov.on_host.acceptance.knowledge import holds
+from kimi_prov.on_host.acceptance.verdicts import Verdict, failed, passed, skipped
+from kimi_prov.on_host.gateway.api import ApiError
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.acceptance.answers import Asker
+
+_LEAST_TOKENS = 10_000
+# A question at the end of the context: the answer, its thought, and what the template adds.
+_ROOM_TOKENS = 2048
+# Of the length that was aimed at; the text is made of whole lines.
+_CLOSE = 0.9
+_MARGIN = 0.98
+# How deep in the prompt each word lies, and which it is.
+NEEDLES: Tuple[Tuple[float, str, str], ...] = (
+    (0.1, "Bergen", "copper"),
+    (0.5, "Quito", "lantern"),
+    (0.9, "Dakar", "velvet"),
+)
+_PLACES = ("harbour", "mill", "station", "library", "market", "garden", "bridge", "tower")
+_THINGS = ("crates", "letters", "carpets", "bottles", "chairs", "lamps", "books", "ropes", "tiles")
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_QUESTION = (
+    "Above are notes of a storekeeper. What are the access words of the warehouses in Bergen, "
+    "Quito and Dakar? Answer with the three words."
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How many tokens a prompt has, by the engine's own count: `fixed`, and `line` for each."""
+
+    fixed: float
+    line: float
+
+    def lines(self, tokens: int) -> int:
+        """Return how many lines make a prompt of so many tokens, or of somewhat less."""
+        return max(len(NEEDLES), int((tokens * _MARGIN - self.fixed) / self.line))
+
+
+def room(context: int) -> int:
+    """Return the tokens that are left for an answer at the end of a context."""
+    return min(_ROOM_TOKENS, context // 4)
+
+
+def lengths(context: int) -> List[int]:
+    """Return the prompts' lengths in tokens: 10,000, doubling, and what the context holds."""
+    most = context - room(context)
+    found = []
+    length = _LEAST_TOKENS
+    while length < most * _CLOSE:
+        found.append(length)
+        length *= 2
+    return [*found, most]
+
+
+def label(tokens: int) -> str:
+    """Name a length, for a check's name: 10k, 160k."""
+    return f"{tokens / 1000:.0f}k" if tokens >= 1000 else str(tokens)
+
+
+def prompt(lines: int) -> str:
+    """Return notes of so many lines with the words hidden in them, and the question."""
+    notes = [_note(number) for number in range(lines)]
+    for depth, city, word in NEEDLES:
+        notes[int(depth * lines)] = f"The access word of the warehouse in {city} is {word}."
+    return "\n".join([*notes, "", _QUESTION])
+
+
+def _note(number: int) -> str:
+    place = _PLACES[number * 5 % len(_PLACES)]
+    thing = _THINGS[number * 7 % len(_THINGS)]
+    day = _DAYS[number * 3 % len(_DAYS)]
+    return f"Note {number}: on {day} {number % 90 + 10} {thing} went to the {place}."
+
+
+def scale(asker: Asker) -> Scale:
+    """Measure tokens a line by two short prompts. Raises ApiError."""
+    few, more = 10, 60
+    counts = [asker.ask(prompt(lines), 1, temperature=0).prompt_tokens for lines in (few, more)]
+    line = (counts[1] - counts[0]) / (more - few)
+    if line <= 0:
+        raise ApiError(f"the engine counts {counts[0]} and {counts[1]} tokens: no usage is told")
+    return Scale(max(0.0, counts[0] - few * line), line)
+
+
+def needle(asker: Asker, tokens: int, measured: Scale) -> Verdict:
+    """Ask for the words in a prompt of about so many tokens."""
+    answer = asker.ask(prompt(measured.lines(tokens)), room(asker.context))
+    return judge(tokens, answer.prompt_tokens, answer.text, answer.told())
+
+
+def judge(aimed: int, counted: int, text: str, told: str) -> Verdict:
+    """Judge an answer: every word has to be in it, and the prompt as long as was aimed at."""
+    words = [word for _, _, word in NEEDLES]
+    if counted < aimed * _CLOSE:
+        return failed(
+            f"the prompt had {counted} tokens by the engine's count, {aimed} were aimed at",
+            f"at least {int(aimed * _CLOSE)} tokens",
+            f"{counted} tokens",
+        )
+    missed = [word for word in words if not holds(text, word)]
+    count = f"{len(words) - len(missed)} of {len(words)} words found in {counted} tokens"
+    if missed:
+        return failed(f"{count}, not {', '.join(missed)}", ", ".join(words), told)
+    return passed(count)
+
+
+def too_slow(tokens: int, prefill_tok_s: Optional[float], limit_s: float) -> Optional[Verdict]:
+    """Return why a length is not tried: by the plan's own speed it takes longer than the limit."""
+    if not prefill_tok_s or tokens / prefill_tok_s <= limit_s:
+        return None
+    return skipped(
+        f"the plan expects {tokens / prefill_tok_s:.0f} s for a prompt of {tokens} tokens, the "
+        f"suite's limit is {limit_s:.0f} s"
+    )

@@ -1,0 +1,79 @@
+"""Generated pictures, and questions that nobody answers who does not see them."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from typing import Any, Callable, Dict, List, Tuple
+
+from kimi_prov.on_host.acceptance.answers import Answer, Asker, said
+from kimi_prov.on_host.acceptance.knowledge import holds
+from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, of_answers
+
+Colour = Tuple[int, int, int]
+# Ten tokens wide and high: 28 pixels of Kimi K2.5 are a token's.
+SIDE = 280
+_WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
+COLOURS: Dict[str, Colour] = {"red": (220, 20, 20), "green": (20, 160, 40), "blue": (20, 40, 220)}
+_SQUARE = "Which colour has the square in the picture? Answer with one word: red, green or blue."
+_BARS = "How many black bars are in the picture? Answer with the number alone."
+_TOKENS = 2048
+
+
+def png(pixel: Callable[[int, int], Colour], side: int = SIDE) -> bytes:
+    """Return a square picture as PNG; `pixel` gives the colour at x and y."""
+    rows = b"".join(b"\0" + b"".join(bytes(pixel(x, y)) for x in range(side)) for y in range(side))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    parts = (chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def square(colour: Colour) -> bytes:
+    """Return a picture of one square on white."""
+    low, high = SIDE // 4, 3 * SIDE // 4
+    return png(lambda x, y: colour if low <= x < high and low <= y < high else _WHITE)
+
+
+def bars(count: int) -> bytes:
+    """Return a picture of black upright bars on white, each as wide as the gaps."""
+    width = SIDE // (2 * count + 1)
+    return png(lambda x, _: _BLACK if x // width % 2 and x // width < 2 * count + 1 else _WHITE)
+
+
+def questions() -> List[Tuple[str, bytes, str]]:
+    """Return question, picture and answer; the same question with several pictures."""
+    squares = [(_SQUARE, square(colour), name) for name, colour in COLOURS.items()]
+    return [*squares, *((_BARS, bars(count), str(count)) for count in (2, 5))]
+
+
+def content(question: str, picture: bytes) -> List[Dict[str, Any]]:
+    """Return the message's content: the picture as a data URL, then the question."""
+    url = "data:image/png;base64," + base64.b64encode(picture).decode()
+    return [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": question},
+    ]
+
+
+def image(asker: Asker) -> Verdict:
+    """Ask about pictures; whoever does not see them answers the same to each."""
+    asked = questions()
+    found = asker.many(
+        [
+            asker.body([{"role": "user", "content": content(question, picture)}], _TOKENS)
+            for question, picture, _ in asked
+        ]
+    )
+    wrong = [
+        Wrong(f"{question} ({expected})", expected, said(answer))
+        for (question, _, expected), answer in zip(asked, found)
+        if not (isinstance(answer, Answer) and holds(answer.text, expected))
+    ]
+    return of_answers(len(asked), wrong, "pictures seen rightly")

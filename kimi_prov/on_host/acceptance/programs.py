@@ -1,0 +1,120 @@
+"""Programs that the model writes; they run on the managed machine, in a unit made for that."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+
+from kimi_prov.on_host.acceptance.answers import Answer, Asker, Found, said
+from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, of_answers, skipped
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.acceptance.door import Door
+
+_TOKENS = 4096
+_BLOCK = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
+# What our part of the program writes before its results, beside whatever the model's part writes.
+_RESULT = "kimi-suite-result:"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A function that is asked for, and what it has to give for some arguments."""
+
+    name: str
+    asked: str
+    cases: Tuple[Tuple[List[Any], Any], ...]
+
+    def question(self) -> str:
+        """Return the task in words."""
+        return (
+            f"Write a Python function {self.asked} Use the standard library only. Answer with one "
+            "block of code that holds the function, and nothing else."
+        )
+
+    def program(self, code: str) -> str:
+        """Return the model's code with a last line that calls it and writes the results."""
+        arguments = json.dumps([given for given, _ in self.cases])
+        return (
+            f"{code}\n\nimport json as _json\n"
+            f"_found = [{self.name}(*given) for given in _json.loads({arguments!r})]\n"
+            f'print("\\n{_RESULT}" + _json.dumps(_found), flush=True)\n'
+        )
+
+    def judge(self, output: str) -> Optional[Wrong]:
+        """Hold the program's output against what the function had to give; None where it did."""
+        lines = [line for line in output.splitlines() if line.startswith(_RESULT)]
+        try:
+            found = json.loads(lines[-1][len(_RESULT) :]) if lines else None
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, list):
+            return Wrong(self.name, "the function's results", output[-400:] or "no output")
+        for (given, expected), value in zip(self.cases, found):
+            if value != expected:
+                called = f"{self.name}({json.dumps(given)[1:-1]})"
+                return Wrong(called, json.dumps(expected), json.dumps(value))
+        return None
+
+
+TASKS: Tuple[Task, ...] = (
+    Task(
+        "roman",
+        "roman(n) that returns the Roman numeral of a whole number from 1 to 3999.",
+        (([4], "IV"), ([9], "IX"), ([1994], "MCMXCIV"), ([2026], "MMXXVI"), ([3999], "MMMCMXCIX")),
+    ),
+    Task(
+        "merge",
+        "merge(intervals) that takes a list of [start, end] pairs and returns them sorted by "
+        "start, with those that overlap or touch merged into one.",
+        (
+            ([[[1, 3], [2, 6], [8, 10], [15, 18]]], [[1, 6], [8, 10], [15, 18]]),
+            ([[[5, 6], [1, 4], [4, 5]]], [[1, 6]]),
+            ([[]], []),
+        ),
+    ),
+    Task(
+        "balanced",
+        "balanced(text) that returns True where each of the brackets ()[]{} in the text is closed "
+        "in the right order, else False.",
+        ((["a(b[c]{d})"], True), (["(]"], False), (["(("], False), ([""], True), (["]["], False)),
+    ),
+)
+
+
+def programs(asker: Asker, door: Door) -> Verdict:
+    """Have the model write functions, and run them where they can do no harm."""
+    tried = door.found("code", source="print('ready')")
+    output = str(tried.get("out") or "")
+    if tried["reason"] or output.strip() != "ready":
+        why = tried["reason"] or f"{tried.get('ended')}: {output}"
+        return skipped(f"there is no unit to run it in: {why}")
+    found = asker.many([asker.body(task.question(), _TOKENS) for task in TASKS])
+    judged = [_judged(task, answer, door) for task, answer in zip(TASKS, found)]
+    wrong = [item for item in judged if item]
+    return of_answers(len(TASKS), wrong, "programs right, run in a unit without network")
+
+
+def _judged(task: Task, found: Found, door: Door) -> Optional[Wrong]:
+    code = code_of(found.text, task.name) if isinstance(found, Answer) else None
+    if code is None:
+        return Wrong(task.name, "a block of Python code", said(found))
+    done = door.found("code", source=task.program(code))
+    if done["reason"]:
+        return Wrong(task.name, "a program that ends", done["reason"])
+    output, ended = str(done.get("out") or ""), str(done.get("ended") or "")
+    wrong = task.judge(output)
+    return replace(wrong, observed=f"{ended}; {wrong.observed}") if wrong and ended else wrong
+
+
+def code_of(text: str, name: str) -> Optional[str]:
+    """Return the code of an answer: its blocks, or all of it where it has the function alone.
+
+    It is not compiled here: that is for the unit as well.
+    """
+    blocks = _BLOCK.findall(text)
+    if blocks:
+        return "\n\n".join(blocks)
+    return text if f"def {name}(" in text else None

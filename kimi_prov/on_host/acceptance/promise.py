@@ -1,0 +1,64 @@
+"""What a plan promises of the served model, as far as the suite tries it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, List, Mapping, Optional
+
+# An engine that a plan says nothing of takes this many requests at once.
+_AT_ONCE = 8
+_MOST_AT_ONCE = 16
+# The classes of models that take more than text end so, as transformers names them.
+_SEES = "ForConditionalGeneration"
+# As small as any that is served.
+_CONTEXT = 4096
+_NO_CACHE = ("--no-enable-prefix-caching", "--disable-radix-cache")
+
+
+@dataclass(frozen=True)
+class Promise:
+    """`cache`: whether a prefix cache is planned; `copies`: how many requests are spread over.
+
+    Rates in tokens per second.
+    """
+
+    engine: str
+    context: int
+    at_once: int
+    vision: bool
+    speculative: str
+    cache: bool
+    copies: int
+    prefill_tok_s: Optional[float]
+
+
+def of_plan(plan: Mapping[str, Any]) -> Promise:
+    """Read a plan, also one that an earlier version applied."""
+    model, instances = plan["model"], plan["instances"]
+    speeds = plan.get("throughput") or {}
+    argv = [word for instance in instances for word in instance["argv"]]
+    engine = str((plan.get("engine") or {}).get("name") or "vllm")
+    draft = plan.get("speculative") or {}
+    data = int((plan.get("parallel") or {}).get("data") or 1)
+    return Promise(
+        engine=engine,
+        context=int(model.get("context") or _CONTEXT),
+        at_once=min(_MOST_AT_ONCE, int(speeds.get("concurrency") or _AT_ONCE)),
+        vision=str(model.get("architecture") or "").endswith(_SEES),
+        speculative=str(draft.get("name") or ""),
+        cache=_has_cache(engine, argv),
+        copies=max(1, len(instances)) * data,
+        prefill_tok_s=_expected(speeds.get("prefill_tok_s")),
+    )
+
+
+def _has_cache(engine: str, argv: List[str]) -> bool:
+    """Whether the plan has a prefix cache: sglang's is on unless it is taken off."""
+    if any(word in argv for word in _NO_CACHE):
+        return False
+    return engine == "ktransformers" or "--enable-prefix-caching" in argv
+
+
+def _expected(speed: object) -> Optional[float]:
+    value = speed.get("expected") if isinstance(speed, Mapping) else None
+    return float(value) if isinstance(value, (int, float)) and value > 0 else None

@@ -1,0 +1,158 @@
+"""`suite run < REQUEST`, `suite ask < QUESTION`: the full suite's part on the served machine.
+
+`run` asks the model through the port from this machine, for the checks that REQUEST names; `ask`
+answers one question of the control machine's own run. Both give one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from kimi_prov.contract import groups
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.acceptance import catalogue, machine, needles, promise
+from kimi_prov.on_host.acceptance.catalogue import BY_NAME, Check, Exam, Selection
+from kimi_prov.on_host.acceptance.door import Door
+from kimi_prov.on_host.acceptance.verdicts import Row, Verdict, failed, skipped
+from kimi_prov.on_host.gateway import checks, tls
+from kimi_prov.on_host.gateway.api import ApiError
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json, read_text
+
+Tell = Callable[[str], None]
+# Checks that ask at the same time; each has several requests of its own.
+_TOGETHER = 4
+
+
+def batches(names: Sequence[str]) -> List[List[str]]:
+    """Cut the checks into what is run together, in order: what others would disturb runs alone."""
+    port = [name for name in names if name in catalogue.PORT]
+    together = [name for name in names if name in BY_NAME and not BY_NAME[name].alone]
+    alone = [[name] for name in names if name not in port and name not in together]
+    return [batch for batch in (port, together, *alone) if batch]
+
+
+def whole(selection: Selection, exam: Exam, batch: Callable[[List[str]], List[Row]]) -> List[Row]:
+    """Return the rows of all checks of a selection, in order; `batch` runs some of them."""
+    names = selection.names(exam.subject)
+    rows: List[Row] = []
+    for chosen in batches(names):
+        taken = [name for name in chosen if selection.takes(name)]
+        found = batch(taken) if taken else []
+        left = [skipped(catalogue.LEFT_OUT).row(n, 0.0) for n in chosen if n not in taken]
+        rows += sorted([*found, *left], key=lambda row: _place(row["name"], chosen))
+    return rows
+
+
+def _place(name: str, names: List[str]) -> int:
+    """Return where a row stands; the rows of one check keep their own order."""
+    return names.index(name) if name in names else len(names)
+
+
+def run(exam: Exam, names: Sequence[str], tell: Tell) -> List[Row]:
+    """Run one batch of checks; `tell` hears of each that begins or ends."""
+    if list(names) == [catalogue.NEEDLES]:
+        return _needles(exam, tell)
+    if names[0] in catalogue.PORT:
+        tell("the checks of the port")
+        return checks.run(exam.subject, names)
+    rows: Dict[str, Row] = {}
+    ready = []
+    for check in (BY_NAME[name] for name in names):
+        told = catalogue.reason(check, exam)
+        if told:
+            rows[check.name] = told.row(check.name, 0.0)
+        else:
+            ready.append(check)
+    if len(ready) == 1:
+        # Code of the model runs from the main thread: signals have to end it.
+        tell(ready[0].name)
+        rows[ready[0].name] = _tried(ready[0], exam)
+    elif ready:
+        tell(", ".join(check.name for check in ready))
+        with ThreadPoolExecutor(max_workers=_TOGETHER) as pool:
+            running = [pool.submit(_tried, check, exam) for check in ready]
+            for done in as_completed(running):
+                row = done.result()
+                rows[row["name"]] = row
+                tell(f"{row['name']}: {row['status']}")
+    return [rows[name] for name in names]
+
+
+def _tried(check: Check, exam: Exam) -> Row:
+    asker = exam.asker(check.limit_s)
+    return _timed(check.name, lambda: check.judge(exam, asker))
+
+
+def _timed(name: str, work: Callable[[], Verdict]) -> Row:
+    started = time.monotonic()
+    try:
+        verdict = work()
+    except ApiError as error:
+        verdict = failed("no answer", "an answer", str(error))
+    return verdict.row(name, time.monotonic() - started)
+
+
+def _needles(exam: Exam, tell: Tell) -> List[Row]:
+    """Try one length after the other; a length after one that had no answer is not tried."""
+    lengths = needles.lengths(exam.promise.context)
+    if exam.subject.random_weights:
+        told = skipped(catalogue.MEANINGLESS)
+        return [told.row(catalogue.needle_name(length), 0.0) for length in lengths]
+    rows: List[Row] = []
+    scale: List[needles.Scale] = []
+    unanswered: Optional[str] = None
+    for length in lengths:
+        name = catalogue.needle_name(length)
+        slow = needles.too_slow(length, exam.promise.prefill_tok_s, catalogue.NEEDLE_S)
+        if slow or unanswered:
+            told = slow or skipped(f"{unanswered} was not answered")
+            rows.append(told.row(name, 0.0))
+            continue
+        tell(f"{name} of {catalogue.needle_name(lengths[-1])}")
+        asker = exam.asker(catalogue.NEEDLE_S)
+
+        def work() -> Verdict:
+            if not scale:
+                scale.append(needles.scale(asker))  # noqa: B023 - called at once
+            return needles.needle(asker, length, scale[0])  # noqa: B023
+
+        rows.append(_timed(name, work))
+        if rows[-1]["status"] == "fail" and rows[-1]["detail"] == "no answer":
+            unanswered = name
+    return rows
+
+
+def here(paths: Paths) -> Exam:
+    """Return this machine's own exam. Raises HostError where it serves nothing."""
+    plan = read_json(paths.plan)
+    if not plan:
+        raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
+    if not groups.serves(plan):
+        raise groups.elsewhere(plan, "the model is asked")
+    place = machine.Place(paths, plan)
+    subject = checks.subject_of(
+        plan,
+        "127.0.0.1",
+        tls.fingerprint(read_text(paths.tls_crt)),
+        read_text(paths.verify_key).strip(),
+    )
+    door = Door(lambda question: machine.answer(place, question))
+    return Exam(subject, promise.of_plan(plan), door)
+
+
+def main(argv: List[str]) -> int:
+    """Run what the request on standard input asks for."""
+    request: Dict[str, Any] = json.load(sys.stdin)
+    if argv[:1] == ["ask"]:
+        plan = read_json(Paths().plan)
+        return answer({"ok": True, **machine.answer(machine.Place(Paths(), plan), request)})
+    if argv[:1] == ["run"]:
+        names = [str(name) for name in request["names"]]
+        return answer({"ok": True, "checks": run(here(Paths()), names, lambda _: None)})
+    raise HostError("usage: suite run|ask")

@@ -1,0 +1,118 @@
+"""Special tokens of the tokenizer, and the chat template that the engine uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence
+
+from kimi_prov.on_host.acceptance.verdicts import (
+    Verdict,
+    Wrong,
+    failed,
+    of_answers,
+    passed,
+    skipped,
+)
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.acceptance.answers import Asker
+    from kimi_prov.on_host.acceptance.door import Door
+
+# A conversation that every template can write.
+MESSAGES: List[Dict[str, str]] = [
+    {"role": "system", "content": "You are a storekeeper."},
+    {"role": "user", "content": "How many lamps are there?"},
+]
+_HELLO = "Say hello."
+_TOKENS = 4096
+
+
+def special_tokens(asker: Asker, door: Door) -> Verdict:
+    """Ask the engine how it cuts the special tokens, and look for their marks in an answer."""
+    files = door.found("files")
+    known: Dict[str, int] = files.get("special") or {}
+    fault = judge_files(known, files.get("unknown") or [], str(files["reason"]))
+    if fault:
+        return fault
+    cut = door.found("tokens", texts=list(known))
+    if cut["reason"]:
+        whole = f"the files have {len(known)} special tokens with an id of their own"
+        return skipped(f"{cut['reason']}; {whole}, and how the engine cuts them is not known")
+    verdict = judge_tokens(known, cut.get("ids") or [])
+    if verdict.status != "ok" or asker.subject.random_weights:
+        return verdict
+    answer = asker.ask(_HELLO, _TOKENS)
+    if answer.marks():
+        return failed(
+            "marks of special tokens are in an answer",
+            f"none of {', '.join(answer.marks())}",
+            answer.text or answer.thought,
+        )
+    return passed(f"{verdict.detail}, none in an answer")
+
+
+def judge_files(known: Mapping[str, int], unknown: Sequence[str], reason: str) -> Optional[Verdict]:
+    """Judge the tokenizer's files; None where they have every mark that the template writes."""
+    if reason:
+        return skipped(f"the tokenizer's files cannot be read: {reason}")
+    if unknown:
+        return failed(
+            "the chat template writes marks that the tokenizer's files do not know",
+            f"special tokens {', '.join(unknown)}",
+            f"the files have {', '.join(known) or 'none'}",
+        )
+    if not known:
+        return skipped("the tokenizer's files name no special tokens that a chat uses")
+    return None
+
+
+def judge_tokens(known: Mapping[str, int], ids: Sequence[Sequence[int]]) -> Verdict:
+    """Judge how texts of special tokens were cut: each has to be the one id of the files."""
+    wrong = [
+        Wrong(text, f"token {number}", f"tokens {', '.join(map(str, found)) or 'none'}")
+        for (text, number), found in zip(known.items(), [*ids, *[[]] * len(known)])
+        if list(found) != [number]
+    ]
+    return of_answers(len(known), wrong, "special tokens are single tokens, as in the files")
+
+
+def chat_template(door: Door) -> Verdict:
+    """Hold the template that the engine uses against the one in the verified weights."""
+    files = door.found("files")
+    if files["reason"]:
+        return skipped(f"the template's file cannot be read: {files['reason']}")
+    verdict = judge_template(files.get("template") or {})
+    if verdict.status != "ok":
+        return verdict
+    written = door.found("rendered", messages=MESSAGES)
+    if written["reason"]:
+        return passed(f"{verdict.detail}; what the engine makes of it: {written['reason']}")
+    return judge_rendered(verdict, str(written.get("own")), str(written.get("engine")))
+
+
+def judge_template(found: Mapping[str, Any]) -> Verdict:
+    """Judge the files: `used` and `verified` are their SHA-256, `given` what a flag names."""
+    used, verified = _text(found.get("used")), _text(found.get("verified"))
+    if used is None:
+        name = found.get("given") or "chat_template.jinja or tokenizer_config.json"
+        return failed("the engine has no chat template", f"a template in {name}", "none")
+    if verified is None:
+        return skipped("nothing is known of the template in the verified weights")
+    if used != verified:
+        where = found.get("given") or found.get("file")
+        return failed(
+            f"the engine's template, {where}, is not the one of the verified weights",
+            f"sha256 {verified[:16]}",
+            f"sha256 {used[:16]}",
+        )
+    return passed(f"{found.get('file')}, sha256 {used[:16]}, as verified")
+
+
+def judge_rendered(files: Verdict, own: str, engine: str) -> Verdict:
+    """Judge what the engine makes of a conversation against what the model's template makes."""
+    if own != engine:
+        return failed("the engine writes a chat otherwise than the model's template", own, engine)
+    return passed(f"{files.detail}; the engine writes a chat as it does")
+
+
+def _text(value: object) -> Optional[str]:
+    return value if isinstance(value, str) and value else None

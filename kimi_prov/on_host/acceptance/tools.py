@@ -1,0 +1,196 @@
+"""Tool calls: one by one, several at once, inside reasoning, and in rounds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from kimi_prov.on_host.acceptance.answers import Answer, Asker, Call, said
+from kimi_prov.on_host.acceptance.knowledge import holds
+from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, failed, of_answers, passed
+from kimi_prov.on_host.gateway.api import ApiError
+
+_TOKENS = 4096
+Wanted = Tuple[str, Dict[str, Any]]
+
+
+def _tool(name: str, description: str, **parameters: str) -> Dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {
+                "type": "object",
+                "properties": {key: {"type": kind} for key, kind in parameters.items()},
+                "required": list(parameters),
+                "additionalProperties": False,
+            },
+        },
+    }
+
+
+TEMPERATURE = _tool("get_temperature", "Temperature of the air in a city, now.", city="string")
+TOOLS = (
+    TEMPERATURE,
+    _tool("get_time", "Time of day in a city, now.", city="string"),
+    _tool("add_numbers", "Sum of two whole numbers.", first="integer", second="integer"),
+)
+# A question, and the calls that it wants; none where no tool is of use.
+SINGLE: Tuple[Tuple[str, Tuple[Wanted, ...]], ...] = (
+    ("How warm is it in Oslo now?", (("get_temperature", {"city": "Oslo"}),)),
+    ("What time is it in Lima now?", (("get_time", {"city": "Lima"}),)),
+    (
+        "Add 4711 and 815 with the tool.",
+        (("add_numbers", {"first": 4711, "second": 815}),),
+    ),
+    ("Write the word hello and nothing else. No tool is needed.", ()),
+)
+PARALLEL = (
+    "How warm is it in Oslo, in Rome and in Lima now? Call the tool for all three at once.",
+    tuple(("get_temperature", {"city": city}) for city in ("Oslo", "Rome", "Lima")),
+)
+WHILE_THINKING = (
+    (
+        "Think about which city is the capital of Norway, and call the tool for its temperature "
+        "while you are still thinking."
+    ),
+    (("get_temperature", {"city": "Oslo"}),),
+)
+# Against what one would guess: the answer has to come from the tools.
+_MEASURED = {"oslo": 31, "rome": -7}
+ROUNDS = (
+    (
+        "Is it warmer in Oslo or in Rome now? Look up Oslo first, then Rome, one call at a time. "
+        "Answer at the end with the warmer city's name alone."
+    ),
+    "Oslo",
+)
+_MOST_ROUNDS = 6
+
+
+def single(asker: Asker) -> Verdict:
+    """Ask questions that want one tool of several, and one that wants none."""
+    found = asker.many([asker.body(question, _TOKENS, **_given()) for question, _ in SINGLE])
+    wrong = [
+        Wrong(question, _listed(wanted), fault)
+        for (question, wanted), answer in zip(SINGLE, found)
+        for fault in [said(answer) if isinstance(answer, ApiError) else misses(answer, wanted)]
+        if fault
+    ]
+    return of_answers(len(SINGLE), wrong, "questions with the right call")
+
+
+def parallel(asker: Asker) -> Verdict:
+    """Ask for three calls in one answer, each with an id of its own."""
+    question, wanted = PARALLEL
+    answer = asker.ask(question, _TOKENS, **_given(TEMPERATURE))
+    fault = misses(answer, wanted)
+    if fault:
+        return failed("not the three calls in one answer", _listed(wanted), fault)
+    if len({call.id for call in answer.calls}) < len(wanted):
+        ids = ", ".join(call.id or "none" for call in answer.calls)
+        return failed("calls without an id of their own", "three different ids", ids)
+    return passed(_calls(answer.calls))
+
+
+def inside_reasoning(asker: Asker) -> Verdict:
+    """Ask for a call while the model thinks, as one answer and as a stream: none may get lost."""
+    question, wanted = WHILE_THINKING
+    body = asker.body(question, _TOKENS, **_given())
+    wrong = []
+    for way, asked in (("whole", body), ("streamed", {**body, "stream": True})):
+        answer = asker.send(asked)
+        fault = lost(answer) or misses(answer, wanted)
+        if fault:
+            wrong.append(Wrong(way, _listed(wanted), fault))
+    return of_answers(2, wrong, "answers with the call, whole and streamed")
+
+
+def rounds(asker: Asker) -> Verdict:
+    """Answer the model's calls until it gives its own answer, which the tools' results decide."""
+    question, expected = ROUNDS
+    messages: List[Dict[str, Any]] = [{"role": "user", "content": question}]
+    made: List[Call] = []
+    for _ in range(_MOST_ROUNDS):
+        answer = asker.ask(messages, _TOKENS, **_given(TEMPERATURE))
+        if not answer.calls:
+            return judge_rounds(made, answer, expected)
+        made += answer.calls
+        messages += [_turn(answer), *map(_result, answer.calls)]
+    return failed(f"no answer after {_MOST_ROUNDS} rounds of calls", expected, _calls(made))
+
+
+def judge_rounds(made: Sequence[Call], answer: Answer, expected: str) -> Verdict:
+    """Judge the answer at the end: the calls that it rests on, and what it says."""
+    asked = {str(call.values().get("city", "")).strip().lower() for call in made}
+    if not set(_MEASURED) <= asked:
+        told = f"calls: {_calls(made) or 'none'}; answer: {answer.told()}"
+        return failed("answered without both calls", "calls for Oslo and Rome, then Oslo", told)
+    if not holds(answer.text, expected):
+        return failed("the answer is not what the tools gave", expected, answer.told())
+    return passed(f"{len(made)} calls, then: {answer.text}")
+
+
+def misses(answer: Answer, wanted: Sequence[Wanted]) -> str:
+    """Say what is wrong with an answer's calls; empty where they are the wanted ones."""
+    made = [(call.name, _plain(call.values())) for call in answer.calls]
+    if sorted(made, key=str) != sorted(((name, _plain(v)) for name, v in wanted), key=str):
+        return answer.told()
+    if not wanted and not answer.text.strip():
+        return answer.told()
+    marks = answer.marks()
+    return f"marks of the tokenizer in the answer: {', '.join(marks)}" if marks else ""
+
+
+def lost(answer: Answer) -> str:
+    """Say that a call stands in the reasoning or the text as text, where it is no call."""
+    if answer.calls:
+        return ""
+    for where, text in (("reasoning", answer.thought), ("text", answer.text)):
+        if "<|tool_call" in text or ("get_temperature" in text and '"city"' in text):
+            return f"the call is lost in the {where}: {text}"
+    return ""
+
+
+def _given(*tools: Mapping[str, Any]) -> Dict[str, Any]:
+    return {"tools": list(tools or TOOLS), "tool_choice": "auto"}
+
+
+def _plain(values: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return arguments as they are compared: a model may write a city in its own case."""
+    return {k: v.strip().lower() if isinstance(v, str) else v for k, v in values.items()}
+
+
+def _turn(answer: Answer) -> Dict[str, Any]:
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in answer.calls
+    ]
+    thought = {"reasoning": answer.thought, "reasoning_content": answer.thought}
+    return {
+        "role": "assistant",
+        "content": answer.text,
+        "tool_calls": calls,
+        **(thought if answer.thought else {}),
+    }
+
+
+def _result(call: Call) -> Dict[str, Any]:
+    city = str(call.values().get("city", "")).strip().lower()
+    degrees: Optional[int] = _MEASURED.get(city)
+    told = f"{degrees} degrees Celsius" if degrees is not None else "no such city"
+    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": told}
+
+
+def _listed(wanted: Sequence[Wanted]) -> str:
+    told = [f"{name}({json.dumps(values)})" for name, values in wanted]
+    return ", ".join(told) or "no call, and a text"
+
+
+def _calls(made: Sequence[Call]) -> str:
+    return ", ".join(map(str, made))

@@ -1,0 +1,82 @@
+"""What became of a check: passed, failed with what was expected and what came, or not run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Sequence
+
+from kimi_prov.contract import clean_text
+
+_CUT = 200
+Row = Dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`status`: ok, fail or skip. Of a failure it says what was expected and what came instead."""
+
+    status: str
+    detail: str
+    expected: str = ""
+    observed: str = ""
+
+    def row(self, name: str, seconds: float) -> Row:
+        """Return the check's row of a verify document."""
+        found: Row = {"name": name, "status": self.status, "detail": self.detail}
+        if self.status == "fail":
+            found |= {"expected": self.expected, "observed": self.observed}
+        return {**found, "seconds": round(seconds, 3)}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """One question of several whose answer was wrong."""
+
+    question: str
+    expected: str
+    observed: str
+
+
+def passed(detail: str) -> Verdict:
+    """Return a check that passed."""
+    return Verdict("ok", shown(detail))
+
+
+def failed(detail: str, expected: str, observed: str) -> Verdict:
+    """Return a check that failed; what came may be of any length and hold anything."""
+    return Verdict("fail", shown(detail), shown(expected), shown(observed))
+
+
+def skipped(reason: str) -> Verdict:
+    """Return a check that was not run, which is no pass."""
+    return Verdict("skip", shown(reason))
+
+
+def of_answers(total: int, wrong: Sequence[Wrong], what: str, *, allowed: int = 0) -> Verdict:
+    """Judge a set of questions: the first wrong answer is told whole, the others are counted.
+
+    `allowed`: as many wrong answers are no failure.
+    """
+    count = f"{total - len(wrong)} of {total} {what}"
+    if len(wrong) <= allowed:
+        return passed(count if not wrong else f"{count}; {_listed(wrong)}")
+    first = wrong[0]
+    return failed(f"{count}; {_listed(wrong)}", first.expected, first.observed)
+
+
+def _listed(wrong: Sequence[Wrong]) -> str:
+    return "; ".join(f"{shown(item.question, 80)} -> {shown(item.observed, 80)}" for item in wrong)
+
+
+def shown(text: object, limit: int = _CUT) -> str:
+    """Return text on one line, clean, and cut in its middle where it is long: its end tells too."""
+    flat = clean_text.line(text)
+    if len(flat) <= limit:
+        return flat
+    half = (limit - 3) // 2
+    return f"{flat[:half]}...{flat[-half:]}"
+
+
+def names(rows: Sequence[Row], status: str) -> List[str]:
+    """Return the names of the rows with this status."""
+    return [str(row["name"]) for row in rows if row["status"] == status]

@@ -1,0 +1,125 @@
+"""`verify --suite`, `--only`, `--skip` and `--junit`, from the command line to the play."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+# In place of the real action: a document that tells what reached the play.
+ACTION = """
+import json
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        checks = json.loads({checks!r})
+        document = {{"ok": True, "endpoint": json.dumps(self._task.args["selection"]),
+            "vantage": "control", "vantage_reason": "", "checks": checks, "stand_ins": [],
+            "unproven": ["how well"], "suite": "full"}}
+        return {{"changed": False, "kimi_document": document}}
+"""
+PLAY = """
+- hosts: kimi
+  gather_facts: false
+  tasks:
+    - kimi_verify:
+        selection: "{{ verify_suite | default({}) }}"
+"""
+CHECKS = [
+    {"name": "chat", "status": "ok", "detail": "2 tokens: \x0bhi\x00", "seconds": 0.5},
+    {"name": "image", "status": "skip", "detail": "the model takes no images", "seconds": 0},
+    {
+        "name": "facts",
+        "status": "fail",
+        "detail": "11 of 12 facts right; ]]> \x1b[2J & <b>\ud800",
+        "expected": "Ottawa",
+        "observed": "Toronto \x07\ufffe",
+        "seconds": 1.25,
+    },
+]
+
+
+@pytest.fixture
+def told(installed, local):
+    """Run verify with words; its exit code is 0, and what the play was given comes back."""
+    installed.plugin("kimi_verify", ACTION.format(checks=json.dumps(CHECKS)))
+    installed.playbook("verify", PLAY)
+    inventory = local("one")
+
+    def run(*words):
+        done = installed.run("verify", inventory, *words)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+def test_what_is_chosen_reaches_the_play(told):
+    done = told("--suite", "full", "--only", "tool-*", "--skip", "tool-rounds", "--format", "json")
+    (host,) = json.loads(done.stdout)["hosts"].values()
+    chosen = {"suite": "full", "only": ["tool-*"], "leave": ["tool-rounds"]}
+    assert json.loads(host["endpoint"]) == chosen
+    (host,) = json.loads(told("--format", "json").stdout)["hosts"].values()
+    assert json.loads(host["endpoint"])["suite"] == "basic"
+
+
+def test_junit_tells_passed_failed_and_not_run_apart_whatever_an_answer_holds(told, tmp_path):
+    file = tmp_path / "result.xml"
+    done = told("--junit", file)
+    root = ElementTree.parse(file).getroot()  # noqa: S314 - our own
+    assert root.attrib | {"time": ""} == {
+        "name": "kimi-prov verify",
+        "tests": "3",
+        "failures": "1",
+        "errors": "0",
+        "skipped": "1",
+        "time": "",
+    }
+    (suite,) = root
+    cases = {case.get("name"): case for case in suite.iter("testcase")}
+    assert cases["image"].find("skipped").get("message") == "the model takes no images"
+    assert cases["image"].find("failure") is None
+    failure = cases["facts"].find("failure")
+    assert "11 of 12 facts right; ]]> \\x1b[2J & <b>" in failure.get("message")
+    assert failure.text.splitlines()[1:] == ["expected: Ottawa", "came: Toronto \\x07\\ufffe"]
+    assert [child.tag for child in cases["chat"]] == ["system-out"]
+    values = {row.get("name"): row.get("value") for row in suite.iter("property")}
+    assert values["unproven"] == "how well"
+    # The report itself is where it always is, and says the same.
+    text = " ".join(done.stdout.split())
+    assert "expected Ottawa" in text
+    assert "came Toronto" in text
+    assert "FAILED: 1 passed, 1 failed, 1 skipped" in text
+
+
+def test_a_host_that_was_not_reached_is_a_failure_in_junit(installed, tmp_path):
+    inventory = installed.home / "hosts.yml"
+    inventory.write_text("kimi: {hosts: {gone: {ansible_host: 127.0.0.1, ansible_port: 1}}}\n")
+    installed.playbook("verify", "- hosts: kimi\n  tasks:\n    - ping:\n")
+    file = tmp_path / "result.xml"
+    done = installed.run("verify", inventory, "--junit", file)
+    assert done.returncode == 4, done.stderr
+    (case,) = ElementTree.parse(file).getroot().iter("testcase")  # noqa: S314 - our own
+    assert case.get("name") == "machine"
+    assert case.find("failure") is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "fix"),
+    [
+        (("--only", "facts"), "--only facts: no check of the suite basic", "--suite full"),
+        (("--suite", "full", "--skip", "fcats"), "--skip fcats", "correct the name"),
+        (("--suite", "all"), "'all' is not one of", ""),
+        (("--junit", "no/such/folder/x.xml"), "--junit no/such/folder/x.xml", "name a file"),
+        (("--junit", "."), "it is a folder", "name a file"),
+    ],
+)
+def test_wrong_words_are_refused_before_anything_runs(installed, local, words, said, fix):
+    done = installed.run("verify", local("one"), *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert fix in done.stderr
+    assert not installed.runs.exists()
