@@ -28,7 +28,7 @@ def run(
     """
     output.check()
     with load.file() as file:
-        finished = host_reports.collect("bench", path, options, {"kimi_bench_load": str(file)})
+        finished = host_reports.collect("bench", path, options, {"bench_load": str(file)})
     for host, result in finished.outcome.documents.items():
         folder = bench_results.folder(state_home(), path, host)
         before = bench_results.last(folder)

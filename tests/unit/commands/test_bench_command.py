@@ -150,7 +150,7 @@ BOOK = """
 - hosts: kimi
   gather_facts: false
   tasks:
-    - kimi_bench: {state: started, load: "{{ kimi_bench_load | default('') }}"}
+    - kimi_bench: {state: started, load: "{{ bench_load | default('') }}"}
 """
 
 
