@@ -45,6 +45,7 @@ class Served:
     def exam(self) -> Exam:
         """As the machine itself makes it."""
         paths = Paths(self.root)
+        self.model.context = self.plan["model"]["context"]
         paths.plan.write_text(json.dumps(self.plan))
         return run.here(paths)
 

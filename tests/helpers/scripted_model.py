@@ -68,6 +68,10 @@ _WRONG_CODE = {
     "endless-code": "while True:\n    print('x' * 1000)\n",
     "steering-code": "print('\\x1b]0;t\\x07MARK')\nraise SystemExit(7)\n",
 }
+# As long as a thought is that nothing switches off.
+_THOUGHT = 2000
+# What each of these faults has in place of a piece of a stream.
+_PIECES = {"no-object": "[1]", "deep-piece": "[" * 100_000, "null-piece": "null"}
 _CALL = {"name": "get_temperature", "arguments": '{"city": "Oslo"}'}
 
 
@@ -77,6 +81,8 @@ class Model:
     def __init__(self, *faults: str) -> None:
         self.faults = set(faults)
         self.key = "sk-kimi-test"
+        # In tokens, prompt and answer; 0 for any.
+        self.context = 0
         self.name = "kimi-test"
         self.asked: list[dict[str, Any]] = []
         self.counters = dict.fromkeys(("queries", "hits", "drafts", "drafted", "accepted"), 0)
@@ -95,14 +101,18 @@ class Model:
         with self.lock:
             self.asked.append(body)
         text = _written(body["messages"])
-        tokens = len(text.split())
+        tokens = _tokens(text)
         with self.lock:
             self._count(text, tokens)
         if self.has("short-context") and tokens > 15_000:
             return {"error": "too long"}
+        if self.context and tokens + body["max_tokens"] > self.context:
+            return {"error": f"{tokens} and {body['max_tokens']} tokens are more than the context"}
         message = self._message(body)
         thinks = body.get("chat_template_kwargs", {}).get("thinking", True)
-        if thinks or self.has("always-thinks"):
+        if self.has("no-switch") and body["max_tokens"] < _THOUGHT:
+            message = {"content": None, "reasoning": "Let me think"}
+        elif thinks or self.has("always-thinks"):
             message.setdefault("reasoning", "Let me think.")
         counted = min(tokens, 9000) if self.has("truncates") else tokens
         usage = {"prompt_tokens": counted, "completion_tokens": 3}
@@ -214,6 +224,8 @@ class Model:
             found = [{**call, "name": "get_time"} for call in found]
         if self.has("broken-arguments"):
             found = [{**call, "arguments": "{city: "} for call in found]
+        if self.has("deep-arguments"):
+            found = [{**call, "arguments": '{"city":' * 100_000} for call in found]
         if self.has("calls-for-nothing"):
             found = found or [_CALL]
         return found[:1] if self.has("one-call") else found
@@ -254,6 +266,11 @@ class Model:
         )
         text += "" if self.has("other-template") else "<think>"
         return {"tokens": [ord(c) for c in text]}
+
+
+def _tokens(text: str) -> int:
+    """Count as Kimi's tokenizer does, about: words, and digits by threes."""
+    return len(re.findall(r"\d{1,3}|[^\W\d]+", text))
 
 
 def _written(messages: list[dict[str, Any]]) -> str:
@@ -313,11 +330,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        for piece in pieces:
-            self.wfile.write(f"data: {json.dumps(piece)}\n\n".encode())
+        wrong = [text for fault, text in _PIECES.items() if self.model.has(fault)]
+        for piece in [*wrong, *map(json.dumps, pieces)]:
+            self.wfile.write(f"data: {piece}\n\n".encode())
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _send(self, code: int, document: object) -> None:
+        if self.model.has("deep-answer"):
+            document = "[" * 100_000
         content = (document if isinstance(document, str) else json.dumps(document)).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")

@@ -95,6 +95,9 @@ def _timed(name: str, work: Callable[[], Verdict]) -> Row:
         verdict = work()
     except ApiError as error:
         verdict = failed("no answer", "an answer", str(error))
+    except Exception as error:  # noqa: BLE001 - one check's end is not that of the run
+        told = f"{type(error).__name__}: {error}"
+        verdict = failed("the answer could not be judged", "an answer of the API's form", told)
     return verdict.row(name, time.monotonic() - started)
 
 

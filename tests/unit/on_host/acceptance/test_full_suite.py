@@ -27,6 +27,11 @@ FAULTS = [
     ("blind", "image", "2 of 5 pictures seen rightly", "green", "red"),
     ("wrong-tool", "tool-single", "questions with the right call", "get_temperature", "get_time"),
     ("broken-arguments", "tool-single", "1 of 4", "get_temperature", "{city: "),
+    ("deep-arguments", "tool-single", "1 of 4", "get_temperature", '{"city":{"city":'),
+    ("deep-answer", "facts", "0 of 12", "Ag", "HTTP 200: [[["),
+    ("no-object", "parallel-requests", "8 of 16", "basalt", "no JSON object: [1]"),
+    ("null-piece", "parallel-requests", "8 of 16", "basalt", "no JSON object: null"),
+    ("deep-piece", "parallel-requests", "8 of 16", "basalt", "no JSON object: [[["),
     ("calls-for-nothing", "tool-single", "3 of 4", "no call", "get_temperature"),
     ("one-call", "tool-parallel", "not the three calls", "Lima", "Oslo"),
     ("same-ids", "tool-parallel", "without an id of their own", "three different ids", "c0, c0"),
@@ -101,6 +106,32 @@ def test_requests_that_may_mix_are_all_there_at_once_whatever_the_engine_takes(
     served.plan["throughput"]["concurrency"] = 1
     served.model.meeting = threading.Barrier(len(forms.MARKERS))
     assert served.rows("parallel-requests")["parallel-requests"]["status"] == "ok"
+
+
+def test_a_prompt_fits_into_a_long_context_however_many_lines_it_has(served: Served) -> None:
+    served.plan["model"]["context"] = 130_000
+    rows = served.rows("needles")
+    assert [row["status"] for row in rows.values()] == ["ok"] * 5, rows
+
+
+def test_a_model_that_nothing_keeps_from_thinking_has_room_for_it(served: Served) -> None:
+    served.model.faults = {"no-switch"}
+    rows = served.rows("structured-output", "parallel-requests")
+    assert {row["status"] for row in rows.values()} == {"ok"}, rows
+
+
+def test_what_a_check_did_not_expect_fails_it_and_not_the_run(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(*_: object) -> None:
+        raise TypeError("what nobody thought of")
+
+    check = catalogue.BY_NAME["facts"]
+    monkeypatch.setitem(run.BY_NAME, "facts", replace(check, judge=judge))
+    rows = served.rows("facts", "problems")
+    assert rows["facts"]["status"] == "fail"
+    assert rows["facts"]["observed"] == "TypeError: what nobody thought of"
+    assert rows["problems"]["status"] == "ok"
 
 
 def of_text_alone(plan: dict[str, Any]) -> None:
