@@ -16,6 +16,7 @@ import pytest
 
 from kimi_prov.acceptance import suite
 from kimi_prov.on_host.acceptance import catalogue, forms, needles, run
+from kimi_prov.on_host.gateway import checks
 
 if TYPE_CHECKING:
     from scripted_machine import Served
@@ -128,8 +129,10 @@ def test_what_a_check_did_not_expect_fails_it_and_not_the_run(
 
     check = catalogue.BY_NAME["facts"]
     monkeypatch.setitem(run.BY_NAME, "facts", replace(check, judge=judge))
-    rows = served.rows("facts", "problems")
-    assert rows["facts"]["status"] == "fail"
+    monkeypatch.setattr(checks, "THROUGH_PORT", (("chat", judge),))
+    rows = served.rows("chat", "facts", "problems")
+    assert "TypeError: what nobody thought of" in rows["chat"]["detail"]
+    assert (rows["chat"]["status"], rows["facts"]["status"]) == ("fail", "fail")
     assert rows["facts"]["observed"] == "TypeError: what nobody thought of"
     assert rows["problems"]["status"] == "ok"
 
