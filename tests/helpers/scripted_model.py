@@ -66,6 +66,7 @@ def balanced(text):
 _WRONG_CODE = {
     "wrong-code": "def roman(n):\n    return 'I' * n\n",
     "endless-code": "while True:\n    print('x' * 1000)\n",
+    "few-results": "import os\nprint('\\nkimi-suite-result:[]', flush=True)\nos._exit(0)\n",
     "steering-code": "print('\\x1b]0;t\\x07MARK')\nraise SystemExit(7)\n",
 }
 # As long as a thought is that nothing switches off.
@@ -157,10 +158,19 @@ class Model:
         missed = ("sheep", "snail") if self.has("dull") else ("snail",) if self.has("tired") else ()
         if any(word in question for word in missed):
             return "I cannot say."
+        if self.has("names-all") and "pwd" in question:
+            return "directory, date, or user"
+        if self.has("names-all") and "Tom" in question:
+            return "Tom, Ann or Bob"
+        if self.has("latex"):
+            marked = _KNOWN.get(question, "").replace("H2O", r"H_2\mathrm{O}")
+            return rf"So $\boxed{{\text{{{marked}}}}}$." if marked else "Hello."
         return f"It is **{_KNOWN[question]}**." if question in _KNOWN else "Hello."
 
     def _seen(self, content: list[dict[str, Any]]) -> str:
         picture = base64.b64decode(content[0]["image_url"]["url"].partition(",")[2])
+        if self.has("names-all"):
+            return "red, green or blue" if "colour" in content[1]["text"] else _SEEN[picture]
         if self.has("blind"):
             return "red" if "colour" in content[1]["text"] else "2"
         return _SEEN[picture]
@@ -187,7 +197,14 @@ class Model:
         if self.has("no-code"):
             return "I would rather not."
         wrong = [text for fault, text in _WRONG_CODE.items() if self.has(fault)]
-        return f"```python\n{wrong[0] if wrong and name == 'roman' else _CODE[name]}```"
+        code = _CODE[name]
+        if wrong and name == "roman":
+            code = wrong[0] if "def roman" in wrong[0] else f"def roman(n): ...\n{wrong[0]}"
+        if self.has("ones") and name == "balanced":
+            code = code.replace("return not left", "return int(not left)")
+        if self.has("chatty-code"):
+            return f"So:\n```sh\npython3 x.py < in\n```\n```python\n{code}```\n```\nIV!\n```"
+        return f"```python\n{code}```"
 
     def _called(self, body: dict[str, Any], question: str) -> dict[str, Any]:
         calls = self._calls(body, question)
@@ -234,6 +251,8 @@ class Model:
         if question != tools.ROUNDS[0]:
             return "hello"
         told = [message["content"] for message in body["messages"] if message["role"] == "tool"]
+        if self.has("compares"):
+            return "Rome is warmer than Oslo."
         if self.has("ignores-results") or self.has("guesses"):
             return "Rome"
         return "Oslo" if told == ["31 degrees Celsius", "-7 degrees Celsius"] else f"{told}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kimi_prov.acceptance import suite
-from kimi_prov.on_host.acceptance import catalogue, forms, needles, run
+from kimi_prov.on_host.acceptance import catalogue, forms, knowledge, needles, run
 from kimi_prov.on_host.gateway import checks
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 # Each fault of a model, engine or tokenizer: the check that finds it, and words of what it says.
 FAULTS = [
     ("ignorant", "facts", "11 of 12 facts right", "Ottawa", "Toronto"),
+    ("names-all", "facts", "11 of 12 facts right", "directory", "directory, date, or user"),
+    ("names-all", "image", "2 of 5 pictures seen rightly", "red", "red, green or blue"),
+    ("compares", "tool-rounds", "not what the tools gave", "Oslo", "Rome is warmer than Oslo."),
+    ("few-results", "code", "2 of 3", "5 results", "0: []"),
+    ("ones", "code", "2 of 3", "true", "1"),
     ("dull", "problems", "4 of 6 problems solved", "9", "I cannot say."),
     ("blind", "image", "2 of 5 pictures seen rightly", "green", "red"),
     ("wrong-tool", "tool-single", "questions with the right call", "get_temperature", "get_time"),
@@ -36,8 +41,8 @@ FAULTS = [
     ("calls-for-nothing", "tool-single", "3 of 4", "no call", "get_temperature"),
     ("one-call", "tool-parallel", "not the three calls", "Lima", "Oslo"),
     ("same-ids", "tool-parallel", "without an id of their own", "three different ids", "c0, c0"),
-    ("lost-call", "tool-in-reasoning", "0 of 2", "get_temperature", "lost in the reasoning"),
-    ("lost-in-stream", "tool-in-reasoning", "1 of 2", "get_temperature", "lost in the reasoning"),
+    ("lost-call", "tool-in-reasoning", "0 of 6", "get_temperature", "lost in the reasoning"),
+    ("lost-in-stream", "tool-in-reasoning", "3 of 6", "get_temperature", "lost in the reasoning"),
     ("ignores-results", "tool-rounds", "not what the tools gave", "Oslo", "Rome"),
     ("guesses", "tool-rounds", "without both calls", "calls for Oslo and Rome", "none"),
     ("asks-forever", "tool-rounds", "no answer after 6 rounds", "Oslo", "get_temperature"),
@@ -99,6 +104,42 @@ def test_of_hard_problems_one_may_be_missed(served: Served) -> None:
     row = served.rows("problems")["problems"]
     assert row["status"] == "ok"
     assert "5 of 6 problems solved; A snail" in row["detail"]
+
+
+def test_answers_in_latex_and_code_among_other_blocks_are_right(served: Served) -> None:
+    served.model.faults = {"latex", "chatty-code"}
+    rows = served.rows("facts", "problems", "code")
+    assert {row["status"] for row in rows.values()} == {"ok"}, rows
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"$\boxed{155}$", "155"),
+        (r"\boxed{\text{Bob}}", "Bob"),
+        (r"$\mathrm{H_2O}$", "H2O"),
+        (r"\[\text{H}_2\text{O}\]", "H2O"),
+        (r"$2{,}500$", "2500"),
+        (r"$2\,500$", "2500"),
+    ],
+)
+def test_what_latex_sets_is_read(text: str, expected: str) -> None:
+    assert knowledge.holds(text, expected)
+    assert not knowledge.holds(text.replace("5", "6").replace("O", "X").replace("B", "R"), expected)
+
+
+def test_a_call_while_thinking_is_tried_with_several_seeds(served: Served) -> None:
+    row = served.rows("tool-in-reasoning")["tool-in-reasoning"]
+    assert "6 of 6 answers with the call" in row["detail"]
+    assert "6 of them with reasoning; whether calls were written inside" in row["detail"]
+    seeds = {(body["seed"], bool(body["stream"])) for body in served.model.asked}
+    assert seeds == {(seed, way) for seed in (1, 2, 3) for way in (False, True)}
+
+
+def test_a_city_is_one_of_a_list(served: Served) -> None:
+    served.rows("tool-single")
+    tool = served.model.asked[0]["tools"][0]["function"]["parameters"]
+    assert "Oslo" in tool["properties"]["city"]["enum"]
 
 
 def test_requests_that_may_mix_are_all_there_at_once_whatever_the_engine_takes(
