@@ -49,11 +49,11 @@ class Served:
         paths.plan.write_text(json.dumps(self.plan))
         return run.here(paths)
 
-    def rows(self, *only: str) -> dict[str, dict[str, Any]]:
+    def rows(self, *only: str, leave: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
         """Run checks of the full suite; each row by its name."""
         exam = self.exam()
         found = run.whole(
-            Selection(FULL, only), exam, lambda names: run.run(exam, names, self.told.append)
+            Selection(FULL, only, leave), exam, lambda names: run.run(exam, names, self.told.append)
         )
         return {row["name"]: row for row in found if row["detail"] != LEFT_OUT}
 

@@ -84,6 +84,8 @@ class Model:
         self.key = "sk-kimi-test"
         # In tokens, prompt and answer; 0 for any.
         self.context = 0
+        # Requests that are there now, and the most that ever were.
+        self.here, self.most = 0, 0
         self.name = "kimi-test"
         self.asked: list[dict[str, Any]] = []
         self.counters = dict.fromkeys(("queries", "hits", "drafts", "drafted", "accepted"), 0)
@@ -97,6 +99,18 @@ class Model:
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         """The whole answer to a chat."""
+        with self.lock:
+            self.here += 1
+            self.most = max(self.most, self.here)
+        try:
+            return self._answered(body)
+        finally:
+            with self.lock:
+                self.here -= 1
+
+    def _answered(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.has("slow"):
+            time.sleep(0.02)
         if self.has("silent"):
             time.sleep(5)
         with self.lock:

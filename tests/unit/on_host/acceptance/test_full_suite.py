@@ -286,6 +286,32 @@ def test_a_length_that_the_plan_expects_to_take_hours_is_not_tried(served: Serve
     assert "the plan expects 2744 s" in rows["needles-22k"]["detail"]
 
 
+@pytest.mark.parametrize(
+    ("only", "leave", "run_"),
+    [
+        (("needles-10k", "needles-40k"), (), ["10k", "40k"]),
+        (("needles",), ("needles-[24]*",), ["10k", "58k"]),
+        (("needles-*",), ("needles",), []),
+    ],
+)
+def test_lengths_of_needles_are_chosen(
+    served: Served, only: tuple[str, ...], leave: tuple[str, ...], run_: list[str]
+) -> None:
+    served.plan["model"]["context"] = 60_000
+    rows = served.rows(*only, leave=leave)
+    assert {name: row["status"] for name, row in rows.items()} == {
+        f"needles-{length}": "ok" for length in run_
+    }
+
+
+def test_no_more_requests_at_once_than_the_plan_has(served: Served) -> None:
+    served.plan["throughput"]["concurrency"] = 2
+    served.model.faults = {"slow"}
+    rows = served.rows("facts", "problems", "tool-*", "structured-output")
+    assert {row["status"] for row in rows.values()} == {"ok"}, rows
+    assert served.model.most == 2
+
+
 def test_a_length_after_one_without_an_answer_is_not_tried(served: Served) -> None:
     served.plan["model"]["context"] = 60_000
     served.model.faults = {"short-context"}
@@ -303,3 +329,16 @@ def test_an_answer_that_does_not_come_ends_with_the_check_s_time(
     row = served.rows("tool-parallel")["tool-parallel"]
     assert row["status"] == "fail"
     assert row["observed"] == "no answer within the check's 1 s"
+    # By the plan's own speed an answer takes longer.
+    served.plan["throughput"]["decode_tok_s"] = {"expected": 256.0}
+    assert served.rows("tool-parallel")["tool-parallel"]["status"] == "ok"
+
+
+def test_the_limit_follows_the_planned_speed_and_the_answers(served: Served) -> None:
+    served.plan["throughput"].update(concurrency=4, decode_tok_s={"expected": 4.0})
+    promised, names = served.exam().promise, catalogue.BY_NAME
+    answer_s = 1.5 * 4096 / 4
+    assert catalogue.limit_s(names["tool-parallel"], promised) == answer_s
+    assert catalogue.limit_s(names["facts"], promised) == 3 * answer_s
+    assert catalogue.limit_s(names["tool-rounds"], promised) == 6 * answer_s
+    assert catalogue.limit_s(names["facts"], replace(promised, decode_tok_s=None)) == 900
