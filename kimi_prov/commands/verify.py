@@ -29,8 +29,10 @@ def selection(name: str, only: Sequence[str], leave: Sequence[str]) -> Selection
     known = (*catalogue.PORT, *suite.OF_MACHINE, *own)
     for option, patterns in (("--only", only), ("--skip", leave)):
         for pattern in patterns:
-            if not any(Selection(only=(pattern,)).takes(check) for check in known):
-                elsewhere = pattern in catalogue.NAMES
+            length = catalogue.may_be_needle(pattern)
+            taken = any(Selection(only=(pattern,)).takes(check) for check in known)
+            if not taken and not (length and name == catalogue.FULL):
+                elsewhere = length or pattern in catalogue.NAMES
                 raise UserError(
                     f"{option} {pattern}: no check of the suite {name} has this name; there are "
                     f"{', '.join(known)}",

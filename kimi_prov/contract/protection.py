@@ -97,10 +97,11 @@ KINDS: Dict[str, Needs] = {
     "measuring": Needs(
         network="loopback", netlink=True, proc=True, processes=True, compiles=True
     ),
-    # A model wrote it: it computes, reads the system and writes to its standard output.
+    # A model wrote it: it computes, reads the system and writes to its standard output. io_uring,
+    # of @aio, makes sockets and files past the filter of calls.
     "code": Needs(
         network="closed",
-        without_calls=("@privileged", "@resources", "@network-io", "@keyring"),
+        without_calls=("@privileged", "@resources", "@network-io", "@keyring", "@aio"),
         own_users=True,
     ),
 }  # fmt: skip
@@ -228,7 +229,9 @@ def sandbox(*, gpus: bool, peers: Sequence[str] = (), rdma: bool = False) -> Lis
 # What code of a model must not even read, and where it could leave something behind.
 _CLOSED = (
     *(paths.ETC, paths.ROOT, paths.HOME, paths.RUN, paths.GROUP_RUN),
-    *("/run/kimi-proxy", "/run/dbus", "/run/systemd/private", "/etc/ssh", "/etc/ssl/private"),
+    *("/run/kimi-proxy", "/run/dbus", "/etc/ssh", "/etc/ssl/private"),
+    # Sockets that everybody may write to; /dev/log leads into the journal's directory.
+    *(f"/run/systemd/{name}" for name in ("private", "notify", "journal", "userdb", "resolve")),
     *("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue"),  # noqa: S108
 )
 

@@ -66,8 +66,13 @@ def balanced(text):
 _WRONG_CODE = {
     "wrong-code": "def roman(n):\n    return 'I' * n\n",
     "endless-code": "while True:\n    print('x' * 1000)\n",
+    "few-results": "import os\nprint('\\nkimi-suite-result:[]', flush=True)\nos._exit(0)\n",
     "steering-code": "print('\\x1b]0;t\\x07MARK')\nraise SystemExit(7)\n",
 }
+# As long as a thought is that nothing switches off.
+_THOUGHT = 2000
+# What each of these faults has in place of a piece of a stream.
+_PIECES = {"no-object": "[1]", "deep-piece": "[" * 100_000, "null-piece": "null"}
 _CALL = {"name": "get_temperature", "arguments": '{"city": "Oslo"}'}
 
 
@@ -77,6 +82,10 @@ class Model:
     def __init__(self, *faults: str) -> None:
         self.faults = set(faults)
         self.key = "sk-kimi-test"
+        # In tokens, prompt and answer; 0 for any.
+        self.context = 0
+        # Requests that are there now, and the most that ever were.
+        self.here, self.most = 0, 0
         self.name = "kimi-test"
         self.asked: list[dict[str, Any]] = []
         self.counters = dict.fromkeys(("queries", "hits", "drafts", "drafted", "accepted"), 0)
@@ -90,19 +99,35 @@ class Model:
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         """The whole answer to a chat."""
+        with self.lock:
+            self.here += 1
+            self.most = max(self.most, self.here)
+        try:
+            return self._answered(body)
+        finally:
+            with self.lock:
+                self.here -= 1
+
+    def _answered(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.has("slow"):
+            time.sleep(0.02)
         if self.has("silent"):
             time.sleep(5)
         with self.lock:
             self.asked.append(body)
         text = _written(body["messages"])
-        tokens = len(text.split())
+        tokens = _tokens(text)
         with self.lock:
             self._count(text, tokens)
         if self.has("short-context") and tokens > 15_000:
             return {"error": "too long"}
+        if self.context and tokens + body["max_tokens"] > self.context:
+            return {"error": f"{tokens} and {body['max_tokens']} tokens are more than the context"}
         message = self._message(body)
         thinks = body.get("chat_template_kwargs", {}).get("thinking", True)
-        if thinks or self.has("always-thinks"):
+        if self.has("no-switch") and body["max_tokens"] < _THOUGHT:
+            message = {"content": None, "reasoning": "Let me think"}
+        elif thinks or self.has("always-thinks"):
             message.setdefault("reasoning", "Let me think.")
         counted = min(tokens, 9000) if self.has("truncates") else tokens
         usage = {"prompt_tokens": counted, "completion_tokens": 3}
@@ -147,10 +172,19 @@ class Model:
         missed = ("sheep", "snail") if self.has("dull") else ("snail",) if self.has("tired") else ()
         if any(word in question for word in missed):
             return "I cannot say."
+        if self.has("names-all") and "pwd" in question:
+            return "directory, date, or user"
+        if self.has("names-all") and "Tom" in question:
+            return "Tom, Ann or Bob"
+        if self.has("latex"):
+            marked = _KNOWN.get(question, "").replace("H2O", r"H_2\mathrm{O}")
+            return rf"So $\boxed{{\text{{{marked}}}}}$." if marked else "Hello."
         return f"It is **{_KNOWN[question]}**." if question in _KNOWN else "Hello."
 
     def _seen(self, content: list[dict[str, Any]]) -> str:
         picture = base64.b64decode(content[0]["image_url"]["url"].partition(",")[2])
+        if self.has("names-all"):
+            return "red, green or blue" if "colour" in content[1]["text"] else _SEEN[picture]
         if self.has("blind"):
             return "red" if "colour" in content[1]["text"] else "2"
         return _SEEN[picture]
@@ -177,7 +211,14 @@ class Model:
         if self.has("no-code"):
             return "I would rather not."
         wrong = [text for fault, text in _WRONG_CODE.items() if self.has(fault)]
-        return f"```python\n{wrong[0] if wrong and name == 'roman' else _CODE[name]}```"
+        code = _CODE[name]
+        if wrong and name == "roman":
+            code = wrong[0] if "def roman" in wrong[0] else f"def roman(n): ...\n{wrong[0]}"
+        if self.has("ones") and name == "balanced":
+            code = code.replace("return not left", "return int(not left)")
+        if self.has("chatty-code"):
+            return f"So:\n```sh\npython3 x.py < in\n```\n```python\n{code}```\n```\nIV!\n```"
+        return f"```python\n{code}```"
 
     def _called(self, body: dict[str, Any], question: str) -> dict[str, Any]:
         calls = self._calls(body, question)
@@ -214,6 +255,8 @@ class Model:
             found = [{**call, "name": "get_time"} for call in found]
         if self.has("broken-arguments"):
             found = [{**call, "arguments": "{city: "} for call in found]
+        if self.has("deep-arguments"):
+            found = [{**call, "arguments": '{"city":' * 100_000} for call in found]
         if self.has("calls-for-nothing"):
             found = found or [_CALL]
         return found[:1] if self.has("one-call") else found
@@ -222,6 +265,8 @@ class Model:
         if question != tools.ROUNDS[0]:
             return "hello"
         told = [message["content"] for message in body["messages"] if message["role"] == "tool"]
+        if self.has("compares"):
+            return "Rome is warmer than Oslo."
         if self.has("ignores-results") or self.has("guesses"):
             return "Rome"
         return "Oslo" if told == ["31 degrees Celsius", "-7 degrees Celsius"] else f"{told}"
@@ -254,6 +299,11 @@ class Model:
         )
         text += "" if self.has("other-template") else "<think>"
         return {"tokens": [ord(c) for c in text]}
+
+
+def _tokens(text: str) -> int:
+    """Count as Kimi's tokenizer does, about: words, and digits by threes."""
+    return len(re.findall(r"\d{1,3}|[^\W\d]+", text))
 
 
 def _written(messages: list[dict[str, Any]]) -> str:
@@ -313,11 +363,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        for piece in pieces:
-            self.wfile.write(f"data: {json.dumps(piece)}\n\n".encode())
+        wrong = [text for fault, text in _PIECES.items() if self.model.has(fault)]
+        for piece in [*wrong, *map(json.dumps, pieces)]:
+            self.wfile.write(f"data: {piece}\n\n".encode())
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _send(self, code: int, document: object) -> None:
+        if self.model.has("deep-answer"):
+            document = "[" * 100_000
         content = (document if isinstance(document, str) else json.dumps(document)).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")

@@ -38,7 +38,7 @@ class Call:
         """Return the arguments; empty where they are no JSON object."""
         try:
             found = json.loads(self.arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 

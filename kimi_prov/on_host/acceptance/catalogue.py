@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 _LIMIT_S = 900.0
 NEEDLE_S = 1800.0
 NEEDLES = "needles"
+# The longest answer of a check. A plan's speed is an estimate: an answer may take longer.
+_LONGEST_TOKENS = 4096
+_SLACK = 1.5
+# No context is as long, in thousands of tokens.
+_MOST_K = 2000
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,8 @@ class Check:
     """`meant`: its answers have to mean something, so that random weights are not asked.
 
     `alone`: runs when nothing else of the suite does, for it measures, or asks the machine.
-    `unable`: why it cannot be run on this model, None where it can.
+    `unable`: why it cannot be run on this model, None where it can. `answers`: how many it asks
+    for; `in_turn`: one after the other, whatever the engine takes at once.
     """
 
     name: str
@@ -65,6 +71,8 @@ class Check:
     alone: bool = False
     unable: Unable = lambda _: None
     limit_s: float = _LIMIT_S
+    answers: int = 1
+    in_turn: bool = False
 
 
 def _no_tools(exam: Exam) -> Optional[str]:
@@ -90,17 +98,33 @@ def _no_cache(exam: Exam) -> Optional[str]:
 
 
 CHECKS: Tuple[Check, ...] = (
-    Check("facts", lambda _, asker: knowledge.facts(asker)),
-    Check("problems", lambda _, asker: knowledge.problems(asker)),
-    Check("image", lambda _, asker: pictures.image(asker), unable=_blind),
-    Check("tool-single", lambda _, asker: tools.single(asker), unable=_no_tools),
+    Check("facts", lambda _, asker: knowledge.facts(asker), answers=len(knowledge.FACTS)),
+    Check("problems", lambda _, asker: knowledge.problems(asker), answers=len(knowledge.PROBLEMS)),
+    Check("image", lambda _, asker: pictures.image(asker), unable=_blind, answers=5),
+    Check("tool-single", lambda _, asker: tools.single(asker), unable=_no_tools, answers=4),
     Check("tool-parallel", lambda _, asker: tools.parallel(asker), unable=_no_tools),
-    Check("tool-in-reasoning", lambda _, asker: tools.inside_reasoning(asker), unable=_no_thought),
-    Check("tool-rounds", lambda _, asker: tools.rounds(asker), unable=_no_tools),
-    Check("structured-output", lambda _, asker: forms.structured(asker), meant=False),
+    Check(
+        "tool-in-reasoning",
+        lambda _, asker: tools.inside_reasoning(asker),
+        unable=_no_thought,
+        answers=6,
+    ),
+    Check(
+        "tool-rounds",
+        lambda _, asker: tools.rounds(asker),
+        unable=_no_tools,
+        answers=6,
+        in_turn=True,
+    ),
+    Check("structured-output", lambda _, asker: forms.structured(asker), meant=False, answers=2),
     Check("instant", lambda exam, asker: forms.instant(asker, exam.door), alone=True),
-    Check("parallel-requests", lambda _, asker: forms.mixing(asker), alone=True),
-    Check("code", lambda exam, asker: programs.programs(asker, exam.door), alone=True),
+    Check(
+        "parallel-requests",
+        lambda _, asker: forms.mixing(asker),
+        alone=True,
+        answers=len(forms.MARKERS),
+    ),
+    Check("code", lambda exam, asker: programs.programs(asker, exam.door), alone=True, answers=3),
     Check(
         "special-tokens",
         lambda exam, asker: tokens.special_tokens(asker, exam.door),
@@ -139,6 +163,17 @@ BASIC, FULL = "basic", "full"
 SUITES = (BASIC, FULL)
 
 
+def limit_s(check: Check, promise: Promise) -> float:
+    """Return the seconds of a check: more than its own where the planned speed needs more."""
+    turns = check.answers if check.in_turn else -(-check.answers // max(1, promise.at_once))
+    return max(check.limit_s, answer_s(turns * _LONGEST_TOKENS, promise))
+
+
+def answer_s(tokens: int, promise: Promise) -> float:
+    """Return the seconds that so many tokens may take to write; 0 where no speed is planned."""
+    return _SLACK * tokens / promise.decode_tok_s if promise.decode_tok_s else 0.0
+
+
 def needle_name(length: int) -> str:
     """Name the check of a prompt's length in tokens."""
     return f"{NEEDLES}-{needles.label(length)}"
@@ -168,8 +203,25 @@ class Selection:
 LEFT_OUT = "left out by --only or --skip"
 
 
+def is_needle(name: str) -> bool:
+    """Whether a name is that of a prompt's length."""
+    return name.startswith(f"{NEEDLES}-")
+
+
+def may_be_needle(pattern: str) -> bool:
+    """Whether a pattern fits the name of a length: which there are, the context served decides."""
+    return any(fnmatch(needle_name(size * 1000), pattern) for size in range(1, _MOST_K))
+
+
+def expanded(names: Sequence[str], exam: Exam) -> List[str]:
+    """Return the names with each length of the needles in place of their one name."""
+    lengths = [needle_name(length) for length in needles.lengths(exam.promise.context)]
+    return [one for name in names for one in (lengths if name == NEEDLES else [name])]
+
+
 def _fits(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch(name, pattern) for pattern in patterns)
+    called = (name, NEEDLES) if is_needle(name) else (name,)
+    return any(fnmatch(word, pattern) for word in called for pattern in patterns)
 
 
 def reason(check: Check, exam: Exam) -> Optional[Verdict]:

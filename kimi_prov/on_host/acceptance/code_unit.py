@@ -36,16 +36,21 @@ def run(source: str, limit_s: float = LIMIT_S) -> Dict[str, Any]:
     sandbox.end(unit_names.CODE)
     with tempfile.TemporaryFile() as given:
         given.write(source.encode("utf-8", "replace"))
-        given.seek(0)
+        given.flush()
         try:
-            with sandbox.transient(
-                unit_names.CODE,
-                protection.code(limit_s),
-                _PYTHON,
-                stdin=given,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            ) as running:
+            # To be read alone: what may write to a file may take all room of its file system, of
+            # which no limit of the unit's keeps it.
+            with (
+                open(f"/proc/self/fd/{given.fileno()}", "rb") as readable,
+                sandbox.transient(
+                    unit_names.CODE,
+                    protection.code(limit_s),
+                    _PYTHON,
+                    stdin=readable,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                ) as running,
+            ):
                 output, ended = _watched(running, limit_s)
         except HostError as error:
             return {"reason": error.line}

@@ -39,6 +39,8 @@ _FORM = (
 )
 _FILLED = {"city": "Lima", "warm": True, "scale": "celsius"}
 _THINKING_TOKENS = 4096
+_FORM_TOKENS = 512
+_ECHO_TOKENS = 1024
 MARKERS = (
     "amber", "basalt", "cobalt", "drizzle", "ember", "falcon", "granite", "hazel",
     "indigo", "juniper", "kestrel", "lagoon", "marble", "nectar", "onyx", "pepper",
@@ -78,10 +80,15 @@ def structured(asker: Asker) -> Verdict:
         "json_schema": {"name": "weather", "strict": True, "schema": SCHEMA},
     }
     meant = not asker.subject.random_weights
-    bodies = [asker.body(_FORM, 512, response_format=form, **INSTANT)]
+    bodies = [asker.body(_FORM, _room(asker, _FORM_TOKENS), response_format=form, **INSTANT)]
     if meant and asker.subject.reasons:
         bodies.append(asker.body(_FORM, _THINKING_TOKENS, response_format=form))
     return judge_structured(asker.many(bodies), meant=meant)
+
+
+def _room(asker: Asker, tokens: int) -> int:
+    """Return the most tokens of an answer without thought: some models have no switch for it."""
+    return _THINKING_TOKENS if asker.subject.reasons else tokens
 
 
 def judge_structured(found: Sequence[Found], *, meant: bool) -> Verdict:
@@ -111,8 +118,9 @@ def _fits(value: object, rule: Dict[str, Any]) -> bool:
 def mixing(asker: Asker) -> Verdict:
     """Ask many times at once for a word each; half of the answers are streamed."""
     markers = list(MARKERS)
+    room = _room(asker, _ECHO_TOKENS)
     bodies = [
-        {**asker.body(_echo(marker), 1024, **INSTANT), "stream": number % 2 == 1}
+        {**asker.body(_echo(marker), room, **INSTANT), "stream": number % 2 == 1}
         for number, marker in enumerate(markers)
     ]
     return judge_mixing(markers, asker.many(bodies, all_at_once=True))

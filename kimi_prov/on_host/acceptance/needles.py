@@ -78,7 +78,9 @@ def _note(number: int) -> str:
     place = _PLACES[number * 5 % len(_PLACES)]
     thing = _THINGS[number * 7 % len(_THINGS)]
     day = _DAYS[number * 3 % len(_DAYS)]
-    return f"Note {number}: on {day} {number % 90 + 10} {thing} went to the {place}."
+    # Numbers of three and of two digits whatever the line: tokenizers cut digits by threes, and a
+    # line has to have as many tokens at the end of a long prompt as where they were measured.
+    return f"Note {number % 900 + 100}: on {day} {number % 90 + 10} {thing} went to the {place}."
 
 
 def scale(asker: Asker) -> Scale:

@@ -8,7 +8,7 @@ import zlib
 from typing import Any, Callable, Dict, List, Tuple
 
 from kimi_prov.on_host.acceptance.answers import Answer, Asker, said
-from kimi_prov.on_host.acceptance.knowledge import holds
+from kimi_prov.on_host.acceptance.knowledge import chooses
 from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, of_answers
 
 Colour = Tuple[int, int, int]
@@ -53,6 +53,11 @@ def questions() -> List[Tuple[str, bytes, str]]:
     return [*squares, *((_BARS, bars(count), str(count)) for count in (2, 5))]
 
 
+def rivals(expected: str) -> Tuple[str, ...]:
+    """Return the colours of which the answer is one; none for a number."""
+    return tuple(COLOURS) if expected in COLOURS else ()
+
+
 def content(question: str, picture: bytes) -> List[Dict[str, Any]]:
     """Return the message's content: the picture as a data URL, then the question."""
     url = "data:image/png;base64," + base64.b64encode(picture).decode()
@@ -74,6 +79,6 @@ def image(asker: Asker) -> Verdict:
     wrong = [
         Wrong(f"{question} ({expected})", expected, said(answer))
         for (question, _, expected), answer in zip(asked, found)
-        if not (isinstance(answer, Answer) and holds(answer.text, expected))
+        if not (isinstance(answer, Answer) and chooses(answer.text, expected, rivals(expected)))
     ]
     return of_answers(len(asked), wrong, "pictures seen rightly")

@@ -52,8 +52,11 @@ class Task:
             found = None
         if not isinstance(found, list):
             return Wrong(self.name, "the function's results", output[-400:] or "no output")
+        if len(found) != len(self.cases):
+            return Wrong(self.name, f"{len(self.cases)} results", f"{len(found)}: {found}")
         for (given, expected), value in zip(self.cases, found):
-            if value != expected:
+            # By their text: to Python 1 is True.
+            if json.dumps(value) != json.dumps(expected):
                 called = f"{self.name}({json.dumps(given)[1:-1]})"
                 return Wrong(called, json.dumps(expected), json.dumps(value))
         return None
@@ -110,11 +113,12 @@ def _judged(task: Task, found: Found, door: Door) -> Optional[Wrong]:
 
 
 def code_of(text: str, name: str) -> Optional[str]:
-    """Return the code of an answer: its blocks, or all of it where it has the function alone.
+    """Return the code of an answer: its blocks with the function, or all of it without blocks.
 
     It is not compiled here: that is for the unit as well.
     """
-    blocks = _BLOCK.findall(text)
-    if blocks:
-        return "\n\n".join(blocks)
-    return text if f"def {name}(" in text else None
+    defined = re.compile(rf"^\s*def {re.escape(name)}\s*\(", re.MULTILINE)
+    blocks = _BLOCK.findall(text) or [text]
+    # The last one: what stands before is often a first try.
+    chosen = [block for block in blocks if defined.search(block)]
+    return chosen[-1] if chosen else None

@@ -19,7 +19,7 @@ _NO_CACHE = ("--no-enable-prefix-caching", "--disable-radix-cache")
 class Promise:
     """`cache`: whether a prefix cache is planned; `copies`: how many requests are spread over.
 
-    Rates in tokens per second.
+    Rates in tokens per second, of decoding for one of the requests at once.
     """
 
     engine: str
@@ -30,6 +30,7 @@ class Promise:
     cache: bool
     copies: int
     prefill_tok_s: Optional[float]
+    decode_tok_s: Optional[float]
 
 
 def of_plan(plan: Mapping[str, Any]) -> Promise:
@@ -49,6 +50,7 @@ def of_plan(plan: Mapping[str, Any]) -> Promise:
         cache=_has_cache(engine, argv),
         copies=max(1, len(instances)) * data,
         prefill_tok_s=_expected(speeds.get("prefill_tok_s")),
+        decode_tok_s=_expected(speeds.get("decode_tok_s")),
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from kimi_prov.contract import groups
@@ -25,21 +24,21 @@ from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
 
 Tell = Callable[[str], None]
-# Checks that ask at the same time; each has several requests of its own.
-_TOGETHER = 4
 
 
 def batches(names: Sequence[str]) -> List[List[str]]:
     """Cut the checks into what is run together, in order: what others would disturb runs alone."""
     port = [name for name in names if name in catalogue.PORT]
     together = [name for name in names if name in BY_NAME and not BY_NAME[name].alone]
-    alone = [[name] for name in names if name not in port and name not in together]
-    return [batch for batch in (port, together, *alone) if batch]
+    lengths = [name for name in names if catalogue.is_needle(name)]
+    others = {*port, *together, *lengths}
+    alone = [[name] for name in names if name not in others]
+    return [batch for batch in (port, together, *alone, lengths) if batch]
 
 
 def whole(selection: Selection, exam: Exam, batch: Callable[[List[str]], List[Row]]) -> List[Row]:
     """Return the rows of all checks of a selection, in order; `batch` runs some of them."""
-    names = selection.names(exam.subject)
+    names = catalogue.expanded(selection.names(exam.subject), exam)
     rows: List[Row] = []
     for chosen in batches(names):
         taken = [name for name in chosen if selection.takes(name)]
@@ -55,37 +54,29 @@ def _place(name: str, names: List[str]) -> int:
 
 
 def run(exam: Exam, names: Sequence[str], tell: Tell) -> List[Row]:
-    """Run one batch of checks; `tell` hears of each that begins or ends."""
-    if list(names) == [catalogue.NEEDLES]:
-        return _needles(exam, tell)
+    """Run one batch of checks, one after the other; `tell` hears of each that begins or ends.
+
+    Each has as many requests at once as the engine takes: two checks at once would have more.
+    """
+    if catalogue.is_needle(names[0]):
+        return _needles(exam, names, tell)
     if names[0] in catalogue.PORT:
         tell("the checks of the port")
         return checks.run(exam.subject, names)
-    rows: Dict[str, Row] = {}
-    ready = []
+    rows = []
     for check in (BY_NAME[name] for name in names):
         told = catalogue.reason(check, exam)
         if told:
-            rows[check.name] = told.row(check.name, 0.0)
-        else:
-            ready.append(check)
-    if len(ready) == 1:
-        # Code of the model runs from the main thread: signals have to end it.
-        tell(ready[0].name)
-        rows[ready[0].name] = _tried(ready[0], exam)
-    elif ready:
-        tell(", ".join(check.name for check in ready))
-        with ThreadPoolExecutor(max_workers=_TOGETHER) as pool:
-            running = [pool.submit(_tried, check, exam) for check in ready]
-            for done in as_completed(running):
-                row = done.result()
-                rows[row["name"]] = row
-                tell(f"{row['name']}: {row['status']}")
-    return [rows[name] for name in names]
+            rows.append(told.row(check.name, 0.0))
+            continue
+        tell(check.name)
+        rows.append(_tried(check, exam))
+        tell(f"{check.name}: {rows[-1]['status']}")
+    return rows
 
 
 def _tried(check: Check, exam: Exam) -> Row:
-    asker = exam.asker(check.limit_s)
+    asker = exam.asker(catalogue.limit_s(check, exam.promise))
     return _timed(check.name, lambda: check.judge(exam, asker))
 
 
@@ -95,12 +86,21 @@ def _timed(name: str, work: Callable[[], Verdict]) -> Row:
         verdict = work()
     except ApiError as error:
         verdict = failed("no answer", "an answer", str(error))
+    except Exception as error:  # noqa: BLE001 - one check's end is not that of the run
+        told = f"{type(error).__name__}: {error}"
+        verdict = failed("the answer could not be judged", "an answer of the API's form", told)
     return verdict.row(name, time.monotonic() - started)
 
 
-def _needles(exam: Exam, tell: Tell) -> List[Row]:
+def _needles(exam: Exam, names: Sequence[str], tell: Tell) -> List[Row]:
     """Try one length after the other; a length after one that had no answer is not tried."""
-    lengths = needles.lengths(exam.promise.context)
+    promised = exam.promise
+    lengths = [
+        length
+        for length in needles.lengths(promised.context)
+        if catalogue.needle_name(length) in names
+    ]
+    answer_s = catalogue.answer_s(needles.room(promised.context), promised)
     if exam.subject.random_weights:
         told = skipped(catalogue.MEANINGLESS)
         return [told.row(catalogue.needle_name(length), 0.0) for length in lengths]
@@ -115,7 +115,7 @@ def _needles(exam: Exam, tell: Tell) -> List[Row]:
             rows.append(told.row(name, 0.0))
             continue
         tell(f"{name} of {catalogue.needle_name(lengths[-1])}")
-        asker = exam.asker(catalogue.NEEDLE_S)
+        asker = exam.asker(catalogue.NEEDLE_S + answer_s)
 
         def work() -> Verdict:
             if not scale:

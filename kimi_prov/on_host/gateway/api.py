@@ -50,7 +50,7 @@ class Reply:
         """Return the body as a JSON object; empty when it is none."""
         try:
             value = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return value if isinstance(value, dict) else {}
 
@@ -143,6 +143,17 @@ def chat(endpoint: Endpoint, key: str | None, body: dict[str, Any]) -> Reply:
     return call(endpoint, "POST", "/v1/chat/completions", key, body)
 
 
+def _piece(data: str) -> dict[str, Any]:
+    """Return a piece of a stream. Raises ApiError for what is no JSON object."""
+    try:
+        piece = json.loads(data)
+    except (ValueError, RecursionError):
+        piece = None
+    if not isinstance(piece, dict):
+        raise ApiError(f"the stream broke: a piece is no JSON object: {data[:300]}")
+    return piece
+
+
 def stream(
     endpoint: Endpoint, key: str, body: dict[str, Any]
 ) -> Iterator[tuple[float, dict[str, Any] | None]]:
@@ -158,24 +169,25 @@ def stream(
         connection.request(
             "POST", "/v1/chat/completions", json.dumps({**body, "stream": True}), _headers(key)
         )
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise ApiError(
-                "HTTP {}: {}".format(answer.status, answer.read(300).decode(errors="replace"))
-            )
-        kind = answer.getheader("Content-Type") or ""
-        if not kind.startswith("text/event-stream"):
-            raise ApiError("the answer is %s, not a stream of events" % (kind or "untyped"))
-        for raw in answer:
-            line = raw.decode().strip()
-            if not line.startswith("data:"):
-                continue
-            data = line[5:].strip()
-            since = time.monotonic() - started
-            if data == "[DONE]":
-                yield since, None
-                return
-            yield since, json.loads(data)
+        # A stream without a length holds the socket alone.
+        with connection.getresponse() as answer:
+            if answer.status != 200:
+                raise ApiError(
+                    "HTTP {}: {}".format(answer.status, answer.read(300).decode(errors="replace"))
+                )
+            kind = answer.getheader("Content-Type") or ""
+            if not kind.startswith("text/event-stream"):
+                raise ApiError("the answer is %s, not a stream of events" % (kind or "untyped"))
+            for raw in answer:
+                line = raw.decode().strip()
+                if not line.startswith("data:"):
+                    continue
+                data = line[5:].strip()
+                since = time.monotonic() - started
+                if data == "[DONE]":
+                    yield since, None
+                    return
+                yield since, _piece(data)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise ApiError(f"the stream broke: {reason(error)}") from None
     finally:

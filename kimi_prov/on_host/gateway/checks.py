@@ -293,6 +293,9 @@ def timed(name: str, work: Callable[[], Outcome]) -> Check:
         status, detail = work()
     except ApiError as error:
         status, detail = "fail", str(error)
+    except Exception as error:  # noqa: BLE001 - an answer of any form fails its own check alone
+        told = f"the answer could not be judged: {type(error).__name__}: {error}"
+        status, detail = "fail", told[:300]
     seconds = round(time.monotonic() - started, 3)
     return {"name": name, "status": status, "detail": detail, "seconds": seconds}
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 import scripted_machine
+from ansible.errors import AnsibleConnectionFailure
 from ansible.parsing.dataloader import DataLoader
 from ansible.playbook.play_context import PlayContext
 from ansible.playbook.task import Task
@@ -47,7 +48,8 @@ class Remote(ActionModule):
             request = data[len(zipapp_bytes()) :]
             assert self.served.model.key not in cmd + request.decode()
             if self.lost and self.lost in request.decode():
-                return {"rc": 255, "stdout": "", "stderr": "Connection reset by peer"}
+                # As the connection plugin does where ssh ends with 255.
+                raise AnsibleConnectionFailure("Connection reset by peer")
             return _answered(words[words.index("suite") + 1 :], request.decode())
         if "runtime" in words:
             return _ok(json.dumps(_runtime(self.served)))
@@ -147,6 +149,14 @@ def test_a_machine_that_is_lost_half_way_fails_what_it_did_not_answer(served: Se
     assert rows["facts"]["status"] == "ok"
     assert rows["code"]["status"] == "fail"
     assert "Connection reset by peer" in rows["code"]["observed"]
+    assert rows["prefix-cache"]["status"] == "ok"
+
+
+def test_a_machine_that_is_lost_at_the_door_leaves_the_rest(served: Served) -> None:
+    document = verified(served, transport="local", lost='"code"', suite="full", leave=["needles"])
+    rows = {row["name"]: row for row in document["checks"]}
+    assert rows["code"]["status"] == "skip"
+    assert "the connection was lost: Connection reset by peer" in rows["code"]["detail"]
     assert rows["prefix-cache"]["status"] == "ok"
 
 

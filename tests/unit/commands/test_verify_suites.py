@@ -66,6 +66,13 @@ def test_what_is_chosen_reaches_the_play(told):
     assert json.loads(host["endpoint"])["suite"] == "basic"
 
 
+def test_lengths_are_chosen_by_name(told):
+    words = ("--suite", "full", "--only", "needles-160k", "--skip", "needles-?0k")
+    done = told(*words, "--format", "json")
+    (host,) = json.loads(done.stdout)["hosts"].values()
+    assert json.loads(host["endpoint"])["only"] == ["needles-160k"]
+
+
 def test_junit_tells_passed_failed_and_not_run_apart_whatever_an_answer_holds(told, tmp_path):
     file = tmp_path / "result.xml"
     done = told("--junit", file)
@@ -112,6 +119,8 @@ def test_a_host_that_was_not_reached_is_a_failure_in_junit(installed, tmp_path):
     [
         (("--only", "facts"), "--only facts: no check of the suite basic", "--suite full"),
         (("--suite", "full", "--skip", "fcats"), "--skip fcats", "correct the name"),
+        (("--suite", "full", "--skip", "needles-x"), "--skip needles-x", "correct the name"),
+        (("--only", "needles-160k"), "--only needles-160k", "--suite full"),
         (("--suite", "all"), "'all' is not one of", ""),
         (("--junit", "no/such/folder/x.xml"), "--junit no/such/folder/x.xml", "name a file"),
         (("--junit", "."), "it is a folder", "name a file"),

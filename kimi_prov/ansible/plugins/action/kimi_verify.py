@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -115,7 +116,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         exam = Exam(
             subject,
             promise.of_plan(plan),
-            Door(lambda question: run_sent(self, "suite", "ask", stdin=question)),
+            Door(lambda question: self._suite("ask", question)),
         )
         tell = _teller(str(variables.get("inventory_hostname")))
         batch = self._from_here(exam, tell) if from_here else self._from_there(tell)
@@ -142,13 +143,23 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Run batches of checks through the port from this machine."""
         return lambda names: acceptance.run(exam, names, tell)
 
+    def _suite(self, verb: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask the suite's part on the machine. Raises RemoteError, also for a lost connection.
+
+        What was found before that is told, so that the host is not given up as unreachable.
+        """
+        try:
+            return run_sent(self, "suite", verb, stdin=request)
+        except AnsibleConnectionFailure as error:
+            raise RemoteError(f"the connection was lost: {error}") from None
+
     def _from_there(self, tell: Tell) -> Batch:
         """Have the machine run batches of checks; where it is lost, those are what failed."""
 
         def batch(names: list[str]) -> list[Row]:
             tell(", ".join(names))
             try:
-                rows: list[Row] = run_sent(self, "suite", "run", stdin={"names": names})["checks"]
+                rows: list[Row] = self._suite("run", {"names": names})["checks"]
             except RemoteError as error:
                 lost = failed("the machine did not answer", "an answer", error.line)
                 return [lost.row(name, 0.0) for name in names]

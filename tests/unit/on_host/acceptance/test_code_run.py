@@ -40,11 +40,30 @@ def test_the_unit_is_told_every_limit_and_the_program_is_in_no_argument(systemd:
     assert {f"--property={setting}" for setting in wanted} <= set(told)
 
 
+def test_the_program_s_file_can_be_read_alone(systemd: StandIn) -> None:
+    source = """
+import os
+try:
+    os.posix_fallocate(0, 0, 1 << 20)
+except OSError as error:
+    print(error.strerror)
+"""
+    assert code_unit.run(source) == {"out": "Bad file descriptor\n", "ended": ""}
+
+
+def test_the_unit_has_no_way_to_sockets_past_the_filter(systemd: StandIn) -> None:
+    code_unit.run("print(1)")
+    (refused,) = (word for word in systemd.options if "SystemCallFilter=~" in word)
+    assert {"@aio", "@network-io"} <= set(refused.partition("~")[2].split())
+    hidden = {f"/run/systemd/{name}" for name in ("private", "notify", "journal")}
+    assert {f"--property=InaccessiblePaths=-{path}" for path in hidden} <= set(systemd.options)
+
+
 def test_what_sleeps_is_ended_and_what_it_wrote_is_kept(systemd: StandIn) -> None:
     source = "import time\nprint('before', flush=True)\ntime.sleep(600)"
     # Long enough for the interpreter to start on a loaded machine.
-    found = code_unit.run(source, limit_s=5.0)
-    assert found == {"out": "before\n", "ended": "ended, for it ran longer than 5 s"}
+    found = code_unit.run(source, limit_s=10.0)
+    assert found == {"out": "before\n", "ended": "ended, for it ran longer than 10 s"}
     assert not systemd.runs
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kimi_prov.acceptance import suite
-from kimi_prov.on_host.acceptance import catalogue, forms, needles, run
+from kimi_prov.on_host.acceptance import catalogue, forms, knowledge, needles, run
+from kimi_prov.on_host.gateway import checks
 
 if TYPE_CHECKING:
     from scripted_machine import Served
@@ -23,15 +24,25 @@ if TYPE_CHECKING:
 # Each fault of a model, engine or tokenizer: the check that finds it, and words of what it says.
 FAULTS = [
     ("ignorant", "facts", "11 of 12 facts right", "Ottawa", "Toronto"),
+    ("names-all", "facts", "11 of 12 facts right", "directory", "directory, date, or user"),
+    ("names-all", "image", "2 of 5 pictures seen rightly", "red", "red, green or blue"),
+    ("compares", "tool-rounds", "not what the tools gave", "Oslo", "Rome is warmer than Oslo."),
+    ("few-results", "code", "2 of 3", "5 results", "0: []"),
+    ("ones", "code", "2 of 3", "true", "1"),
     ("dull", "problems", "4 of 6 problems solved", "9", "I cannot say."),
     ("blind", "image", "2 of 5 pictures seen rightly", "green", "red"),
     ("wrong-tool", "tool-single", "questions with the right call", "get_temperature", "get_time"),
     ("broken-arguments", "tool-single", "1 of 4", "get_temperature", "{city: "),
+    ("deep-arguments", "tool-single", "1 of 4", "get_temperature", '{"city":{"city":'),
+    ("deep-answer", "facts", "0 of 12", "Ag", "HTTP 200: [[["),
+    ("no-object", "parallel-requests", "8 of 16", "basalt", "no JSON object: [1]"),
+    ("null-piece", "parallel-requests", "8 of 16", "basalt", "no JSON object: null"),
+    ("deep-piece", "parallel-requests", "8 of 16", "basalt", "no JSON object: [[["),
     ("calls-for-nothing", "tool-single", "3 of 4", "no call", "get_temperature"),
     ("one-call", "tool-parallel", "not the three calls", "Lima", "Oslo"),
     ("same-ids", "tool-parallel", "without an id of their own", "three different ids", "c0, c0"),
-    ("lost-call", "tool-in-reasoning", "0 of 2", "get_temperature", "lost in the reasoning"),
-    ("lost-in-stream", "tool-in-reasoning", "1 of 2", "get_temperature", "lost in the reasoning"),
+    ("lost-call", "tool-in-reasoning", "0 of 6", "get_temperature", "lost in the reasoning"),
+    ("lost-in-stream", "tool-in-reasoning", "3 of 6", "get_temperature", "lost in the reasoning"),
     ("ignores-results", "tool-rounds", "not what the tools gave", "Oslo", "Rome"),
     ("guesses", "tool-rounds", "without both calls", "calls for Oslo and Rome", "none"),
     ("asks-forever", "tool-rounds", "no answer after 6 rounds", "Oslo", "get_temperature"),
@@ -95,12 +106,76 @@ def test_of_hard_problems_one_may_be_missed(served: Served) -> None:
     assert "5 of 6 problems solved; A snail" in row["detail"]
 
 
+def test_answers_in_latex_and_code_among_other_blocks_are_right(served: Served) -> None:
+    served.model.faults = {"latex", "chatty-code"}
+    rows = served.rows("facts", "problems", "code")
+    assert {row["status"] for row in rows.values()} == {"ok"}, rows
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"$\boxed{155}$", "155"),
+        (r"\boxed{\text{Bob}}", "Bob"),
+        (r"$\mathrm{H_2O}$", "H2O"),
+        (r"\[\text{H}_2\text{O}\]", "H2O"),
+        (r"$2{,}500$", "2500"),
+        (r"$2\,500$", "2500"),
+    ],
+)
+def test_what_latex_sets_is_read(text: str, expected: str) -> None:
+    assert knowledge.holds(text, expected)
+    assert not knowledge.holds(text.replace("5", "6").replace("O", "X").replace("B", "R"), expected)
+
+
+def test_a_call_while_thinking_is_tried_with_several_seeds(served: Served) -> None:
+    row = served.rows("tool-in-reasoning")["tool-in-reasoning"]
+    assert "6 of 6 answers with the call" in row["detail"]
+    assert "6 of them with reasoning; whether calls were written inside" in row["detail"]
+    seeds = {(body["seed"], bool(body["stream"])) for body in served.model.asked}
+    assert seeds == {(seed, way) for seed in (1, 2, 3) for way in (False, True)}
+
+
+def test_a_city_is_one_of_a_list(served: Served) -> None:
+    served.rows("tool-single")
+    tool = served.model.asked[0]["tools"][0]["function"]["parameters"]
+    assert "Oslo" in tool["properties"]["city"]["enum"]
+
+
 def test_requests_that_may_mix_are_all_there_at_once_whatever_the_engine_takes(
     served: Served,
 ) -> None:
     served.plan["throughput"]["concurrency"] = 1
     served.model.meeting = threading.Barrier(len(forms.MARKERS))
     assert served.rows("parallel-requests")["parallel-requests"]["status"] == "ok"
+
+
+def test_a_prompt_fits_into_a_long_context_however_many_lines_it_has(served: Served) -> None:
+    served.plan["model"]["context"] = 130_000
+    rows = served.rows("needles")
+    assert [row["status"] for row in rows.values()] == ["ok"] * 5, rows
+
+
+def test_a_model_that_nothing_keeps_from_thinking_has_room_for_it(served: Served) -> None:
+    served.model.faults = {"no-switch"}
+    rows = served.rows("structured-output", "parallel-requests")
+    assert {row["status"] for row in rows.values()} == {"ok"}, rows
+
+
+def test_what_a_check_did_not_expect_fails_it_and_not_the_run(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(*_: object) -> None:
+        raise TypeError("what nobody thought of")
+
+    check = catalogue.BY_NAME["facts"]
+    monkeypatch.setitem(run.BY_NAME, "facts", replace(check, judge=judge))
+    monkeypatch.setattr(checks, "THROUGH_PORT", (("chat", judge),))
+    rows = served.rows("chat", "facts", "problems")
+    assert "TypeError: what nobody thought of" in rows["chat"]["detail"]
+    assert (rows["chat"]["status"], rows["facts"]["status"]) == ("fail", "fail")
+    assert rows["facts"]["observed"] == "TypeError: what nobody thought of"
+    assert rows["problems"]["status"] == "ok"
 
 
 def of_text_alone(plan: dict[str, Any]) -> None:
@@ -211,6 +286,32 @@ def test_a_length_that_the_plan_expects_to_take_hours_is_not_tried(served: Serve
     assert "the plan expects 2744 s" in rows["needles-22k"]["detail"]
 
 
+@pytest.mark.parametrize(
+    ("only", "leave", "run_"),
+    [
+        (("needles-10k", "needles-40k"), (), ["10k", "40k"]),
+        (("needles",), ("needles-[24]*",), ["10k", "58k"]),
+        (("needles-*",), ("needles",), []),
+    ],
+)
+def test_lengths_of_needles_are_chosen(
+    served: Served, only: tuple[str, ...], leave: tuple[str, ...], run_: list[str]
+) -> None:
+    served.plan["model"]["context"] = 60_000
+    rows = served.rows(*only, leave=leave)
+    assert {name: row["status"] for name, row in rows.items()} == {
+        f"needles-{length}": "ok" for length in run_
+    }
+
+
+def test_no_more_requests_at_once_than_the_plan_has(served: Served) -> None:
+    served.plan["throughput"]["concurrency"] = 2
+    served.model.faults = {"slow"}
+    rows = served.rows("facts", "problems", "tool-*", "structured-output")
+    assert {row["status"] for row in rows.values()} == {"ok"}, rows
+    assert served.model.most == 2
+
+
 def test_a_length_after_one_without_an_answer_is_not_tried(served: Served) -> None:
     served.plan["model"]["context"] = 60_000
     served.model.faults = {"short-context"}
@@ -228,3 +329,16 @@ def test_an_answer_that_does_not_come_ends_with_the_check_s_time(
     row = served.rows("tool-parallel")["tool-parallel"]
     assert row["status"] == "fail"
     assert row["observed"] == "no answer within the check's 1 s"
+    # By the plan's own speed an answer takes longer.
+    served.plan["throughput"]["decode_tok_s"] = {"expected": 256.0}
+    assert served.rows("tool-parallel")["tool-parallel"]["status"] == "ok"
+
+
+def test_the_limit_follows_the_planned_speed_and_the_answers(served: Served) -> None:
+    served.plan["throughput"].update(concurrency=4, decode_tok_s={"expected": 4.0})
+    promised, names = served.exam().promise, catalogue.BY_NAME
+    answer_s = 1.5 * 4096 / 4
+    assert catalogue.limit_s(names["tool-parallel"], promised) == answer_s
+    assert catalogue.limit_s(names["facts"], promised) == 3 * answer_s
+    assert catalogue.limit_s(names["tool-rounds"], promised) == 6 * answer_s
+    assert catalogue.limit_s(names["facts"], replace(promised, decode_tok_s=None)) == 900
