@@ -24,7 +24,6 @@ GPU_FILES = "-+/usr/bin/nvidia-modprobe -u -c=0"
 # Workers of an engine find each other on the loopback, the one network that is allowed.
 LOOPBACK = "VLLM_HOST_IP=127.0.0.1 GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo"
 _FAMILIES = {
-    "closed": ("none",),
     "none": ("AF_UNIX",),
     "loopback": ("AF_UNIX", "AF_INET", "AF_INET6"),
     "any": ("AF_UNIX", "AF_INET", "AF_INET6"),
@@ -35,9 +34,9 @@ _FAMILIES = {
 class Needs:
     """What a kind of unit has over the least.
 
-    `network`: none, loopback or any; closed is without sockets of any kind. `tmp`: the machine's
-    own /tmp. `processes`: to see those of others. `compiles`: to write code and run it.
-    `own_users`: knows no user of the machine but its own, and has no use for capabilities.
+    `network`: none, loopback or any. `tmp`: the machine's own /tmp. `processes`: to see those of
+    others. `compiles`: to write code and run it. `own_users`: knows no user of the machine but its
+    own, and has no use for capabilities.
     """
 
     network: str = "none"
@@ -97,10 +96,10 @@ KINDS: Dict[str, Needs] = {
     "measuring": Needs(
         network="loopback", netlink=True, proc=True, processes=True, compiles=True
     ),
-    # A model wrote it: it computes, reads the system and writes to its standard output. io_uring,
-    # of @aio, makes sockets and files past the filter of calls.
+    # A model wrote it: it computes, reads the system and writes to its standard output. Without
+    # @network-io it makes no socket of any family (systemd-run cannot say "none"); io_uring, of
+    # @aio, makes sockets and files past the filter of calls.
     "code": Needs(
-        network="closed",
         without_calls=("@privileged", "@resources", "@network-io", "@keyring", "@aio"),
         own_users=True,
     ),

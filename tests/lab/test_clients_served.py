@@ -107,4 +107,4 @@ def test_a_chat_is_answered(served_host: Host, key_file: Path, more: list[str]) 
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert " tokens, " in done.stderr
-    assert "tok/s]" in done.stderr
+    assert "tok/s" in done.stderr

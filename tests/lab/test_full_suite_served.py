@@ -36,7 +36,6 @@ def full(host: Host, code: int, *words: str | Path) -> dict[str, dict[str, Any]]
     document = json.loads(done.stdout)
     jsonschema.validate(document, schemas.load("verify"))
     found = document["hosts"][host.name]
-    assert any("only weights that were trained" in text for text in found["unproven"])
     return {row["name"]: row for row in found["checks"]}
 
 
@@ -46,6 +45,7 @@ def test_random_weights_pass_what_they_can_and_the_rest_is_told(
     file = tmp_path / "result.xml"
     key = served_host.ssh("cat /etc/kimi/keys/verify.key").strip()
     rows = full(served_host, 0, "--junit", file)
+    assert rows["facts"]["detail"] == catalogue.MEANINGLESS
     asked = {name: rows[name]["status"] for name in catalogue.NAMES if name in rows}
     passed = {name for name, status in asked.items() if status == "ok"}
     assert passed == {"structured-output", "special-tokens", "chat-template"}, rows

@@ -35,7 +35,7 @@ def test_the_unit_is_told_every_limit_and_the_program_is_in_no_argument(systemd:
         *("DynamicUser=yes", "PrivateNetwork=yes", "NoNewPrivileges=yes", "ProtectSystem=strict"),
         *("MemoryMax=512M", "TasksMax=32", "CPUQuota=100%", "RuntimeMaxSec=20"),
         *("InaccessiblePaths=-/etc/kimi", "InaccessiblePaths=-/srv/kimi"),
-        *("RestrictAddressFamilies=none", "ProtectHome=yes", "PrivateDevices=yes"),
+        *("RestrictAddressFamilies=AF_UNIX", "ProtectHome=yes", "PrivateDevices=yes"),
     }
     assert {f"--property={setting}" for setting in wanted} <= set(told)
 
