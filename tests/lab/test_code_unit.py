@@ -71,7 +71,8 @@ tried("unshare", lambda: call("unshare", 0x10000000))
 tried("mount", lambda: call("mount", b"none", b"/mnt", b"tmpfs", 0, None))
 tried("ptrace", lambda: call("ptrace", 16, 1, 0, 0))
 def environment():
-    found = {k: v for k, v in os.environ.items() if "kimi" in (k + v).lower()}
+    own = ("USER", "LOGNAME")  # that of the unit
+    found = {k: v for k, v in os.environ.items() if "kimi" in (k + v).lower() and k not in own}
     if not found:
         raise KeyError("nothing of ours")
     return found
