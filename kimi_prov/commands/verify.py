@@ -58,19 +58,27 @@ def run(
     """
     if junit_file is not None:
         check_writable("--junit", junit_file)
+        if output.file is not None and junit_file.resolve() == output.file.resolve():
+            raise UserError(
+                f"--junit {junit_file}: --output names the same file", fix="name another file"
+            )
 
     def also(document: Mapping[str, Any]) -> None:
         if junit_file is not None:
             write_whole(junit_file, junit.text(document))
 
-    if rendered.is_kubernetes(path, "verify", target, options.given()):
-        return kubernetes_verify.run(path, target, output, key_file, chosen, also)
-    if key_file is not None:
+    kubernetes = rendered.is_kubernetes(path, "verify", target, options.given())
+    if key_file is not None and not kubernetes:
         raise UserError(
             f"--api-key-file: belongs to a folder for Kubernetes, and {path} is none",
             fix="leave it out",
         )
     output.check()
+    if junit_file is not None:
+        # A run that ends without a report must not leave that of an earlier one.
+        junit_file.unlink(missing_ok=True)
+    if kubernetes:
+        return kubernetes_verify.run(path, target, output, key_file, chosen, also)
     finished = host_reports.collect("verify", path, options, {"verify_suite": asdict(chosen)})
     return host_reports.publish("verify", finished, output, verify_text.text, _unreached, also)
 

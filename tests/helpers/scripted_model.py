@@ -118,7 +118,7 @@ class Model:
         text = _written(body["messages"])
         tokens = _tokens(text)
         with self.lock:
-            self._count(text, tokens)
+            cached = self._count(text, tokens)
         if self.has("short-context") and tokens > 15_000:
             return {"error": "too long"}
         if self.context and tokens + body["max_tokens"] > self.context:
@@ -130,19 +130,26 @@ class Model:
         elif thinks or self.has("always-thinks"):
             message.setdefault("reasoning", "Let me think.")
         counted = min(tokens, 9000) if self.has("truncates") else tokens
-        usage = {"prompt_tokens": counted, "completion_tokens": 3}
+        usage: dict[str, Any] = {"prompt_tokens": counted, "completion_tokens": 3}
+        if self.has("tells-cached"):
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
         choice = {"message": message, "finish_reason": "stop"}
         return {"choices": [choice], "usage": usage}
 
-    def _count(self, text: str, tokens: int) -> None:
+    def _count(self, text: str, tokens: int) -> int:
+        """Count in the engine's counters; return how many tokens were in the cache."""
+        cached = tokens if text in self.cache and not self.has("no-cache") else 0
         self.counters["queries"] += tokens
-        if text in self.cache and not self.has("no-cache"):
-            self.counters["hits"] += tokens
+        self.counters["hits"] += cached
+        if self.has("others-ask"):
+            self.counters["queries"] += 10 * tokens
+            self.counters["hits"] += 10 * tokens
         self.cache.add(text)
         if not self.has("no-drafts"):
             self.counters["drafts"] += 10
             self.counters["drafted"] += 30
             self.counters["accepted"] += 0 if self.has("bad-drafts") else 20
+        return cached
 
     def _message(self, body: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR0911 - a question each
         question = body["messages"][0]["content"]

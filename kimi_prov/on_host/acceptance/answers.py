@@ -48,7 +48,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back. `finish`: the engine's word for why it ended."""
+    """What came back. `finish`: the engine's word for why it ended.
+
+    `cached_tokens`: of the prompt, those found in a cache; 0 where the engine does not tell.
+    """
 
     text: str = ""
     thought: str = ""
@@ -56,6 +59,7 @@ class Answer:
     finish: str = ""
     prompt_tokens: int = 0
     tokens: int = 0
+    cached_tokens: int = 0
 
     def told(self) -> str:
         """Say what came, for a report: the answer, or why there is none."""
@@ -205,6 +209,7 @@ def _answer(
         finish=_text(choice.get("finish_reason")),
         prompt_tokens=_count(usage, "prompt_tokens"),
         tokens=_count(usage, "completion_tokens"),
+        cached_tokens=_count(_object(usage.get("prompt_tokens_details")), "cached_tokens"),
     )
 
 

@@ -128,11 +128,16 @@ def _needles(exam: Exam, names: Sequence[str], tell: Tell) -> List[Row]:
     return rows
 
 
-def here(paths: Paths) -> Exam:
-    """Return this machine's own exam. Raises HostError where it serves nothing."""
+def _plan(paths: Paths) -> Dict[str, Any]:
     plan = read_json(paths.plan)
     if not plan:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
+    return plan
+
+
+def here(paths: Paths) -> Exam:
+    """Return this machine's own exam. Raises HostError where it serves nothing."""
+    plan = _plan(paths)
     if not groups.serves(plan):
         raise groups.elsewhere(plan, "the model is asked")
     place = machine.Place(paths, plan)
@@ -150,7 +155,7 @@ def main(argv: List[str]) -> int:
     """Run what the request on standard input asks for."""
     request: Dict[str, Any] = json.load(sys.stdin)
     if argv[:1] == ["ask"]:
-        plan = read_json(Paths().plan)
+        plan = _plan(Paths())
         return answer({"ok": True, **machine.answer(machine.Place(Paths(), plan), request)})
     if argv[:1] == ["run"]:
         names = [str(name) for name in request["names"]]

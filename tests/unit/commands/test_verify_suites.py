@@ -102,6 +102,15 @@ def test_junit_tells_passed_failed_and_not_run_apart_whatever_an_answer_holds(to
     assert "FAILED: 1 passed, 1 failed, 1 skipped" in text
 
 
+def test_a_run_without_a_host_leaves_no_earlier_junit(installed, local, tmp_path):
+    installed.playbook("verify", "- hosts: kimi\n  tasks: []\n")
+    file = tmp_path / "result.xml"
+    file.write_text("<testsuites/>")
+    done = installed.run("verify", local("one"), "--limit", "nobody", "--junit", file)
+    assert done.returncode == 2, done.stderr
+    assert not file.exists()
+
+
 def test_a_host_that_was_not_reached_is_a_failure_in_junit(installed, tmp_path):
     inventory = installed.home / "hosts.yml"
     inventory.write_text("kimi: {hosts: {gone: {ansible_host: 127.0.0.1, ansible_port: 1}}}\n")
@@ -123,6 +132,7 @@ def test_a_host_that_was_not_reached_is_a_failure_in_junit(installed, tmp_path):
         (("--only", "needles-160k"), "--only needles-160k", "--suite full"),
         (("--suite", "all"), "'all' is not one of", ""),
         (("--junit", "no/such/folder/x.xml"), "--junit no/such/folder/x.xml", "name a file"),
+        (("--junit", "x.xml", "--output", "./x.xml"), "--output names the same file", "another"),
         (("--junit", "."), "it is a folder", "name a file"),
     ],
 )

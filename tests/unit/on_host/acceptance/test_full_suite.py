@@ -7,6 +7,7 @@ engine makes of a made model is in tests/lab/test_full_suite_served.py.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import threading
 from dataclasses import replace
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kimi_prov.acceptance import suite
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.acceptance import catalogue, forms, knowledge, needles, run
 from kimi_prov.on_host.gateway import checks
 
@@ -310,6 +313,32 @@ def test_no_more_requests_at_once_than_the_plan_has(served: Served) -> None:
     rows = served.rows("facts", "problems", "tool-*", "structured-output")
     assert {row["status"] for row in rows.values()} == {"ok"}, rows
     assert served.model.most == 2
+
+
+def test_hits_that_may_be_others_prove_no_cache(served: Served) -> None:
+    served.model.faults = {"others-ask", "no-cache"}
+    row = served.rows("prefix-cache")["prefix-cache"]
+    assert row["status"] == "skip"
+    assert "others asked meanwhile" in row["detail"]
+    served.model.faults = {"others-ask", "tells-cached"}
+    row = served.rows("prefix-cache")["prefix-cache"]
+    assert row["status"] == "ok"
+    assert "by the answer" in row["detail"]
+
+
+def test_a_prompt_is_sent_once_more_than_there_are_caches(served: Served) -> None:
+    served.plan["parallel"] = {"data": 20}
+    assert served.rows("prefix-cache")["prefix-cache"]["status"] == "ok"
+    assert len(served.model.asked) == 21
+
+
+def test_the_machine_says_that_it_has_no_plan(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "Paths", lambda: Paths(served.root / "nowhere"))
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"what": "files"}'))
+    with pytest.raises(HostError, match="there is no "):
+        run.main(["ask"])
 
 
 def test_a_length_after_one_without_an_answer_is_not_tried(served: Served) -> None:
