@@ -66,7 +66,7 @@ def _run(
     argv += ["--num-prompts", str(count), "--max-concurrency", str(level), "--seed", str(seed)]
     if load.rate_per_s is not None:
         argv += ["--request-rate", f"{load.rate_per_s:g}"]
-    argv += (_sglang if sglang else _vllm)(load, shape)
+    argv += _sglang(load, shape) if sglang else _vllm(load, shape, count)
     if not sglang and "--trust-remote-code" in plan["instances"][0]["argv"]:
         argv.append("--trust-remote-code")
     return {
@@ -82,7 +82,7 @@ def _into(plan: Mapping[str, Any], result: str) -> List[str]:
     return ["--save-result", "--result-dir", ".", "--result-filename", result]
 
 
-def _vllm(load: Load, shape: Shape) -> List[str]:
+def _vllm(load: Load, shape: Shape, count: int) -> List[str]:
     # Over the loopback, to the certificate whose fingerprint was compared before.
     argv = ["--insecure", "--ignore-eos", "--percentile-metrics", "ttft,tpot,itl"]
     # Its first request would put a prompt that is measured next into the cache.
@@ -93,7 +93,9 @@ def _vllm(load: Load, shape: Shape) -> List[str]:
         argv += ["--backend", "openai", "--endpoint", "/v1/completions"]
     if load.form:
         argv += ["--dataset-name", "sharegpt", "--dataset-path", PROMPTS]
-        argv += ["--disable-shuffle", "--no-oversample"]
+        argv.append("--disable-shuffle")
+        # Of a file with enough of them no prompt is asked twice in a run; else it takes some again.
+        argv += ["--no-oversample"] if load.prompts >= count else []
         return argv + (["--sharegpt-output-len", str(shape[1])] if shape[1] else [])
     argv += ["--random-input-len", str(shape[0]), "--random-output-len", str(shape[1])]
     if not load.images:
@@ -128,8 +130,6 @@ def conversations(
     begin = taken["from"] % len(prompts)
     turned = [*prompts[begin:], *prompts[:begin]]
     count = len(turned) if whole else taken["count"]
-    while len(turned) < count:
-        turned += turned
     return [
         {
             "conversations": [

@@ -142,6 +142,14 @@ def refusal(load: Load, plan: Mapping[str, Any], read: Callable[[str], str]) -> 
             "hub, and takes no images from a file of conversations",
             "measure images with vLLM, or leave them out",
         )
+    levels = sweep(load, int(plan["throughput"]["concurrency"]))
+    most = max(requests(load, level) for level in levels)
+    if load.form and most > load.prompts:
+        return HostError(
+            f"sglang's bench client asks each prompt of a file once: the file has {load.prompts}, "
+            f"and a load of this sweep {most} requests",
+            f"give --requests {load.prompts}, or a file of more prompts",
+        )
     if load.chat and "--reasoning-parser" in plan["instances"][0]["argv"]:
         return HostError(
             "sglang's bench client does not see tokens of reasoning: in a chat its first token "

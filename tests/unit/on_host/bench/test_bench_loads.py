@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,15 @@ def test_rounds_take_turns_and_no_prompt_is_asked_twice() -> None:
     assert [row["conversations"][0]["value"][-1] for row in whole] == ["2", "3", "4", "0", "1"]
 
 
+def test_a_file_with_too_few_prompts_is_asked_again_by_the_client_and_is_not_copied() -> None:
+    load = Load(concurrency=(1,), requests=100_000, form="sharegpt", prompts=5, warm_up=0)
+    (run,) = client.runs(plan(), load, (None, None), 7)
+    assert "--no-oversample" not in run["argv"]
+    assert len(client.conversations(ROWS, run["prompts"], whole=True)) == len(ROWS)
+    (run,) = client.runs(plan(), replace(load, requests=5), (None, None), 7)
+    assert "--no-oversample" in run["argv"]
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -92,7 +102,9 @@ def test_one_length_that_is_given_leaves_the_other_to_the_machine() -> None:
             "tokens of reasoning",
         ),
         (Load(chat=True), "ktransformers", (), None),
-        (Load(form="sharegpt", prompts=1), "ktransformers", (), None),
+        (Load(form="sharegpt", prompts=99), "ktransformers", (), None),
+        (Load(form="sharegpt", prompts=5), "ktransformers", (), "the file has 5"),
+        (Load(form="sharegpt", prompts=5), "vllm", (), None),
     ],
 )
 def test_what_the_client_or_the_model_cannot_do_is_refused(load, engine, argv, told) -> None:
