@@ -20,7 +20,7 @@ class FiniteRange(click.FloatRange):
         return number if math.isfinite(number) else self.fail(f"{value} is no number.", param, ctx)
 
 
-class Numbers(click.ParamType):
+class Numbers(click.ParamType):  # type: ignore[type-arg]
     """Numbers of requests at once, with commas between them; each once, the least first."""
 
     name = "numbers"
@@ -40,7 +40,7 @@ class Numbers(click.ParamType):
         return found
 
 
-class ImageSize(click.ParamType):
+class ImageSize(click.ParamType):  # type: ignore[type-arg]
     """Width and height in pixels, as 1024x768."""
 
     name = "size"
