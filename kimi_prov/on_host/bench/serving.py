@@ -33,7 +33,7 @@ def serve(
     runs = client.runs(plan, load, shape, int(time.time()) % 1_000_000)
     gpus = during.gpus_of(plan)
     meter = during.Meter(partial(during.engine_of, plan), partial(during.watts_of, gpus))
-    heard = _ClientOutput(say, runs, meter.look)
+    heard = ClientOutput(say, runs, meter.look)
     meter.start()
     try:
         found = engine.run(
@@ -80,30 +80,38 @@ def _mean(levels: List[Dict[str, Any]], name: str) -> int:
     return round(float(sum(row[name] for row in levels)) / asked)
 
 
-class _ClientOutput:
+class ClientOutput:
     """Turns the client's output into the progress line, and notes when each run begins to measure.
 
-    `began` has the time at which a run of this number did; `look` samples then.
+    `began` has the time at which a run of this number did. `look` has a sample taken: then, and
+    between two runs.
     """
 
     def __init__(self, say: Say, runs: List[Dict[str, Any]], look: Callable[[], None]) -> None:
         self._say, self._runs, self._look = say, runs, look
         self._rounds = max(run["round"] for run in runs)
         self._number: Optional[int] = None
+        self._starting = False
         self.began: Dict[int, float] = {}
 
     def __call__(self, text: str) -> None:
+        """Take a line of it."""
         number = text[len(bench_engine.RUN) :] if text.startswith(bench_engine.RUN) else ""
         if number.isdigit() and int(number) < len(self._runs):
             self._number = int(number)
+            self._starting = False
+            self._look()
             self._say(f"{self._called()}: preparing")
         if self._number is None:
             return
-        if during.BEGINS in text and self._number not in self.began:
-            # Before the look, which takes its time.
+        bar = _BAR.search(text)
+        if during.BEGINS in text:
+            self._starting = True
+        # sglang's client says so and sleeps a second; with its bar its clock starts.
+        sleeps = self._runs[self._number]["module"].startswith("sglang")
+        if self._starting and (bar or not sleeps) and self._number not in self.began:
             self.began[self._number] = time.monotonic()
             self._look()
-        bar = _BAR.search(text)
         if bar:
             self._say(f"{self._called()}: {bar.group(1)} of {bar.group(2)} requests")
 
