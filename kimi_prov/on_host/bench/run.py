@@ -20,7 +20,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.bench import load as bench_load
-from kimi_prov.on_host.bench.environment import LIMIT_S, Engine, Say, on_gpus
+from kimi_prov.on_host.bench.environment import Engine, Say, on_gpus
 from kimi_prov.on_host.bench.serving import serve
 from kimi_prov.on_host.gateway import smoke_test
 from kimi_prov.on_host.probe import collect, measure
@@ -85,7 +85,7 @@ def start(file: Optional[str]) -> Optional[Dict[str, Any]]:
         "--description=Kimi: measuring",
         "--service-type=oneshot",
         "--remain-after-exit",
-        f"--property=TimeoutStartSec={LIMIT_S}",
+        f"--property=TimeoutStartSec={bench_load.LIMIT_S}",
         # It writes progress and result there, and the sandbox's environment.
         *protection.options("measuring", gpus=on_gpus(plan), write=[layout.RUN]),
         sys.executable,

@@ -46,12 +46,23 @@ def serve(
             },
             heard,
         )
+    except HostError as error:
+        # Both clients look at the first of the prompts that they took.
+        if load.form and "IndexError" in error.message:
+            raise HostError(
+                f"no prompt of the file is one that the bench client takes ({client.LIMITS})",
+                "give a file with such prompts, or another --answer-tokens",
+            ) from None
+        raise
     finally:
         meter.stop()
     texts = found.get("results") or []
     if len(texts) != len(runs):
         raise HostError("the bench client left no result")
-    read = [results.read(run, str(text)) for run, text in zip(runs, texts)]
+    read = [
+        results.read(run, str(text), heard.sampled.get(number))
+        for number, (run, text) in enumerate(zip(runs, texts))
+    ]
     levels = results.levels(runs, read)
     for level in levels:
         rounds = [
@@ -84,7 +95,7 @@ class ClientOutput:
     """Turns the client's output into the progress line, and notes when each run begins to measure.
 
     `began` has the time at which a run of this number did. `look` has a sample taken: then, and
-    between two runs.
+    between two runs. `sampled` has how many requests the client was to ask.
     """
 
     def __init__(self, say: Say, runs: List[Dict[str, Any]], look: Callable[[], None]) -> None:
@@ -93,6 +104,7 @@ class ClientOutput:
         self._number: Optional[int] = None
         self._starting = False
         self.began: Dict[int, float] = {}
+        self.sampled: Dict[int, int] = {}
 
     def __call__(self, text: str) -> None:
         """Take a line of it."""
@@ -113,6 +125,8 @@ class ClientOutput:
             self.began[self._number] = time.monotonic()
             self._look()
         if bar:
+            if self._starting:
+                self.sampled[self._number] = int(bar.group(2))
             self._say(f"{self._called()}: {bar.group(1)} of {bar.group(2)} requests")
 
     def _called(self) -> str:

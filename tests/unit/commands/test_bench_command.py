@@ -48,6 +48,7 @@ def asked(*words):
         (["--profile", "lab", "--load", "x.yml"], "exclude each other"),
         (["--load", "missing.yml"], "missing.yml"),
         (["--prompts", "missing.json"], "missing.json"),
+        (["--profile", "dgx-h200", "--completions"], "--completions and --images"),
     ],
 )
 def test_a_load_that_is_none_is_refused_before_anything_runs(words, told) -> None:
@@ -67,6 +68,8 @@ def test_options_win_over_a_profile_and_the_rest_of_it_stays() -> None:
     assert found.asked["requests"] == 5
     assert found.asked["rate_per_s"] == 20
     assert (found.asked["image_width"], found.asked["image_height"]) == (640, 480)
+    found = bench_load.of({"profile": "dgx-h200", "chat": False, "images": 0})
+    assert found.asked["chat"] is False
 
 
 def test_a_load_file_of_a_team_is_measured_with_its_users(tmp_path) -> None:
@@ -74,6 +77,10 @@ def test_a_load_file_of_a_team_is_measured_with_its_users(tmp_path) -> None:
     file.write_text("schema: kimi-prov/load/v1\nusers: 12\ninput_tokens: 2048\n")
     found = bench_load.of({"load_file": file}).asked
     assert (found["concurrency"], found["input_tokens"]) == ([12], 2048)
+    file.write_text("schema: kimi-prov/load/v1\nusers: 10001\n")
+    code, said = asked("inventories/localhost", "--load", file)
+    assert code == 2
+    assert "users: 10,001 are more than the 10,000" in said
     file.write_text("schema: kimi-prov/load/v1\nbench: {request: 3, rounds: 2.5}\n")
     code, said = asked("inventories/localhost", "--load", file)
     assert code == 2
@@ -129,6 +136,10 @@ def test_prompts_that_are_none_are_refused_with_line_and_key(tmp_path, entries, 
 def test_a_fault_of_a_list_is_told_with_its_line(tmp_path) -> None:
     with pytest.raises(UserError, match=r"prompts.json:3: \[1\].conversations\[0\].value"):
         read(tmp_path, f'[{json.dumps(SHAREGPT)},\n{{"conversations": [\n{{"value": 1}}, {{}}]}}]')
+
+
+def test_a_long_list_of_short_conversations_is_read(tmp_path) -> None:
+    assert len(read(tmp_path, [SHAREGPT] * 15_000).rows) == 15_000
 
 
 def test_more_than_the_bound_is_refused(tmp_path, monkeypatch) -> None:

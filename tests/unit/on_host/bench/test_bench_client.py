@@ -117,6 +117,23 @@ def test_a_client_that_fails_says_why(tmp_path, engine_of) -> None:
         bench.serve(plan, Paths(tmp_path), engine_of(plan), lambda _: None, {})
 
 
+def test_a_file_without_a_prompt_that_the_client_takes_is_told_with_its_limits(
+    tmp_path, engine_of
+) -> None:
+    plan = plan_of(tmp_path, "print([][0])\n")
+    paths = Paths(tmp_path / "root")
+    for place, name in ((paths.keys, paths.verify_key), (paths.proxy, paths.tls_crt)):
+        place.mkdir(parents=True)
+        name.write_text("x")
+    row = {"prompt": "a", "answer": "b", "image": None}
+    load = {"form": "sharegpt", "prompts": 1, "warm_up": 0}
+    asked = {"load": load, "prompts": [row]}
+    with pytest.raises(HostError, match=r"no prompt of the file .* 4 to 1,024 tokens"):
+        bench.serve(plan, paths, engine_of(plan), lambda _: None, asked)
+    with pytest.raises(HostError, match="IndexError"):
+        bench.serve(plan, paths, engine_of(plan), lambda _: None, {})
+
+
 def test_two_levels_never_ask_the_same_prompts(tmp_path) -> None:
     runs = bench_client.runs(plan_of(tmp_path, CLIENT, 16), Load(), (256, 64), 7)
     seeds = [run["argv"][run["argv"].index("--seed") + 1] for run in runs]

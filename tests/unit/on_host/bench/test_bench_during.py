@@ -165,6 +165,7 @@ def test_a_window_begins_with_the_clients_clock(
         clock[0] += 1
         heard(line)
     assert heard.began == dict(enumerate(began))
+    assert heard.sampled == {0: 4, 1: 4}
     # With each run as well, for what the counters were between two of them.
     assert looks == [1, began[0], 7, began[1]]
 
@@ -220,6 +221,14 @@ def test_watts_of_a_gpu_that_does_not_tell_are_not_those_of_the_others(
                 "sglang:num_queue_reqs 1.0\nsglang:prompt_tokens_total 80.0\n"
             ),
             State(0.5, 2.0, 1.0, 0.0, 80.0, 0.0),
+        ),
+        (
+            (
+                "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n"
+                "vllm:kv_cache_usage_perc NaN\nvllm:num_preemptions_total +Inf\n"
+                "vllm:prefix_cache_queries_total 1e999\n"
+            ),
+            State(None, 1.0, 0.0, None, None, None),
         ),
         ("vllm:num_requests_running nonsense\nhttp_requests_total 3\n", None),
     ],
