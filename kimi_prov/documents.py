@@ -69,8 +69,8 @@ class Document:
             raise not_yaml(self.name, error, fix) from None
         return self._sound(value, fix, lines=True)
 
-    def json(self, fix: str) -> Any:  # noqa: ANN401
-        """Parse it as JSON. Raises UserError."""
+    def json(self, fix: str, *, most: int = MOST_NODES) -> Any:  # noqa: ANN401
+        """Parse it as JSON of at most so many values. Raises UserError."""
         try:
             value = json.loads(self.text)
         except json.JSONDecodeError as error:
@@ -80,10 +80,17 @@ class Document:
         except ValueError:  # Python's own limit
             raise UserError(f"{self.name}: a number has too many digits", fix=fix) from None
 
-        return self._sound(value, fix, lines=False)
+        return self._sound(value, fix, lines=False, most=most)
 
-    def _sound(self, value: Any, fix: str, *, lines: bool) -> Any:  # noqa: ANN401
-        found = _unsound(value)
+    def _sound(
+        self,
+        value: Any,  # noqa: ANN401
+        fix: str,
+        *,
+        lines: bool,
+        most: int = MOST_NODES,
+    ) -> Any:  # noqa: ANN401
+        found = _unsound(value, most)
         if found is None:
             return value
         path, problem = found
@@ -314,7 +321,7 @@ def not_yaml(where: str, error: Exception, fix: str) -> UserError:
     return UserError(f"{place}: not YAML: {problem.splitlines()[0][:100]}", fix=fix)
 
 
-def _unsound(value: Any) -> tuple[Key, str] | None:  # noqa: ANN401
+def _unsound(value: Any, most: int) -> tuple[Key, str] | None:  # noqa: ANN401
     """Return where in a parsed document something stands that no reader survives, and what it is.
 
     Nests, numbers that are none or too large to compute with, and halves of characters, which
@@ -325,7 +332,7 @@ def _unsound(value: Any) -> tuple[Key, str] | None:  # noqa: ANN401
     while waiting:
         part, step = waiting.pop()
         count += 1
-        problem = _problem(part, step) if count <= MOST_NODES else _too_much(MOST_NODES)
+        problem = _problem(part, step) if count <= most else _too_much(most)
         if problem is not None:
             return (() if step is None else step.path()), problem
         if isinstance(part, dict):

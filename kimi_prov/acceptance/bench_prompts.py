@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,8 @@ _LONGEST_PROMPT = 1 << 20
 # Beyond this, finding a line costs more than it is worth: the key is told.
 _LINES_UP_TO = 1 << 20
 _TURNS = 2
+# Of a list: 64 MiB of short conversations have fewer.
+_MOST_VALUES = 5_000_000
 _FIX = (
     'give a list of {"conversations": [{"from": "human", "value": TEXT}, {"from": "gpt", "value": '
     'TEXT}]}, or of {"conversation": [[{"role": "user", "content": TEXT}]], "images": [DATA_URL]}'
@@ -53,7 +54,6 @@ class Prompts:
     form: str
     rows: Sequence[dict[str, str | None]]
     left_out: int
-    sha256: str
 
     @property
     def pictures(self) -> int:
@@ -93,15 +93,14 @@ def read(path: Path) -> Prompts:
         raise UserError(f"{found.name}: two forms in one file: {told}", fix="bench them one by one")
     if not rows:
         raise UserError(f"{found.name}: there is no prompt in it", fix=_FIX)
-    digest = hashlib.sha256(found.text.encode()).hexdigest()
-    return Prompts(next(iter(forms)), rows, left_out, digest)
+    return Prompts(next(iter(forms)), rows, left_out)
 
 
 def _entries(found: Document) -> Iterator[tuple[str, tuple[str | int, ...], Any]]:
     """Yield each entry with its place where that is a line, and its key where that is a list."""
     text = found.text.lstrip()
     if text.startswith("["):
-        for number, entry in enumerate(found.json(_FIX)):
+        for number, entry in enumerate(found.json(_FIX, most=_MOST_VALUES)):
             yield "", (number,), entry
         return
     for number, line in enumerate(found.text.split("\n"), 1):

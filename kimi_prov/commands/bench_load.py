@@ -98,7 +98,9 @@ def loaded(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="Requests before all that is measured.  [default: 1]",
             ),
             click.option(
-                "--chat", is_flag=True, default=None, help="Ask the chat endpoint, not completions."
+                "--chat/--completions",
+                default=None,
+                help="Which endpoint is asked.  [default: completions; with images chat]",
             ),
             click.option(
                 "--images",
@@ -159,6 +161,11 @@ def of(options: Mapping[str, Any]) -> BenchLoad:
         asked["image_width"], asked["image_height"] = size
         if not asked.get("images"):
             raise UserError("--image-size is the size of no image", fix="give --images N with it")
+    if given.get("chat") is False and asked.get("images") and prompts_file is None:
+        raise UserError(
+            "--completions and --images exclude each other: only a chat has images",
+            fix="give --images 0 with --completions",
+        )
     if prompts_file is None:
         return BenchLoad(asked)
     for name in ("images", "input_tokens"):

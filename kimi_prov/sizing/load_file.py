@@ -43,7 +43,15 @@ def read_bench(path: Path) -> dict[str, Any]:
     own = _numbers(sheet.get("bench") or {}, schema["properties"]["bench"])
     asked = {**_numbers({n: sheet[n] for n in _LENGTHS if n in sheet}, schema), **own}
     if sheet.get("users") and "concurrency" not in asked and "rate_per_s" not in asked:
-        asked["concurrency"] = [int(sheet["users"])]
+        users = int(sheet["users"])
+        most = schema["properties"]["bench"]["properties"]["concurrency"]["items"]["maximum"]
+        if users > most:
+            raise UserError(
+                f"{documents.called(path)}: users: {users:,} are more than the {most:,} requests "
+                "at once that a bench asks",
+                fix="set bench: {concurrency: [N]}",
+            )
+        asked["concurrency"] = [users]
     if not asked:
         raise UserError(
             f"{documents.called(path)}: this load asks a bench for nothing",

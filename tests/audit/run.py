@@ -51,7 +51,8 @@ class Exempt:
 def files() -> list[Path]:
     """List the files that pin what this project installs, here and on managed machines."""
     locks = sorted((ROOT / "kimi_prov" / "catalog" / "locks").glob("*.txt"))
-    return [ROOT / "tests" / name for name in ("requirements.txt", "kubectl.txt")] + locks
+    clients = sorted((ROOT / "tests" / "clients").glob("*.txt"))
+    return [ROOT / "tests" / name for name in ("requirements.txt", "kubectl.txt")] + clients + locks
 
 
 def exceptions(path: Path) -> list[Exempt]:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 RUN = """#!/bin/sh
 for word; do case $word in --property=EnvironmentFile=*) file=${{word#*=*=}};; esac; done
 while [ "$1" != -- ]; do echo "$1" >> {0}/options; shift; done; shift
+[ -z "$file" ] || stat -c %a "$file" > {0}/mode
 echo $$ > {0}/pid
 [ -z "$file" ] && exec "$@"
-stat -c %a "$file" > {0}/mode
 set -a; . "$file"; exec "$@"
 """
 CONTROL = """#!/bin/sh

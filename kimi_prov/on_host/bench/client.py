@@ -18,17 +18,20 @@ Shape = Tuple[Optional[int], Optional[int]]
 WARM_UP = "warm-up"
 # The file of prompts in the client's current directory.
 PROMPTS = "prompts.json"
-# The limits of vLLM's own client for a ShareGPT prompt, in tokens: what is beyond it leaves out.
-LIMITS = "4 to 1,024 tokens, and up to 2,048 with the answer"
+# What the clients take of a file; what is beyond they leave out.
+LIMITS = (
+    "vLLM's: 4 to 1,024 tokens, up to 2,048 with the answer; sglang's: 2 tokens and 2 of an answer"
+)
 
 
 def runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> List[Dict[str, Any]]:
     """Return each run of the client, in order: warm-up, then round by round each load.
 
     `level` is the requests at once, `round` from 1 (0 is the warm-up), `prompts` where in a file's
-    prompts the run begins and how many it takes, or None. Each has a seed of its own: prompts seen
-    before would come out of the engine's cache. `result` is a file of the current directory. The
-    API key is not among the arguments: either client reads OPENAI_API_KEY.
+    prompts the run begins and how many it takes, or None; `seen` whether requests have images. Each
+    has a seed of its own: prompts seen before would come out of the engine's cache. `result` is a
+    file of the current directory. The API key is not among the arguments: either client reads
+    OPENAI_API_KEY.
     """
     levels = bench_load.sweep(load, int(plan["throughput"]["concurrency"]))
     found = []
@@ -43,11 +46,14 @@ def runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> List[D
         run = _run(plan, words, shape_of_words, level, load.warm_up, seed)
         found.append({**run, "level": level, "round": 0, "prompts": None})
     taken = 0
+    total = load.rounds * sum(bench_load.requests(load, level) for level in levels)
     for turn in range(1, load.rounds + 1):
         for level in levels:
             count = bench_load.requests(load, level)
             run = _run(plan, load, shape, level, count, seed + len(found) + 1)
-            prompts = {"from": taken, "count": count} if load.form else None
+            # vLLM's client passes over some: what a file has to spare lies between the runs.
+            begin = taken * load.prompts // total if total < load.prompts else taken
+            prompts = {"from": begin, "count": count} if load.form else None
             found.append({**run, "level": level, "round": turn, "prompts": prompts})
             taken += count
     for number, run in enumerate(found):
@@ -66,13 +72,14 @@ def _run(
     argv += ["--num-prompts", str(count), "--max-concurrency", str(level), "--seed", str(seed)]
     if load.rate_per_s is not None:
         argv += ["--request-rate", f"{load.rate_per_s:g}"]
-    argv += (_sglang if sglang else _vllm)(load, shape)
+    argv += _sglang(load, shape) if sglang else _vllm(load, shape, count)
     if not sglang and "--trust-remote-code" in plan["instances"][0]["argv"]:
         argv.append("--trust-remote-code")
     return {
         "module": "sglang.bench_serving" if sglang else "vllm.entrypoints.cli.main",
         "argv": argv if sglang else ["bench", "serve", *argv],
         "requests": count,
+        "seen": load.seen,
     }
 
 
@@ -82,7 +89,7 @@ def _into(plan: Mapping[str, Any], result: str) -> List[str]:
     return ["--save-result", "--result-dir", ".", "--result-filename", result]
 
 
-def _vllm(load: Load, shape: Shape) -> List[str]:
+def _vllm(load: Load, shape: Shape, count: int) -> List[str]:
     # Over the loopback, to the certificate whose fingerprint was compared before.
     argv = ["--insecure", "--ignore-eos", "--percentile-metrics", "ttft,tpot,itl"]
     # Its first request would put a prompt that is measured next into the cache.
@@ -93,7 +100,9 @@ def _vllm(load: Load, shape: Shape) -> List[str]:
         argv += ["--backend", "openai", "--endpoint", "/v1/completions"]
     if load.form:
         argv += ["--dataset-name", "sharegpt", "--dataset-path", PROMPTS]
-        argv += ["--disable-shuffle", "--no-oversample"]
+        argv.append("--disable-shuffle")
+        # Of a file with enough of them no prompt is asked twice in a run; else it takes some again.
+        argv += ["--no-oversample"] if load.prompts >= count else []
         return argv + (["--sharegpt-output-len", str(shape[1])] if shape[1] else [])
     argv += ["--random-input-len", str(shape[0]), "--random-output-len", str(shape[1])]
     if not load.images:
@@ -128,8 +137,6 @@ def conversations(
     begin = taken["from"] % len(prompts)
     turned = [*prompts[begin:], *prompts[:begin]]
     count = len(turned) if whole else taken["count"]
-    while len(turned) < count:
-        turned += turned
     return [
         {
             "conversations": [

@@ -16,15 +16,22 @@ BEGINS = "Starting main benchmark run"
 _EVERY_S = 1.0
 _PATIENCE_S = 5.0
 _DIGITS = 4
+# The first look of a window still sees idle GPUs: below so many, joules would be of those.
+_LEAST_LOOKS = 5
 # Begin and end of a run, in seconds of the same clock as samples.
 Window = Tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One look: when, at what the engine's instances were, and the watts of its GPUs together."""
+    """One look: the watts of the GPUs together, and then at what the engine's instances were.
 
-    at: float
+    Looking takes its time: `asked` is when the engine was asked and the watts were there, `told`
+    when the engine had answered.
+    """
+
+    asked: float
+    told: float
     engine: Optional[State]
     watts: Optional[float]
 
@@ -40,30 +47,38 @@ class Meter:
     ) -> None:
         self._engine, self._power = engine, power
         self._ended = threading.Event()
-        self._looking = threading.Lock()
+        self._wanted = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.samples: List[Sample] = []
 
     def start(self) -> None:
         """Take the first sample, and go on."""
-        self.look()
+        self._look()
         self._thread.start()
 
     def stop(self) -> None:
         """Take the last sample and end."""
         self._ended.set()
+        self._wanted.set()
         self._thread.join()
-        self.look()
+        self._look()
 
     def look(self) -> None:
-        """Take a sample now."""
-        with self._looking:
-            found, watts = self._engine(), self._power()
-            self.samples.append(Sample(time.monotonic(), found, watts))
+        """Have a sample taken at once; does not wait for it."""
+        self._wanted.set()
+
+    def _look(self) -> None:
+        watts, asked = self._power(), time.monotonic()
+        found = self._engine()
+        self.samples.append(Sample(asked, time.monotonic(), found, watts))
 
     def _watch(self) -> None:
-        while not self._ended.wait(_EVERY_S):
-            self.look()
+        while True:
+            self._wanted.wait(_EVERY_S)
+            self._wanted.clear()
+            if self._ended.is_set():
+                return
+            self._look()
 
 
 def engine_of(plan: Mapping[str, Any]) -> Optional[State]:
@@ -114,7 +129,12 @@ def watts_of(gpus: Sequence[int]) -> Optional[float]:
 
 def engine_during(samples: Sequence[Sample], windows: Sequence[Window]) -> Dict[str, Any]:
     """Say what the engine was at in these windows: shares of 1, requests, tokens."""
-    inside = [one.engine for one in _within(samples, windows) if one.engine is not None]
+    inside = [
+        one.engine
+        for one in samples
+        if one.engine is not None
+        and any(begin < one.asked and one.told <= end for begin, end in windows)
+    ]
     first_and_last = [_ends(samples, window) for window in windows]
     queried = _counted(first_and_last, lambda one: one.queried_tokens)
     hit = _counted(first_and_last, lambda one: one.hit_tokens)
@@ -149,13 +169,19 @@ def power_during(
 ) -> Dict[str, Any]:
     """Say what the GPUs drew in these windows: watts, joules, and tokens of answers a joule.
 
-    Joules are the mean of the samples times the windows' seconds: of GPUs alone, and of whatever
-    else ran on them. Not `alone`, other hosts' GPUs had a part in the answers: nothing is told.
+    Joules are the watts of each sample for the time in which it is the nearest: of GPUs alone, and
+    of whatever else ran on them. Not `alone`, other hosts' GPUs had a part in the answers: nothing
+    is told.
     """
-    seen = _within(samples, windows) if alone else []
-    watts = [one.watts for one in seen if one.watts is not None]
-    seconds = sum(end - begin for begin, end in windows)
-    joules = sum(watts) / len(watts) * seconds if watts else None
+    drawn = [
+        [(one.asked, one.watts) for one in samples if one.watts is not None and _in(one, window)]
+        for window in (windows if alone else ())
+    ]
+    watts = [each for looks in drawn for _, each in looks]
+    enough = bool(drawn) and all(len(looks) >= _LEAST_LOOKS for looks in drawn)
+    joules = (
+        sum(_joules(looks, window) for looks, window in zip(drawn, windows)) if enough else None
+    )
     reason = None
     if not gpus:
         reason = "the engine has no GPU; what processors and memory draw is not measured"
@@ -165,6 +191,8 @@ def power_during(
         reason = "nvidia-smi does not tell what the GPUs draw"
     elif not watts:
         reason = "it was over between two samples"
+    elif not enough:
+        reason = f"too short for joules: a round has fewer than {_LEAST_LOOKS} samples"
     return {
         "gpus": len(gpus),
         "samples": len(watts),
@@ -175,15 +203,23 @@ def power_during(
     }
 
 
-def _within(samples: Sequence[Sample], windows: Sequence[Window]) -> List[Sample]:
-    return [one for one in samples if any(begin < one.at <= end for begin, end in windows)]
+def _in(sample: Sample, window: Window) -> bool:
+    return window[0] < sample.asked <= window[1]
+
+
+def _joules(looks: Sequence[Tuple[float, float]], window: Window) -> float:
+    """Give the joules of a window by its looks, each a time and its watts."""
+    times = [at for at, _ in looks]
+    between = [(times[one] + times[one + 1]) / 2 for one in range(len(times) - 1)]
+    edges = [window[0], *between, window[1]]
+    return sum(watts * (end - begin) for (_, watts), begin, end in zip(looks, edges, edges[1:]))
 
 
 def _ends(samples: Sequence[Sample], window: Window) -> Optional[Tuple[State, State]]:
     """Give what was told last before a window and first behind it; None where either is not."""
     told = [one for one in samples if one.engine is not None]
-    before = [one.engine for one in told if one.at <= window[0]]
-    behind = [one.engine for one in told if one.at >= window[1]]
+    before = [one.engine for one in told if one.told <= window[0]]
+    behind = [one.engine for one in told if one.asked >= window[1]]
     if not before or not behind or before[-1] is None or behind[0] is None:
         return None
     return before[-1], behind[0]

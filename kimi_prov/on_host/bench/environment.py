@@ -11,9 +11,8 @@ from typing import Any, Callable, Dict, Iterator, Tuple
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.bench.load import LIMIT_S
 from kimi_prov.on_host.system import sandbox
-
-LIMIT_S = 4 * 3600
 
 Say = Callable[[str], None]
 

@@ -20,6 +20,11 @@ _SPARE_TOKENS = 64
 # What vLLM gives an answer to a VisionArena prompt, which has no answer of its own.
 _VISION_OUTPUT_TOKENS = 128
 KTRANSFORMERS = "ktransformers"
+# A bench is ended after so many seconds.
+LIMIT_S = 4 * 3600
+# What vLLM's client takes of a ShareGPT prompt and its answer together, and of a prompt at least.
+_VLLM_BOTH, _VLLM_LEAST = 2048, 4
+_SGLANG_LEAST_ANSWER = 4
 _CONTEXT_FIX = "shorten them, or raise kimi_context and apply"
 
 
@@ -95,6 +100,12 @@ def lengths(
     """
     if load.form is not None:
         given = load.output_tokens
+        if given and given + 1 > context - _SPARE_TOKENS:
+            raise HostError(
+                f"{given} tokens of an answer do not fit the context of {context} "
+                f"({_SPARE_TOKENS} are kept free)",
+                _CONTEXT_FIX,
+            )
         return None, given or (_VISION_OUTPUT_TOKENS if load.form == "visionarena" else None)
     prompt_tokens = int(load.input_tokens or throughput.get("input_tokens") or INPUT_TOKENS)
     answer_tokens = int(load.output_tokens or throughput.get("output_tokens") or OUTPUT_TOKENS)
@@ -134,19 +145,61 @@ def refusal(load: Load, plan: Mapping[str, Any], read: Callable[[str], str]) -> 
             f"{plan['model'].get('name', 'the model')} takes no images",
             "leave out --images, and images in --prompts",
         )
-    if plan["engine"]["name"] != KTRANSFORMERS:
+    if plan["engine"]["name"] == KTRANSFORMERS:
+        return _too_long(load, plan) or _sglangs_refusal(load, plan)
+    return _too_long(load, plan) or _vllms_refusal(load)
+
+
+def _too_long(load: Load, plan: Mapping[str, Any]) -> Optional[HostError]:
+    levels = sweep(load, int(plan["throughput"]["concurrency"]))
+    asked = load.rounds * sum(requests(load, level) for level in levels)
+    if load.rate_per_s is None or asked / load.rate_per_s <= LIMIT_S:
         return None
+    return HostError(
+        f"{asked} requests at {load.rate_per_s:g} a second take "
+        f"{asked / load.rate_per_s / 3600:.1f} hours; a bench is ended after {LIMIT_S // 3600}",
+        "raise --rate, or give fewer --requests, --rounds or numbers in --concurrency",
+    )
+
+
+def _vllms_refusal(load: Load) -> Optional[HostError]:
+    most = _VLLM_BOTH - _VLLM_LEAST
+    if not load.form or (load.output_tokens or 0) <= most:
+        return None
+    return HostError(
+        f"vLLM's bench client leaves out every prompt of a file that has over {_VLLM_BOTH} "
+        f"tokens with its answer, and {load.output_tokens} of an answer leave none",
+        f"give --answer-tokens {most} or fewer",
+    )
+
+
+def _sglangs_refusal(load: Load, plan: Mapping[str, Any]) -> Optional[HostError]:
+    if load.form and load.output_tokens and load.output_tokens < _SGLANG_LEAST_ANSWER:
+        return HostError(
+            f"sglang's bench client takes no answers of {load.output_tokens} tokens to prompts of "
+            "a file",
+            f"give --answer-tokens {_SGLANG_LEAST_ANSWER} or more",
+        )
     if load.seen:
         return HostError(
             "sglang's bench client looks for a model's image processor under its served name, on a "
             "hub, and takes no images from a file of conversations",
             "measure images with vLLM, or leave them out",
         )
+    levels = sweep(load, int(plan["throughput"]["concurrency"]))
+    most = max(requests(load, level) for level in levels)
+    if load.form and most > load.prompts:
+        return HostError(
+            f"sglang's bench client asks each prompt of a file once: the file has {load.prompts}, "
+            f"and a load of this sweep {most} requests",
+            f"give --requests {load.prompts}, or a file of more prompts",
+        )
     if load.chat and "--reasoning-parser" in plan["instances"][0]["argv"]:
         return HostError(
             "sglang's bench client does not see tokens of reasoning: in a chat its first token "
             "would be the one behind them",
-            "leave out --chat: completions have all tokens",
+            "give --completions, which have all tokens"
+            + (f"; it wins over the profile {load.profile}" if load.profile else ""),
         )
     return None
 

@@ -20,7 +20,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.bench import load as bench_load
-from kimi_prov.on_host.bench.environment import LIMIT_S, Engine, Say, on_gpus
+from kimi_prov.on_host.bench.environment import Engine, Say, on_gpus
 from kimi_prov.on_host.bench.serving import serve
 from kimi_prov.on_host.gateway import smoke_test
 from kimi_prov.on_host.probe import collect, measure
@@ -32,7 +32,7 @@ from kimi_prov.on_host.system.progress import Progress
 
 PROGRESS = f"{layout.PROGRESS}/bench.json"
 RESULT = f"{layout.RUN}/bench.json"
-# What was asked, and the prompts of a file: gone when it is measured, or with the next bench.
+# What was asked, and the prompts of a file: gone when the unit has read it.
 LOAD = f"{layout.RUN}/bench-load.json"
 # What the control machine is told of the plan.
 _OF_PLAN = ("engine", "model", "throughput", "parallel", "hybrid", "experts", "stand_in")
@@ -50,15 +50,17 @@ def main(argv: List[str]) -> int:
     if action == "run":
         return measure_all()
     if action == "start":
-        start(argv[1] if len(argv) > 1 else None)
-        return answer({"ok": True})
+        return answer({"ok": True, "load": start(argv[1] if len(argv) > 1 else None)})
     if action == "result":
         return answer(result())
     raise HostError("usage: bench start [FILE]|run|result")
 
 
-def start(file: Optional[str]) -> None:
-    """Start the unit with the load of a file, or without one; stop a leftover one first."""
+def start(file: Optional[str]) -> Optional[Dict[str, Any]]:
+    """Start the unit with the load of a file, or without one; stop a leftover one first.
+
+    Returns the load that it took, so that who sent it sees that this version knows loads.
+    """
     plan = read_json(layout.PLAN)
     if not plan:
         raise _no_plan()
@@ -83,7 +85,7 @@ def start(file: Optional[str]) -> None:
         "--description=Kimi: measuring",
         "--service-type=oneshot",
         "--remain-after-exit",
-        f"--property=TimeoutStartSec={LIMIT_S}",
+        f"--property=TimeoutStartSec={bench_load.LIMIT_S}",
         # It writes progress and result there, and the sandbox's environment.
         *protection.options("measuring", gpus=on_gpus(plan), write=[layout.RUN]),
         sys.executable,
@@ -93,7 +95,10 @@ def start(file: Optional[str]) -> None:
         "run",
     )
     if done.returncode != 0:
+        remove(LOAD)
         raise HostError(f"{unit_names.BENCH} cannot be started: {done.stderr.strip()}")
+    found: Optional[Dict[str, Any]] = asked.get("load")
+    return found
 
 
 def result() -> Dict[str, Any]:
@@ -120,12 +125,12 @@ def measure_all() -> int:
     with Progress(PROGRESS, "bench") as progress:
         try:
             asked = read_json(LOAD) or {}
+            # At once: a unit that is stopped cleans nothing up.
+            remove(LOAD)
             document = _measured(Paths(), lambda line: progress.say(line, log=False), asked)
         except HostError as error:
             progress.fail(error)
             return 1
-        finally:
-            remove(LOAD)
         write_json(RESULT, document, durable=False, mode=0o600)
         progress.done("measured")
     return 0

@@ -33,7 +33,7 @@ def serve(
     runs = client.runs(plan, load, shape, int(time.time()) % 1_000_000)
     gpus = during.gpus_of(plan)
     meter = during.Meter(partial(during.engine_of, plan), partial(during.watts_of, gpus))
-    heard = _ClientOutput(say, runs, meter.look)
+    heard = ClientOutput(say, runs, meter.look)
     meter.start()
     try:
         found = engine.run(
@@ -46,12 +46,23 @@ def serve(
             },
             heard,
         )
+    except HostError as error:
+        # Both clients look at the first of the prompts that they took.
+        if load.form and "IndexError" in error.message:
+            raise HostError(
+                f"no prompt of the file is one that the bench client takes ({client.LIMITS})",
+                "give a file with such prompts, or another --answer-tokens",
+            ) from None
+        raise
     finally:
         meter.stop()
     texts = found.get("results") or []
     if len(texts) != len(runs):
         raise HostError("the bench client left no result")
-    read = [results.read(run, str(text)) for run, text in zip(runs, texts)]
+    read = [
+        results.read(run, str(text), heard.sampled.get(number))
+        for number, (run, text) in enumerate(zip(runs, texts))
+    ]
     levels = results.levels(runs, read)
     for level in levels:
         rounds = [
@@ -80,31 +91,42 @@ def _mean(levels: List[Dict[str, Any]], name: str) -> int:
     return round(float(sum(row[name] for row in levels)) / asked)
 
 
-class _ClientOutput:
+class ClientOutput:
     """Turns the client's output into the progress line, and notes when each run begins to measure.
 
-    `began` has the time at which a run of this number did; `look` samples then.
+    `began` has the time at which a run of this number did. `look` has a sample taken: then, and
+    between two runs. `sampled` has how many requests the client was to ask.
     """
 
     def __init__(self, say: Say, runs: List[Dict[str, Any]], look: Callable[[], None]) -> None:
         self._say, self._runs, self._look = say, runs, look
         self._rounds = max(run["round"] for run in runs)
         self._number: Optional[int] = None
+        self._starting = False
         self.began: Dict[int, float] = {}
+        self.sampled: Dict[int, int] = {}
 
     def __call__(self, text: str) -> None:
+        """Take a line of it."""
         number = text[len(bench_engine.RUN) :] if text.startswith(bench_engine.RUN) else ""
         if number.isdigit() and int(number) < len(self._runs):
             self._number = int(number)
+            self._starting = False
+            self._look()
             self._say(f"{self._called()}: preparing")
         if self._number is None:
             return
-        if during.BEGINS in text and self._number not in self.began:
-            # Before the look, which takes its time.
+        bar = _BAR.search(text)
+        if during.BEGINS in text:
+            self._starting = True
+        # sglang's client says so and sleeps a second; with its bar its clock starts.
+        sleeps = self._runs[self._number]["module"].startswith("sglang")
+        if self._starting and (bar or not sleeps) and self._number not in self.began:
             self.began[self._number] = time.monotonic()
             self._look()
-        bar = _BAR.search(text)
         if bar:
+            if self._starting:
+                self.sampled[self._number] = int(bar.group(2))
             self._say(f"{self._called()}: {bar.group(1)} of {bar.group(2)} requests")
 
     def _called(self) -> str:

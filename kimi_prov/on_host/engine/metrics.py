@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Dict, Iterator, Mapping, Optional, Tuple
@@ -45,7 +46,7 @@ class State:
 def totals(metrics: str) -> Dict[str, float]:
     """Sum each count over its labels, by its name with the engine's prefix (`vllm:NAME`).
 
-    What is no number is left out.
+    What is not finite is left out.
     """
     found: Dict[str, float] = {}
     for name, value in _rows(metrics):
@@ -64,9 +65,11 @@ def _largest(metrics: str) -> Dict[str, float]:
 def _rows(metrics: str) -> Iterator[Tuple[str, float]]:
     for name, value in _LINE.findall(metrics):
         try:
-            yield name, float(value)
+            number = float(value)
         except ValueError:
             continue
+        if math.isfinite(number):
+            yield name, number
 
 
 def state(metrics: str) -> Optional[State]:

@@ -25,6 +25,8 @@ from kimi_prov.on_host.system.process import run
 
 _PAUSE_S = 1.0
 _TIMEOUT_S = 120.0
+# Beyond any answer of an engine, also with the metrics of many ranks.
+_MOST_BYTES = 32 << 20
 _GPU_PATIENCE_S = 120.0
 # What the driver itself, and a desktop, may hold.
 _HELD_MIB = 2048
@@ -160,13 +162,16 @@ def ask(
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
-        text = answer.read().decode(errors="replace")
+        content = answer.read(_MOST_BYTES + 1)
     except ConnectionRefusedError:
         return "the engine is loading", ""
     except (OSError, http.client.HTTPException) as error:
         return f"{method} {path}: {error or type(error).__name__}", ""
     finally:
         connection.close()
+    if len(content) > _MOST_BYTES:
+        return f"{method} {path}: more than {_MOST_BYTES >> 20} MiB", ""
+    text = content.decode(errors="replace")
     if answer.status == 200:
         return None, text
     return f"{method} {path}: {answer.status} {text[:200]}", text

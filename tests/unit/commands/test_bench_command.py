@@ -48,6 +48,7 @@ def asked(*words):
         (["--profile", "lab", "--load", "x.yml"], "exclude each other"),
         (["--load", "missing.yml"], "missing.yml"),
         (["--prompts", "missing.json"], "missing.json"),
+        (["--profile", "dgx-h200", "--completions"], "--completions and --images"),
     ],
 )
 def test_a_load_that_is_none_is_refused_before_anything_runs(words, told) -> None:
@@ -67,6 +68,8 @@ def test_options_win_over_a_profile_and_the_rest_of_it_stays() -> None:
     assert found.asked["requests"] == 5
     assert found.asked["rate_per_s"] == 20
     assert (found.asked["image_width"], found.asked["image_height"]) == (640, 480)
+    found = bench_load.of({"profile": "dgx-h200", "chat": False, "images": 0})
+    assert found.asked["chat"] is False
 
 
 def test_a_load_file_of_a_team_is_measured_with_its_users(tmp_path) -> None:
@@ -74,6 +77,10 @@ def test_a_load_file_of_a_team_is_measured_with_its_users(tmp_path) -> None:
     file.write_text("schema: kimi-prov/load/v1\nusers: 12\ninput_tokens: 2048\n")
     found = bench_load.of({"load_file": file}).asked
     assert (found["concurrency"], found["input_tokens"]) == ([12], 2048)
+    file.write_text("schema: kimi-prov/load/v1\nusers: 10001\n")
+    code, said = asked("inventories/localhost", "--load", file)
+    assert code == 2
+    assert "users: 10,001 are more than the 10,000" in said
     file.write_text("schema: kimi-prov/load/v1\nbench: {request: 3, rounds: 2.5}\n")
     code, said = asked("inventories/localhost", "--load", file)
     assert code == 2
@@ -131,6 +138,10 @@ def test_a_fault_of_a_list_is_told_with_its_line(tmp_path) -> None:
         read(tmp_path, f'[{json.dumps(SHAREGPT)},\n{{"conversations": [\n{{"value": 1}}, {{}}]}}]')
 
 
+def test_a_long_list_of_short_conversations_is_read(tmp_path) -> None:
+    assert len(read(tmp_path, [SHAREGPT] * 15_000).rows) == 15_000
+
+
 def test_more_than_the_bound_is_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(bench_prompts, "LARGEST_BYTES", 1 << 20)
     with pytest.raises(UserError, match="over 1 MiB"):
@@ -144,6 +155,13 @@ if argv[:2] == ["bench", "start"]:
     about = os.stat(os.path.dirname(argv[2]))
     seen = {"file": argv[2], "mode": about.st_mode, **json.load(open(argv[2]))}
     json.dump(seen, open(os.environ["HOME"] + "/seen.json", "w"))
+    print(json.dumps({"ok": True, "load": seen["load"]}))
+else:
+    print(json.dumps({"ok": True}))
+"""
+OLD_MACHINE = """
+import json, os, sys
+open(os.environ["HOME"] + "/asked", "a").write(" ".join(sys.argv[1:3]) + "\\n")
 print(json.dumps({"ok": True}))
 """
 BOOK = """
@@ -154,11 +172,9 @@ BOOK = """
 """
 
 
-def test_the_load_reaches_the_machine_by_a_file_and_nothing_of_it_stays(
-    installed, local, tmp_path
-) -> None:
+def machine_of(installed, tmp_path, code) -> None:
     machine = tmp_path / "machine.py"
-    machine.write_text(MACHINE)
+    machine.write_text(code)
     # The code of the machine, in a place of this test's.
     paths = installed.site / "kimi_prov" / "contract" / "paths.py"
     text = paths.read_text()
@@ -167,6 +183,26 @@ def test_the_load_reaches_the_machine_by_a_file_and_nothing_of_it_stays(
         text.replace('ZIPAPP = f"{LIB}/kimi-target.pyz"', f"ZIPAPP = {str(machine)!r}")
     )
     installed.playbook("bench", BOOK)
+
+
+def test_a_machine_that_does_not_know_loads_is_not_measured_with_another(
+    installed, local, tmp_path
+) -> None:
+    machine_of(installed, tmp_path, OLD_MACHINE)
+    done = installed.run("bench", local("node1"), "--rate", "3")
+    assert done.returncode != 0
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "does not take the load" in said
+    assert "kimi-prov apply" in said
+    # What it began is ended.
+    asked = (installed.home / "asked").read_text().splitlines()
+    assert asked == ["bench start", "bench result"]
+
+
+def test_the_load_reaches_the_machine_by_a_file_and_nothing_of_it_stays(
+    installed, local, tmp_path
+) -> None:
+    machine_of(installed, tmp_path, MACHINE)
     prompts = tmp_path / "questions.json"
     canary = "what nobody else shall read"
     rows = [{"conversations": [{"value": canary}, {"value": "{{ 7 * 7 }}"}]}]
@@ -175,7 +211,7 @@ def test_the_load_reaches_the_machine_by_a_file_and_nothing_of_it_stays(
     scratch.mkdir()
     done = installed.run(
         *("bench", local("node1"), "--prompts", prompts, "--concurrency", "2,8", "--rate", "3"),
-        env={"TMPDIR": str(scratch)},
+        env={"TMPDIR": str(scratch), "ANSIBLE_REMOTE_TMP": str(tmp_path / "remote")},
     )
     assert "unexpected:" not in done.stderr
     seen = json.loads((installed.home / "seen.json").read_text())
@@ -184,6 +220,8 @@ def test_the_load_reaches_the_machine_by_a_file_and_nothing_of_it_stays(
     assert seen["prompts"] == [{"prompt": canary, "answer": "{{ 7 * 7 }}", "image": None}]
     assert stat.S_IMODE(seen["mode"]) & 0o077 == 0
     assert not Path(seen["file"]).exists()
+    assert Path(seen["file"]).parents[1] == tmp_path / "remote"
+    assert not list((tmp_path / "remote").iterdir())
     assert not list(scratch.glob("kimi-prov-bench-*"))
     kept = [path for path in installed.runs.rglob("*") if path.is_file()]
     assert kept

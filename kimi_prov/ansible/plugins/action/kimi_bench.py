@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -17,7 +20,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     it is removed.
     """
 
-    TRANSFERS_FILES = True
     _supports_check_mode = True
 
     def run(
@@ -48,6 +50,16 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             there = self._connection._shell.join_path(folder, "load.json")
             self._transfer_file(load, there)
-            target(self, "bench", "start", there)
+            answer = target(self, "bench", "start", there)
         finally:
             self._remove_tmp_path(folder, force=True)
+        asked = json.loads(Path(load).read_text(encoding="utf-8"))["load"]
+        if any(value is not None for value in asked.values()) and answer.get("load") != asked:
+            # An older version's code began with a load of its own: end it.
+            with contextlib.suppress(RemoteError):
+                target(self, "bench", "result")
+            raise RemoteError(
+                "the kimi-prov on this machine is of another version and does not take the load "
+                "that was asked",
+                "run `kimi-prov apply` first",
+            )

@@ -117,6 +117,23 @@ def test_a_client_that_fails_says_why(tmp_path, engine_of) -> None:
         bench.serve(plan, Paths(tmp_path), engine_of(plan), lambda _: None, {})
 
 
+def test_a_file_without_a_prompt_that_the_client_takes_is_told_with_its_limits(
+    tmp_path, engine_of
+) -> None:
+    plan = plan_of(tmp_path, "print([][0])\n")
+    paths = Paths(tmp_path / "root")
+    for place, name in ((paths.keys, paths.verify_key), (paths.proxy, paths.tls_crt)):
+        place.mkdir(parents=True)
+        name.write_text("x")
+    row = {"prompt": "a", "answer": "b", "image": None}
+    load = {"form": "sharegpt", "prompts": 1, "warm_up": 0}
+    asked = {"load": load, "prompts": [row]}
+    with pytest.raises(HostError, match=r"no prompt of the file .* 4 to 1,024 tokens"):
+        bench.serve(plan, paths, engine_of(plan), lambda _: None, asked)
+    with pytest.raises(HostError, match="IndexError"):
+        bench.serve(plan, paths, engine_of(plan), lambda _: None, {})
+
+
 def test_two_levels_never_ask_the_same_prompts(tmp_path) -> None:
     runs = bench_client.runs(plan_of(tmp_path, CLIENT, 16), Load(), (256, 64), 7)
     seeds = [run["argv"][run["argv"].index("--seed") + 1] for run in runs]
@@ -193,3 +210,39 @@ def test_vllm_with_the_plugin_for_experts_has_kt_kernel_too() -> None:
     assert bench.kernel_of(plan) == (92, [0, 1])
     env["KIMI_EXPERTS"] = "vllm"
     assert bench.kernel_of(plan) == "the engine vllm has no kt-kernel"
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_prompts_do_not_stay_where_the_unit_does_not_start_or_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: bool
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, code in (("systemctl", 0), ("systemd-run", 0 if starts else 1)):
+        (tools / name).write_text(f"#!/bin/sh\nexit {code}\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    kept = tmp_path / "bench-load.json"
+    for name in ("LOAD", "RESULT", "PROGRESS"):
+        monkeypatch.setattr(bench, name, str(tmp_path / f"bench-{name.lower()}.json"))
+    monkeypatch.setattr(layout, "PLAN", str(tmp_path / "plan.json"))
+    backends = {"proxy": {"port": 8000, "backends": [{"port": 9}]}}
+    (tmp_path / "plan.json").write_text(json.dumps({**plan_of(tmp_path, CLIENT), **backends}))
+    sent = tmp_path / "sent.json"
+    load = {"requests": 1, "form": "sharegpt", "prompts": 1}
+    row = {"prompt": "secret", "answer": "yes it is so", "image": None}
+    sent.write_text(json.dumps({"load": load, "prompts": [row]}))
+    if not starts:
+        with pytest.raises(HostError, match="cannot be started"):
+            bench.start(str(sent))
+        assert not kept.exists()
+        return
+    assert bench.start(str(sent)) == load
+    assert "secret" in kept.read_text()
+
+    def stopped(*_: object) -> dict[str, Any]:
+        assert not kept.exists()
+        raise HostError("stopped")
+
+    monkeypatch.setattr(bench, "_measured", stopped)
+    assert bench.measure_all() == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,21 @@ def test_rounds_take_turns_and_no_prompt_is_asked_twice() -> None:
     assert [row["conversations"][0]["value"][-1] for row in whole] == ["2", "3", "4", "0", "1"]
 
 
+def test_a_file_with_too_few_prompts_is_asked_again_by_the_client_and_is_not_copied() -> None:
+    load = Load(concurrency=(1,), requests=100_000, form="sharegpt", prompts=5, warm_up=0)
+    (run,) = client.runs(plan(), load, (None, None), 7)
+    assert "--no-oversample" not in run["argv"]
+    assert len(client.conversations(ROWS, run["prompts"], whole=True)) == len(ROWS)
+    (run,) = client.runs(plan(), replace(load, requests=5), (None, None), 7)
+    assert "--no-oversample" in run["argv"]
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
         (Load(input_tokens=4032), "do not fit the context of 4096"),
         (Load(output_tokens=4096), "do not fit the context of 4096"),
+        (Load(form="sharegpt", prompts=1, output_tokens=4032), "4032 tokens of an answer do not"),
         (Load(input_tokens=3000, output_tokens=1100), "3000 tokens and 1100 of an answer"),
     ],
 )
@@ -92,7 +103,17 @@ def test_one_length_that_is_given_leaves_the_other_to_the_machine() -> None:
             "tokens of reasoning",
         ),
         (Load(chat=True), "ktransformers", (), None),
-        (Load(form="sharegpt", prompts=1), "ktransformers", (), None),
+        (Load(form="sharegpt", prompts=99), "ktransformers", (), None),
+        (Load(form="sharegpt", prompts=5), "ktransformers", (), "the file has 5"),
+        (Load(form="sharegpt", prompts=5), "vllm", (), None),
+        (Load(form="sharegpt", prompts=5, output_tokens=2044), "vllm", (), None),
+        (Load(form="sharegpt", prompts=5, output_tokens=2045), "vllm", (), "over 2048 tokens"),
+        (Load(output_tokens=2045), "vllm", (), None),
+        (Load(form="sharegpt", prompts=99, output_tokens=3), "ktransformers", (), "of 3 tokens"),
+        (Load(form="sharegpt", prompts=99, output_tokens=4), "ktransformers", (), None),
+        (Load(rate_per_s=0.001), "vllm", (), "8.9 hours; a bench is ended after 4"),
+        (Load(rate_per_s=1.0, requests=2401, concurrency=(1, 2), rounds=3), "vllm", (), "14406 re"),
+        (Load(rate_per_s=1.0, requests=2400, concurrency=(1, 2), rounds=3), "vllm", (), None),
     ],
 )
 def test_what_the_client_or_the_model_cannot_do_is_refused(load, engine, argv, told) -> None:
@@ -144,6 +165,42 @@ def test_what_sglangs_client_wrote_is_read(name: str, asked: int) -> None:
     assert (found["requests"], found["failed"], found["left_out"]) == (asked, 0, 0)
     assert 0 <= found["itl_s"]["median"] <= found["itl_s"]["p99"]
     assert found["aggregate_tok_s"] > 0
+
+
+def test_what_sglangs_client_passed_over_did_not_fail() -> None:
+    text = recorded("sharegpt-1", "sglang-kt-0.7.2")
+    run = {"level": 2, "requests": 9}
+    found = results.read(run, text, 5)
+    assert (found["requests"], found["failed"], found["left_out"]) == (4, 1, 4)
+    found = results.read(run, text)
+    assert (found["failed"], found["left_out"]) == (5, 0)
+
+
+def test_prompt_speed_of_images_is_not_told() -> None:
+    run = client.runs(plan(), Load(images=1, requests=3), (256, 64), 7)[1]
+    assert results.read(run, recorded("images-1"))["prefill_tok_s"] is None
+    run = client.runs(plan(), Load(requests=4), (256, 64), 7)[1]
+    assert results.read(run, recorded("random-1"))["prefill_tok_s"] > 0
+
+
+def test_what_a_file_has_to_spare_lies_between_the_runs() -> None:
+    load = Load(concurrency=(1, 4), rounds=2, form="sharegpt", prompts=220, warm_up=0)
+    runs = client.runs(plan(), load, (None, None), 7)
+    assert [run["prompts"] for run in runs] == [
+        {"from": 0, "count": 3},
+        {"from": 30, "count": 8},
+        {"from": 110, "count": 3},
+        {"from": 140, "count": 8},
+    ]
+
+
+def test_completions_are_offered_where_a_profile_asks_a_chat() -> None:
+    asked = plan("ktransformers", "--reasoning-parser", "kimi_k2")
+    found = bench_load.refusal(Load(chat=True, profile="lab"), asked, lambda _: "{}")
+    assert found is not None
+    assert found.fix is not None
+    assert "--completions" in found.fix
+    assert "profile lab" in found.fix
 
 
 def test_prompts_that_the_client_passed_over_are_left_out_and_did_not_fail() -> None:
