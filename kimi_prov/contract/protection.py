@@ -250,6 +250,8 @@ def code(limit_s: float) -> List[str]:
         "MemoryMax=512M",
         "MemorySwapMax=0",
         "TasksMax=32",
+        # Where the kernel's controller of tasks is not there, as in a container: of its user.
+        "LimitNPROC=32",
         "CPUQuota=100%",
         "CPUWeight=1",
         "IOWeight=1",

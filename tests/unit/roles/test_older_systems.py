@@ -122,6 +122,7 @@ DIRECTIVES = {
     "CPUWeight": 232,
     "IOWeight": 230,
     "LimitFSIZE": 209,
+    "LimitNPROC": 209,
     "LimitCORE": 209,
     "MemoryMax": 231,
     "MemorySwapMax": 232,
