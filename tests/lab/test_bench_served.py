@@ -48,6 +48,7 @@ def nothing_is_left(host: Host) -> None:
     assert left.count("No such file") == 4
 
 
+@pytest.mark.slow
 def test_bench_asks_a_sweep_of_chats_in_rounds_and_writes_a_page(
     served_host: Host, tmp_path: Path
 ) -> None:
@@ -75,6 +76,7 @@ def test_bench_asks_a_sweep_of_chats_in_rounds_and_writes_a_page(
     nothing_is_left(served_host)
 
 
+@pytest.mark.slow
 def test_bench_asks_prompts_of_a_file_and_none_of_it_stays(
     served_host: Host, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from machines import Host
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 ENGINE = "kimi-serve@0.service"
 
@@ -63,7 +63,6 @@ def test_a_template_that_was_changed_on_the_machine_is_found(served_host: Host) 
     assert row["expected"] != row["observed"]
 
 
-@pytest.mark.slow
 def test_a_tokenizer_that_cuts_think_in_pieces_is_found(served_host: Host) -> None:
     """The engine reads the damaged file; the file that says how it should be is put back."""
     plan = json.loads(served_host.ssh("cat /etc/kimi/plan.json"))
