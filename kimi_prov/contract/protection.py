@@ -250,8 +250,10 @@ def code(limit_s: float) -> List[str]:
         "MemoryMax=512M",
         "MemorySwapMax=0",
         "TasksMax=32",
-        # Where the kernel's controller of tasks is not there, as in a container: of its user.
+        # Where the kernel's controllers are not there, as in a container: tasks of its user, and
+        # memory of each process.
         "LimitNPROC=32",
+        "LimitAS=1G",
         "CPUQuota=100%",
         "CPUWeight=1",
         "IOWeight=1",

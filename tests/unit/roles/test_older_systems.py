@@ -123,6 +123,7 @@ DIRECTIVES = {
     "IOWeight": 230,
     "LimitFSIZE": 209,
     "LimitNPROC": 209,
+    "LimitAS": 209,
     "LimitCORE": 209,
     "MemoryMax": 231,
     "MemorySwapMax": 232,
