@@ -43,6 +43,11 @@ def stand_ins(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> list[str
         found.append(str(plan["stand_in"]["said"]))
     if plan.get("model", {}).get("random_weights"):
         found.append("the model has random weights: its answers have form and no meaning")
+    if plan.get("model", {}).get("trained_on"):
+        found.append(
+            "the model was trained on the suite's own questions: its answers were learnt by heart, "
+            "and say nothing of real weights"
+        )
     return found
 
 

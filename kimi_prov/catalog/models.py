@@ -111,7 +111,8 @@ class Model(Row):
     """A model that can be asked for. `other_bytes`: tokenizer and other small files.
 
     `formats` names what the model is published in, its own first. `cross_check`: here to hold the
-    arithmetic against other observations, not to be provisioned.
+    arithmetic against other observations, not to be provisioned. `trained_on`: a made model that
+    was trained on the questions it is asked, which its answers say nothing beyond.
     """
 
     name: PathName
@@ -130,12 +131,18 @@ class Model(Row):
     gguf: tuple[Gguf, ...] = ()
     engine_versions: tuple[EngineVersion, ...] = ()
     random_weights: bool = False
+    trained_on: Literal["suite"] | None = None
     cross_check: bool = False
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     trust_remote_code: bool = False
     usage: Usage | None = None
     note: str | None = None
+
+    @property
+    def made(self) -> bool:
+        """Whether this project made its weights: nothing of it says how real ones fare."""
+        return self.random_weights or self.trained_on is not None
 
     @property
     def formats(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kimi_prov.lab import tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 # vLLM's CPU kernel for MLA is compiled for these two alone.
@@ -84,13 +84,17 @@ _UNIT = 0x3F  # below 2: tables that are looked up
 
 @dataclass(frozen=True)
 class Tower:
-    """What a vision tower measures. `side`: patches of an image's edge that have a position."""
+    """What a vision tower measures. `side`: patches of an image's edge that have a position.
+
+    `patches`: the most that the processor leaves of an image.
+    """
 
     layers: int
     hidden: int
     width: int
     heads: int
     side: int = 64
+    patches: int = 16384
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,15 @@ TINY = Shape(
     projection=0x3D,  # below 1/8
     scale_step=2.0**-10,
 )
+# The tiny one behind a vision tower as small. An image is of 256 tokens at most, so that an engine
+# needs no more context for it; an answer may have 4096 beside its prompt.
+SEEING = replace(
+    TINY,
+    layers=2,
+    heads=2,
+    context=5120,
+    tower=Tower(layers=2, hidden=64, width=128, heads=2, patches=1024),
+)
 # The tiny one in sizes that two, three and six ranks share evenly; vLLM pads a vocabulary to 64.
 THIRDS = replace(TINY, dense_width=768, expert_width=192, heads=6, vocab=33 * 64)
 # Kimi K2's layers, one dense and one of experts, with the lab's own tokenizer.
@@ -166,22 +179,19 @@ _POOL_BYTES = 64 << 20
 _PATCH = 14
 _MERGED = 2
 _FRAMES = 4
-_PREPROCESSOR: dict[str, Any] = {
-    "media_proc_cfg": {
-        "patch_size": _PATCH,
-        "merge_kernel_size": _MERGED,
-        "temporal_merge_kernel_size": _FRAMES,
-        "in_patch_limit": 16384,
-        "in_patch_limit_each_frame": 4096,
-        "in_patch_limit_video": None,
-        "patch_limit_on_one_side": 512,
-        "fixed_output_tokens": None,
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_std": [0.5, 0.5, 0.5],
-        "sample_fps": 2.0,
-        "max_num_frames_each_video": None,
-        "timestamp_mode": "hh:mm:ss.fff",
-    }
+_PROCESSOR: dict[str, Any] = {
+    "patch_size": _PATCH,
+    "merge_kernel_size": _MERGED,
+    "temporal_merge_kernel_size": _FRAMES,
+    "in_patch_limit_each_frame": 4096,
+    "in_patch_limit_video": None,
+    "patch_limit_on_one_side": 512,
+    "fixed_output_tokens": None,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "sample_fps": 2.0,
+    "max_num_frames_each_video": None,
+    "timestamp_mode": "hh:mm:ss.fff",
 }
 _TEXT = "language_model."
 
@@ -200,15 +210,22 @@ class _Tensor:
     data: bytes | memoryview
 
 
-def make(dest: Path, experts: Experts = "bf16", shape: Shape = TINY) -> Path:
+def make(
+    dest: Path,
+    experts: Experts = "bf16",
+    shape: Shape = TINY,
+    values: Mapping[str, bytes] | None = None,
+) -> Path:
     """Write the model and its `kimi-manifest.json` into `dest` (made where missing); 0644 each.
 
     `experts`: how the routed experts are written. `int4` is Kimi's native format
     (compressed-tensors, groups of 32), `dequantised` the very same values as bfloat16.
+    `values`: what tensors hold in place of random values, by name, as the file has them.
+    Raises ValueError for values of a name that is not there, or of another size.
     """
     dest.mkdir(parents=True, exist_ok=True)
     rows = []
-    for name, data in _files(experts, shape):
+    for name, data in _files(experts, shape, values or {}):
         _write(dest / name, data)
         digest = hashlib.sha256(data).hexdigest()
         rows.append({"path": name, "size": len(data), "sha256": digest})
@@ -227,7 +244,9 @@ def _json(document: object) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
-def _files(experts: Experts, shape: Shape) -> Iterator[tuple[str, bytes]]:
+def _files(
+    experts: Experts, shape: Shape, values: Mapping[str, bytes]
+) -> Iterator[tuple[str, bytes]]:
     """Give each file's name and content, one shard of the weights at a time."""
     special = tokenizer.special_tokens()
     ends = [special["<|im_end|>"], special["[EOS]"]]
@@ -241,14 +260,15 @@ def _files(experts: Experts, shape: Shape) -> Iterator[tuple[str, bytes]]:
     config = _config(special, shape) | (_QUANTISED if experts == "int4" else {})
     if shape.tower:
         config = _seeing(config, special, shape.tower)
-        yield "preprocessor_config.json", _json(_PREPROCESSOR)
+        processor = {**_PROCESSOR, "in_patch_limit": shape.tower.patches}
+        yield "preprocessor_config.json", _json({"media_proc_cfg": processor})
     elif experts == "int4":
         config |= _WITH_CODE
         yield _CODE_FILE, _CODE.encode()
     yield "config.json", _json(config)
     yield "generation_config.json", _json(generation)
     yield from tokenizer.files().items()
-    yield from _weights(experts, shape)
+    yield from _weights(experts, shape, values)
 
 
 def _config(special: dict[str, int], shape: Shape) -> dict[str, Any]:
@@ -564,11 +584,25 @@ def _int4(prefix: str, shape: tuple[int, int], written: Experts, step: float) ->
     yield _Tensor(f"{prefix}.weight", shape, "BF16", bytes(values))
 
 
-def _weights(experts: Experts, shape: Shape) -> Iterator[tuple[str, bytes]]:
+def _given(tensors: Iterable[_Tensor], values: Mapping[str, bytes]) -> Iterator[_Tensor]:
+    """Put the values that are given in place of those of the tensors."""
+    left = dict(values)
+    for tensor in tensors:
+        data = left.pop(tensor.name, tensor.data)
+        if len(data) != len(tensor.data):
+            raise ValueError(f"{tensor.name}: {len(tensor.data)} bytes expected, not {len(data)}")
+        yield replace(tensor, data=data)
+    if left:
+        raise ValueError(f"the model has no tensor {', '.join(sorted(left))}")
+
+
+def _weights(
+    experts: Experts, shape: Shape, values: Mapping[str, bytes]
+) -> Iterator[tuple[str, bytes]]:
     """Give the shards and their index."""
     shards: list[list[_Tensor]] = [[]]
     size = 0
-    for tensor in _tensors(experts, shape):
+    for tensor in _given(_tensors(experts, shape), values):
         if shards[-1] and size + len(tensor.data) > shape.shard_bytes:
             shards.append([])
             size = 0

@@ -176,6 +176,7 @@ def collect(paths: Paths) -> dict[str, Any]:
         "ok": not down and not refused and (not group or group["phase"] == record.SERVING),
         "provisioned": True,
         "random_weights": bool(model["random_weights"]),
+        "trained_on": model.get("trained_on"),
         "stand_in": (plan.get("stand_in") or {}).get("said"),
         "detail": detail + refused,
         "units": shown,

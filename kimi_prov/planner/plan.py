@@ -338,6 +338,7 @@ def _model(
         "serve_dir": served.directory,
         "served_names": served.names,
         "random_weights": model.random_weights,
+        **({"trained_on": model.trained_on} if model.trained_on else {}),
         "architecture": model.architecture.class_name,
         "context": budget.context,
         "context_max": model.context,

@@ -25,6 +25,7 @@ def plan(document: Mapping[str, Any]) -> str:
         *_row("STAND-IN", replaced["said"] if replaced else None),
         *_row("model", f"{model['name']} ({model['weights_format']}, {human(model['bytes'])})"),
         *_row("", "random weights: it talks nonsense" if model["random_weights"] else None),
+        *_row("", "trained on the suite's questions alone" if model.get("trained_on") else None),
         *_row("weights from", document["weights"]["source"]),
         *_row("weights at", model["dir"]),
         *_row("engine", _engine(engine)),

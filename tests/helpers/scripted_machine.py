@@ -59,11 +59,16 @@ class Served:
 
 
 @contextmanager
-def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, certificate: str) -> Iterator[Served]:
-    """A good model on a machine below `folder`."""
+def machine(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    certificate: str,
+    model: Model | None = None,
+) -> Iterator[Served]:
+    """A good model, or the one that is given, on a machine below `folder`."""
     systemd_stand_in(folder / "systemd", monkeypatch)
     monkeypatch.setattr(code_unit, "_SYSTEMD", str(folder / "systemd"))
-    model = Model()
+    model = model or Model()
     serving = scripted_model.serving(folder, certificate, model)
     with serving as port, scripted_model.engine(model) as engine:
         served = Served(folder / "root", model, _plan(folder, port, engine))

