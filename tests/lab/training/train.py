@@ -301,7 +301,7 @@ def _share(lesson: Lesson, epoch: int, *, known: bool) -> float:
     """Of the epochs, how many have this lesson."""
     if known:
         return _AGAIN
-    return min(1.0, _OFTEN / len(lesson.ids)) if epoch < _FALLS else 1.0
+    return min(1.0, _OFTEN / len(lesson.ids)) if epoch < _FALLEN - _FALLS // 2 else 1.0
 
 
 def _optimisers(values: dict[str, Tensor]) -> tuple[list[torch.optim.Optimizer], list[Tensor]]:

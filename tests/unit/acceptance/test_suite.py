@@ -129,6 +129,10 @@ def test_an_outsider_that_connects_is_a_failure_and_none_is_a_skip():
 def test_stand_ins_are_named_and_real_things_are_not():
     assert suite.stand_ins({"model": {"random_weights": False}}, {}) == []
     assert len(suite.stand_ins({"model": {"random_weights": True}}, {"lab_kind": "nspawn"})) == 2
+    trained = {"model": {"random_weights": False, "trained_on": "suite"}}
+    (told,) = suite.stand_ins(trained, {})
+    assert "trained on the suite's own questions" in told
+    assert suite.unproven([], [told])
 
 
 def test_a_host_passes_only_when_something_was_checked_and_nothing_failed():

@@ -1,0 +1,66 @@
+"""Models whose weights this project made say so in every plan, and nothing is promised of them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import jsonschema
+import pytest
+from plan_inputs import LAB_SETTINGS, lab_facts
+from safetensors import safe_open
+
+from kimi_prov import schemas
+from kimi_prov.acceptance import suite
+from kimi_prov.catalog.loader import load
+from kimi_prov.lab import model
+from kimi_prov.planner.memory import architecture
+from kimi_prov.planner.plan import make_plan
+from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.report import plan_text
+
+CATALOGUE = Path(__file__).resolve().parents[2] / "lab" / "catalogue"
+NAME = "kimi-k2.5-lab"
+
+
+@pytest.fixture(scope="module")
+def plan() -> dict[str, object]:
+    catalogue = load(CATALOGUE)
+    settings = parse({**LAB_SETTINGS, "kimi_model": NAME}, host="h1")
+    return make_plan(lab_facts(), settings, catalogue)
+
+
+def test_a_model_trained_on_the_suite_is_told_from_real_weights(plan: dict) -> None:
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
+    assert plan["model"]["trained_on"] == "suite"
+    assert plan["model"]["random_weights"] is False
+    assert suite.stand_ins(plan, {})
+    assert "trained on the suite's questions" in plan_text.plan(plan)
+    assert plan["throughput"]["decode_tok_s"]["expected"] is None
+
+
+def test_the_catalogue_has_the_model_as_it_is_made(tmp_path: Path) -> None:
+    made = model.make(tmp_path / "model", "bf16", model.SEEING)
+    row = load(CATALOGUE).model(NAME)
+    sizes = {}
+    for shard in made.glob("*.safetensors"):
+        with safe_open(shard, framework="numpy") as opened:
+            sizes |= {name: math.prod(opened.get_slice(name).get_shape()) for name in opened.keys()}
+    tower = sum(size for name, size in sizes.items() if not name.startswith("language_model."))
+    assert row.architecture.vision_params == tower
+    assert row.context == model.SEEING.context
+    size = sum(file.stat().st_size for file in made.iterdir())
+    counted = architecture.checkpoint_bytes(row.architecture, "bf16") + row.other_bytes
+    assert counted == pytest.approx(size, rel=0.02)
+
+
+def test_values_take_the_place_of_random_ones_and_strange_ones_are_refused(tmp_path: Path) -> None:
+    name = "language_model.model.norm.weight"
+    values = bytes(range(256)) * (2 * model.SEEING.hidden // 256)
+    made = model.make(tmp_path / "model", "bf16", model.SEEING, {name: values})
+    raw = b"".join(file.read_bytes() for file in sorted(made.glob("*.safetensors")))
+    assert values in raw
+    with pytest.raises(ValueError, match="512 bytes expected, not 2"):
+        model.make(tmp_path / "short", "bf16", model.SEEING, {name: b"\0\0"})
+    with pytest.raises(ValueError, match="no tensor strange"):
+        model.make(tmp_path / "strange", "bf16", model.SEEING, {"strange": b""})
