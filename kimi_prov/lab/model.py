@@ -105,7 +105,8 @@ class Shape:
     size of its input: weights of about 1/sqrt(hidden). `bias`: how much more those of marks weigh,
     since what the layers add makes the constant channel the smaller, and logits spread wider.
     `scale_step`: that of an INT4 group's scale. `vocab`: rows of the tables; those beyond the
-    tokenizer's are never answered. `context`: tokens.
+    tokenizer's are never answered. `context`: tokens. `yarn`: positions
+    go through the code that Kimi's do, stretched by nothing.
     """
 
     hidden: int
@@ -124,6 +125,7 @@ class Shape:
     vocab: int = tokenizer.VOCAB_SIZE
     context: int = 4096
     tower: Tower | None = None
+    yarn: bool = False
 
 
 TINY = Shape(
@@ -149,6 +151,9 @@ SEEING = replace(
     heads=2,
     context=5120,
     tower=Tower(layers=2, hidden=64, width=128, heads=2, patches=1024),
+    # Without it vLLM's CPU build (0.32.0) turns the queries of latent attention wrongly: its kernel
+    # takes them to lie one after the other.
+    yarn=True,
 )
 # The tiny one in sizes that two, three and six ranks share evenly; vLLM pads a vocabulary to 64.
 THIRDS = replace(TINY, dense_width=768, expert_width=192, heads=6, vocab=33 * 64)
@@ -194,6 +199,16 @@ _PROCESSOR: dict[str, Any] = {
     "timestamp_mode": "hh:mm:ss.fff",
 }
 _TEXT = "language_model."
+_ORIGINAL = "original_max_position_embeddings"
+# As Kimi K2 has it, but for the factor, 64 in Kimi K2.5.
+_YARN: dict[str, Any] = {
+    "type": "yarn",
+    "factor": 1.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
 
 # The first channel of the hidden state is a constant, and what the last layer makes of it a bias.
 _CONSTANT = 4.0
@@ -306,6 +321,7 @@ def _config(special: dict[str, int], shape: Shape) -> dict[str, Any]:
         "attention_dropout": 0.0,
         "max_position_embeddings": shape.context,
         "rope_theta": 50000.0,
+        **({"rope_scaling": _YARN | {_ORIGINAL: shape.context}} if shape.yarn else {}),
         "tie_word_embeddings": False,
         "use_cache": True,
         "bos_token_id": special["[BOS]"],

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import shlex
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from kimi_prov.lab import model
 from kimi_prov.on_host.acceptance import catalogue, needles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from machines import Host
 
@@ -33,6 +34,10 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 MODEL = "kimi-k2.5-lab"
 WHOLE, WRONG = f"/opt/models/{MODEL}", f"/opt/models/{MODEL}-wrong"
+PLAN = "/etc/kimi/plan.json"
+UNIT = "/etc/systemd/system/kimi-serve@0.service.d/10-plan.conf"
+# The folder that the engine reads, by a link that the fixture makes.
+SERVED = "/root/served"
 # Not to be had on processors.
 NOT_RUN = {"speculative-decoding", "prefix-cache"}
 NEEDLES = {catalogue.needle_name(length) for length in needles.lengths(model.SEEING.context)}
@@ -40,7 +45,7 @@ ASKED = {*catalogue.NAMES, *NEEDLES} - {catalogue.NEEDLES}
 # Writes zeros over tensors of a checkpoint, by their names.
 ZERO = """
 import json, sys
-folder, *names = sys.argv[1:]
+*names, folder = sys.argv[1:]
 held = json.load(open(folder + "/model.safetensors.index.json"))["weight_map"]
 for name in names:
     with open(folder + "/" + held[name], "r+b") as file:
@@ -51,10 +56,16 @@ for name in names:
 """
 REPLACE = """
 import pathlib, sys
-file, old, new = sys.argv[1:]
+old, new, file = sys.argv[1:]
 text = pathlib.Path(file).read_text()
 assert text.count(old) == 1, text
 pathlib.Path(file).write_text(text.replace(old, new))
+"""
+PLAN_CACHE = f"""
+import json, pathlib
+plan = json.loads(pathlib.Path("{PLAN}").read_text())
+plan["instances"][0]["argv"].append("--enable-prefix-caching")
+pathlib.Path("{PLAN}").write_text(json.dumps(plan))
 """
 
 
@@ -84,20 +95,14 @@ def seer(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> I
         )
         lab.up()
         try:
-            applied(lab.hosts["seer"])
-            yield lab.hosts["seer"]
+            host = lab.hosts["seer"]
+            done = host.apply()
+            assert done.returncode == 0, done.stdout + done.stderr
+            served = json.loads(host.ssh(f"cat {PLAN}"))["model"]["serve_dir"]
+            host.ssh(f"ln -s {served} {SERVED}")
+            yield host
         finally:
             lab.down()
-
-
-def applied(host: Host, **settings: object) -> None:
-    done = host.apply("-e", json.dumps(settings))
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def served(host: Host) -> str:
-    """The folder that the engine reads."""
-    return str(json.loads(host.ssh("cat /etc/kimi/plan.json"))["model"]["serve_dir"])
 
 
 def statuses(document: dict[str, Any]) -> dict[str, str]:
@@ -127,113 +132,120 @@ def test_no_report_takes_it_for_real_weights(seer: Host) -> None:
     assert document["unproven"]
 
 
-@contextmanager
-def damaged(host: Host, *commands: str) -> Iterator[None]:
-    """Serve what shell commands make of the folder that the engine reads; then put it back."""
-    host.ssh(f"cp -a {served(host)} /root/whole")
-    try:
-        for command in commands:
-            host.ssh(command)
-        restart(host)
-        yield
-    finally:
-        host.ssh(f"cp -a /root/whole/. {served(host)} && rm -r /root/whole")
+@dataclass(frozen=True)
+class Damage:
+    """What is changed on the host, as shell commands, and the checks that look for it."""
 
-
-def zero(folder: str, *names: str) -> str:
-    """A command that writes zeros over tensors."""
-    return program(ZERO, folder, *names)
-
-
-def replace(file: str, old: str, new: str) -> str:
-    """A command that replaces a text that stands once in a file."""
-    return program(REPLACE, file, old, new)
+    commands: tuple[str, ...]
+    checks: frozenset[str]
 
 
 def program(source: str, *words: str) -> str:
     return shlex.join(["python3", "-c", source, *words])
 
 
-def projector_lost(folder: str) -> list[str]:
-    return [zero(folder, "mm_projector.proj.2.weight")]
+def zero(*names: str) -> str:
+    """A command that writes zeros over tensors."""
+    return f"{program(ZERO, *names)} {SERVED}"
 
 
-def experts_lost(folder: str) -> list[str]:
-    """A hole in a shard: what the experts of the last layer give is zero."""
-    experts = range(model.SEEING.experts)
-    prefix = "language_model.model.layers.1.mlp.experts"
-    return [zero(folder, *(f"{prefix}.{number}.down_proj.weight" for number in experts))]
+def replace(file: str, old: str, new: str) -> str:
+    """A command that replaces a text that stands once in a file."""
+    return f"{program(REPLACE, old, new)} {file}"
 
 
-def results_lost(folder: str) -> list[str]:
-    """A template by which what a tool gave does not reach the model."""
-    old = "{{ message.tool_call_id }}\n{{ text(message.content) }}"
-    return [replace(f"{folder}/chat_template.jinja", old, "{{ message.tool_call_id }}")]
+def flag(name: str, fits: str, does_not: str) -> str:
+    """A command that changes what a flag says, as an editor of the unit would."""
+    words = f"--{name} {fits}", f"--{name} {does_not}"
+    return f"{replace(UNIT, *words)} && systemctl daemon-reload"
 
 
-def think_cut(folder: str) -> list[str]:
-    """A tokenizer that does not know the mark of a thought as one token."""
-    old, new = '"content": "<think>"', '"content": "<thinq>"'
-    return [replace(f"{folder}/tokenizer.json", old, new)]
-
-
-def wrong_answers(folder: str) -> list[str]:
-    return [f"cp {WRONG}/*.safetensors {folder}"]
-
-
-# What is damaged, the checks that are asked then (all without any), and those that fail.
-DAMAGES: dict[Callable[[str], list[str]], tuple[set[str], set[str]]] = {
-    projector_lost: (set(), {"image"}),
-    results_lost: (set(), {"tool-rounds", "chat-template"}),
-    wrong_answers: (
-        set(),
-        {
-            "facts",
-            "problems",
-            "structured-output",
-            "instant",
-            "parallel-requests",
-            "code",
-            *NEEDLES,
-        },
+PROJECTOR_LOST = Damage((zero("mm_projector.proj.2.weight"),), frozenset({"image"}))
+# The template of a revision by which what a tool gave does not reach the model.
+RESULTS_LOST = Damage(
+    (
+        replace(
+            f"{SERVED}/chat_template.jinja",
+            "{{ message.tool_call_id }}\n{{ text(message.content) }}",
+            "{{ message.tool_call_id }}",
+        ),
     ),
-    # Without ends: an answer of such a model goes on up to the limit.
-    think_cut: ({"special-tokens"}, {"special-tokens"}),
-    experts_lost: ({"facts", "instant", "tool-single"}, {"facts", "instant", "tool-single"}),
+    frozenset({"tool-rounds", "chat-template"}),
+)
+# This parser knows no call that begins inside a thought.
+OTHER_REASONING = Damage(
+    (flag("reasoning-parser", "kimi_k2", "deepseek_r1"),), frozenset({"tool-in-reasoning"})
+)
+# The engine gives the cache up for this attention on processors, whatever it is told.
+NO_CACHE = Damage((program(PLAN_CACHE),), frozenset({"prefix-cache"}))
+WRONG_ANSWERS = Damage(
+    (f"cp {WRONG}/*.safetensors {SERVED}",),
+    frozenset(
+        {
+            *("facts", "problems", "structured-output", "instant", "parallel-requests", "code"),
+            *NEEDLES,
+        }
+    ),
+)
+OTHER_TOOLS = Damage(
+    (flag("tool-call-parser", "kimi_k2", "hermes"),),
+    frozenset({"tool-single", "tool-parallel", "tool-in-reasoning", "tool-rounds"}),
+)
+# A tokenizer that does not know the mark of a thought as one token.
+THINK_CUT = Damage(
+    (replace(f"{SERVED}/tokenizer.json", '"content": "<think>"', '"content": "<thinq>"'),),
+    frozenset({"special-tokens"}),
+)
+# A hole in a shard: the experts of the last layer give nothing.
+EXPERTS_LOST = Damage(
+    (
+        zero(
+            *(
+                f"language_model.model.layers.1.mlp.experts.{number}.down_proj.weight"
+                for number in range(model.SEEING.experts)
+            )
+        ),
+    ),
+    frozenset({"instant"}),
+)
+# Each copy is one start of the engine; what its damages look like is told apart by their checks.
+# Without end is what a model with a hole answers: of it only what has a low limit is asked.
+COPIES = {
+    "lost": ((PROJECTOR_LOST, RESULTS_LOST, OTHER_REASONING, NO_CACHE), ()),
+    "wrong": ((WRONG_ANSWERS, OTHER_TOOLS), ()),
+    "broken": ((THINK_CUT, EXPERTS_LOST), ("special-tokens", "instant")),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=[damage.__name__ for damage in DAMAGES])
-def test_a_damaged_copy_fails_the_checks_that_look_for_it(
-    seer: Host, damage: Callable[[str], list[str]]
-) -> None:
-    asked, expected = DAMAGES[damage]
-    with damaged(seer, *damage(served(seer))):
-        document = full(seer, 1, *(word for name in sorted(asked) for word in ("--only", name)))
+@contextmanager
+def damaged(host: Host, *damages: Damage) -> Iterator[None]:
+    """Serve a damaged copy; then put everything back, to be read at the next start."""
+    host.ssh(f"tar -cf /root/kept.tar -P $(readlink -f {SERVED}) {UNIT} {PLAN}")
+    try:
+        for damage in damages:
+            for command in damage.commands:
+                host.ssh(command)
+        restart(host)
+        yield
+    finally:
+        host.ssh("tar -xf /root/kept.tar -P && rm /root/kept.tar && systemctl daemon-reload")
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_damaged_copy_fails_the_checks_that_look_for_its_damage(seer: Host, name: str) -> None:
+    damages, asked = COPIES[name]
+    with damaged(seer, *damages):
+        document = full(seer, 1, *(word for check in asked for word in ("--only", check)))
+    expected = {check for damage in damages for check in damage.checks}
     assert failed(document) == expected, document
 
 
-# Settings of a site, and the checks that fail with them: the engine takes each without a word.
-SETTINGS: list[tuple[dict[str, object], set[str]]] = [
-    (
-        {"reasoning-parser": "deepseek_r1", "enable-prefix-caching": True},
-        {"tool-in-reasoning", "prefix-cache"},
-    ),
-    (
-        {"tool-call-parser": "hermes"},
-        {"tool-single", "tool-parallel", "tool-in-reasoning", "tool-rounds"},
-    ),
-]
-
-
-@pytest.mark.parametrize(("flags", "expected"), SETTINGS, ids=["reasoning", "tools"])
-def test_flags_that_do_not_fit_the_model_are_found(
-    seer: Host, flags: dict[str, object], expected: set[str]
-) -> None:
-    applied(seer, kimi_engine_args=flags)
-    assert failed(full(seer, 1)) == expected
+def test_put_back_it_passes_again(seer: Host) -> None:
+    restart(seer)
+    assert failed(full(seer, 0, "--skip", "code", "--skip", "needles")) == set()
 
 
 def test_every_check_but_of_what_processors_cannot_is_seen_to_fail() -> None:
-    seen = {name for _, expected in [*DAMAGES.values(), *SETTINGS] for name in expected}
+    damages = [damage for row, _ in COPIES.values() for damage in row]
+    seen = {check for damage in damages for check in damage.checks}
     assert seen == ASKED - {"speculative-decoding"}

@@ -46,8 +46,9 @@ _OFTEN = 400  # tokens: at first a lesson of more is in as many fewer epochs
 _AGAIN = 0.3  # of the epochs have what is learnt already
 _RATE = 2e-3
 _WARM = 30  # steps
-# Epochs: from the first on the rate falls, in the second it is at its least.
-_FALLS, _FALLEN = 24, 56
+# Epochs: from the first on the rate falls, from the second on all have the long lessons, from the
+# third on the rate is at its least.
+_FALLS, _ALL, _FALLEN = 24, 44, 56
 _GOES_ON = 40  # the first epoch of what has learnt already
 _LEAST_RATE = 0.05  # of _RATE
 
@@ -301,7 +302,7 @@ def _share(lesson: Lesson, epoch: int, *, known: bool) -> float:
     """Of the epochs, how many have this lesson."""
     if known:
         return _AGAIN
-    return min(1.0, _OFTEN / len(lesson.ids)) if epoch < _FALLEN - _FALLS // 2 else 1.0
+    return min(1.0, _OFTEN / len(lesson.ids)) if epoch < _ALL else 1.0
 
 
 def _optimisers(values: dict[str, Tensor]) -> tuple[list[torch.optim.Optimizer], list[Tensor]]:
