@@ -790,6 +790,11 @@ LOGIN = click.option(
 @RENDERED
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
 @LOGIN
+@click.option(
+    "--suite",
+    type=click.Choice(["basic", "full"]),
+    help="What the job accept checks; full takes hours, and four are asked for.  [default: basic]",
+)
 @click.option("--force", is_flag=True, help="Overwrite files that were changed there, too.")
 @FORMAT
 @OUTPUT
@@ -797,6 +802,7 @@ def submit(
     directory: Path,
     jobs: tuple[str, ...],
     login: str | None,
+    suite: str | None,
     *,
     force: bool,
     form: str,
@@ -810,7 +816,8 @@ def submit(
     """
     from kimi_prov.commands import slurm_jobs as command
 
-    return command.submit(directory, login, jobs, _output(form, output), force=force)
+    target = _output(form, output)
+    return command.submit(directory, login, jobs, target, force=force, suite=suite)
 
 
 @cli.command()
