@@ -172,9 +172,10 @@ RESULTS_LOST = Damage(
     ),
     frozenset({"tool-rounds", "chat-template"}),
 )
-# This parser knows no call that begins inside a thought.
+# This parser knows no call that begins inside a thought, and takes an answer without one for one.
 OTHER_REASONING = Damage(
-    (flag("reasoning-parser", "kimi_k2", "deepseek_r1"),), frozenset({"tool-in-reasoning"})
+    (flag("reasoning-parser", "kimi_k2", "deepseek_r1"),),
+    frozenset({"tool-in-reasoning", "instant", "structured-output", "parallel-requests"}),
 )
 # The engine gives the cache up for this attention on processors, whatever it is told.
 NO_CACHE = Damage((program(PLAN_CACHE),), frozenset({"prefix-cache"}))
@@ -196,24 +197,16 @@ THINK_CUT = Damage(
     (replace(f"{SERVED}/tokenizer.json", '"content": "<think>"', '"content": "<thinq>"'),),
     frozenset({"special-tokens"}),
 )
-# A hole in a shard: the experts of the last layer give nothing.
-EXPERTS_LOST = Damage(
-    (
-        zero(
-            *(
-                f"language_model.model.layers.1.mlp.experts.{number}.down_proj.weight"
-                for number in range(model.SEEING.experts)
-            )
-        ),
-    ),
-    frozenset({"instant"}),
+# A hole in a shard: the attention of the first layer gives nothing.
+ATTENTION_LOST = Damage(
+    (zero("language_model.model.layers.0.self_attn.o_proj.weight"),), frozenset({"instant"})
 )
 # Each copy is one start of the engine; what its damages look like is told apart by their checks.
 # Without end is what a model with a hole answers: of it only what has a low limit is asked.
 COPIES = {
     "lost": ((PROJECTOR_LOST, RESULTS_LOST, OTHER_REASONING, NO_CACHE), ()),
     "wrong": ((WRONG_ANSWERS, OTHER_TOOLS), ()),
-    "broken": ((THINK_CUT, EXPERTS_LOST), ("special-tokens", "instant")),
+    "broken": ((THINK_CUT, ATTENTION_LOST), ("special-tokens", "instant")),
 }
 
 
