@@ -154,6 +154,7 @@ MANAGED = (
     f"{UNITS}/{unit_names.PROXY}",
     f"{UNITS}/{unit_names.ACME}",
     f"{UNITS}/{unit_names.ACME_TIMER}",
+    f"{UNITS}/{unit_names.RETURN}",
     FIREWALL_DROP_IN,
     TUNING_TMPFILES,
     TMPFILES,
@@ -348,6 +349,7 @@ def paths() -> dict[str, str]:
         "stage_progress": STAGE_PROGRESS,
         "convert_progress": CONVERT_PROGRESS,
         "bench_progress": BENCH_PROGRESS,
+        "switch": SWITCH,
         "switch_progress": SWITCH_PROGRESS,
     }
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import json
 import os
 import stat
 from typing import TYPE_CHECKING, Any, Mapping
 
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract import unit_form, unit_names
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.unit_form import stamp_in
 from kimi_prov.on_host.gateway import keys, tls
 from kimi_prov.on_host.probe import accounts, nvidia_smi, system
 from kimi_prov.on_host.probe.software import Packages
@@ -82,8 +84,17 @@ def amend(paths: Paths, **changed: object) -> None:
 
 def decided(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a document by which two applies differ; what may change is left out."""
-    fixed = [row for row in document.get("files") or () if not row["living"]]
+    fixed = [
+        row
+        for row in document.get("files") or ()
+        if not row["living"] and row["path"] != layout.ZIPAPP
+    ]
     return {**{name: document.get(name) for name in DECIDED}, "files": fixed}
+
+
+def digest(document: Mapping[str, Any]) -> str:
+    """Return the hash of what an apply decided."""
+    return hashlib.sha256(json.dumps(decided(document), sort_keys=True).encode()).hexdigest()
 
 
 def written(paths: Paths) -> list[Path]:
@@ -238,7 +249,7 @@ def _instances(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "unit": unit_names.engine(row),
-            "stamp": unit_form.stamp_in(files.read_text(places.drop_in(unit_names.engine(row)))),
+            "stamp": stamp_in(files.read_text(places.drop_in(unit_names.engine(row)))),
         }
         for row in plan.get("instances") or ()
     ]
