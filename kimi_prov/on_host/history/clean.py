@@ -28,20 +28,20 @@ def unneeded(paths: Paths) -> list[dict[str, Any]]:
     environments = {plan["engine"]["env_name"] for plan in plans}
     weights = {directory for plan in plans for directory in entries.weights_of(plan)}
     found = [
-        _row("environment", path, path.name)
+        _row(paths, "environment", path, path.name)
         for path in _inside(paths.at(layout.ENGINES))
         if path.name not in environments
     ]
     kept = [path for path in _inside(paths.at(layout.ENGINES)) if path.name in environments]
     pythons = _pythons([*kept, *_inside(paths.at(layout.WEB_ENVS))])
     found += [
-        _row("python", path, path.name)
+        _row(paths, "python", path, path.name)
         for path in _inside(paths.at(layout.PYTHONS))
         if path.name not in pythons
     ]
     for model in _inside(paths.at(layout.MODELS)):
         found += [
-            _row("weights", path, f"{model.name} {path.name}")
+            _row(paths, "weights", path, f"{model.name} {path.name}")
             for path in _inside(model)
             if _name(paths, path) not in weights
         ]
@@ -98,8 +98,8 @@ def _pythons(environments: Iterable[Path]) -> set[str]:
     return {match[1] for match in found if match}
 
 
-def _row(kind: str, path: Path, of: str) -> dict[str, Any]:
-    return {"kind": kind, "path": str(path), "bytes": _bytes(path), "of": of}
+def _row(paths: Paths, kind: str, path: Path, of: str) -> dict[str, Any]:
+    return {"kind": kind, "path": _name(paths, path), "bytes": _bytes(path), "of": of}
 
 
 def _bytes(path: Path) -> int:

@@ -162,7 +162,8 @@ def as_entry(paths: Paths) -> dict[str, Any]:
     """Return the entry whose files are in place; made where a version before this one did not."""
     digest = applied.digest(applied.observe(paths))
     for entry in reversed(entries.every(paths)):
-        if entry.get("decided_sha256") == digest and not entries.restorable(paths, entry):
+        served = entry["result"] == entries.DONE and entry["decided_sha256"] == digest
+        if served and entries.restorable(paths, entry) is None:
             return dict(entry)
     found = entries.capture(paths, entries.open_entry(paths, entries.FOUND, {}))
     return _end(paths, found, entries.DONE)

@@ -123,6 +123,7 @@ def _check_room(
             observed=f"no room beside {', '.join(frees)}",
             required="these are removed first, as kimi_upgrade_in_place allows: nothing serves "
             "until the new version does, and there is no way back",
+            fix=f"make room for both below {paths.MODELS}, and take kimi_upgrade_in_place away",
         )
     return frees
 

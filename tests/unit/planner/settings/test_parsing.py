@@ -46,7 +46,7 @@ def declared(variable: definitions.Variable) -> object:
     if variable.choices:
         return Literal[(*variable.choices, *(["auto"] if variable.auto else []))]
     plain: dict[str, Any] = dict.fromkeys(("count", "port", "seconds", "minutes"), int)
-    plain |= {"flags": dict[str, Any], "labels": dict[str, str], "switch": bool}
+    plain |= {"flags": dict[str, Any], "labels": dict[str, str], "switch": bool, "share": float}
     kind = plain.get(variable.kind, str)
     if variable.default == []:
         return list[str]
