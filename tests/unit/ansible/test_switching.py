@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from ansible.plugins.filter.core import to_nice_json
 from serve_inputs import PLAN
 
 from kimi_prov.ansible import switching
@@ -50,8 +51,6 @@ def test_what_switches(there: dict[str, Any], plan: dict[str, Any], needed: bool
 
 
 def test_the_plan_is_kept_as_ansibles_own_filter_writes_it() -> None:
-    from ansible.plugins.filter.core import to_nice_json
-
     plan = planned()
     without = {k: v for k, v in plan.items() if k not in switching.MOMENTARY}
     assert switching.kept(plan) == to_nice_json(without, sort_keys=True) + "\n"
