@@ -43,7 +43,7 @@ Tell = Callable[[str], None]
 WRITING, SWITCHING, RETURNING = "writing", "switching", "returning"
 # Room for the way back on a disk that is full by then.
 RESERVE_BYTES = 8 << 20
-_STEP_S = 5.0
+_STEP_S = 1.0
 # Of the probe of a new engine that seems too slow: clients come back at that moment.
 _TRIES, _BETWEEN_TRIES_S = 3, 20.0
 _FILLS = (unit_names.STAGE, unit_names.WARM)
@@ -365,10 +365,9 @@ def _restarts(paths: Paths) -> bool:
 
 
 def start_planned(paths: Paths) -> None:
-    """Let exactly the engines of the plan in place run, and put them into the balance."""
+    """Let exactly the engines of the plan in place run."""
     places = started.UnitPaths(str(paths.root))
     serve.ensure(*serve.planned(files.read_json(paths.plan), places), places, check=False)
-    balance(paths, "ready")
 
 
 def drain(paths: Paths, limit_s: float) -> int:
@@ -398,11 +397,17 @@ def balance(paths: Paths, state: str) -> None:
 
 
 def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
-    """Wait for a token through the port. Raises HostError where the engine fails or time is up."""
+    """Wait for a token through the port. Raises HostError where the engine fails or time is up.
+
+    The engines come into the balance when they are ready: one that still stops takes no request.
+    """
     until = time.monotonic() + limit_s
     restarts: dict[str, int] = {}
+    names = [unit_names.engine(row) for row in files.read_json(paths.plan)["instances"]]
     while True:
         apply_lock.renew()
+        if all(unit["state"] == "active" for unit in units.show(*names).values()):
+            balance(paths, "ready")
         seen = smoke_test.smoke_test(paths, _STEP_S, restarts)
         if seen["answered"]:
             return
