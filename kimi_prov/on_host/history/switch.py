@@ -230,7 +230,9 @@ def rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     _close(paths)
     current = as_entry(paths)
     target = _target(paths, current, request.get("to"))
-    opened = _open(paths, request, current, entries.ROLLBACK, restores=target["number"])
+    limit_s = entries.plan_of(paths, target)["timeouts"]["start_s"]
+    wanted = {**request, "start_s": limit_s}
+    opened = _open(paths, wanted, current, entries.ROLLBACK, restores=target["number"])
     return {**opened, "restores": target["number"], "interrupted": interrupted}
 
 
@@ -294,7 +296,7 @@ def switch(paths: Paths, tell: Tell) -> str:
         return _forward(paths, state, tell)
     except (HostError, OSError) as error:
         failed = HostError.of_system(error) if isinstance(error, OSError) else error
-        return go_back(paths, state, failed.line, tell)
+        return go_back(paths, state, failed.message, tell)
 
 
 def _forward(paths: Paths, state: dict[str, Any], tell: Tell) -> str:
@@ -447,6 +449,8 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: Tell) -> str
     number = int(state["from"])
     former = entries.read(paths, number)
     entry = entries.read(paths, int(state["to"]))
+    if entry["serves"] is None:
+        entry["serves"] = entries.serves(paths)
     tell("going back to what served")
     since = time.monotonic()
     try:

@@ -20,13 +20,11 @@ RUN = {
     "kimi_prov": "1",
     "min_speed": None,
     "drain_s": 0,
-    "start_s": 60,
-    "frees": [],
 }
 
 
 def begin(machine: Applied, **more: object) -> dict[str, Any]:
-    return switch.begin(machine.places, {**RUN, **more})
+    return switch.begin(machine.places, {**RUN, "start_s": 60, "frees": [], **more})
 
 
 def end(machine: Applied, *, done: bool = True, **more: object) -> dict[str, Any]:
@@ -175,6 +173,7 @@ def test_a_rollback_takes_the_last_that_served_something_else(machine: Applied) 
     assert found["restores"] == 2
     state = switch.read(machine.places)
     assert (state["kind"], state["from"], state["restores"]) == (entries.ROLLBACK, 3, 2)
+    assert state["start_s"] == 60
 
 
 @pytest.mark.parametrize(
