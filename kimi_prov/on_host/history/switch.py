@@ -565,7 +565,16 @@ def end(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"entry": None}
     if request["done"] and not told and files.read_json(paths.plan):
         found = record(paths, request)
+    _forget_unit()
     return {**found, "told": told, **apply_lock.release(str(request["run"]))}
+
+
+def _forget_unit() -> None:
+    """Take the unit away that has switched: its journal and the history stay."""
+    state = units.show(unit_names.SWITCH).get(unit_names.SWITCH, {})
+    if state.get("load_state") == "loaded" and state["state"] in ("active", "failed", "inactive"):
+        run("systemctl", "stop", unit_names.SWITCH)
+        run("systemctl", "reset-failed", unit_names.SWITCH)
 
 
 def _left_open(paths: Paths, state: Mapping[str, Any]) -> list[str]:
