@@ -228,14 +228,16 @@ def _weights(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
     model = plan.get("model")
     if not model:
         return None
-    converted = (plan.get("conversion") or (plan["weights"].get("converted"))) or {}
-    draft = plan["weights"].get("draft") or {}
+    # A plan of an earlier version may have fewer parts.
+    weights = plan.get("weights") or {}
+    converted = plan.get("conversion") or weights.get("converted") or {}
+    draft = weights.get("draft") or {}
     return {
         "model": model["name"],
         "revision": model["revision"],
         "format": model.get("weights_format"),
         "dir": model["dir"],
-        "serve_dir": model["serve_dir"],
+        "serve_dir": model.get("serve_dir"),
         "converted_dir": converted.get("dir"),
         "draft_dir": draft.get("dir"),
         "manifest_sha256": _sha256(paths.at(f"{model['dir']}/{manifest.NAME}")),

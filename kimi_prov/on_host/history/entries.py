@@ -183,6 +183,7 @@ def serves(paths: Paths) -> dict[str, Any] | None:
         "env_name": engine["env_name"],
         "model": model["name"],
         "revision": model["revision"],
+        # A plan of an earlier version may say nothing of it.
         "format": model.get("weights_format"),
         "context": model["context"],
         "served_names": model["served_names"],

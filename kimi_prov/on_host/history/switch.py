@@ -457,13 +457,14 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: Tell) -> str
         put_back(paths, former)
         wait(paths, state["start_s"], tell)
         verify(paths, files.read_json(paths.plan))
-    except HostError as error:
+    except (HostError, OSError) as error:
+        failed = HostError.of_system(error) if isinstance(error, OSError) else error
         _end(paths, entry, entries.FAILED, why=why, returned_to=number)
         _close(paths)
         raise HostError(
-            f"{why}. The files of entry {number} are back in place, and it does not serve "
-            f"either: {error.message}",
-            error.fix,
+            f"{why}. The machine went back to entry {number}, and that does not serve either: "
+            f"{failed.message}",
+            failed.fix,
         ) from None
     ended = _end(paths, entry, entries.RETURNED, why=why, returned_to=number)
     _close(paths)
@@ -494,7 +495,9 @@ def put_back(paths: Paths, entry: Mapping[str, Any]) -> None:
     if paths.at(f"{layout.UNITS}/{unit_names.FIREWALL}").exists():
         if layout.FIREWALL in changed:
             units.control("reload-or-restart", unit_names.FIREWALL)
-        firewall.ensure(paths, plan["firewall"])
+        # A plan of an earlier version may name its ports otherwise: its own table is loaded.
+        if "ports" in plan["firewall"]:
+            firewall.ensure(paths, plan["firewall"])
     if paths.at(f"{layout.UNITS}/{unit_names.PROXY}").exists():
         proxy.converge(paths)
     start_planned(paths)

@@ -126,7 +126,7 @@ def test_where_the_former_does_not_serve_either_both_reasons_are_told(
     monkeypatch.setattr(switch, "wait", fails)
     begin(machine)
     machine.version("2")
-    with pytest.raises(HostError, match=r"too slow.*does not serve either: the disk is gone"):
+    with pytest.raises(HostError, match=r"too slow.*that does not serve either: the disk is gone"):
         switch.go_back(machine.places, switch.read(machine.places), "too slow", lambda _: None)
     assert machine.in_place == "1"
     assert newest(machine)["result"] == entries.FAILED
