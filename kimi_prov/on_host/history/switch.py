@@ -295,8 +295,7 @@ def switch(paths: Paths, tell: Tell) -> str:
     try:
         return _forward(paths, state, tell)
     except (HostError, OSError) as error:
-        failed = HostError.of_system(error) if isinstance(error, OSError) else error
-        return go_back(paths, state, failed.message, tell)
+        return go_back(paths, state, _told(error).message, tell)
 
 
 def _forward(paths: Paths, state: dict[str, Any], tell: Tell) -> str:
@@ -455,10 +454,15 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: Tell) -> str
     since = time.monotonic()
     try:
         put_back(paths, former)
+    except (HostError, OSError) as error:
+        # Left open: the end of the apply tries once more, and the next boot or apply does.
+        failed = _told(error)
+        raise HostError(f"{why}. The way back failed: {failed.message}", failed.fix) from None
+    try:
         wait(paths, state["start_s"], tell)
         verify(paths, files.read_json(paths.plan))
     except (HostError, OSError) as error:
-        failed = HostError.of_system(error) if isinstance(error, OSError) else error
+        failed = _told(error)
         _end(paths, entry, entries.FAILED, why=why, returned_to=number)
         _close(paths)
         raise HostError(
@@ -474,6 +478,10 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: Tell) -> str
         "mend what the reason names, or the inventory, and run `kimi-prov apply` again; "
         f"`kimi-prov history` shows entry {ended['number']}",
     )
+
+
+def _told(error: HostError | OSError) -> HostError:
+    return HostError.of_system(error) if isinstance(error, OSError) else error
 
 
 def put_back(paths: Paths, entry: Mapping[str, Any]) -> None:

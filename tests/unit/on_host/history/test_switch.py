@@ -13,6 +13,7 @@ from kimi_prov.on_host.history import applied, entries, report, switch
 if TYPE_CHECKING:
     from conftest import Applied
 
+DROP_IN = f"{layout.UNITS}/kimi-serve@0.service.d/10-plan.conf"
 RUN = {
     "run": "r1",
     "by": {"user": "ann", "control_host": "desk"},
@@ -130,6 +131,16 @@ def test_where_the_former_does_not_serve_either_both_reasons_are_told(
         switch.go_back(machine.places, switch.read(machine.places), "too slow", lambda _: None)
     assert machine.in_place == "1"
     assert newest(machine)["result"] == entries.FAILED
+
+
+def test_a_way_back_that_fails_is_left_open_for_the_next(machine: Applied) -> None:
+    machine.entry()
+    begin(machine)
+    machine.version("2")
+    entries.copy_of(machine.places, entries.read(machine.places, 1), DROP_IN).unlink()
+    with pytest.raises(HostError, match=r"too slow. The way back failed: .*has lost"):
+        switch.go_back(machine.places, switch.read(machine.places), "too slow", lambda _: None)
+    assert switch.read(machine.places)["phase"] == switch.RETURNING
 
 
 def test_a_switch_that_was_cut_in_the_middle_goes_back(
