@@ -227,6 +227,7 @@ def test_whatever_is_cut_one_of_the_two_serves_and_the_next_run_says_which(
             break
         time.sleep(1)
     chats(served_host)
+    assert served_host.ssh("systemctl is-active kimi-firewall").strip() == "active"
     again = served_host.apply()
     assert again.returncode == 0, again.stderr
     found = history(served_host)

@@ -550,9 +550,17 @@ def boot(paths: Paths) -> str:
         if path.name == layout.SERVE_DROP_IN:
             with contextlib.suppress(OSError):
                 path.parent.rmdir()
-    entries.restore(paths, former)
+    changed = entries.restore(paths, former)
     units.systemctl("daemon-reload")
     entries.converge_enabled(paths, former)
+    # These come up before this unit can run.
+    early = {
+        unit_names.FIREWALL: layout.FIREWALL,
+        unit_names.RAM_MOUNT: f"{layout.UNITS}/{unit_names.RAM_MOUNT}",
+    }
+    for name, reads in early.items():
+        if reads in changed:
+            run("systemctl", "try-reload-or-restart", "--no-block", name)
     entry = entries.read(paths, int(state["to"]))
     why = "the machine was restarted in the middle of the switch"
     if entry:

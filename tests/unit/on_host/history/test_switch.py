@@ -85,9 +85,11 @@ def test_a_switch_that_is_at_work_is_left_alone(machine: Applied) -> None:
 
 
 def test_a_boot_puts_back_what_served(machine: Applied) -> None:
+    machine.put(layout.FIREWALL, "of the former plan", 0o640)
     begin(machine)
     machine.version("2")
     more = machine.put(f"{layout.UNITS}/kimi-serve@1.service.d/10-plan.conf", "[Service]\n")
+    machine.put(layout.FIREWALL, "of the new plan", 0o640)
 
     told = switch.boot(machine.places)
 
@@ -98,6 +100,8 @@ def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     assert (entry["result"], entry["returned_to"]) == (entries.RETURNED, 1)
     assert switch.read(machine.places) == {}
     assert "daemon-reload" in machine.told
+    # The firewall was up before.
+    assert "try-reload-or-restart --no-block kimi-firewall.service" in machine.told
     assert not any(line.startswith(("start", "restart", "stop")) for line in machine.told)
     assert switch.boot(machine.places) == "no switch was cut"
 
