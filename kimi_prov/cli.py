@@ -429,6 +429,82 @@ def key(
 @cli.command()
 @INVENTORY
 @LIMIT
+@FORMAT
+@OUTPUT
+@connected
+def history(inventory: Path, *, form: str, output: Path | None, **options: Any) -> ExitCode:  # noqa: ANN401
+    """Say what was applied when, by whom and from where, what served, how fast, how it ended."""
+    from kimi_prov.commands import history as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    return command.run(inventory, PlaybookOptions(**options), _output(form, output))
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@click.option(
+    "--to",
+    "number",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The entry of `history`.  [default: the last that served something else]",
+)
+@FORMAT
+@OUTPUT
+@connected
+def rollback(
+    inventory: Path,
+    *,
+    number: int | None,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Put back the files of an entry of the history, start what they say, and verify it.
+
+    Keys, certificates, packages and the driver stay as they are, and nothing is planned anew. Where
+    it does not serve, the machine goes back by itself to what served, and the command exits 1. The
+    inventory still says otherwise: change it too, or the next `apply` upgrades again.
+    """
+    from kimi_prov.commands import history as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    chosen = PlaybookOptions(**options)
+    return command.rollback(inventory, number, chosen, _output(form, output))
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@click.option("--check", is_flag=True, help="Only say what would be freed.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@FORMAT
+@OUTPUT
+@connected
+def clean(
+    inventory: Path,
+    *,
+    check: bool,
+    yes: bool,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Say which weights and environments no version needs that `rollback` can put back; free them.
+
+    `kimi_keep_versions` says how many versions those are.
+    """
+    from kimi_prov.commands import clean as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    chosen = PlaybookOptions(**options)
+    return command.run(inventory, chosen, _output(form, output), confirmed=yes, check=check)
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--purge-weights", is_flag=True, help="Remove the weights too.")
 @click.option("--purge-web", is_flag=True, help="Remove the page's chats and accounts too.")

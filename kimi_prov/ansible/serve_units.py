@@ -123,14 +123,24 @@ def restarts(plan: Mapping[str, Any], facts: Mapping[str, Any], findings: Findin
     if not serving:
         return
     units = render(plan, _ANY)
+    restarted = False
     for instance in plan["instances"]:
         unit = unit_names.engine(instance)
         row = serving.get(unit)
         reasons = restart_reasons(row["stamp"], row["form"], units.form(unit)) if row else []
         if reasons:
+            restarted = True
             findings.add(
                 "serve.restart",
                 names={"index": instance["index"], "reasons": "; ".join(reasons)},
                 observed=f"the process of {unit} was started otherwise",
                 required="it runs as planned: apply restarts it, and it loads its weights again",
             )
+    if restarted and plan.get("group"):
+        findings.add(
+            "upgrade.group",
+            observed=f"{plan['group']['name']} serves one model over several hosts",
+            required="somebody who watches the change: they do not go back by themselves",
+            fix="where the new version does not serve, put the former settings into the inventory "
+            "and run `kimi-prov apply` again",
+        )

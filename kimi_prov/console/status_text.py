@@ -36,9 +36,24 @@ def _served(host: Mapping[str, Any]) -> list[str]:
         *entry("context", f"{model['context']} tokens"),
         *entry("engine", engine),
         *entry("python", versions.get("engine_python")),
+        *_applied(host.get("applied")),
         *_group(host.get("group")),
         *(_port(versions, port) if port else []),
     ]
+
+
+def _applied(found: Mapping[str, Any] | None) -> list[str]:
+    """Tell which entry of the history is in place; an earlier version has none."""
+    if not found:
+        return []
+    by = found["by"] or {}
+    who = f" by {by['user']}@{by['control_host']}" if by else ""
+    lines = entry("applied", f"{found['at']}{who}, entry {found['entry']} of `kimi-prov history`")
+    state = found["switch"]
+    if state:
+        how = "UNDER WAY" if state["under_way"] else "CUT: run `kimi-prov apply` again"
+        lines += entry("  switch", f"to entry {state['entry']}, {how}")
+    return lines
 
 
 def _group(group: Mapping[str, Any] | None) -> list[str]:

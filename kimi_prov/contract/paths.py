@@ -113,6 +113,11 @@ WEB_STATE = f"{STATE}/web.json"
 WEB_BEFORE = f"{STATE}/web-before.db"
 # The units that the running engines were started with, by stamp.
 STARTED = f"{STATE}/serve"
+# What was applied last, and what each apply left: NNNN/entry.json, its plan and its files.
+APPLIED = f"{STATE}/applied.json"
+HISTORY = f"{STATE}/history"
+# A switch under way: written before the first file changes, removed after the verdict.
+SWITCH = f"{STATE}/switch.json"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
 QUARANTINE = f"{HOME}/set-aside"
 
@@ -123,6 +128,7 @@ FETCH_PROGRESS = f"{PROGRESS}/fetch.json"
 STAGE_PROGRESS = f"{PROGRESS}/stage.json"
 CONVERT_PROGRESS = f"{PROGRESS}/convert/convert.json"
 BENCH_PROGRESS = f"{PROGRESS}/bench.json"
+SWITCH_PROGRESS = f"{PROGRESS}/switch.json"
 # A file for each run of the unit of that name, while it lasts; for root's eyes.
 SANDBOX_ENVS = f"{RUN}/sandbox"
 APPLY_LOCK = "/run/kimi-apply.lock"
@@ -148,6 +154,7 @@ MANAGED = (
     f"{UNITS}/{unit_names.PROXY}",
     f"{UNITS}/{unit_names.ACME}",
     f"{UNITS}/{unit_names.ACME_TIMER}",
+    f"{UNITS}/{unit_names.RETURN}",
     FIREWALL_DROP_IN,
     TUNING_TMPFILES,
     TMPFILES,
@@ -173,6 +180,34 @@ AMONG_OTHERS = (
     "/etc/apt/keyrings/kimi-nvidia.asc",
     "/etc/apt/keyrings/kimi-nvidia.gpg",
 )
+# What a rollback puts back, beside units: what roles write from a plan. Never keys, certificates,
+# accounts, packages or the driver: these are as they are now.
+RESTORED = (
+    PLAN,
+    WEIGHTS,
+    STAGE,
+    CONVERT,
+    STOOD_IN_FOR,
+    PROXY_CONFIG,
+    FIREWALL,
+    FIREWALL_DROP_IN,
+    SYSCTL,
+    TUNING_TMPFILES,
+)
+# What kimi-prov itself changes between two applies: its content is no drift.
+LIVING = (
+    f"{KEYS}/*",
+    KEY_MAP,
+    TLS_PEM,
+    TLS_CERTIFICATE,
+    ACME_PEM,
+    PROXY_STAMP,
+    MACHINE_KEY,
+    WEB_ADMIN,
+)
+# What holds a password that could be guessed from its hash.
+UNHASHED = (FORWARD_PROXY, APT_PROXY, WEB_SECRETS)
+
 # What is ours in ROOT, but for the weights and the page's data.
 IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS, WEB_TRANSFER)
 
@@ -243,6 +278,9 @@ class Paths:
         self.srv = self.at(ROOT)
         self.home = self.at(HOME)
         self.state = self.at(STATE)
+        self.applied = self.at(APPLIED)
+        self.history = self.at(HISTORY)
+        self.switch = self.at(SWITCH)
         self.firewall_state = self.at(FIREWALL_STATE)
         self.before = self.at(BEFORE)
         self.units = self.at(UNITS)
@@ -311,6 +349,8 @@ def paths() -> dict[str, str]:
         "stage_progress": STAGE_PROGRESS,
         "convert_progress": CONVERT_PROGRESS,
         "bench_progress": BENCH_PROGRESS,
+        "switch": SWITCH,
+        "switch_progress": SWITCH_PROGRESS,
     }
 
 

@@ -91,6 +91,10 @@ KINDS: Dict[str, Needs] = {
         capabilities=("CAP_NET_ADMIN",),
         without_calls=("@privileged", "@resources"),
     ),
+    # Replaces files of root's and of other groups, and asks systemd to read them.
+    "restoring": Needs(
+        capabilities=("CAP_CHOWN", "CAP_FOWNER", "CAP_DAC_OVERRIDE"), without_calls=("@resources",)
+    ),
     # Describes the machine as the probe does, compiles a program that reads memory and asks the
     # proxy; the engine's own code it has run in a unit of the kind `engine`.
     "measuring": Needs(

@@ -19,7 +19,10 @@ FIREWALL = "kimi-firewall.service"
 # Orders and renews the certificate, and closes the port of its challenge.
 ACME = "kimi-acme.service"
 ACME_TIMER = "kimi-acme.timer"
-# Transient: they run while something is installed, tuned or measured.
+# At a boot, before the engines: puts back what served where a switch was cut.
+RETURN = "kimi-return.service"
+# Transient: they run while something is installed, switched, tuned or measured.
+SWITCH = "kimi-switch.service"
 DRIVER = "kimi-driver.service"
 INSTALL = "kimi-install.service"
 TUNE = "kimi-tune.service"
@@ -49,6 +52,8 @@ OURS = (
     FIREWALL,
     ACME,
     ACME_TIMER,
+    RETURN,
+    SWITCH,
     DRIVER,
     INSTALL,
     TUNE,
@@ -56,6 +61,21 @@ OURS = (
     SANDBOX,
     CODE,
     SERVE_TEMPLATE,
+    RANK,
+)
+# Those of them that are there while nothing is under way.
+LASTING = (
+    FETCH,
+    CONVERT,
+    STAGE,
+    WARM,
+    RAM_MOUNT,
+    PROXY,
+    WEB,
+    FIREWALL,
+    ACME,
+    ACME_TIMER,
+    RETURN,
     RANK,
 )
 _INSTANCE = re.compile(re.escape(SERVE_PREFIX) + r"\d+\.service")
@@ -105,6 +125,8 @@ def units() -> dict[str, str]:
         "acme": ACME,
         "acme_timer": ACME_TIMER,
         "install": INSTALL,
+        "switch": SWITCH,
+        "return": RETURN,
         "tune": TUNE,
         "bench": BENCH,
         "rank": RANK,

@@ -14,6 +14,7 @@ from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.engine import runtime
 from kimi_prov.on_host.gateway import certificate, haproxy, keys, tls
 from kimi_prov.on_host.group import record
+from kimi_prov.on_host.history import applied, switch
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
@@ -180,6 +181,7 @@ def collect(paths: Paths) -> dict[str, Any]:
         "stand_in": (plan.get("stand_in") or {}).get("said"),
         "detail": detail + refused,
         "units": shown,
+        "applied": _applied(paths),
         "group": group,
         "versions": _versions(plan),
         "model": {
@@ -201,6 +203,23 @@ def collect(paths: Paths) -> dict[str, Any]:
         "memory": _memory(placed),
         "placement": [_placed(item["index"], item["processes"]) for item in placed],
         "uptime_seconds": _machine_uptime(),
+    }
+
+
+def _applied(paths: Paths) -> dict[str, Any] | None:
+    """Say what was applied last, and whether a switch is open; None where it is not known."""
+    found = applied.read(paths)
+    state = switch.read(paths)
+    if not found:
+        return None
+    return {
+        "entry": found["entry"],
+        "at": found["at"],
+        "by": found["by"],
+        "kimi_prov": found["kimi_prov"],
+        "switch": {"entry": state["to"], "phase": state["phase"], "under_way": switch.under_way()}
+        if state
+        else None,
     }
 
 

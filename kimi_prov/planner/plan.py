@@ -192,6 +192,14 @@ def _plan(
     )
     gateway.check_ports(host, settings, backends, page, group, findings)
     slots = groups.slots(group, settings, backends, on_cpu=not host.gpu_bytes)
+    room, frees = disk.document(
+        host,
+        checkpoint,
+        choice,
+        findings,
+        disk.Beside(draft, converted, page),
+        in_place=settings.upgrade_in_place,
+    )
     warm = ram_disk.page_cache(tmpfs, host, checkpoint, bound.total, converted)
 
     def speeds(many: int) -> dict[str, Any]:
@@ -230,15 +238,15 @@ def _plan(
             **ram_disk.units(tmpfs, warm),
         },
         "warm": warm,
-        "disk": disk.document(
-            host,
-            checkpoint,
-            choice,
-            findings,
-            draft_bytes=draft["bytes"] if draft else 0,
-            converted=converted,
-            page=page,
-        ),
+        "disk": room,
+        "upgrade": {
+            "in_place": settings.upgrade_in_place,
+            "min_speed": settings.upgrade_min_speed,
+            "keep_versions": settings.keep_versions,
+            "frees": frees,
+            # What serves is no part of a plan: who has reached the machine compares.
+            "switches": False,
+        },
         "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
         "proxy": gateway.proxy(host, settings, backends),
         "firewall": gateway.firewall(host, settings, together),

@@ -16,7 +16,7 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError
@@ -53,18 +53,37 @@ def main(argv: List[str]) -> int:
     `--check` only reports what would be done. Starts do not wait for readiness. The answer is
     {"changed", "started", "restarted", "removed", "reasons", "written", "made"}: `reasons` has
     sentences by unit, `written` rows of {"path", "before", "after"}, `made` the path of the
-    machine key where there was none.
+    machine key where there was none. While a switch is open, units are only written: it stops and
+    starts the engines itself.
     """
     wanted = json.load(sys.stdin)
     check = "--check" in argv
-    return answer(ensure(wanted["template"], wanted["drop_ins"], started.UnitPaths(), check=check))
+    hold = os.path.exists(paths.SWITCH) and not check
+    places = started.UnitPaths()
+    return answer(ensure(wanted["template"], wanted["drop_ins"], places, check=check, hold=hold))
+
+
+def planned(plan: Dict[str, Any], places: started.UnitPaths) -> Tuple[str, Dict[str, str]]:
+    """Return what `ensure` takes, as the units of a plan are in place."""
+    names = [unit_names.engine(row) for row in plan["instances"]]
+    return read_text(places.file(names[0])), {
+        name: read_text(places.drop_in(name)) for name in names
+    }
 
 
 def ensure(
-    template: str, drop_ins: Dict[str, str], places: started.UnitPaths, *, check: bool
+    template: str,
+    drop_ins: Dict[str, str],
+    places: started.UnitPaths,
+    *,
+    check: bool,
+    hold: bool = False,
 ) -> Dict[str, Any]:
-    """Write units; start, restart and remove until exactly the units in `drop_ins` run."""
-    gone = [unit for unit in installed(places.units) if unit not in drop_ins]
+    """Write units; start, restart and remove until exactly the units in `drop_ins` run.
+
+    `hold`: write and enable them, and leave what runs.
+    """
+    gone = [unit for unit in installed(places.units) if unit not in drop_ins and not hold]
     states = show([*drop_ins, *gone])
     wanted = {unit: started.joined(template, text) for unit, text in drop_ins.items()}
     forms = {unit: form(text) for unit, text in wanted.items()}
@@ -73,7 +92,10 @@ def ensure(
     reasons = {
         unit: restart_reasons(running[unit], _form(had[unit]), forms[unit]) for unit in wanted
     }
-    verdicts = {unit: verdict(states.get(unit, {}), differs=bool(reasons[unit])) for unit in wanted}
+    verdicts = {
+        unit: "leave" if hold else verdict(states.get(unit, {}), differs=bool(reasons[unit]))
+        for unit in wanted
+    }
     enabled = [unit for unit in wanted if states.get(unit, {}).get("UnitFileState") != "enabled"]
     begun = [unit for unit, word in verdicts.items() if word == "start"]
     restarted = [unit for unit, word in verdicts.items() if word == "restart"]

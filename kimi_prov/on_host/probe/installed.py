@@ -63,6 +63,8 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "pythons": pythons,
         "engine_pythons": _brought(environments),
         "engine_link": _link(machine, paths.ENGINE),
+        "kept_envs": _kept_envs(machine),
+        "switch_open": machine.exists(paths.SWITCH),
         "web_envs": sorted(pages),
         "web_pythons": _brought(pages),
         "web_link": _link(machine, paths.WEB_ENV),
@@ -146,6 +148,15 @@ def _kept(machine: Machine, path: str) -> Optional[Dict[str, Any]]:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _kept_envs(machine: Machine) -> List[str]:
+    """Environments of the versions that can be put back; only root sees them."""
+    found = set()
+    for path in machine.glob(f"{paths.HISTORY}/*/files{paths.PLAN}"):
+        name = ((_kept(machine, path) or {}).get("engine") or {}).get("env_name")
+        found |= {name} if isinstance(name, str) else set()
+    return sorted(found)
 
 
 def _models(machine: Machine) -> List[Dict[str, Any]]:

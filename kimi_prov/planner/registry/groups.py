@@ -47,4 +47,12 @@ DEFINITIONS = (
         concerns="deployment",
         titles={"warning": "The hosts of the group are not alike: the least of them counts"},
     ),
+    Definition(
+        "upgrade.group",
+        title="Hosts that serve a model together do not go back by themselves",
+        severities=("warning",),
+        source="a switch is of one machine; the engines of a group have to change together",
+        remedy="setting",
+        concerns="deployment",
+    ),
 )

@@ -56,6 +56,15 @@ DEFINITIONS = (
         concerns="deployment",
     ),
     Definition(
+        "upgrade.in_place",
+        title="What serves is removed before the new version comes",
+        severities=("warning",),
+        source="kimi_upgrade_in_place, and the room that both versions would need",
+        remedy="setting",
+        concerns="deployment",
+        moves=True,
+    ),
+    Definition(
         "weights.code_in_clear",
         title="Code that the engine runs would come over http, and nothing pins it",
         severities=("blocker",),

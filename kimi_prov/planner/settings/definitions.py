@@ -10,6 +10,7 @@ Kind = Literal[
     "choice",  # one of `choices`
     "switch",  # true or false
     "count",  # a whole number from 1
+    "share",  # a number above 0, 1 at most
     "port",
     "seconds",
     "url",  # http or https
@@ -77,6 +78,7 @@ _MEMORY = "Memory"
 _DOOR = "The opened port"
 _PAGE = "The page to talk to the model"
 _ENGINE = "Engine"
+_UPGRADE = "Upgrades"
 _DRIVER = "NVIDIA driver"
 _SITE = "Sites behind a mirror"
 _GROUP = "One model over several machines"
@@ -441,6 +443,33 @@ VARIABLES: tuple[Variable, ...] = (
         "Seconds until the engine has to answer. auto: by the size of the weights. The unit itself "
         "waits an hour at least.",
         auto=True,
+    ),
+    _v(
+        _UPGRADE,
+        "upgrade_min_speed",
+        "share",
+        None,
+        "0.9",
+        "Least speed of a new engine, as a share of the old one's, by the same short probe of "
+        "each. Below it the machine goes back. Not set: both speeds are told, and nothing follows.",
+    ),
+    _v(
+        _UPGRADE,
+        "upgrade_in_place",
+        "switch",
+        _OFF,
+        "true",
+        "Where the disk has no room for both versions, remove what serves before the new one is "
+        "fetched: nothing serves meanwhile, and there is no way back.",
+    ),
+    _v(
+        _UPGRADE,
+        "keep_versions",
+        "count",
+        2,
+        "3",
+        "Versions that stay restorable by `rollback`, the one that serves among them.",
+        most=100,
     ),
     _v(
         _GROUP,

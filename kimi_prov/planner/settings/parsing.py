@@ -61,6 +61,7 @@ _LABEL_KEY = re.compile(rf"({_LABEL}(\.{_LABEL})*/)?{_KEY_NAME}", re.ASCII)
 _LABEL_VALUE = re.compile(rf"({_KEY_NAME})?", re.ASCII)
 _RESOURCE = re.compile(rf"{_LABEL}(\.{_LABEL})*/{_KEY_NAME}", re.ASCII)
 _SCHEDULE = re.compile(r"@(yearly|monthly|weekly|daily|hourly)|[\w*/,-]+( [\w*/,-]+){4}", re.ASCII)
+_SHARE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,9})?", re.ASCII)
 _LONGEST_DOMAIN = 253
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
@@ -135,6 +136,9 @@ class Settings:
     speculative_tokens: int
     engine_stand_in: str | None
     start_timeout_s: int | Literal["auto"]
+    upgrade_min_speed: float | None
+    upgrade_in_place: bool
+    keep_versions: int
     hosts_per_model: int
     group_port: int
     group_address: str | None
@@ -361,6 +365,15 @@ def _count(value: object, place: _Place, _base: Path | None) -> int:
     number, most = _whole(value), place.variable.most
     if number is None or not 1 <= number <= most:
         raise place.refuse(value, f"a whole number from 1 to {most}")
+    return number
+
+
+def _share(value: object, place: _Place, _base: Path | None) -> float:
+    """Read a share, also one that Ansible's templates or -e turned into text."""
+    text = str(value).strip()
+    number = float(text) if not isinstance(value, bool) and _SHARE.fullmatch(text) else 0.0
+    if not 0 < number <= 1:
+        raise place.refuse(value, "a number above 0, 1 at most")
     return number
 
 
@@ -621,6 +634,7 @@ _CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
     "choice": _choice,
     "switch": _switch,
     "count": _count,
+    "share": _share,
     "seconds": _count,
     "port": _port,
     "url": _url,

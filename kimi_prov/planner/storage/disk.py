@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
@@ -15,6 +16,19 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings
 
 _RESERVE_BYTES = 1_000_000_000
+_NO_ROOM_FOR_BOTH = (
+    ": `kimi-prov clean INVENTORY` frees what no kept version needs, and kimi_upgrade_in_place: "
+    "true removes what serves before the new version comes"
+)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What comes beside the weights and the engine: `draft` and `page` as the plan has them."""
+
+    draft: Mapping[str, Any] | None = None
+    converted: Converted | None = None
+    page: Mapping[str, Any] | None = None
 
 
 def document(
@@ -22,20 +36,21 @@ def document(
     weights: Weights,
     choice: Choice,
     findings: Findings,
+    beside: Beside,
     *,
-    draft_bytes: int = 0,
-    converted: Converted | None = None,
-    page: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    in_place: bool,
+) -> tuple[dict[str, Any], list[str]]:
     """Give the plan's `disk`, and check the room that is left, counting what is there already.
 
-    Weights and engines may lie on file systems of their own.
+    Weights and engines may lie on file systems of their own. `in_place`: where the room is too
+    little with weights that the plan does not use, these go first; the second value names them.
     """
+    draft, converted, page = beside.draft, beside.converted, beside.page
     engine_bytes = choice.engine.install_peak_bytes
     if choice.interpreter is not None:
         engine_bytes += choice.interpreter.bytes + choice.interpreter.installed_bytes
     page_bytes = page["install_bytes"] if page else 0
-    weights_bytes = weights.size_bytes + draft_bytes
+    weights_bytes = weights.size_bytes + (draft["bytes"] if draft else 0)
     parts = {weights.directory: weights.size_bytes}
     shares = ""
     if converted is not None:
@@ -52,18 +67,33 @@ def document(
     }
     if page and page["env_name"] not in host.web_envs:
         missing[paths.WEB_ENVS] = page_bytes
-    _check_room(host, missing, shares, findings)
-    return {
+    used = {*parts, *([draft["dir"]] if draft else [])}
+    others = {where: size for where, size in host.models.items() if where not in used}
+    frees = _check_room(host, missing, shares, findings, others, in_place=in_place)
+    room = {
         "path": paths.ROOT,
         "required_bytes": weights_bytes + engine_bytes + page_bytes + _RESERVE_BYTES,
         "mounts_for": mounts_for(host),
     }
+    return room, frees
 
 
-def _check_room(host: Host, missing: Mapping[str, int], shares: str, findings: Findings) -> None:
-    """Check each file system that holds a part; `missing`: directory and bytes that are to come."""
+def _check_room(
+    host: Host,
+    missing: Mapping[str, int],
+    shares: str,
+    findings: Findings,
+    others: Mapping[str, int],
+    *,
+    in_place: bool,
+) -> list[str]:
+    """Check each file system that holds a part; `missing`: directory and bytes that are to come.
+
+    `others`: weights that the plan does not use. Returns those that have to go first.
+    """
     held = {place: row for row in host.filesystems for place in row.holds}
     rows = {place: held.get(place) or held.get(paths.ROOT) for place in missing}
+    frees: list[str] = []
     for row in dict.fromkeys(row for row in rows.values() if row is not None):
         if row.free_bytes is None:
             continue
@@ -72,15 +102,30 @@ def _check_room(host: Host, missing: Mapping[str, int], shares: str, findings: F
         whole = len(here) == len(missing)
         where = paths.ROOT if whole else here[0]
         short = row.free_bytes < need
+        gained = sum(others.values()) if paths.MODELS in here else 0
+        room = f"mount a larger file system at {where}, or make room on {row.mount}"
+        if short and row.free_bytes + gained >= need:
+            if in_place:
+                frees = sorted(others)
+                short = False
+            else:
+                room += _NO_ROOM_FOR_BOTH
         findings.add(
             "disk.room",
             severity="blocker" if short else "pass",
             observed=f"{human(row.free_bytes)} free on {row.mount}",
             required=f"{human(need)} more below {where}{shares if whole else ''}",
-            fix=f"mount a larger file system at {where}, or make room on {row.mount}"
-            if short
-            else None,
+            fix=room if short else None,
         )
+    if frees:
+        findings.add(
+            "upgrade.in_place",
+            observed=f"no room beside {', '.join(frees)}",
+            required="these are removed first, as kimi_upgrade_in_place allows: nothing serves "
+            "until the new version does, and there is no way back",
+            fix=f"make room for both below {paths.MODELS}, and take kimi_upgrade_in_place away",
+        )
+    return frees
 
 
 def mounts_for(host: Host) -> list[str]:

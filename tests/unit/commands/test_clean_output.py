@@ -254,6 +254,48 @@ def destroy(machines, _folder):
     assert "good keeps MARK" in machines.run("destroy", machines.inventory, "--yes").stdout
 
 
+PAST = {
+    "ok": True,
+    "detail": "",
+    "current": 1,
+    "switch": {"entry": 1, "under_way": False, "phase": "", "serves": ""},
+    "entries": [
+        {
+            **dict.fromkeys(("started_at", "kind", "result", "why", "inventory", "kimi_prov"), ""),
+            "number": 1,
+            "by": {"user": "", "control_host": ""},
+            "restorable": False,
+            "serves": dict.fromkeys(
+                ("model", "format", "revision", "engine", "version", "variant", "context"), ""
+            ),
+            "speed": {"decode_tok_s": 1.0},
+            "speed_before": None,
+            "seconds_without_service": 1.0,
+        }
+    ],
+}
+
+
+def history(machines, _folder):
+    machines.answer("kimi_history", answered(poisoned(PAST)), FAILED)
+    machines.play("history", {"kimi_history": {}})
+    assert "1.0 tok/s" in machines.run("history", machines.inventory).stdout
+
+
+def rollback(machines, _folder):
+    machines.answer("kimi_history", answered(poisoned(PAST)), FAILED)
+    machines.play("rollback", {"kimi_history": {}})
+    assert "1.0 tok/s" in machines.run("rollback", machines.inventory, "--to", "1").stdout
+
+
+def clean(machines, _folder):
+    item = {"kind": HOSTILE, "path": HOSTILE, "of": HOSTILE, "bytes": 1024}
+    told = {"ok": True, "items": [item], "bytes": 1024, "removed": True, "keeps": [HOSTILE]}
+    machines.answer("kimi_clean", answered(told), FAILED)
+    machines.play("clean", {"kimi_clean": {}})
+    assert "1.0 KiB freed" in machines.run("clean", machines.inventory, "--yes").stdout
+
+
 def served(machines, action):
     """Have hosts answer what clients need, with hostile text wherever text may stand."""
     certificate = tls.public_part(tls.self_signed(["localhost"]))
@@ -695,6 +737,9 @@ CASES = {
     "connect": connect,
     "chat": chat,
     "destroy": destroy,
+    "history": history,
+    "rollback": rollback,
+    "clean": clean,
     "init": init,
     "image": image,
     "render kubernetes": render_kubernetes,
@@ -730,6 +775,7 @@ def test_hostile_text_comes_out_harmless(command, request, tmp_path, monkeypatch
     folder.mkdir()
     case = CASES[command]
     playing = {plan, apply, verify, status, bench, key, connect, chat, destroy}
+    playing |= {history, rollback, clean}
     playing = case in playing or "web" in command
     case(request.getfixturevalue("machines") if playing else None, folder)
 

@@ -80,6 +80,7 @@ DIRECTIVES = {
         (
             *("After", "Before", "Wants", "Conflicts", "Description", "Documentation"),
             *("DefaultDependencies", "RequiresMountsFor", "ConditionDirectoryNotEmpty"),
+            "ConditionPathExists",
             *("Type", "ExecStartPre", "ExecStart", "ExecStartPost", "ExecReload", "ExecStop"),
             *("ExecStopPost", "RemainAfterExit", "Restart", "RestartSec", "KillMode"),
             *("TimeoutStartSec", "TimeoutStopSec", "SuccessExitStatus", "User", "Group"),

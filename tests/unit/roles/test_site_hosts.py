@@ -35,6 +35,7 @@ STUBS = {
 - ansible.builtin.set_fact:
     kimi_plan:
       driver: {action: "{{ action }}", repository: null}
+      upgrade: {keep_versions: 2}
       web: null
       units: {web: kimi-web.service}
     kimi_facts: {kimi: {units: {}}}

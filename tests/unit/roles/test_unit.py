@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from group_hosts import planned
+from role_templates import ROOT
 from serve_inputs import INSTANCE, OPTIONS, PLAN
 
 from kimi_prov.ansible import serve_units
@@ -180,3 +181,14 @@ def test_what_a_group_depends_on_is_named_and_limits_of_a_start_are_not() -> Non
     longer = in_group(0).replace("--loading 3600 --rounds 3", "--loading 60 --rounds 9")
     assert stamp(form(longer)) == stamp(head)
     assert "group" not in alone
+
+
+def test_what_goes_back_at_a_boot_makes_no_circle_with_what_comes_up_earlier() -> None:
+    """systemd leaves a unit out to break one, and then it is the firewall."""
+    unit = (ROOT / "roles/switch/templates/kimi-return.service.j2").read_text()
+    before = " ".join(line for line in unit.splitlines() if line.startswith("Before="))
+    assert "kimi_plan.units.proxy" in before
+    firewall = (ROOT / "roles/firewall/templates/kimi-firewall.service.j2").read_text()
+    assert "Before=sysinit.target" in firewall
+    for early in ("units.firewall", "units.ram_mount", "sysinit.target"):
+        assert early not in before

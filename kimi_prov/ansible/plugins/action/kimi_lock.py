@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible import apply_lock
-from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible import apply_lock, switching
+from kimi_prov.ansible.remote import RemoteError, failure, target
 from kimi_prov.ansible.send import run_sent
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """`state: present` takes the lock or says who holds it; `absent` gives it back."""
+    """`state: present` takes the lock or says who holds it; `absent` gives it back.
+
+    With `applied` and `keep` (versions), `absent` ends an apply: its history is written.
+    """
 
     TRANSFERS_FILES = False
     _supports_check_mode = True
@@ -27,8 +31,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | {"msg": "check mode: no lock is taken"}
         try:
             if self._task.args.get("state", "present") == "absent":
-                apply_lock.release(self)
-                return result
+                return result | self._released(task_vars or {})
             answer = run_sent(self, "lock", "acquire", json.dumps(apply_lock.holder()))
             answer = apply_lock.taken_over(self, answer)
         except RemoteError as error:
@@ -37,3 +40,23 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result
         host = (task_vars or {}).get("inventory_hostname", "the machine")
         return result | apply_lock.refusal(str(host), answer)
+
+    def _released(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Release the lock. With `applied`, whether all went well, the machine notes what was.
+
+        Where it did not, and a switch is still open, the machine goes back to what served.
+        """
+        applied = self._task.args.get("applied")
+        if applied is None:
+            apply_lock.release(self)
+            return {}
+        ended = switching.request(variables) | {
+            "done": boolean(applied, strict=True),
+            "keep": self._task.args.get("keep"),
+        }
+        try:
+            answer = target(self, "switch", "end", stdin=ended)
+        except RemoteError:
+            # No program there yet, or an older one: that must not leave the lock behind.
+            answer = run_sent(self, "switch", "end", stdin=ended)
+        return {"entry": answer["entry"], "warnings": answer["told"]}

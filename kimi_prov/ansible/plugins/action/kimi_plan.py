@@ -14,7 +14,7 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleUndefi
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible import apply_lock, role_options, serve_units
+from kimi_prov.ansible import apply_lock, role_options, serve_units, switching
 from kimi_prov.ansible.group_hosts import described_hosts, group_of
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import NoRightsError, run_sent
@@ -80,6 +80,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 hosts = described_hosts(members, variables) if members else None
                 plan = make_plan_with_curve(facts, settings, loader.load(), hosts)
                 plan["findings"] = _with_restarts(plan, facts)
+                plan["upgrade"]["switches"] = switching.needed(plan, facts)
                 _check_archive(plan, facts)
                 planned = {"kimi_plan": plan, "kimi_facts": facts}
                 self._check_role_options(variables, planned, locate)

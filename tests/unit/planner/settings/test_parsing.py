@@ -46,7 +46,7 @@ def declared(variable: definitions.Variable) -> object:
     if variable.choices:
         return Literal[(*variable.choices, *(["auto"] if variable.auto else []))]
     plain: dict[str, Any] = dict.fromkeys(("count", "port", "seconds", "minutes"), int)
-    plain |= {"flags": dict[str, Any], "labels": dict[str, str], "switch": bool}
+    plain |= {"flags": dict[str, Any], "labels": dict[str, str], "switch": bool, "share": float}
     kind = plain.get(variable.kind, str)
     if variable.default == []:
         return list[str]
@@ -115,6 +115,12 @@ def test_a_variable_beside_a_host_in_an_ini_file_is_found(tmp_path: Path) -> Non
         ("kimi_engine_args", {"a b": 1}),
         ("kimi_served_names", ["two words"]),
         ("kimi_model", 5),
+        ("kimi_upgrade_min_speed", 0),
+        ("kimi_upgrade_min_speed", 1.5),
+        ("kimi_upgrade_min_speed", True),
+        ("kimi_upgrade_min_speed", "90%"),
+        ("kimi_keep_versions", 0),
+        ("kimi_keep_versions", 101),
     ],
 )
 def test_a_wrong_value_is_refused(name: str, value: object) -> None:

@@ -1,0 +1,51 @@
+"""Whether an apply changes what a machine serves, and who applies it: for its history."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov import __version__
+from kimi_prov.ansible import apply_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Parts of a plan that hold what is so at the moment; the machine's plan.json has no place for them.
+MOMENTARY = ("findings", "upgrade")
+
+
+def kept(plan: Mapping[str, Any]) -> str:
+    """Return the text of the machine's plan.json."""
+    lasting = {name: value for name, value in plan.items() if name not in MOMENTARY}
+    return json.dumps(lasting, indent=4, sort_keys=True) + "\n"
+
+
+def needed(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """Whether an apply of the plan has something to switch from, and something to switch to.
+
+    An open switch is one that was cut: this apply takes it over.
+    """
+    kimi = facts.get("kimi") or {}
+    if plan.get("group"):
+        return False
+    if kimi.get("switch_open") or plan["upgrade"]["frees"]:
+        return True
+    if not kimi.get("serving"):
+        return False
+    digest = hashlib.sha256(kept(plan).encode()).hexdigest()
+    restarts = any(row["id"] == "serve.restart" for row in plan["findings"])
+    return restarts or digest != kimi.get("plan_sha256")
+
+
+def request(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Say who works on the machine, from which inventory and with which version."""
+    we = apply_lock.holder()
+    sources = variables.get("ansible_inventory_sources") or ()
+    return {
+        "run": we["run"],
+        "by": {"user": we["user"], "control_host": we["control_host"]},
+        "inventory": ", ".join(str(source) for source in sources) or None,
+        "kimi_prov": __version__,
+    }

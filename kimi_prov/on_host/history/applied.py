@@ -1,0 +1,257 @@
+"""What an apply left on the machine: the document /var/lib/kimi/state/applied.json.
+
+`observe` describes the machine as it is, in the same form: what differs between the two is drift.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.unit_form import stamp_in
+from kimi_prov.on_host.gateway import keys, tls
+from kimi_prov.on_host.probe import accounts, nvidia_smi, system
+from kimi_prov.on_host.probe.software import Packages
+from kimi_prov.on_host.system import files, started, units
+from kimi_prov.on_host.system.machine import Machine
+from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.weights import manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.contract.paths import Paths
+
+SCHEMA = "kimi-prov/applied/v1"
+# What an apply decides: where one of these differs from the last one's, it is an entry of its own.
+DECIDED = ("plan_sha256", "files", "links", "engine", "weights", "instances", "kernel")
+_LINKS = (layout.ENGINE, layout.WEB_ENV)
+_SHOWN = ("LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPaths")
+_MOST_BYTES = 64 << 20
+
+
+def observe(paths: Paths) -> dict[str, Any]:
+    """Describe what kimi-prov wrote here and what it relies on, as it is now."""
+    machine = Machine(str(paths.root))
+    plan = files.read_json(paths.plan)
+    return {
+        "plan_sha256": _sha256(paths.plan),
+        "files": [file_row(paths, path) for path in written(paths)],
+        "links": [
+            {"path": name, "target": os.readlink(str(paths.at(name)))}
+            for name in _LINKS
+            if paths.at(name).is_symlink()
+        ],
+        "mounts": _mounts(machine),
+        "units": _units(),
+        "users": {name: _account(row) for name, row in accounts.accounts(machine).items()},
+        "packages": _packages(machine, plan),
+        "driver": nvidia_smi.module(machine.read("/proc/driver/nvidia/version") or "")["version"],
+        "kernel": _kernel(machine, plan),
+        "firewall": _firewall(paths),
+        "keys": sorted(keys.parse_map(files.read_text(paths.key_map))),
+        "certificate_sha256": tls.fingerprint(files.read_text(paths.tls_crt)),
+        "engine": _engine(plan),
+        "weights": _weights(paths, plan),
+        "instances": _instances(paths, plan),
+    }
+
+
+def read(paths: Paths) -> dict[str, Any]:
+    """Return what was applied last; empty where nothing was, or a version before this one did."""
+    found = files.read_json(paths.applied)
+    return found if found.get("schema") == SCHEMA else {}
+
+
+def write(paths: Paths, document: Mapping[str, Any]) -> None:
+    """Put a document in the place of the last one, for root alone."""
+    files.make_directory(paths.state, 0o700)
+    files.write_json(str(paths.applied), document, mode=0o600)
+
+
+def amend(paths: Paths, **changed: object) -> None:
+    """Take over what a command other than apply changed (`keys`, `certificate_sha256`)."""
+    there = read(paths)
+    if there and any(there.get(name) != value for name, value in changed.items()):
+        write(paths, {**there, **changed})
+
+
+def decided(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a document by which two applies differ; what may change is left out."""
+    fixed = [
+        row
+        for row in document.get("files") or ()
+        if not row["living"] and row["path"] != layout.ZIPAPP
+    ]
+    return {**{name: document.get(name) for name in DECIDED}, "files": fixed}
+
+
+def digest(document: Mapping[str, Any]) -> str:
+    """Return the hash of what an apply decided."""
+    return hashlib.sha256(json.dumps(decided(document), sort_keys=True).encode()).hexdigest()
+
+
+def written(paths: Paths) -> list[Path]:
+    """List the files that kimi-prov keeps on the machine, but for environments and weights."""
+    below = [path for path in paths.etc.rglob("*") if not path.is_dir()]
+    among = [paths.at(name) for name in (*layout.AMONG_OTHERS, layout.ZIPAPP, layout.ACME_HOOK)]
+    there = [path for path in among if path.is_file() or path.is_symlink()]
+    return sorted({*below, *there, *unit_files(paths)})
+
+
+def unit_files(paths: Paths) -> list[Path]:
+    """List our unit files, and our drop-ins of the engine's units."""
+    own = [
+        path
+        for path in paths.units.glob("*kimi*")
+        if unit_names.is_ours(path.name) and not path.is_dir()
+    ]
+    drop_ins = [
+        path
+        for unit in (unit_names.ALL_SERVE, unit_names.RANK)
+        for path in paths.units.glob(f"{unit}.d/{layout.SERVE_DROP_IN}")
+    ]
+    return sorted([*own, *drop_ins])
+
+
+def file_row(paths: Paths, path: Path) -> dict[str, Any]:
+    """Describe one file; `sha256` is null where its content may change, or is a password."""
+    name = "/" + str(path.relative_to(paths.root))
+    about = path.lstat()
+    living = any(fnmatch.fnmatch(name, pattern) for pattern in layout.LIVING)
+    hidden = living or name in layout.UNHASHED or not stat.S_ISREG(about.st_mode)
+    machine = Machine(str(paths.root))
+    return {
+        "path": name,
+        "sha256": None if hidden else _sha256(path),
+        "owner": _name(machine, "/etc/passwd", about.st_uid),
+        "group": _name(machine, "/etc/group", about.st_gid),
+        "mode": f"{stat.S_IMODE(about.st_mode):04o}",
+        "living": living,
+    }
+
+
+def _name(machine: Machine, database: str, number: int) -> str:
+    for line in (machine.read(database) or "").splitlines():
+        fields = line.split(":")
+        if len(fields) > 2 and fields[2] == str(number):
+            return fields[0]
+    return str(number)
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.sha256(stream.read(_MOST_BYTES)).hexdigest()
+    except OSError:
+        return None
+
+
+def _mounts(machine: Machine) -> list[dict[str, Any]]:
+    return [
+        {"path": point, "device": row[0], "type": row[1]}
+        for point, row in sorted(system.mounts(machine).items())
+        if point == layout.ROOT or point.startswith(layout.ROOT + "/")
+    ]
+
+
+def _units() -> dict[str, dict[str, Any]]:
+    """Our units by name, without those that only run while something is done."""
+    names = [*unit_names.LASTING, unit_names.ALL_SERVE]
+    return {
+        name: {
+            "enabled": row.get("UnitFileState", ""),
+            "state": row.get("ActiveState", ""),
+            "file": row.get("FragmentPath", ""),
+            "drop_ins": sorted(row.get("DropInPaths", "").split()),
+        }
+        for name, row in sorted(units.properties(names, _SHOWN).items())
+        if row.get("LoadState") not in ("not-found", None)
+    }
+
+
+def _account(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    keys_of = ("uid", "gid", "home", "shell")
+    return {key: row[key] for key in keys_of} if row else None
+
+
+def _packages(machine: Machine, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the versions of the plan's packages and of the driver's, and which are held."""
+    there = Packages(machine)
+    wanted = {str(name) for name in plan.get("packages") or ()}
+    driver = there.matching(r"(lib)?nvidia-.*|cuda-drivers.*")
+    ours = {name: v for name, v in there.installed.items() if name in wanted}
+    return {
+        "versions": dict(sorted({**ours, **driver}.items())),
+        "held": sorted(set(there.on_hold) & {*ours, *driver}),
+    }
+
+
+def _kernel(machine: Machine, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the kernel settings that the plan names, as they are."""
+    found = system.tunables(machine)
+    wanted = (plan.get("tuning") or {}).get("sysctl") or {}
+    return {
+        "sysctl": {
+            name: (machine.read("/proc/sys/" + name.replace(".", "/")) or "").strip() or None
+            for name in sorted(wanted)
+        },
+        "thp": (found["thp"] or {}).get("value"),
+        "governor": (found["governor"] or {}).get("value"),
+    }
+
+
+def _firewall(paths: Paths) -> dict[str, Any]:
+    """Give the loaded table without its counters, and our rules in ufw or firewalld."""
+    listed = run("nft", "--stateless", "list", "table", *layout.FIREWALL_TABLE)
+    text = listed.stdout if listed.returncode == 0 else None
+    return {
+        "table_sha256": None if text is None else hashlib.sha256(text.encode()).hexdigest(),
+        "rules": files.read_json(paths.firewall_state).get("rules") or [],
+    }
+
+
+def _engine(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    engine = plan.get("engine")
+    names = ("name", "variant", "version", "env_name", "env_dir", "locks")
+    return {name: engine.get(name) for name in names} if engine else None
+
+
+def _weights(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Name the weights that are served; `manifest_sha256` is of the list of their files."""
+    model = plan.get("model")
+    if not model:
+        return None
+    # A plan of an earlier version may have fewer parts.
+    weights = plan.get("weights") or {}
+    converted = plan.get("conversion") or weights.get("converted") or {}
+    draft = weights.get("draft") or {}
+    return {
+        "model": model["name"],
+        "revision": model["revision"],
+        "format": model.get("weights_format"),
+        "dir": model["dir"],
+        "serve_dir": model.get("serve_dir"),
+        "converted_dir": converted.get("dir"),
+        "draft_dir": draft.get("dir"),
+        "manifest_sha256": _sha256(paths.at(f"{model['dir']}/{manifest.NAME}")),
+        "verified": paths.at(f"{model['dir']}/{layout.MODEL_VERIFIED}").exists(),
+    }
+
+
+def _instances(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give the units that run the engine, with the stamp that their drop-in gives a process."""
+    places = started.UnitPaths(str(paths.root))
+    return [
+        {
+            "unit": unit_names.engine(row),
+            "stamp": stamp_in(files.read_text(places.drop_in(unit_names.engine(row)))),
+        }
+        for row in plan.get("instances") or ()
+    ]

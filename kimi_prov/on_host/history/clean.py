@@ -1,0 +1,122 @@
+"""`clean [--remove]`: what no version needs that can be put back: weights, environments, pythons.
+
+A version that can be put back is the plan in place, or an entry of the history with its files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, Iterable
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.history import entries, switch
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json, read_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def unneeded(paths: Paths) -> list[dict[str, Any]]:
+    """List what can go: `kind`, `path`, `bytes` on the disk, and `of`, what it was."""
+    plans = [plan for plan in _plans(paths) if plan]
+    if not plans:
+        raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
+    environments = {plan["engine"]["env_name"] for plan in plans}
+    weights = {directory for plan in plans for directory in entries.weights_of(plan)}
+    found = [
+        _row(paths, "environment", path, path.name)
+        for path in _inside(paths.at(layout.ENGINES))
+        if path.name not in environments
+    ]
+    kept = [path for path in _inside(paths.at(layout.ENGINES)) if path.name in environments]
+    pythons = _pythons([*kept, *_inside(paths.at(layout.WEB_ENVS))])
+    found += [
+        _row(paths, "python", path, path.name)
+        for path in _inside(paths.at(layout.PYTHONS))
+        if path.name not in pythons
+    ]
+    for model in _inside(paths.at(layout.MODELS)):
+        found += [
+            _row(paths, "weights", path, f"{model.name} {path.name}")
+            for path in _inside(model)
+            if _name(paths, path) not in weights
+        ]
+    return found
+
+
+def clean(paths: Paths, *, remove: bool) -> dict[str, Any]:
+    """Return what nothing needs, and remove it where asked.
+
+    Raises HostError while a switch is open.
+    """
+    state = switch.read(paths)
+    if state:
+        raise HostError(
+            f"a switch is open on this machine since {state.get('since')}",
+            "end it first: run `kimi-prov apply` again",
+        )
+    items = unneeded(paths)
+    for item in items if remove else []:
+        path = paths.at(item["path"])
+        entries.remove_tree(path)
+        # The model's own directory goes with its last revision.
+        if item["kind"] == "weights" and not any(path.parent.iterdir()):
+            path.parent.rmdir()
+    return {
+        "ok": True,
+        "items": items,
+        "bytes": sum(item["bytes"] for item in items),
+        "removed": remove,
+        "keeps": [entries.text(entry) for entry in _kept(paths)],
+    }
+
+
+def _kept(paths: Paths) -> list[dict[str, Any]]:
+    return [entry for entry in entries.every(paths) if not entries.restorable(paths, entry)]
+
+
+def _plans(paths: Paths) -> Iterable[dict[str, Any]]:
+    yield read_json(paths.plan)
+    for entry in entries.every(paths):
+        yield entries.plan_of(paths, entry)
+
+
+def _inside(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def _pythons(environments: Iterable[Path]) -> set[str]:
+    """Name the interpreters that were brought for these environments."""
+    pattern = re.compile(rf"^home = {re.escape(layout.PYTHONS)}/([^/\n]+)/", re.MULTILINE)
+    found = (pattern.search(read_text(path / "pyvenv.cfg")) for path in environments)
+    return {match[1] for match in found if match}
+
+
+def _row(paths: Paths, kind: str, path: Path, of: str) -> dict[str, Any]:
+    return {"kind": kind, "path": _name(paths, path), "bytes": _bytes(path), "of": of}
+
+
+def _bytes(path: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(str(path)):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total
+
+
+def _name(paths: Paths, path: Path) -> str:
+    return "/" + str(path.relative_to(paths.root))
+
+
+def main(argv: list[str]) -> int:
+    """`clean [--remove]`: one JSON object."""
+    return answer(clean(Paths(), remove="--remove" in argv))

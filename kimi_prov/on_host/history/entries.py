@@ -1,0 +1,326 @@
+"""Entries of the history: what an apply was, how it ended, and the files that it left.
+
+`/var/lib/kimi/state/history/NNNN/entry.json`, and below `files/` a copy of each file that a way
+back needs. Keys, certificates, accounts, packages and the driver are not among them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.history import applied
+from kimi_prov.on_host.system import files
+from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.contract.paths import Paths
+
+SCHEMA = "kimi-prov/history-entry/v1"
+APPLY, ROLLBACK, FOUND = "apply", "rollback", "found"
+# How one ended; None while it is under way.
+DONE, FAILED, RETURNED, INTERRUPTED = "done", "failed", "returned", "interrupted"
+# The list itself is kept so long, without files: a few kilobytes each.
+MOST_ENTRIES = 500
+# Units whose files go with a plan. The page and the certificate's are left as they are.
+_UNITS = (
+    unit_names.FETCH,
+    unit_names.CONVERT,
+    unit_names.STAGE,
+    unit_names.WARM,
+    unit_names.RAM_MOUNT,
+    unit_names.PROXY,
+    unit_names.FIREWALL,
+    unit_names.SERVE_TEMPLATE,
+    unit_names.RANK,
+)
+_ENTRY, _FILES = "entry.json", "files"
+
+
+def now() -> str:
+    """Return the time as history writes it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def numbers(paths: Paths) -> list[int]:
+    """List the numbers of all entries, oldest first."""
+    found = paths.history.glob(f"[0-9]*/{_ENTRY}")
+    return sorted(int(path.parent.name) for path in found if path.parent.name.isdigit())
+
+
+def folder(paths: Paths, number: int) -> Path:
+    """Return the directory of an entry."""
+    return paths.history / f"{number:04d}"
+
+
+def read(paths: Paths, number: int) -> dict[str, Any]:
+    """Return an entry; empty where there is none."""
+    found = files.read_json(folder(paths, number) / _ENTRY)
+    return found if found.get("schema") == SCHEMA else {}
+
+
+def every(paths: Paths) -> list[dict[str, Any]]:
+    """Return all entries, oldest first."""
+    return [entry for entry in (read(paths, n) for n in numbers(paths)) if entry]
+
+
+def last(paths: Paths) -> dict[str, Any]:
+    """Return the newest entry; empty where there is none."""
+    return next(iter(reversed(every(paths))), {})
+
+
+def write(paths: Paths, entry: Mapping[str, Any]) -> None:
+    """Write an entry, whole or not at all."""
+    place = folder(paths, entry["number"])
+    for directory in (paths.state, paths.history, place):
+        files.make_directory(directory, 0o700)
+    files.write_json(str(place / _ENTRY), entry, mode=0o600)
+
+
+def open_entry(
+    paths: Paths, kind: str, run_of: Mapping[str, Any], **more: object
+) -> dict[str, Any]:
+    """Make the next entry, under way. `run_of`: who applies, from where, with which version."""
+    entry = {
+        "schema": SCHEMA,
+        "number": max(numbers(paths), default=0) + 1,
+        "kind": kind,
+        "restores": None,
+        "started_at": now(),
+        "ended_at": None,
+        "by": run_of.get("by"),
+        "inventory": run_of.get("inventory"),
+        "kimi_prov": run_of.get("kimi_prov"),
+        "result": None,
+        "why": None,
+        "returned_to": None,
+        "serves": None,
+        "speed": None,
+        "speed_before": None,
+        "seconds_without_service": None,
+        "checks": None,
+        "plan_sha256": None,
+        "decided_sha256": None,
+        "files": [],
+        "links": [],
+        "enabled": [],
+        **more,
+    }
+    write(paths, entry)
+    return entry
+
+
+def restored_files(paths: Paths) -> list[Path]:
+    """List the files that a way back puts in place, as far as they are there."""
+    own = [
+        path
+        for path in applied.unit_files(paths)
+        if path.name in _UNITS or path.name == layout.SERVE_DROP_IN
+    ]
+    named = [paths.at(name) for name in layout.RESTORED]
+    return sorted([*own, *[path for path in named if path.is_file()]])
+
+
+def capture(paths: Paths, entry: dict[str, Any]) -> dict[str, Any]:
+    """Copy what is in place into an entry; returns it with `files`, `links` and `enabled`."""
+    place = folder(paths, entry["number"]) / _FILES
+    fresh = place.with_name(f"{_FILES}.new")
+    shutil.rmtree(str(fresh), ignore_errors=True)
+    rows = []
+    for path in restored_files(paths):
+        row = applied.file_row(paths, path)
+        copy = fresh / row["path"][1:]
+        copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.write_atomic(copy, path.read_text(encoding="utf-8"), 0o600)
+        rows.append({key: row[key] for key in ("path", "sha256", "owner", "group", "mode")})
+    shutil.rmtree(str(place), ignore_errors=True)
+    if fresh.is_dir():
+        fresh.rename(place)
+        files.sync_directory(str(place.parent))
+    link = paths.at(layout.ENGINE)
+    document = applied.observe(paths)
+    entry = {
+        **entry,
+        "files": rows,
+        "links": [{"path": layout.ENGINE, "target": os.readlink(str(link))}]
+        if link.is_symlink()
+        else [],
+        "enabled": enabled(paths),
+        "serves": serves(paths),
+        "plan_sha256": document["plan_sha256"],
+        "decided_sha256": applied.digest(document),
+    }
+    write(paths, entry)
+    return entry
+
+
+def enabled(paths: Paths) -> list[str]:
+    """List the units of a plan that start at a boot."""
+    links = [path for path in paths.units.glob("*.wants/*") if path.is_symlink()]
+    return sorted(
+        path.name for path in links if path.name in _UNITS or unit_names.is_serve(path.name)
+    )
+
+
+def serves(paths: Paths) -> dict[str, Any] | None:
+    """Say in short what the plan in place serves."""
+    plan = files.read_json(paths.plan)
+    if not plan:
+        return None
+    model, engine = plan["model"], plan["engine"]
+    return {
+        "engine": engine["name"],
+        "variant": engine["variant"],
+        "version": engine["version"],
+        "env_name": engine["env_name"],
+        "model": model["name"],
+        "revision": model["revision"],
+        # A plan of an earlier version may say nothing of it.
+        "format": model.get("weights_format"),
+        "context": model["context"],
+        "served_names": model["served_names"],
+    }
+
+
+def text(entry: Mapping[str, Any]) -> str:
+    """Name what an entry serves, for people."""
+    found = entry.get("serves")
+    if not found:
+        return "nothing"
+    return (
+        f"{found['model']} ({found['format'] or 'as published'}) by {found['engine']} "
+        f"{found['version']}"
+    )
+
+
+def copy_of(paths: Paths, entry: Mapping[str, Any], name: str) -> Path:
+    """Return where an entry keeps its copy of a file of the machine."""
+    return folder(paths, entry["number"]) / _FILES / name[1:]
+
+
+def plan_of(paths: Paths, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plan that an entry was applied with; empty where it is not kept."""
+    return files.read_json(copy_of(paths, entry, layout.PLAN))
+
+
+def amend(paths: Paths, number: int, **more: object) -> None:
+    """Add to an entry that is under way."""
+    write(paths, {**read(paths, number), **more})
+
+
+def remove_tree(path: Path) -> None:
+    """Remove weights or an environment, the mark first: half of one is none."""
+    for mark in (layout.MODEL_VERIFIED, layout.ENV_COMPLETE):
+        (path / mark).unlink(missing_ok=True)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(str(path))
+
+
+def restorable(paths: Paths, entry: Mapping[str, Any]) -> str | None:
+    """Say why an entry cannot be put back; None where it can."""
+    if not entry.get("files") or not (folder(paths, entry["number"]) / _FILES).is_dir():
+        return "its files are not kept any more"
+    plan = plan_of(paths, entry)
+    if not plan:
+        return "it has no plan"
+    environment = f"{plan['engine']['env_dir']}/{layout.ENV_COMPLETE}"
+    if not paths.at(environment).exists():
+        return f"its engine's environment is gone: {plan['engine']['env_dir']}"
+    for directory in weights_of(plan):
+        if not paths.at(f"{directory}/{layout.MODEL_VERIFIED}").exists():
+            return f"its weights are gone: {directory}"
+    return None
+
+
+def weights_of(plan: Mapping[str, Any]) -> list[str]:
+    """List the directories of weights that a plan needs on the disk."""
+    weights = plan.get("weights") or {}
+    rows = [plan.get("conversion"), weights.get("converted"), weights.get("draft")]
+    return sorted({plan["model"]["dir"], *[row["dir"] for row in rows if row]})
+
+
+def restore(paths: Paths, entry: Mapping[str, Any]) -> list[str]:
+    """Put the files, links and enabled units of an entry back; returns the paths that changed.
+
+    Each file is replaced in one step, and what is in place already is left: a restore that was cut
+    is completed by the next.
+    """
+    copies = folder(paths, entry["number"]) / _FILES
+    wanted = {row["path"]: row for row in entry["files"]}
+    lost = [name for name in wanted if not (copies / name[1:]).is_file()]
+    if lost:
+        raise HostError(f"entry {entry['number']} of the history has lost {lost[0]}")
+    changed = []
+    for name, row in sorted(wanted.items()):
+        path = paths.at(name)
+        there = applied.file_row(paths, path) if path.is_file() else {}
+        if all(there.get(key) == row[key] for key in ("sha256", "owner", "group", "mode")):
+            continue
+        if not path.parent.is_dir():
+            files.make_directory(path.parent, 0o755)
+        content = copy_of(paths, entry, name).read_text(encoding="utf-8")
+        files.write_atomic(path, content, int(row["mode"], 8), row["group"])
+        changed.append(name)
+    for row in entry["links"]:
+        changed += _link(paths, row)
+    return changed
+
+
+def surplus(paths: Paths, entry: Mapping[str, Any]) -> list[Path]:
+    """List the files of a plan that are in place and that an entry does not have."""
+    wanted = {row["path"] for row in entry["files"]}
+    return [
+        path
+        for path in restored_files(paths)
+        if "/" + str(path.relative_to(paths.root)) not in wanted
+    ]
+
+
+def _link(paths: Paths, row: Mapping[str, str]) -> list[str]:
+    path = paths.at(row["path"])
+    if path.is_symlink() and os.readlink(str(path)) == row["target"]:
+        return []
+    new = path.with_name(f".{path.name}.new")
+    with contextlib.suppress(FileNotFoundError):
+        new.unlink()
+    new.symlink_to(row["target"])
+    new.rename(path)
+    return [row["path"]]
+
+
+def converge_enabled(paths: Paths, entry: Mapping[str, Any]) -> None:
+    """Enable the units that were enabled then, and no others of a plan."""
+    wanted, there = set(entry["enabled"]), set(enabled(paths))
+    for verb, names in (("disable", there - wanted), ("enable", wanted - there)):
+        if names:
+            run("systemctl", verb, "--quiet", *sorted(names))
+
+
+def prune(paths: Paths, keep: int) -> list[int]:
+    """Drop the files of all but the newest `keep` versions that served, and very old entries.
+
+    Returns the numbers of the entries that cannot be put back any more. The newest entry stays.
+    """
+    rows = every(paths)
+    kept: list[str] = []
+    dropped = []
+    for entry in reversed(rows):
+        digest = entry.get("decided_sha256")
+        if entry["result"] == DONE and digest not in kept and len(kept) < max(1, keep):
+            kept.append(str(digest))
+        elif entry["result"] is not None and entry.get("files"):
+            # The same files again are another number's already.
+            shutil.rmtree(str(folder(paths, entry["number"]) / _FILES), ignore_errors=True)
+            write(paths, {**entry, "files": []})
+            dropped.append(int(entry["number"]))
+    for entry in rows[:-MOST_ENTRIES]:
+        shutil.rmtree(str(folder(paths, entry["number"])), ignore_errors=True)
+    return sorted(dropped)

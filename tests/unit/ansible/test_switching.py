@@ -1,0 +1,57 @@
+"""Whether an apply switches: where something serves, and would serve otherwise."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from ansible.plugins.filter.core import to_nice_json
+from serve_inputs import PLAN
+
+from kimi_prov.ansible import switching
+
+UPGRADE = {"frees": [], "min_speed": None, "keep_versions": 2, "in_place": False, "switches": False}
+
+
+def planned(**more: object) -> dict[str, Any]:
+    return {**PLAN, "upgrade": UPGRADE, "findings": [], **more}
+
+
+def facts(plan: dict[str, Any], *, serves: bool = True, **more: object) -> dict[str, Any]:
+    """The facts of a machine to which this plan was applied."""
+    digest = hashlib.sha256(switching.kept(plan).encode()).hexdigest()
+    serving = {"kimi-serve@0.service": {"stamp": "x", "form": {}}} if serves else {}
+    return {"kimi": {"serving": serving, "plan_sha256": digest, **more}}
+
+
+def test_the_same_plan_switches_nothing() -> None:
+    plan = planned()
+    found = facts(plan)
+    assert switching.needed(plan, found) is False
+    moved = planned(findings=[{"id": "disk.room"}], upgrade={**UPGRADE, "keep_versions": 5})
+    assert switching.needed(moved, found) is False
+
+
+@pytest.mark.parametrize(
+    ("there", "plan", "needed"),
+    [
+        ({}, planned(paths={}), True),
+        ({}, planned(findings=[{"id": "serve.restart"}]), True),
+        ({"serves": False}, planned(paths={}), False),
+        ({"serves": False, "switch_open": True}, planned(), True),
+        ({"serves": False}, planned(upgrade={**UPGRADE, "frees": ["/srv/x"]}), True),
+        ({}, planned(paths={}, group={"rank": 0}), False),
+    ],
+    ids=["other plan", "restart", "nothing serves", "cut", "in place", "group"],
+)
+def test_what_switches(there: dict[str, Any], plan: dict[str, Any], needed: bool) -> None:
+    assert switching.needed(plan, facts(planned(), **there)) is needed
+
+
+def test_the_plan_is_kept_as_ansibles_own_filter_writes_it() -> None:
+    plan = planned()
+    without = {k: v for k, v in plan.items() if k not in switching.MOMENTARY}
+    assert switching.kept(plan) == to_nice_json(without, sort_keys=True) + "\n"
+    assert json.loads(switching.kept(plan)) == without
