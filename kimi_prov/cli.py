@@ -528,6 +528,79 @@ def catalog(
         command.run(kind, name, _output(form, output))
 
 
+@cli.command()
+@INVENTORY
+@LIMIT
+@click.option(
+    "--to",
+    type=PATH,
+    metavar="FILE",
+    help="The file to write, of one host.  [default: HOST-backup-TIME.tar.gz here]",
+)
+@click.option(
+    "--recipient",
+    "recipients",
+    multiple=True,
+    metavar="KEY",
+    help="Encrypt it to age1..., an SSH public key, a gpg fingerprint, or a file of such. "
+    "May be repeated.",
+)
+@FORMAT
+@OUTPUT
+@connected
+def backup(
+    inventory: Path,
+    to: Path | None,
+    recipients: tuple[str, ...],
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Copy what of each host cannot be made again into a file here that only you may read.
+
+    That is the hashes of the API keys, the certificate with its key, the ACME account, the history,
+    and the page's accounts, chats and uploads. Everything runs on meanwhile.
+    """
+    from kimi_prov.commands import backup as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    chosen = PlaybookOptions(**options)
+    return command.backup(inventory, to, recipients, chosen, _output(form, output))
+
+
+@cli.command()
+@INVENTORY
+@click.argument("file", type=PATH)
+@LIMIT
+@click.option(
+    "--identity", type=PATH, metavar="FILE", help="The private key of a backup encrypted by age."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@FORMAT
+@OUTPUT
+@connected
+def restore(
+    inventory: Path,
+    file: Path,
+    *,
+    identity: Path | None,
+    yes: bool,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Put a backup back on one host on which `apply` has run: its own, or a fresh one.
+
+    What is in it is checked before anything is changed. What the plan has no place for is left out
+    and told.
+    """
+    from kimi_prov.commands import backup as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    chosen = PlaybookOptions(**options)
+    return command.restore(inventory, file, identity, chosen, _output(form, output), confirmed=yes)
+
+
 @cli.group()
 def web() -> None:
     """Carry what the page keeps, accounts, chats and uploads, to this computer and back."""

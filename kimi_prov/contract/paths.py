@@ -34,8 +34,8 @@ WEB = f"{ROOT}/web"
 WEB_ENVS = f"{ROOT}/web-env"
 WEB_ENV_NAME = "current"
 WEB_ENV = f"{WEB_ENVS}/{WEB_ENV_NAME}"
-# An archive of the page's data, while it is fetched or brought.
-WEB_TRANSFER = f"{ROOT}/web-transfer"
+# An archive, while it is fetched or brought.
+TRANSFER = f"{ROOT}/transfer"
 
 ETC = "/etc/kimi"
 PLAN = f"{ETC}/plan.json"
@@ -92,6 +92,8 @@ SERVE_DROP_IN = "10-plan.conf"
 
 HOME = "/var/lib/kimi"
 STATE = f"{HOME}/state"
+# What was applied when, a folder for each time.
+HISTORY = f"{STATE}/history"
 # What the first apply found, for `destroy`.
 BEFORE = f"{STATE}/before.json"
 # Rules of ours in ufw or firewalld.
@@ -174,7 +176,7 @@ AMONG_OTHERS = (
     "/etc/apt/keyrings/kimi-nvidia.gpg",
 )
 # What is ours in ROOT, but for the weights and the page's data.
-IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS, WEB_TRANSFER)
+IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS, TRANSFER)
 
 # Homes of the users that are made since the first versions, whose record says nothing of them.
 LATER_HOMES = {WEB_USER: WEB, ACME_USER: "/nonexistent"}
@@ -224,7 +226,7 @@ class Paths:
         self.web_admin = self.at(WEB_ADMIN)
         self.web_admin_new = self.at(WEB_ADMIN_NEW)
         self.web_env = self.at(WEB_ENV)
-        self.web_transfer = self.at(WEB_TRANSFER)
+        self.transfer = self.at(TRANSFER)
         self.web_state = self.at(WEB_STATE)
         self.web_before = self.at(WEB_BEFORE)
         self.proxy = self.at(PROXY)
@@ -243,6 +245,7 @@ class Paths:
         self.srv = self.at(ROOT)
         self.home = self.at(HOME)
         self.state = self.at(STATE)
+        self.history = self.at(HISTORY)
         self.firewall_state = self.at(FIREWALL_STATE)
         self.before = self.at(BEFORE)
         self.units = self.at(UNITS)

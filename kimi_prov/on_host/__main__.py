@@ -47,6 +47,7 @@ COMMANDS = {
     "nccl-proof": "kimi_prov.on_host.engine.nccl_proof",
     "network-proof": "kimi_prov.on_host.engine.network_proof",
     "destroy": "kimi_prov.on_host.destroy",
+    "backup": "kimi_prov.on_host.backup",
     "web-backup": "kimi_prov.on_host.web.backup",
     "web-data": "kimi_prov.on_host.web.store",
     "bench": "kimi_prov.on_host.bench.run",
