@@ -532,6 +532,49 @@ def catalog(
 @INVENTORY
 @LIMIT
 @click.option(
+    "--reboot-ok",
+    is_flag=True,
+    help="Restart the machines that have to.  [default: as update_reboot_ok says]",
+)
+@click.option(
+    "--defer-restart", is_flag=True, help="Leave out what takes effect by a restart alone."
+)
+@EXTRA
+@CATALOG
+@FORMAT
+@OUTPUT
+@connected
+def update(
+    inventory: Path,
+    *,
+    reboot_ok: bool,
+    defer_restart: bool,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Install security packages, kernel, microcode and the planned driver, a machine at a time.
+
+    Before a restart no more requests are sent to the engines, and those under way may end;
+    afterwards the model has to pass `verify`. The first machine that fails ends it: those after it
+    stay as they are. Without consent to a restart a machine that needs one is refused: exit 3.
+    """
+    from kimi_prov.commands import update as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    return command.run(
+        inventory,
+        PlaybookOptions(**options),
+        _output(form, output),
+        reboot_ok=reboot_ok,
+        defer_restart=defer_restart,
+    )
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@click.option(
     "--to",
     type=PATH,
     metavar="FILE",

@@ -21,6 +21,7 @@ ACME = "kimi-acme.service"
 ACME_TIMER = "kimi-acme.timer"
 # Transient: they run while something is installed, tuned or measured.
 DRIVER = "kimi-driver.service"
+UPDATE = "kimi-update.service"
 INSTALL = "kimi-install.service"
 TUNE = "kimi-tune.service"
 BENCH = "kimi-bench.service"
@@ -50,6 +51,7 @@ OURS = (
     ACME,
     ACME_TIMER,
     DRIVER,
+    UPDATE,
     INSTALL,
     TUNE,
     BENCH,

@@ -42,6 +42,7 @@ COMMANDS = {
     "runtime": "kimi_prov.on_host.engine.runtime",
     "status": "kimi_prov.on_host.status",
     "driver": "kimi_prov.on_host.driver.steps",
+    "update": "kimi_prov.on_host.update.steps",
     "package-manager": "kimi_prov.on_host.probe.package_manager",
     "nccl-plugins": "kimi_prov.on_host.engine.nccl_plugins",
     "nccl-proof": "kimi_prov.on_host.engine.nccl_proof",
