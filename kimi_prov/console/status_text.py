@@ -153,7 +153,8 @@ def _updates(host: Mapping[str, Any]) -> list[str]:
     counted = [f"{count} {kind}" for kind, count in sorted(kinds.items())]
     others = [f"{found['others']} others"] if found["others"] else []
     lines = entry("updates", f"{', '.join(counted + others) or 'none'} waiting, {seen}")
-    for row in found["waiting"]:
+    # Of security packages there may be dozens: the document has their names.
+    for row in (row for row in found["waiting"] if row["kind"] != "security"):
         held = ", held" if row["held"] else ""
         lines += entry(
             f"  {row['kind']}", f"{row['name']} {row['installed']} to {row['candidate']}{held}"

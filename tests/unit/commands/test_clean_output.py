@@ -326,6 +326,18 @@ def web(work):
     return case
 
 
+def update(machines, _folder):
+    package = dict.fromkeys(
+        ("name", "installed", "candidate", "why", "from", "to", "kind"), HOSTILE
+    )
+    found = {"installed": [package], "left": [package], "driver": HOSTILE, "detail": HOSTILE}
+    found |= {"restart_reasons": [HOSTILE], "stale_units": [HOSTILE]}
+    found |= {"restarted": True, "requests_cut": 1, "seconds_without_service": 1.0}
+    machines.answer("kimi_status", answered({**found, "ok": True, "verified": True}), FAILED)
+    machines.play("update", {"kimi_status": {}})
+    assert "REQUIRED" in machines.run("update", machines.inventory, "--reboot-ok").stdout
+
+
 def carried(command):
     def case(machines, folder):
         archive = folder / "archive"
@@ -718,6 +730,7 @@ CASES = {
     "probe": probe,
     "catalog": catalog,
     "contribute": contribute,
+    "update": update,
     "backup": carried("backup"),
     "restore": carried("restore"),
     "web backup": web("backup"),
@@ -744,7 +757,7 @@ def test_hostile_text_comes_out_harmless(command, request, tmp_path, monkeypatch
     folder = tmp_path / "given"
     folder.mkdir()
     case = CASES[command]
-    playing = {plan, apply, verify, status, bench, key, connect, chat, destroy}
+    playing = {plan, apply, verify, status, bench, key, connect, chat, destroy, update}
     playing = case in playing or "web" in command or command in {"backup", "restore"}
     case(request.getfixturevalue("machines") if playing else None, folder)
 

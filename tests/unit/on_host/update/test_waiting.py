@@ -23,7 +23,7 @@ The following packages have been kept back:
   libfoo
 Inst base-files [12.4+deb12u5] (12.4+deb12u11 Debian:12.11/stable [amd64])
 Conf base-files (12.4+deb12u11 Debian:12.11/stable [amd64])
-Inst openssl [3.0.15-1~deb12u1] (3.0.16-1 Debian:12/s, Debian-Security:12/stable-security [amd64]) []
+Inst openssl [3.0.15-1~deb12u1] (3.0.16 Debian:12/s, Debian-Security:12/stable-security [amd64]) []
 Inst libssl3:amd64 [3.0.15-1~deb12u1] (3.0.16-1~deb12u1 Debian-Security:12/stable-security [amd64])
 Inst linux-image-6.1.0-37-amd64 (6.1.140-1 Debian-Security:12/stable-security [amd64])
 Inst linux-image-amd64 [6.1.135-1] (6.1.140-1 Debian-Security:12/stable-security [amd64])
