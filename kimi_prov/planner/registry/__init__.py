@@ -60,6 +60,7 @@ SUBJECTS = {
     "serve": "Engines that run already",
     "slurm": "Jobs of a SLURM cluster",
     "tuning": "Settings of the kernel",
+    "update": "Updates of the operating system",
     "web": "The page to talk to the model",
     "weights": "The weights",
 }

@@ -12,7 +12,8 @@ TOLD = """
   gather_facts: false
   tasks:
     - ansible.builtin.fail:
-        msg: "{{ update_reboot_ok | default('unset') }} {{ update_defer_restart | default('unset') }}"
+        msg: >-
+          {{ update_reboot_ok | default('unset') }} {{ update_defer_restart | default('unset') }}
       when: inventory_hostname == 'asked'
     - kimi_verify:
         failed: true
