@@ -38,8 +38,7 @@ def make(paths: Paths, reader: int, write: Callable[[int], Dict[str, Any]]) -> D
         os.fchown(descriptor, reader, -1)
     finally:
         os.close(descriptor)
-    # The archive's own mode keeps all others out.
-    folder.chmod(0o711)
+    os.chown(str(folder), reader, -1)
     return {**told, **about}
 
 
