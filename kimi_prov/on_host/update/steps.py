@@ -205,8 +205,12 @@ def install(request: Answer) -> Answer:
 
     Raises HostError where a kernel came that the driver has no module for.
     """
-    before = apt.installed()
+    before, auto = apt.installed(), process.run("apt-mark", "showauto").stdout.split()
     apt.in_unit(unit_names.UPDATE, *_OPTIONS, *_words(request))
+    # Whom apt is told to install it takes for wanted by somebody, and never removes again.
+    named = {word.partition("=")[0] for word in _words(request)}
+    if again := sorted(named & {name.partition(":")[0] for name in auto}):
+        process.run("apt-mark", "auto", *again)
     after = apt.installed()
     changed = sorted(name for name in after if before.get(name) != after[name])
     # A reload starts the new program; requests under way end in the old one.

@@ -92,7 +92,8 @@ def document(given: Mapping[str, Any]) -> dict[str, Any]:
     ]
     changed = driver["action"] != "none"
     restarted = bool(found["restart"] or (changed and driver["restart"]))
-    without = effect["began"] - drained["began"] if drained.get("began") and restarted else 0.0
+    served = restarted and found["serves"] and drained.get("began")
+    without = effect["began"] - drained["began"] if served else 0.0
     return {
         "ok": True,
         "detail": _detail(len(rows), changed=changed, restarted=restarted),
