@@ -604,6 +604,122 @@ def catalog(
         command.run(kind, name, _output(form, output))
 
 
+@cli.command()
+@INVENTORY
+@LIMIT
+@click.option(
+    "--reboot-ok",
+    is_flag=True,
+    help="Restart the machines that have to.  [default: as update_reboot_ok says]",
+)
+@click.option(
+    "--defer-restart", is_flag=True, help="Leave out what takes effect by a restart alone."
+)
+@EXTRA
+@CATALOG
+@FORMAT
+@OUTPUT
+@connected
+def update(
+    inventory: Path,
+    *,
+    reboot_ok: bool,
+    defer_restart: bool,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Install security packages, kernel, microcode and the planned driver, a machine at a time.
+
+    Before a restart no more requests are sent to the engines, and those under way may end;
+    afterwards the model has to pass `verify`. The first machine that fails ends it: those after it
+    stay as they are. Without consent to a restart a machine that needs one is refused: exit 3.
+    """
+    from kimi_prov.commands import update as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    return command.run(
+        inventory,
+        PlaybookOptions(**options),
+        _output(form, output),
+        reboot_ok=reboot_ok,
+        defer_restart=defer_restart,
+    )
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@click.option(
+    "--to",
+    type=PATH,
+    metavar="FILE",
+    help="The file to write, of one host.  [default: HOST-backup-TIME.tar.gz here]",
+)
+@click.option(
+    "--recipient",
+    "recipients",
+    multiple=True,
+    metavar="KEY",
+    help="Encrypt it to age1..., an SSH public key, a gpg fingerprint, or a file of such. "
+    "May be repeated.",
+)
+@FORMAT
+@OUTPUT
+@connected
+def backup(
+    inventory: Path,
+    to: Path | None,
+    recipients: tuple[str, ...],
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Copy what of each host cannot be made again into a file here that only you may read.
+
+    That is the hashes of the API keys, the certificate with its key, the ACME account, the history,
+    and the page's accounts, chats and uploads. Everything runs on meanwhile.
+    """
+    from kimi_prov.commands import backup as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    chosen = PlaybookOptions(**options)
+    return command.backup(inventory, to, recipients, chosen, _output(form, output))
+
+
+@cli.command()
+@INVENTORY
+@click.argument("file", type=PATH)
+@LIMIT
+@click.option(
+    "--identity", type=PATH, metavar="FILE", help="The private key of a backup encrypted by age."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@FORMAT
+@OUTPUT
+@connected
+def restore(
+    inventory: Path,
+    file: Path,
+    *,
+    identity: Path | None,
+    yes: bool,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Put a backup back on one host on which `apply` has run: its own, or a fresh one.
+
+    What is in it is checked before anything is changed. What the plan has no place for is left out
+    and told.
+    """
+    from kimi_prov.commands import backup as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    chosen = PlaybookOptions(**options)
+    return command.restore(inventory, file, identity, chosen, _output(form, output), confirmed=yes)
+
+
 @cli.group()
 def web() -> None:
     """Carry what the page keeps, accounts, chats and uploads, to this computer and back."""

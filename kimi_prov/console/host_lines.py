@@ -31,3 +31,16 @@ def stand_ins(host: Mapping[str, Any], width: int = LABEL) -> list[str]:
     """Write what is a stand-in in a host's document. `width`: of the label."""
     told = host.get("stand_ins") or []
     return [line for text in told for line in entry("stand-in", text, width)]
+
+
+def pending(found: Mapping[str, Any]) -> list[str]:
+    """Write why a host has to start again, and what of ours runs what was replaced since."""
+    lines = [
+        line
+        for reason in found["restart_reasons"]
+        for line in entry("restart", f"REQUIRED: {reason}")
+    ]
+    if found["stale_units"]:
+        units = ", ".join(name.removesuffix(".service") for name in found["stale_units"])
+        lines += entry("", f"{units} run libraries that were replaced since: a restart ends that")
+    return lines

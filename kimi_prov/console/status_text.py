@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.console.host_lines import entry, head, stand_ins
+from kimi_prov.console.host_lines import entry, head, pending, stand_ins
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
 
@@ -153,4 +154,24 @@ def _space(host: Mapping[str, Any]) -> list[str]:
             f"CPUs {cpus}; {nodes or 'no NUMA figures'}{policy}; {placed['threads']} threads"
             + (f"; {human(huge)} in huge pages" if huge is not None else ""),
         )
-    return [*lines, *entry("machine up", duration(host["uptime_seconds"]))]
+    return [*lines, *entry("machine up", duration(host["uptime_seconds"])), *_updates(host)]
+
+
+def _updates(host: Mapping[str, Any]) -> list[str]:
+    """Tell what of the operating system waits; an earlier version says nothing of it."""
+    found = host.get("updates")
+    if not found:
+        return []
+    age = found["lists_age_seconds"]
+    seen = f"by lists {duration(age)} old" if age is not None else "there are no package lists"
+    kinds = Counter(row["kind"] for row in found["waiting"])
+    counted = [f"{count} {kind}" for kind, count in sorted(kinds.items())]
+    others = [f"{found['others']} others"] if found["others"] else []
+    lines = entry("updates", f"{', '.join(counted + others) or 'none'} waiting, {seen}")
+    # Of security packages there may be dozens: the document has their names.
+    for row in (row for row in found["waiting"] if row["kind"] != "security"):
+        held = ", held" if row["held"] else ""
+        lines += entry(
+            f"  {row['kind']}", f"{row['name']} {row['installed']} to {row['candidate']}{held}"
+        )
+    return lines + pending(found)

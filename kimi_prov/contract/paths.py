@@ -34,8 +34,8 @@ WEB = f"{ROOT}/web"
 WEB_ENVS = f"{ROOT}/web-env"
 WEB_ENV_NAME = "current"
 WEB_ENV = f"{WEB_ENVS}/{WEB_ENV_NAME}"
-# An archive of the page's data, while it is fetched or brought.
-WEB_TRANSFER = f"{ROOT}/web-transfer"
+# An archive, while it is fetched or brought.
+TRANSFER = f"{ROOT}/transfer"
 
 ETC = "/etc/kimi"
 PLAN = f"{ETC}/plan.json"
@@ -209,7 +209,7 @@ LIVING = (
 UNHASHED = (FORWARD_PROXY, APT_PROXY, WEB_SECRETS)
 
 # What is ours in ROOT, but for the weights and the page's data.
-IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS, WEB_TRANSFER)
+IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS, TRANSFER)
 
 # Homes of the users that are made since the first versions, whose record says nothing of them.
 LATER_HOMES = {WEB_USER: WEB, ACME_USER: "/nonexistent"}
@@ -259,7 +259,7 @@ class Paths:
         self.web_admin = self.at(WEB_ADMIN)
         self.web_admin_new = self.at(WEB_ADMIN_NEW)
         self.web_env = self.at(WEB_ENV)
-        self.web_transfer = self.at(WEB_TRANSFER)
+        self.transfer = self.at(TRANSFER)
         self.web_state = self.at(WEB_STATE)
         self.web_before = self.at(WEB_BEFORE)
         self.proxy = self.at(PROXY)

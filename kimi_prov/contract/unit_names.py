@@ -24,6 +24,7 @@ RETURN = "kimi-return.service"
 # Transient: they run while something is installed, switched, tuned or measured.
 SWITCH = "kimi-switch.service"
 DRIVER = "kimi-driver.service"
+UPDATE = "kimi-update.service"
 INSTALL = "kimi-install.service"
 TUNE = "kimi-tune.service"
 BENCH = "kimi-bench.service"
@@ -55,6 +56,7 @@ OURS = (
     RETURN,
     SWITCH,
     DRIVER,
+    UPDATE,
     INSTALL,
     TUNE,
     BENCH,

@@ -16,10 +16,11 @@ from kimi_prov.on_host.gateway import certificate, haproxy, keys, tls
 from kimi_prov.on_host.group import record
 from kimi_prov.on_host.history import applied, switch
 from kimi_prov.on_host.probe import nvidia_smi
-from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system import boot, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
 from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.update import waiting
 from kimi_prov.on_host.web import backup, page
 
 # Of a certificate, when clients take none like it.
@@ -75,13 +76,6 @@ def _uptime(unit: dict[str, Any]) -> float | None:
     if unit.get("state") != "active" or not since:
         return None
     return float(round(time.clock_gettime(time.CLOCK_MONOTONIC) - since / 1e6, 1))
-
-
-def _machine_uptime() -> float:
-    """Seconds since the first process was started: a container is younger than its kernel."""
-    booted = float(read_text(Path("/proc/uptime")).split()[0])
-    ticks = int(read_text(Path("/proc/1/stat")).rsplit(")", 1)[1].split()[19])
-    return round(booted - ticks / os.sysconf("SC_CLK_TCK"), 1)
 
 
 def _unit(unit: dict[str, Any]) -> dict[str, Any]:
@@ -202,7 +196,8 @@ def collect(paths: Paths) -> dict[str, Any]:
         "web": _web(paths, web, states) if web else None,
         "memory": _memory(placed),
         "placement": [_placed(item["index"], item["processes"]) for item in placed],
-        "uptime_seconds": _machine_uptime(),
+        "updates": waiting.collect(),
+        "uptime_seconds": boot.uptime_s(),
     }
 
 

@@ -73,5 +73,20 @@ SERVING = {
             "huge_bytes": 1_000_000_000,
         }
     ],
+    "updates": {
+        "lists_age_seconds": 7200,
+        "waiting": [
+            {
+                "name": "linux-image-amd64",
+                "installed": "6.1.76-1",
+                "candidate": "6.1.119-1",
+                "kind": "kernel",
+                "held": False,
+            }
+        ],
+        "others": 3,
+        "restart_reasons": ["intel-microcode was installed after the start"],
+        "stale_units": ["kimi-serve@0.service"],
+    },
     "uptime_seconds": 9000.5,
 }

@@ -6,6 +6,7 @@ container counts as a restart. An emulated machine restarts in test_driver_emula
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import nvidia
@@ -221,6 +222,33 @@ def test_a_second_run_changes_nothing(host: Host) -> None:
     done = apply(host)
     assert done.returncode == 0, done.stderr
     assert "changed=0" in done.stdout
+
+
+WAITING = """
+import json, sys
+sys.path.insert(0, "/srv/kimi/lib/kimi-target.pyz")
+from kimi_prov.on_host.update import waiting
+print(json.dumps([row._asdict() for row in waiting.packages() if row.kind == "driver"]))
+"""
+
+
+def test_an_unattended_upgrade_leaves_the_driver_and_a_newer_one_is_seen(host: Host) -> None:
+    """After the tests before. The repository has newer ones, and the upgrade is told to take it."""
+    before = running(host), installed(host)
+    host.ssh(
+        "DEBIAN_FRONTEND=noninteractive apt-get -qq -y install unattended-upgrades && "
+        "echo 'Unattended-Upgrade::Origins-Pattern { \"origin=lab\"; };' "
+        "> /etc/apt/apt.conf.d/99lab && apt-get -qq update",
+        timeout=600,
+    )
+    try:
+        host.ssh("unattended-upgrade --verbose", timeout=600)
+    finally:
+        host.ssh("rm /etc/apt/apt.conf.d/99lab")
+    assert (running(host), installed(host)) == before
+    (row,) = json.loads(host.ssh(f"python3 - <<'EOF'\n{WAITING}\nEOF"))
+    assert (row["kind"], row["held"], row["candidate"]) == ("driver", True, f"{nvidia.NEWER}-1")
+    assert row["installed"] == f"{before[0]}-1"
 
 
 @pytest.mark.slow

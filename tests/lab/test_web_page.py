@@ -395,7 +395,7 @@ def test_a_backup_is_made_while_the_page_runs_and_put_back(
     assert admin.kept(later).startswith("status 4")
     assert admin.context.request.get(content, headers=admin.token()).body() == picture
     assert ".kimi" not in host.ssh("ls -A /srv/kimi/web")
-    assert host.ssh("ls -d /srv/kimi/web-transfer", check=False) == ""
+    assert host.ssh("ls -d /srv/kimi/transfer", check=False) == ""
 
 
 def test_a_bad_archive_changes_nothing(

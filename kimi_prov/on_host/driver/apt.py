@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError
@@ -50,6 +50,17 @@ def refresh() -> None:
     strict = ["-o", "APT::Get::List-Cleanup=0", "-o", "APT::Update::Error-Mode=any"]
     apt("apt-get", "update", *only, *strict)
     process.run(*_command("apt-get", "update"), timeout=_PATIENCE_S)
+
+
+def lists() -> str:
+    """Return the folder of the package lists that our calls read."""
+    own = f"{paths.HOME}/apt-lists"
+    return own if os.path.exists(_MIRROR_SETTINGS) else "/var/lib/apt/lists"
+
+
+def query(*words: str) -> str:
+    """Return what a command of apt's prints that changes nothing; empty where it fails."""
+    return process.run("env", *_ENVIRONMENT, *_command(*words), timeout=_PATIENCE_S).stdout
 
 
 def versions(name: str, url: str = "") -> List[str]:
@@ -101,6 +112,8 @@ _ENVIRONMENT = ("DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1")
 def _command(*words: str) -> List[str]:
     if not os.path.exists(_MIRROR_SETTINGS):
         return list(words)
+    if not os.path.exists(SOURCE):
+        return ["env", f"APT_CONFIG={_MIRROR_SETTINGS}", *words]
     # Its own settings name no folder of sources: only ours is added.
     parts = f"{paths.DRIVER}/sources.d"
     os.makedirs(parts, exist_ok=True)
@@ -129,12 +142,17 @@ def transaction(*words: str) -> None:
         f"--property=ExecStartPre=/bin/chmod 0755 {_POLICY}",
         f"--property=ExecStopPost=/bin/rm -f {_POLICY}",
     ]  # fmt: skip
+    in_unit(unit_names.DRIVER, *ALLOWED, *words, properties=quiet)
+
+
+def in_unit(name: str, *words: str, properties: Sequence[str] = ()) -> None:
+    """Run `apt-get install` in a transient unit of that name. Raises HostError with its reason."""
     settings = [f"--setenv={pair}" for pair in _ENVIRONMENT]
     started = time.time()
-    unit = f"--unit={unit_names.DRIVER}"
+    unit = f"--unit={name}"
     done = process.run(
-        *("systemd-run", "--quiet", "--wait", "--collect", unit, *quiet, *settings),
-        *_command("apt-get", "install", *ALLOWED, *words),
+        *("systemd-run", "--quiet", "--wait", "--collect", unit, *properties, *settings),
+        *_command("apt-get", "install", *words),
         timeout=_PATIENCE_S,
     )
     if done.returncode:

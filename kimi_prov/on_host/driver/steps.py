@@ -210,7 +210,7 @@ def _keep_present(version: str) -> Answer:
     shutil.rmtree(PREVIOUS, ignore_errors=True)
     os.makedirs(PREVIOUS)
     missing = [name for name, exact in sorted(old.items()) if not _kept(name, exact)]
-    previous = {"packages": old, "version": _main_version(old), "whole": not missing}
+    previous = {"packages": old, "version": main_version(old), "whole": not missing}
     files.write_json(paths.DRIVER_STATE, {**state, "previous": previous})
     return {"kept": len(old) - len(missing), "not_kept": missing}
 
@@ -228,7 +228,7 @@ def _kept(name: str, exact: str) -> bool:
     return True
 
 
-def _main_version(packages: Dict[str, str]) -> str:
+def main_version(packages: Dict[str, str]) -> str:
     """Return the version that most of the packages have."""
     found = [apt.upstream(version) for version in packages.values()]
     return max(sorted(set(found)), key=found.count)

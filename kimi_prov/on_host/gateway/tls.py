@@ -122,6 +122,11 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
         pem = self_signed(settings["names"])
     changed = pem != old or read_text(paths.tls_crt) != public_part(pem)
     if changed and not check:
-        write_atomic(paths.tls_pem, pem, 0o640, PROXY_USER)
-        write_atomic(paths.tls_crt, public_part(pem), 0o644)
+        install(paths, pem)
     return {"changed": changed, "fingerprint": fingerprint(pem)}
+
+
+def install(paths: Paths, pem: str) -> None:
+    """Write a certificate with its key for the proxy, which takes it when it is told to."""
+    write_atomic(paths.tls_pem, pem, 0o640, PROXY_USER)
+    write_atomic(paths.tls_crt, public_part(pem), 0o644)

@@ -1,9 +1,9 @@
 """`web-backup`: an archive of what the page keeps, made while it runs, and put back.
 
-    web-backup make --for UID        an archive in WEB_TRANSFER that this user may fetch
-    web-backup receive --for UID     an empty WEB_TRANSFER that this user may write to
+    web-backup make --for UID        an archive that this user may fetch
+    web-backup receive --for UID     an empty folder that this user may write one to
     web-backup restore SHA256        put the archive there in the place of what the page keeps
-    web-backup end                   remove WEB_TRANSFER
+    web-backup end                   remove the archive
 
 Root stays out of the page's folder, where the page could lead it elsewhere by a link: `store` does
 what is to be done there, as the page's user.
@@ -11,34 +11,29 @@ what is to be done there, as the page's user.
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
 import pwd
-import shutil
-import signal
-import stat
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.system import units
-from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system import transfer, units
 from kimi_prov.on_host.system.files import read_json, sync_directory
 
-ARCHIVE = "page.tar.gz"
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
 # A page that migrates an old archive on a machine that works takes minutes.
 START_S = 600.0
 _ASK_S = 5.0
 _PAUSE_S = 0.5
-_BLOCK = 1 << 20
 # Every digit but the last counts for more than all after it.
 Version = Tuple[int, ...]
 
@@ -124,52 +119,47 @@ def planned(paths: Paths) -> Dict[str, Any]:
 def make(paths: Paths, reader: int) -> Dict[str, Any]:
     """Make an archive that the user `reader` may fetch; return where it is and what it holds."""
     web = planned(paths)
-    folder = _fresh(paths)
-    archive = folder / ARCHIVE
-    descriptor = os.open(archive, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        told = in_the_folder(web, "save", descriptor)
-        about = {"path": str(archive), **_described(descriptor)}
-        os.fchown(descriptor, reader, -1)
-    finally:
-        os.close(descriptor)
-    # The archive's own mode keeps all others out.
-    folder.chmod(0o711)
-    return {**told, **about}
+    return transfer.make(paths, reader, lambda descriptor: in_the_folder(web, "save", descriptor))
 
 
 def receive(paths: Paths, writer: int) -> Dict[str, Any]:
     """Make an empty folder that the user `writer` may put an archive into."""
     planned(paths)
-    folder = _fresh(paths)
-    os.chown(str(folder), writer, -1)
-    return {"path": str(folder / ARCHIVE)}
+    return transfer.receive(paths, writer)
 
 
 def restore(paths: Paths, sha256: str) -> Dict[str, Any]:
     """Put the archive that came in the place of what the page keeps.
 
-    The page is stopped for the switch alone. Where it does not answer with what was put back, it
-    gets its own again. Raises HostError then, and for an archive that does not fit.
+    Raises HostError as `stage` and `put_in_place` do.
     """
     web = planned(paths)
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(paths.web_transfer / ARCHIVE, flags)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise HostError("the archive that came is no regular file", "restore again")
-        if _described(descriptor)["sha256"] != sha256:
-            raise HostError("the archive did not come whole", "restore again", retryable=True)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        told = in_the_folder(web, "stage", descriptor)
-    finally:
-        os.close(descriptor)
-    end(paths)
+    with transfer.received(paths, sha256) as descriptor:
+        told = stage(web, descriptor)
+    put_in_place(web)
+    return told
+
+
+def stage(web: Mapping[str, Any], descriptor: int) -> Dict[str, Any]:
+    """Unpack an archive beside what the page keeps, and return what it holds.
+
+    Raises HostError for one that does not fit, with nothing of it left.
+    """
+    told = in_the_folder(web, "stage", descriptor)
     try:
         require_not_newer(str(told["version"]), web["version"])
     except HostError:
         in_the_folder(web, "go-back")
         raise
+    return told
+
+
+def put_in_place(web: Mapping[str, Any]) -> None:
+    """Put what was staged in the place of what the page keeps.
+
+    The page is stopped for the switch alone. Where it does not answer with what was put back, it
+    gets its own again, and HostError is raised.
+    """
     units.systemctl("stop", web["unit"])
     try:
         in_the_folder(web, "switch")
@@ -177,7 +167,6 @@ def restore(paths: Paths, sha256: str) -> Dict[str, Any]:
     except HostError as error:
         _take_back(web, error)
     in_the_folder(web, "finish")
-    return told
 
 
 def _start(web: Mapping[str, Any]) -> None:
@@ -255,41 +244,6 @@ def _version(text: str) -> Optional[Version]:
     return tuple(int(part) for part in parts) if whole and len(text) < 40 else None
 
 
-def end(paths: Paths) -> None:
-    """Remove the archive from the machine."""
-    shutil.rmtree(str(paths.web_transfer), ignore_errors=True)
-
-
-def _fresh(paths: Paths) -> Path:
-    """Make the folder empty, root's alone; what an ended one left goes."""
-    end(paths)
-    paths.web_transfer.mkdir(mode=0o700)
-    return paths.web_transfer
-
-
-def _described(descriptor: int) -> Dict[str, Any]:
-    digest = hashlib.sha256()
-    size = 0
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    for block in iter(lambda: os.read(descriptor, _BLOCK), b""):
-        digest.update(block)
-        size += len(block)
-    return {"sha256": digest.hexdigest(), "bytes": size}
-
-
 def main(argv: List[str]) -> int:
     """Do one of the four; prints JSON."""
-    paths = Paths()
-    usage = HostError("usage: web-backup make|receive --for UID, restore SHA256, end")
-    if argv == ["end"]:
-        end(paths)
-        return answer({"ok": True})
-    if len(argv) == 2 and argv[0] == "restore":
-        # A cut connection must not end it between stopping the page and starting it.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        return answer({"ok": True, **restore(paths, argv[1])})
-    if len(argv) == 3 and argv[1] == "--for" and argv[2].isdigit():
-        steps = {"make": make, "receive": receive}
-        if argv[0] in steps:
-            return answer({"ok": True, **steps[argv[0]](paths, int(argv[2]))})
-    raise usage
+    return transfer.command("web-backup", transfer.Steps(make, receive, restore), argv)

@@ -61,6 +61,7 @@ SUBJECTS = {
     "slurm": "Jobs of a SLURM cluster",
     "tuning": "Settings of the kernel",
     "upgrade": "Upgrades",
+    "update": "Updates of the operating system",
     "web": "The page to talk to the model",
     "weights": "The weights",
 }

@@ -296,4 +296,12 @@ DEFINITIONS = (
         remedy="software",
         concerns="deployment",
     ),
+    Definition(
+        "update.reboot",
+        title="Updates take a restart of the machine, which may not restart",
+        severities=("blocker",),
+        source="a kernel and microcode take effect by a restart alone",
+        remedy="setting",
+        concerns="deployment",
+    ),
 )

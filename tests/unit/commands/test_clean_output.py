@@ -371,6 +371,38 @@ def web(work):
     return case
 
 
+def update(machines, _folder):
+    package = dict.fromkeys(
+        ("name", "installed", "candidate", "why", "from", "to", "kind"), HOSTILE
+    )
+    found = {"installed": [package], "left": [package], "driver": HOSTILE, "detail": HOSTILE}
+    found |= {"restart_reasons": [HOSTILE], "stale_units": [HOSTILE]}
+    found |= {"restarted": True, "requests_cut": 1, "seconds_without_service": 1.0}
+    machines.answer("kimi_status", answered({**found, "ok": True, "verified": True}), FAILED)
+    machines.play("update", {"kimi_status": {}})
+    assert "REQUIRED" in machines.run("update", machines.inventory, "--reboot-ok").stdout
+
+
+def carried(command):
+    def case(machines, folder):
+        archive = folder / "archive"
+        archive.write_bytes(b"\x1f\x8b")
+        page = {"version": HOSTILE, "left_out": [HOSTILE]}
+        page |= dict.fromkeys(("made_unix", "accounts", "chats", "uploads"), 1)
+        told = dict.fromkeys(("file", "detail", "hostname", "certificate_sha256"), HOSTILE)
+        told |= {"keys": [HOSTILE], "left_out": [HOSTILE], "acme_account": True, "page": page}
+        told |= {"made_unix": 1, "history": 1, "bytes": 1, "encrypted_with": None}
+        machines.answer("kimi_status", answered({**told, "ok": True}), FAILED)
+        machines.play("backup", {"kimi_status": {}})
+        words = ["--yes", archive] if command == "restore" else []
+        assert "1 chats" in machines.run(command, machines.inventory, *words).stdout
+        harmless(*here(command, folder / HOSTILE, *words))
+        harmless(*here("backup", machines.inventory, "--recipient", HOSTILE))
+        harmless(*here("restore", machines.inventory, folder / HOSTILE))
+
+    return case
+
+
 def check(_machines, folder):
     facts = json.loads(check_inputs.LAB.read_text())
     facts["cpu"]["model"] = HOSTILE
@@ -750,6 +782,9 @@ CASES = {
     "probe": probe,
     "catalog": catalog,
     "contribute": contribute,
+    "update": update,
+    "backup": carried("backup"),
+    "restore": carried("restore"),
     "web backup": web("backup"),
     "web restore": web("restore"),
     "lab up": lab("up"),
@@ -775,8 +810,8 @@ def test_hostile_text_comes_out_harmless(command, request, tmp_path, monkeypatch
     folder.mkdir()
     case = CASES[command]
     playing = {plan, apply, verify, status, bench, key, connect, chat, destroy}
-    playing |= {history, rollback, clean}
-    playing = case in playing or "web" in command
+    playing |= {history, rollback, clean, update}
+    playing = case in playing or "web" in command or command in {"backup", "restore"}
     case(request.getfixturevalue("machines") if playing else None, folder)
 
 

@@ -61,7 +61,7 @@ def test_a_restore_asks_and_has_no_one_to_ask(installed, local, archive):
     words = ("web", "restore", local("good"), archive)
     done = installed.run(*words)
     assert done.returncode == 2
-    assert "replace all accounts, chats and uploads of good" in done.stderr
+    assert "replace ALL accounts, chats and uploads of good" in done.stderr
     assert f"kimi-prov web restore {words[2]} {archive} --yes" in done.stderr
     assert not installed.runs.exists()
     done = installed.run(*words, "--yes")
@@ -79,7 +79,7 @@ def test_a_restore_asks_and_has_no_one_to_ask(installed, local, archive):
         (["backup", "hosts.yml", "--to", "{{ x }}"], "as a template"),
         (["backup", "nosuch"], "nosuch: there is no such inventory"),
         (["restore", "hosts.yml", "nosuch", "--yes"], "nosuch: No such file"),
-        (["restore", "hosts.yml", "there", "--yes"], "there: this is no archive of a page"),
+        (["restore", "hosts.yml", "there", "--yes"], "there: this is no archive"),
         (["restore", "hosts.yml", ".", "--yes"], "archive"),
         (["restore", "hosts.yml"], "FILE"),
     ],

@@ -152,7 +152,7 @@ def test_every_managed_file_of_ours_is_taken_away():
     beneath = {name for name in paths.paths().values() if name.startswith(paths.ROOT + "/")}
     tops = {"/".join(name.split("/")[:4]) for name in beneath}
     # No role knows the last: it is there while an archive is carried.
-    assert {*tops, paths.WEB_TRANSFER} == {*paths.IN_ROOT, paths.MODELS, paths.WEB}
+    assert {*tops, paths.TRANSFER} == {*paths.IN_ROOT, paths.MODELS, paths.WEB}
 
 
 def test_everything_but_the_weights_is_put_back(machine):

@@ -1,4 +1,4 @@
-"""playbooks/site.yml over several hosts: who goes on when a driver is refused or fails on one.
+"""site.yml and update.yml over several hosts: who goes on when one is refused or fails.
 
 The plays are the real ones. Roles and the lock are stand-ins that say what they are asked for.
 """
@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-SITE = CHECKOUT / "playbooks" / "site.yml"
+PLAYBOOKS = CHECKOUT / "playbooks"
 LOCK = """
 from pathlib import Path
 from ansible.plugins.action import ActionBase
@@ -53,6 +53,18 @@ STUBS = {
   rescue:
     - ansible.builtin.fail: {msg: "{{ inventory_hostname }} went back"}
 """,
+    "update/tasks/look": """
+- ansible.builtin.fail: {msg: "{{ inventory_hostname }} may not restart"}
+  when: not may
+""",
+    "update/tasks/prepare": '- ansible.builtin.debug: {msg: "draining {{ inventory_hostname }}"}',
+    "update/tasks/main": '- ansible.builtin.debug: {msg: "updating {{ inventory_hostname }}"}',
+    "update/tasks/prove": """
+- ansible.builtin.fail: {msg: "{{ inventory_hostname }} does not pass"}
+  when: breaks
+- ansible.builtin.debug: {msg: "proven {{ inventory_hostname }}"}
+""",
+    "update/tasks/undrain": '- ansible.builtin.debug: {msg: "undrained {{ inventory_hostname }}"}',
     "ready/tasks/main": '- ansible.builtin.debug: {msg: "served {{ inventory_hostname }}"}',
 }
 
@@ -71,8 +83,8 @@ class Done:
         return [after.rstrip('",}') for _, middle, after in found if middle]
 
 
-def run(folder: Path, *argv: str, **hosts: dict[str, Any]) -> Done:
-    """Run the playbook for hosts a to c; what is said of one is told to its stand-ins."""
+def run(folder: Path, *argv: str, playbook: str = "site", **hosts: dict[str, Any]) -> Done:
+    """Run a playbook for hosts a to c; what is said of one is told to its stand-ins."""
     plugins, locks, roles = (folder / name for name in ("action_plugins", "locks", "roles"))
     for path in (plugins, locks):
         path.mkdir()
@@ -96,8 +108,8 @@ def run(folder: Path, *argv: str, **hosts: dict[str, Any]) -> Done:
     }
     (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
     (folder / "ansible.cfg").write_text("")
-    (folder / "site.yml").write_text(SITE.read_text())
-    shutil.copytree(SITE.parent / "tasks", folder / "tasks")
+    shutil.copy(PLAYBOOKS / f"{playbook}.yml", folder)
+    shutil.copytree(PLAYBOOKS / "tasks", folder / "tasks")
     settings = {
         "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
         "ANSIBLE_ROLES_PATH": str(roles),
@@ -109,7 +121,7 @@ def run(folder: Path, *argv: str, **hosts: dict[str, Any]) -> Done:
             str(Path(sys.executable).parent / "ansible-playbook"),
             "-i",
             "hosts.yml",
-            "site.yml",
+            f"{playbook}.yml",
             *argv,
         ],
         cwd=folder,
@@ -149,4 +161,44 @@ def test_hosts_are_taken_one_after_the_other_and_then_served(tmp_path: Path) -> 
     assert done.code == 0, done.said
     assert done.hosts("changing") == ["a", "b", "c"]
     assert sorted(done.hosts("served")) == ["a", "b", "c"]
+    assert done.locks == []
+
+
+def update(folder: Path, **hosts: dict[str, Any]) -> Done:
+    """Run update.yml, for machines whose driver stays unless something else is said."""
+    usual = {name: {"action": "none"} | hosts.get(name, {}) for name in "abc"}
+    return run(folder, playbook="update", **usual)
+
+
+def test_machines_are_updated_one_after_the_other(tmp_path: Path) -> None:
+    done = update(tmp_path)
+    assert done.code == 0, done.said
+    said = [line.partition('"msg": "')[2].rstrip('"}') for line in done.said.splitlines()]
+    steps = [f"{verb} {host}" for host in "abc" for verb in ("draining", "updating", "proven")]
+    assert [text for text in said if text] == steps
+    assert done.locks == []
+
+
+def test_who_may_not_restart_is_not_touched_and_the_others_are_updated(tmp_path: Path) -> None:
+    done = update(tmp_path, a={"may": False})
+    assert done.code != 0
+    assert "a may not restart" in done.said
+    assert (done.hosts("draining"), done.hosts("proven")) == (["b", "c"], ["b", "c"])
+    assert done.locks == []
+
+
+def test_the_first_machine_that_fails_ends_the_update(tmp_path: Path) -> None:
+    done = update(tmp_path, b={"breaks": True})
+    assert done.code != 0
+    assert "b does not pass" in done.said
+    assert (done.hosts("updating"), done.hosts("undrained")) == (["a", "b"], ["b"])
+    assert done.hosts("proven") == ["a"]
+    assert done.locks == []
+
+
+def test_a_driver_that_goes_back_ends_the_update_too(tmp_path: Path) -> None:
+    done = update(tmp_path, b={"action": "install", "breaks": True})
+    assert done.code != 0
+    assert "b went back" in done.said
+    assert (done.hosts("updating"), done.hosts("undrained")) == (["a"], ["b"])
     assert done.locks == []

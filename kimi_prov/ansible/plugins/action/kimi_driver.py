@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import socket
-from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 
+from kimi_prov.ansible import restart_consent
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.planner.findings import make
-
-CONSENT = "set nvidia_driver_reboot_ok: true for {host} in the inventory"
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -53,14 +49,16 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Whether the machine may be restarted; the one that this runs on never may."""
         if not wanted["restart"]:
             return {}
-        if self._is_control(variables.get("kimi_facts") or {}):
-            why = "it is the machine that this runs on, which is never restarted from here"
-            fix = "run this from another machine, or install the driver and restart it yourself"
-        elif self._task.args.get("reboot_ok") is not True:
-            why = "nvidia_driver_reboot_ok is not true"
-            fix = CONSENT.format(host=host)
-        else:
+        refused = restart_consent.refusal(
+            self,
+            host,
+            variables.get("kimi_facts") or {},
+            ("nvidia_driver_reboot_ok", self._task.args.get("reboot_ok")),
+            "install the driver and restart it yourself",
+        )
+        if refused is None:
             return {}
+        why, fix = refused
         task = "install NVIDIA's driver" if wanted["action"] == "install" else "load the driver"
         finding = make(
             "driver.reboot",
@@ -71,15 +69,3 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         )
         message = f"{host} has to restart for NVIDIA's driver {wanted['version']}: {why}"
         return failure(message, fix, "blockers", [finding])
-
-    def _is_control(self, facts: dict[str, Any]) -> bool:
-        """Whether the host is the control machine; containers of one image share the id alone."""
-        if self._connection.transport == "local":
-            return True
-        told = facts.get("host") or {}
-        try:
-            identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
-        except (OSError, ValueError):
-            return False
-        own = hashlib.sha256(f"kimi-prov:{identity}".encode()).hexdigest()[:32]
-        return (told.get("machine_id_hash"), told.get("hostname")) == (own, socket.gethostname())

@@ -14,6 +14,7 @@ import pytest
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.system import transfer
 from kimi_prov.on_host.web import backup
 from kimi_prov.packaging.zipapp import build_zipapp
 
@@ -28,7 +29,7 @@ def machine(tmp_path, zipapp, monkeypatch):
     """A machine below a folder, with a page that kept one chat; its user is who runs the test."""
     monkeypatch.setattr(layout, "ZIPAPP", zipapp)
     paths = Paths(tmp_path)
-    paths.web_transfer.parent.mkdir(parents=True)
+    paths.transfer.parent.mkdir(parents=True)
     data = tmp_path / "data"
     data.mkdir()
     with closing(sqlite3.connect(data / "webui.db")) as database:
@@ -44,14 +45,14 @@ def machine(tmp_path, zipapp, monkeypatch):
 
 def test_an_archive_is_for_the_one_who_fetches_it_and_goes_with_the_end(machine):
     told = backup.make(machine, os.geteuid())
-    archive = machine.web_transfer / backup.ARCHIVE
+    archive = machine.transfer / transfer.ARCHIVE
     assert (told["chats"], told["version"], told["bytes"]) == (1, "0.12.4", archive.stat().st_size)
     assert stat.S_IMODE(archive.stat().st_mode) == 0o600
     assert archive.stat().st_uid == os.geteuid()
     # What an ended one left is no hindrance.
     assert backup.make(machine, os.geteuid())["chats"] == 1
-    backup.end(machine)
-    assert not machine.web_transfer.exists()
+    transfer.end(machine)
+    assert not machine.transfer.exists()
 
 
 @pytest.mark.parametrize("plan", ["", "{}", '{"web": null}'])
@@ -60,7 +61,7 @@ def test_a_machine_without_a_page_says_so(machine, plan):
     with pytest.raises(HostError, match="there is no page on this machine") as caught:
         backup.make(machine, 0)
     assert "kimi_web_ui: true" in caught.value.fix
-    assert not machine.web_transfer.exists()
+    assert not machine.transfer.exists()
 
 
 def test_a_page_that_kept_nothing_yet_says_so(machine):
@@ -100,7 +101,7 @@ def test_an_archive_that_was_changed_on_its_way_is_not_unpacked(machine):
 
 def test_a_link_in_the_place_of_the_archive_is_not_followed(machine):
     backup.receive(machine, os.geteuid())
-    (machine.web_transfer / backup.ARCHIVE).symlink_to("/etc/passwd")
+    (machine.transfer / transfer.ARCHIVE).symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="symbolic links"):
         backup.restore(machine, "0" * 64)
 

@@ -1,0 +1,47 @@
+"""Whether a machine may be restarted: by its inventory's consent, and never the one we run on."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ansible.plugins.action import ActionBase
+
+
+def refusal(
+    action: ActionBase,
+    host: str,
+    facts: Mapping[str, Any],
+    consent: tuple[str, object],
+    instead: str,
+) -> tuple[str, str] | None:
+    """Return why a host may not be restarted, and the fix; None where it may.
+
+    `consent` is the name of the inventory's option, and its value; `instead` says what else can be
+    done on the machine that this runs on.
+    """
+    option, given = consent
+    if _is_control(action, facts):
+        why = "it is the machine that this runs on, which is never restarted from here"
+        return why, f"run this from another machine, or {instead}"
+    if given is not True:
+        return f"{option} is not true", f"set {option}: true for {host} in the inventory"
+    return None
+
+
+def _is_control(action: ActionBase, facts: Mapping[str, Any]) -> bool:
+    """Whether the host is the control machine; containers of one image share the id alone."""
+    if action._connection.transport == "local":
+        return True
+    told = facts.get("host") or {}
+    try:
+        identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return False
+    own = hashlib.sha256(f"kimi-prov:{identity}".encode()).hexdigest()[:32]
+    return (told.get("machine_id_hash"), told.get("hostname")) == (own, socket.gethostname())

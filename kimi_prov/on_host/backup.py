@@ -1,0 +1,420 @@
+"""`backup`: what of this machine cannot be made again, in one archive, and put back.
+
+    backup make --for UID        an archive that this user may fetch
+    backup receive --for UID     an empty folder that this user may write one to
+    backup restore SHA256        put back what is in the archive there
+    backup end                   remove the archive
+
+In it: the hashes of the API keys, the certificate with its key, the ACME account, the history, and
+what the page keeps. What `apply` makes from the inventory is not. It is put back on a machine on
+which `apply` has run: users and services are there, and what is not the plan's is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
+
+from kimi_prov.contract import groups
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.gateway import acme, certificate, keys, proxy, tls
+from kimi_prov.on_host.system import archive as archives
+from kimi_prov.on_host.system import transfer
+from kimi_prov.on_host.system.files import (
+    make_directory,
+    owner_ids,
+    read_json,
+    read_text,
+    remove,
+    sync_directory,
+    write_atomic,
+)
+from kimi_prov.on_host.web import backup as web_backup
+from kimi_prov.on_host.web.store import DATABASE
+
+if TYPE_CHECKING:
+    import tarfile
+
+    from kimi_prov.contract.paths import Paths
+
+SCHEMA = "kimi-prov/backup-archive/v1"
+KEYS = "keys.map"
+OPERATOR = "operator.new"
+WEB_ADMIN = "web-admin.new"
+CERTIFICATE = "tls.pem"
+ISSUED = "acme.pem"
+ORDER = "acme.json"
+ACCOUNTS = "acme/accounts/"
+HISTORY = "history/"
+PAGE = "page.tar.gz"
+# Of these an archive has at most one; none is larger than any that a machine has.
+_SINGLE = (KEYS, OPERATOR, WEB_ADMIN, CERTIFICATE, ISSUED, ORDER, PAGE)
+_SMALL_AT_MOST = 1 << 20
+_ENTRY = re.compile(r"history/(\d{4,9})/.+")
+_KEY = re.compile(r"[!-~]{8,200}")
+# Each machine makes its own, and has it in a file beside the hashes.
+_MACHINES = (keys.VERIFY, layout.WEB_KEY_NAME)
+
+
+def make(paths: Paths, reader: int) -> Dict[str, Any]:
+    """Make an archive that the user `reader` may fetch; return where it is and what it holds."""
+    plan = _plan(paths)
+    return transfer.make(paths, reader, lambda descriptor: _save(paths, plan, descriptor))
+
+
+def _plan(paths: Paths) -> Dict[str, Any]:
+    plan = read_json(paths.plan)
+    if not plan:
+        raise HostError(
+            f"this machine is not provisioned: there is no {layout.PLAN}",
+            "run `kimi-prov apply` first",
+        )
+    return plan
+
+
+def _save(paths: Paths, plan: Dict[str, Any], descriptor: int) -> Dict[str, Any]:
+    rows: Dict[str, archives.Row] = {}
+    left_out: List[str] = []
+    told = {"made_unix": int(time.time()), "hostname": os.uname().nodename}
+    with os.fdopen(os.dup(descriptor), "wb") as out:
+        with archives.packing(out) as archive:
+            for name, path in _files(paths, plan):
+                with open(path, "rb", opener=_regular) as stream:
+                    rows[name] = archives.add(archive, name, stream)
+            page = _add_page(archive, rows, paths, plan, left_out)
+            archives.close(archive, SCHEMA, told, rows)
+        out.flush()
+        os.fsync(out.fileno())
+    return {
+        **told,
+        **_held(
+            sorted(rows), read_text(paths.key_map), read_text(_certificate(paths, plan)[1]), page
+        ),
+        "left_out": left_out,
+    }
+
+
+def _held(names: List[str], key_map: str, pem: str, page: Any) -> Dict[str, Any]:  # noqa: ANN401
+    """Tell what an archive with these files holds."""
+    there = set(names)
+    known = sorted(set(keys.parse_map(key_map)) - {*_MACHINES}) if KEYS in there else []
+    found = [match[1] for match in map(_ENTRY.fullmatch, names) if match]
+    return {
+        "keys": known,
+        "certificate_sha256": tls.fingerprint(pem) if {CERTIFICATE, ISSUED} & there else None,
+        "acme_account": any(name.startswith(ACCOUNTS) for name in names),
+        "history": len(set(found)),
+        "page": page,
+    }
+
+
+def _certificate(paths: Paths, plan: Dict[str, Any]) -> Tuple[str, Path]:
+    """Return under which name which file with the certificate goes along."""
+    issued = plan["proxy"]["tls"]["mode"] == "acme" and paths.acme_pem.exists()
+    return (ISSUED, paths.acme_pem) if issued else (CERTIFICATE, paths.tls_pem)
+
+
+def _files(paths: Paths, plan: Dict[str, Any]) -> Iterator[Tuple[str, Path]]:
+    """Give the files of an archive, by their name in it."""
+    single = {KEYS: paths.key_map, OPERATOR: paths.operator_new}
+    if plan["proxy"]["tls"]["mode"] != "files":
+        # The inventory has the others.
+        single |= dict([_certificate(paths, plan)])
+    if ISSUED in single:
+        single[ORDER] = paths.acme_state
+    if plan.get("web"):
+        single[WEB_ADMIN] = paths.web_admin_new
+    yield from ((name, path) for name, path in single.items() if path.exists())
+    for name in archives.names(paths.history):
+        if _is_known(HISTORY + name):
+            yield HISTORY + name, paths.history / name
+    yield from _account_files(paths)
+
+
+def _account_files(paths: Paths) -> Iterator[Tuple[str, Path]]:
+    """Give the files of the client's account; its folder is its user's, who could lay a trap."""
+    top = paths.acme / "client" / "config" / "accounts"
+    uid, _ = owner_ids(layout.ACME_USER, layout.ACME_USER)
+    for name in archives.names(top):
+        state = (top / name).lstat()
+        if state.st_uid == uid and state.st_nlink == 1 and archives.fits(ACCOUNTS + name):
+            yield ACCOUNTS + name, top / name
+
+
+def _regular(name: str, _flags: int) -> int:
+    """Open a regular file, and nothing that a link leads to."""
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise HostError(f"{name} is no regular file", "look who put it there, and remove it")
+    return descriptor
+
+
+def _add_page(
+    archive: tarfile.TarFile,
+    rows: Dict[str, archives.Row],
+    paths: Paths,
+    plan: Dict[str, Any],
+    left_out: List[str],
+) -> Any:  # noqa: ANN401
+    """Add the page's own archive; return what it holds, None without one."""
+    web = _web(paths, plan)
+    if not web:
+        if paths.at(layout.WEB).is_dir():
+            left_out.append(f"the page's data in {layout.WEB}: no page is planned here")
+        return None
+    if not Path(web["data"], DATABASE).exists():
+        return None
+    with tempfile.TemporaryFile(dir=paths.transfer) as stream:
+        told = web_backup.in_the_folder(web, "save", stream.fileno())
+        stream.seek(0)
+        rows[PAGE] = archives.add(archive, PAGE, stream)
+    return _page(told)
+
+
+def _web(paths: Paths, plan: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    """Return the plan's page, None where none is planned."""
+    web = plan.get("web")
+    return {**web, "data": str(paths.at(web["data"]))} if web else None
+
+
+def _page(told: Dict[str, Any]) -> Dict[str, Any]:
+    names = ("version", "made_unix", "accounts", "chats", "uploads")
+    return {**{name: told[name] for name in names}, "left_out": told.get("left_out") or []}
+
+
+def _is_known(name: str) -> bool:
+    """Whether an archive may have a file of this name."""
+    if name in _SINGLE:
+        return True
+    return archives.fits(name) and (name.startswith(ACCOUNTS) or _ENTRY.fullmatch(name) is not None)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What came, read and found to be what it should be, before anything is put back."""
+
+    folder: Path
+    names: List[str]
+    made_unix: int
+    hostname: str
+    keys: Dict[str, str] = field(default_factory=dict)
+    operator: str = ""
+    pem: str = ""
+    issued: Dict[str, Any] = field(default_factory=dict)
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these files is there."""
+        return bool({*names} & {*self.names})
+
+
+def read(source: IO[bytes], folder: Path) -> Contents:
+    """Unpack an archive below `folder` and read it. Raises HostError for what is none of ours."""
+    names, manifest = archives.unpack(source, folder, SCHEMA, _is_known)
+    made, hostname = manifest.get("made_unix"), manifest.get("hostname")
+    if not isinstance(made, int) or not isinstance(hostname, str):
+        raise HostError(
+            "the archive's manifest tells neither when nor where it was made", archives.BAD
+        )
+    small = {name: _small(folder / name) for name in names if name in _SINGLE and name != PAGE}
+    lines = [line for line in small.get(KEYS, "").splitlines() if line.strip()]
+    found = keys.parse_map("\n".join(lines))
+    if len(found) != len(lines):
+        raise HostError(f"its {KEYS} has lines that are no hash of a key", archives.BAD)
+    operator = small.get(OPERATOR, "").strip()
+    if OPERATOR in small and not _KEY.fullmatch(operator):
+        raise HostError(f"its {OPERATOR} is no key", archives.BAD)
+    pem = small.get(ISSUED) or small.get(CERTIFICATE) or ""
+    if pem:
+        _require_pair(pem)
+    return Contents(folder, names, made, hostname, found, operator, pem, _order(folder / ORDER))
+
+
+def _small(path: Path) -> str:
+    if path.stat().st_size > _SMALL_AT_MOST:
+        raise HostError(f"its {path.name} is larger than any that a machine has", archives.BAD)
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise HostError(f"its {path.name} is no text", archives.BAD) from error
+
+
+def _require_pair(pem: str) -> None:
+    try:
+        tls.given(pem, tls.CERTIFICATE.sub("", pem))
+    except HostError as error:
+        raise HostError("its certificate is none, or has another key", archives.BAD) from error
+
+
+def _order(path: Path) -> Dict[str, Any]:
+    """Return for what the certificate was issued; empty where the archive does not tell."""
+    issued = read_json(path).get("issued")
+    issued = issued if isinstance(issued, dict) else {}
+    names, contact = issued.get("names"), issued.get("contact")
+    if not isinstance(issued.get("directory_url"), str) or not isinstance(names, list):
+        return {}
+    return {
+        "directory_url": issued["directory_url"],
+        "names": [str(name) for name in names],
+        "contact": contact if isinstance(contact, str) else None,
+    }
+
+
+def restore(paths: Paths, sha256: str) -> Dict[str, Any]:
+    """Put back what is in the archive that came, as far as the plan has a place for it.
+
+    All of it is read and checked first. The page goes first: one that does not answer with what
+    was put back gets its own again, HostError is raised, and nothing else is changed. Return what
+    is there now, and with a reason each what was left out.
+    """
+    plan = _plan(paths)
+    with transfer.received(paths, sha256) as descriptor:
+        folder = transfer.fresh(paths)
+        try:
+            with os.fdopen(os.dup(descriptor), "rb") as source:
+                contents = read(source, folder)
+            return _put_back(paths, plan, contents)
+        finally:
+            transfer.end(paths)
+
+
+def _put_back(paths: Paths, plan: Dict[str, Any], contents: Contents) -> Dict[str, Any]:
+    left_out: List[str] = []
+    page = _put_page(paths, plan, contents, left_out)
+    if groups.serves(plan):
+        _put_keys(paths, contents)
+        _put_certificate(paths, plan, contents, left_out)
+        _put_accounts(paths, plan, contents, left_out)
+        proxy.converge(paths)
+    elif contents.keys:
+        left_out.append(f"keys and certificate: {groups.head(plan)} serves for this host")
+    for number in sorted({match[1] for match in map(_ENTRY.fullmatch, contents.names) if match}):
+        _replace(contents.folder / HISTORY / number, paths.history, number)
+    return {
+        "made_unix": contents.made_unix,
+        "hostname": contents.hostname,
+        **_held(contents.names, keys.render_map(contents.keys), contents.pem, page),
+        "left_out": left_out,
+    }
+
+
+def _put_page(paths: Paths, plan: Dict[str, Any], contents: Contents, left_out: List[str]) -> Any:  # noqa: ANN401
+    if not contents.has(PAGE):
+        return None
+    web = _web(paths, plan)
+    if not web:
+        left_out.append("the page's data: set kimi_web_ui: true, apply, and restore again")
+        return None
+    with (contents.folder / PAGE).open("rb") as stream:
+        told = web_backup.stage(web, stream.fileno())
+    web_backup.put_in_place(web)
+    # The password that nobody has seen yet opens the accounts that it was made with, no others.
+    unseen = contents.folder / WEB_ADMIN
+    admin = read_json(unseen) if contents.has(WEB_ADMIN) else {}
+    if isinstance(admin.get("email"), str) and isinstance(admin.get("password"), str):
+        write_atomic(paths.web_admin_new, read_text(unseen), 0o600)
+    else:
+        remove(str(paths.web_admin_new))
+    return _page(told)
+
+
+def _put_keys(paths: Paths, contents: Contents) -> None:
+    """Put back the operator's key, and those that this machine has not.
+
+    Of a name that both have this machine's counts: it is the inventory's. The next apply takes
+    away what the inventory does not name, as ever.
+    """
+    old = {name: value for name, value in contents.keys.items() if name not in _MACHINES}
+    if not old:
+        return
+    now = keys.parse_map(read_text(paths.key_map))
+    wanted = {**old, **now}
+    if keys.OPERATOR in old:
+        wanted[keys.OPERATOR] = old[keys.OPERATOR]
+        # While there is one in clear, it is the one that counts.
+        if contents.operator:
+            write_atomic(paths.operator_new, contents.operator + "\n", 0o600)
+            wanted[keys.OPERATOR] = keys.digest(contents.operator)
+        else:
+            remove(str(paths.operator_new))
+    keys.publish(paths, wanted)
+
+
+def _put_certificate(
+    paths: Paths, plan: Dict[str, Any], contents: Contents, left_out: List[str]
+) -> None:
+    planned = plan["proxy"]["tls"]
+    if not contents.pem:
+        return
+    if planned["mode"] == "files":
+        left_out.append("the certificate: the inventory names another (kimi_tls_cert_file)")
+    elif planned["mode"] == "acme" and contents.has(ISSUED) and contents.issued:
+        found = certificate.read(contents.pem)
+        if found is None or found.not_after <= time.time():
+            left_out.append("the certificate: it has ended")
+            return
+        write_atomic(paths.acme_pem, contents.pem, 0o600)
+        acme.keep(paths, {"tried": contents.made_unix, "problem": None, "issued": contents.issued})
+        tls.install(paths, contents.pem)
+    elif planned["mode"] == "self-signed" and tls.still_valid(contents.pem, planned["names"]):
+        tls.install(paths, contents.pem)
+    else:
+        left_out.append("the certificate: it is not what the plan takes, or it ends soon")
+
+
+def _put_accounts(
+    paths: Paths, plan: Dict[str, Any], contents: Contents, left_out: List[str]
+) -> None:
+    """Put the client's account back, in a folder of its own that takes the place of the other.
+
+    Root writes nothing into a folder that is the client's.
+    """
+    if not any(name.startswith(ACCOUNTS) for name in contents.names):
+        return
+    if plan["proxy"]["tls"]["mode"] != "acme":
+        left_out.append("the ACME account: the plan orders no certificate (kimi_tls)")
+        return
+    make_directory(paths.acme, 0o750, layout.ACME_USER)
+    fresh = contents.folder / "client"
+    (fresh / "config").mkdir(mode=0o700, parents=True)
+    (contents.folder / ACCOUNTS).rename(fresh / "config" / "accounts")
+    _replace(fresh, paths.acme, "client", layout.ACME_USER)
+
+
+def _replace(source: Path, folder: Path, name: str, owner: str = "root") -> None:
+    """Put a copy of a folder at `folder/name`, whole, in the place of what is there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new, old = folder / f".{name}.new", folder / f".{name}.old"
+    for left in (new, old):
+        shutil.rmtree(str(left), ignore_errors=True)
+    shutil.copytree(str(source), str(new))
+    if os.geteuid() == 0:
+        for top, _, listed in os.walk(str(new)):
+            for path in (top, *(os.path.join(top, one) for one in listed)):
+                os.chown(path, *owner_ids(owner, owner), follow_symlinks=False)
+    archives.sync_tree(new)
+    if (folder / name).exists():
+        os.replace(folder / name, old)
+    os.replace(new, folder / name)
+    sync_directory(str(folder))
+    shutil.rmtree(str(old), ignore_errors=True)
+
+
+def receive(paths: Paths, writer: int) -> Dict[str, Any]:
+    """Make an empty folder that the user `writer` may put an archive into."""
+    _plan(paths)
+    return transfer.receive(paths, writer)
+
+
+def main(argv: List[str]) -> int:
+    """Do one of the four; prints JSON."""
+    archives.bound_memory()
+    return transfer.command("backup", transfer.Steps(make, receive, restore), argv)

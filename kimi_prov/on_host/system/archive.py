@@ -1,0 +1,226 @@
+"""Archives that travel to another computer and back, where they are data from elsewhere.
+
+A gzipped tar of regular files and, last, a manifest with every file's size and SHA-256: half of one
+has no manifest. Nothing of the machine, its users or its clock is in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import resource
+import shutil
+import stat
+import tarfile
+import zlib
+from pathlib import Path
+from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, cast
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system.files import sync_directory
+
+MANIFEST = "manifest.json"
+BAD = "take another backup, or another copy of this one"
+DEPTH_AT_MOST = 16
+# Left on the disk of whoever restores.
+RESERVE_BYTES = 256 << 20
+# Bounds on an archive that somebody else may have made.
+_FILES_AT_MOST = 1_000_000
+_MANIFEST_AT_MOST = 256 << 20
+_MEMORY_AT_MOST = 4 << 30
+_BLOCK = 1 << 20
+_NAME = re.compile(r"[^/\0]{1,255}(?:/[^/\0]{1,255})*")
+
+# Size and SHA-256.
+Row = Tuple[int, str]
+
+
+def bound_memory() -> None:
+    """Bound this process: an archive says itself how much of it belongs together."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_AT_MOST, _MEMORY_AT_MOST))
+
+
+def fits(name: str) -> bool:
+    """Whether an archive may hold a file of this name."""
+    parts = name.split("/")
+    plain = _NAME.fullmatch(name) and not {".", ".."} & set(parts)
+    return bool(plain) and len(parts) <= DEPTH_AT_MOST + 1
+
+
+@contextlib.contextmanager
+def packing(out: IO[bytes]) -> Iterator[tarfile.TarFile]:
+    """Give the archive that is written to `out`; `close` ends what is in it."""
+    # Pictures do not get smaller, and text does at the first level.
+    with (
+        gzip.GzipFile(filename="", fileobj=out, mode="wb", compresslevel=1, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        yield archive
+
+
+def add(archive: tarfile.TarFile, name: str, stream: IO[bytes]) -> Row:
+    """Add a regular file that is open, as large as it is now."""
+    counting = _Counting(stream)
+    archive.addfile(_entry(name, os.fstat(stream.fileno()).st_size), counting)
+    return counting.row
+
+
+def add_text(archive: tarfile.TarFile, name: str, text: str) -> Row:
+    """Add a text as a file."""
+    data = text.encode()
+    counting = _Counting(io.BytesIO(data))
+    archive.addfile(_entry(name, len(data)), counting)
+    return counting.row
+
+
+def close(
+    archive: tarfile.TarFile, schema: str, about: Mapping[str, Any], rows: Mapping[str, Row]
+) -> None:
+    """Write the manifest, which makes the archive whole."""
+    manifest = {"schema": schema, **about, "files": rows}
+    add_text(archive, MANIFEST, json.dumps(manifest, sort_keys=True))
+
+
+def _entry(name: str, size: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o600
+    return info
+
+
+class _Counting:
+    """Reads on, and knows size and SHA-256 of what was read."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream = stream
+        self.size = 0
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to `size` bytes."""
+        block = self.stream.read(size)
+        self.size += len(block)
+        self.digest.update(block)
+        return block
+
+    @property
+    def row(self) -> Row:
+        """Size and SHA-256."""
+        return self.size, self.digest.hexdigest()
+
+
+def unpack(
+    source: IO[bytes], folder: Path, schema: str, known: Callable[[str], bool]
+) -> Tuple[List[str], Dict[str, Any]]:
+    """Write the files of an archive below `folder`, for their owner alone; give names and manifest.
+
+    `known`: whether an archive of this kind has a file of that name. Raises HostError for what is
+    no whole archive, holds anything but regular files of such names, or is not as its manifest
+    says; what was written until then stays for the caller to remove.
+    """
+    found, manifest = _unpack(source, folder, known)
+    _hold(found, manifest, schema)
+    return sorted(found), manifest
+
+
+def _unpack(
+    source: IO[bytes], folder: Path, known: Callable[[str], bool]
+) -> Tuple[Dict[str, Row], Dict[str, Any]]:
+    found: Dict[str, Row] = {}
+    manifest: Optional[Dict[str, Any]] = None
+    room = shutil.disk_usage(folder).free - RESERVE_BYTES
+    try:
+        with (
+            gzip.GzipFile(fileobj=source) as packed,
+            tarfile.open(fileobj=packed, mode="r|") as archive,
+        ):
+            for count, info in enumerate(archive):
+                room -= info.size
+                _require_fits(count, info, room, known)
+                # A regular file: it has content.
+                stream = cast("IO[bytes]", archive.extractfile(info))
+                if info.name == MANIFEST:
+                    manifest = json.loads(stream.read())
+                    break
+                found[info.name] = _write(folder, info, stream)
+            # The end too: its checksum tells whether all before it is as it was written.
+            while packed.read(_BLOCK):
+                pass
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
+        raise HostError(f"the archive is damaged, or none of kimi-prov: {error}", BAD) from error
+    except (MemoryError, RecursionError) as error:
+        raise HostError("the archive is no backup", BAD) from error
+    if not isinstance(manifest, dict):
+        raise HostError("the archive is not whole: its manifest is missing", BAD)
+    return found, manifest
+
+
+def _require_fits(
+    count: int, info: tarfile.TarInfo, room: int, known: Callable[[str], bool]
+) -> None:
+    """Raise HostError for a member that no backup has."""
+    name = info.name
+    if not info.isreg() or not fits(name) or not (name == MANIFEST or known(name)):
+        raise HostError(f"the archive holds {name[:200]!r}, which no backup has", BAD)
+    if count >= _FILES_AT_MOST or (name == MANIFEST and info.size > _MANIFEST_AT_MOST):
+        raise HostError("the archive holds more than a backup can", BAD)
+    if room < 0:
+        raise HostError(
+            "there is no room on the disk for what is in the archive",
+            "free some room on the disk of /srv/kimi, then restore again",
+        )
+
+
+def _write(folder: Path, info: tarfile.TarInfo, stream: IO[bytes]) -> Row:
+    path = folder / info.name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Of a name that comes twice the later one counts.
+    path.unlink(missing_ok=True)
+    counting = _Counting(stream)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with open(path, "wb", opener=lambda place, _: os.open(place, flags, 0o600)) as target:
+        for block in iter(lambda: counting.read(_BLOCK), b""):
+            target.write(block)
+    return counting.row
+
+
+def _hold(found: Dict[str, Row], manifest: Dict[str, Any], schema: str) -> None:
+    """Raise HostError unless an archive has what its manifest says."""
+    if manifest.get("schema") != schema:
+        said = str(manifest.get("schema"))[:80]
+        raise HostError(
+            f"the archive is of the form {said}, and this version reads {schema}",
+            "use the version of kimi-prov that made it",
+        )
+    files = manifest.get("files")
+    wanted = files if isinstance(files, dict) else {}
+    for name in sorted({*wanted, *found}):
+        if name not in found or wanted.get(name) != list(found[name]):
+            raise HostError(f"{name[:200]} is not as the archive's manifest says", BAD)
+
+
+def names(folder: Path) -> List[str]:
+    """Regular files below a folder, by their path in it; links are none."""
+    found = []
+    for top, _, listed in os.walk(folder):
+        for name in listed:
+            path = Path(top, name)
+            if stat.S_ISREG(path.lstat().st_mode):
+                found.append(str(path.relative_to(folder)))
+    return sorted(found)
+
+
+def sync_tree(folder: Path) -> None:
+    """Make everything below a folder last through a power cut."""
+    for top, _, listed in os.walk(folder):
+        for name in listed:
+            descriptor = os.open(os.path.join(top, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_directory(top)

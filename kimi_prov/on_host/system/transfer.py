@@ -1,0 +1,116 @@
+"""An archive on its way to or from another computer: a file that one user may fetch or bring.
+
+It lies in TRANSFER for as long as that takes; one at a time, for the apply lock is held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import stat
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.system.envelope import answer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ARCHIVE = "archive.tar.gz"
+_BLOCK = 1 << 20
+
+
+def make(paths: Paths, reader: int, write: Callable[[int], Dict[str, Any]]) -> Dict[str, Any]:
+    """Have `write` fill an archive that the user `reader` may fetch; return what it tells.
+
+    With it: `path`, `bytes` and `sha256` of the archive.
+    """
+    folder = fresh(paths)
+    archive = folder / ARCHIVE
+    descriptor = os.open(archive, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        told = write(descriptor)
+        about = {"path": str(archive), **_described(descriptor)}
+        os.fchown(descriptor, reader, -1)
+    finally:
+        os.close(descriptor)
+    os.chown(str(folder), reader, -1)
+    return {**told, **about}
+
+
+def receive(paths: Paths, writer: int) -> Dict[str, Any]:
+    """Make an empty folder that the user `writer` may put an archive into."""
+    folder = fresh(paths)
+    os.chown(str(folder), writer, -1)
+    return {"path": str(folder / ARCHIVE)}
+
+
+@contextlib.contextmanager
+def received(paths: Paths, sha256: str) -> Iterator[int]:
+    """Give the archive that came as a descriptor; its name is gone by then.
+
+    Raises HostError where it is not the one of this SHA-256.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(paths.transfer / ARCHIVE, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise HostError("the archive that came is no regular file", "restore again")
+        if _described(descriptor)["sha256"] != sha256:
+            raise HostError("the archive did not come whole", "restore again", retryable=True)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        end(paths)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def end(paths: Paths) -> None:
+    """Remove the archive from the machine."""
+    shutil.rmtree(str(paths.transfer), ignore_errors=True)
+
+
+def fresh(paths: Paths) -> Path:
+    """Make TRANSFER empty, root's alone, and return it; what an ended one left goes."""
+    end(paths)
+    paths.transfer.mkdir(mode=0o700)
+    return paths.transfer
+
+
+def _described(descriptor: int) -> Dict[str, Any]:
+    digest = hashlib.sha256()
+    size = 0
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    for block in iter(lambda: os.read(descriptor, _BLOCK), b""):
+        digest.update(block)
+        size += len(block)
+    return {"sha256": digest.hexdigest(), "bytes": size}
+
+
+class Steps(NamedTuple):
+    """What a subcommand that carries archives does; `make` and `receive` take a user's number."""
+
+    make: Callable[[Paths, int], Dict[str, Any]]
+    receive: Callable[[Paths, int], Dict[str, Any]]
+    restore: Callable[[Paths, str], Dict[str, Any]]
+
+
+def command(name: str, steps: Steps, argv: List[str]) -> int:
+    """Do one of the steps, or `end`; prints JSON."""
+    paths = Paths()
+    if argv == ["end"]:
+        end(paths)
+        return answer({"ok": True})
+    if len(argv) == 2 and argv[0] == "restore":
+        # A cut connection must not end it between stopping a service and starting it.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        return answer({"ok": True, **steps.restore(paths, argv[1])})
+    login = argv[2] if len(argv) == 3 and argv[1] == "--for" else ""
+    if argv[:1] in (["make"], ["receive"]) and login.isdigit():
+        step = steps.make if argv[0] == "make" else steps.receive
+        return answer({"ok": True, **step(paths, int(login))})
+    raise HostError(f"usage: {name} make|receive --for UID, restore SHA256, end")

@@ -1,0 +1,1 @@
+"""Updates of the operating system that wait, and their installation."""

@@ -1,0 +1,260 @@
+"""Installs what of the operating system waits, in steps between which the machine is watched.
+
+`update VERB` reads one JSON object from standard input and answers with one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
+
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.driver import apt
+from kimi_prov.on_host.driver import steps as driver
+from kimi_prov.on_host.gateway import haproxy
+from kimi_prov.on_host.system import forward_proxy, process, units
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.update import waiting
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.update.waiting import Package
+
+Answer = Dict[str, Any]
+# Nothing is taken back, removed or freed of a hold: that would be somebody's decision.
+_OPTIONS = (
+    "--yes",
+    "--quiet",
+    "--no-install-recommends",
+    "--no-remove",
+    *("-o", "Dpkg::Options::=--force-confold"),
+    *("-o", "DPkg::Lock::Timeout=300"),
+)
+_PAUSE_S = 0.5
+
+
+def main(argv: List[str]) -> int:
+    """`update VERB`."""
+    verb = _VERBS.get(argv[0] if argv else "")
+    if verb is None:
+        raise HostError(f"usage: update {' | '.join(_VERBS)}")
+    # apt looks there; the program that is sent has no unit with that file.
+    os.environ.update(forward_proxy.variables())
+    return answer({"ok": True, **verb(json.load(sys.stdin))})
+
+
+def look(request: Answer) -> Answer:
+    """Refresh apt's lists and say what is to be installed, what is left, and what it takes.
+
+    `defer_restart`: leave out what takes effect by a restart alone. The answer has `words` for
+    `download` and `install`.
+    """
+    try:
+        apt.apt("apt-get", "update", "--quiet", "-o", "APT::Update::Error-Mode=any")
+    except HostError as error:
+        raise HostError(
+            f"apt's lists could not be refreshed: {error}; nothing was changed",
+            "look at the machine's package sources: apt-get update",
+        ) from None
+    found = waiting.packages()
+    if found is None:
+        raise HostError("this machine has no apt", "update it by its own means")
+    defer = bool(request.get("defer_restart"))
+    chosen, left = choose(found, defer=defer)
+    words = [f"{row.name}={row.candidate}" for row in chosen]
+    rows = simulated(words)
+    if any(row.kind == waiting.KERNEL for row in rows):
+        headers = _headers(rows)
+        rows = simulated([*words, *headers]) if headers else rows
+        words += headers
+    reasons = waiting.reasons(waiting.effect())
+    kinds = {row.kind for row in rows} & {*waiting.WANTS_RESTART}
+    return {
+        "words": words,
+        "packages": [row._asdict() for row in rows],
+        "left": left,
+        "restart_reasons": reasons,
+        "restart": not defer and bool(kinds or reasons),
+        "serves": _serves(),
+    }
+
+
+def choose(found: List[Package], *, defer: bool) -> Tuple[List[Package], List[Answer]]:
+    """Choose what is installed of what waits; the others come with the reason."""
+    chosen, left = [], []
+    for row in found:
+        why = _left_why(row, defer=defer)
+        if why:
+            left.append({**row._asdict(), "why": why})
+        elif row.kind != waiting.OTHER:
+            chosen.append(row)
+    return chosen, left
+
+
+def _left_why(row: Package, *, defer: bool) -> str:
+    if row.kind == waiting.DRIVER:
+        version = apt.upstream(row.candidate)
+        return f"set kimi_nvidia_driver_version: {version}, and run update again"
+    if row.kind == waiting.OTHER:
+        return ""
+    if row.held:
+        return f"somebody holds it: apt-mark unhold {row.name}"
+    if defer and row.kind in waiting.WANTS_RESTART:
+        return "it takes effect by a restart alone"
+    return ""
+
+
+def simulated(words: List[str]) -> List[Package]:
+    """Return all that installing these would bring. Raises HostError for what is not ours to do."""
+    if not words:
+        return []
+    rows = waiting.parse(apt.apt("apt-get", "install", "--simulate", *_OPTIONS, *words))
+    drivers = [row.name for row in rows if row.kind == waiting.DRIVER]
+    if drivers:
+        raise HostError(
+            f"apt would change NVIDIA's driver with it: {', '.join(drivers)}; nothing was changed",
+            "hold its packages (`kimi-prov apply` does), or set kimi_nvidia_driver_version",
+        )
+    return rows
+
+
+def _headers(rows: List[Package]) -> List[str]:
+    """Return the headers of a new kernel, where a driver is built against them and none come.
+
+    DKMS builds nothing without them, in silence: the next start would be without GPUs.
+    """
+    if not _built_by_dkms():
+        return []
+    coming = {row.name for row in rows}
+    names = [
+        "linux-headers-" + row.name[len("linux-image-") :]
+        for row in rows
+        if row.name.startswith("linux-image-") and not row.installed
+    ]
+    missing = [name for name in names if name not in coming and apt.versions(name)]
+    return [f"{name}={apt.versions(name)[0]}" for name in missing]
+
+
+def _built_by_dkms() -> bool:
+    return any("dkms" in name for name in driver.family(apt.installed()))
+
+
+def download(request: Answer) -> Answer:
+    """Fetch the packages: from here on no network is needed."""
+    apt.apt("apt-get", "install", "--download-only", *_OPTIONS, *_words(request))
+    return {"changed": False}
+
+
+def _words(request: Answer) -> List[str]:
+    return [str(word) for word in request["words"]]
+
+
+def _serves() -> bool:
+    """Whether an engine behind the proxy takes requests now."""
+    try:
+        return any(row["status"] == "UP" for row in haproxy.servers(Paths().socket))
+    except (OSError, HostError):
+        return False
+
+
+def drain(request: Answer) -> Answer:
+    """Send no more requests to the engines, and wait until those under way have ended.
+
+    They get `timeout_s`; what is left then is ended by the restart. Without a proxy there is
+    nothing to drain: on a host that another serves for.
+    """
+    socket, started = Paths().socket, time.monotonic()
+    if not socket.exists():
+        return {"changed": False, "seconds": 0.0, "left": 0}
+    until = started + float(request["timeout_s"])
+    _set_all("drain")
+    while True:
+        left = sum(int(row["requests"]) for row in haproxy.servers(socket))
+        if not left or time.monotonic() > until:
+            break
+        time.sleep(_PAUSE_S)
+    return {"changed": True, "seconds": round(time.monotonic() - started, 1), "left": left}
+
+
+def _set_all(state: str) -> None:
+    socket = Paths().socket
+    try:
+        for index in range(len(haproxy.servers(socket))):
+            haproxy.set_state(socket, index, state)
+    except OSError as error:
+        raise HostError(
+            f"the proxy does not answer on its socket: {plain(error)}",
+            f"check whether it runs: systemctl status {unit_names.PROXY}",
+        ) from None
+
+
+def undrain(request: Answer) -> Answer:
+    """Send requests to the engines again."""
+    del request
+    if Paths().socket.exists():
+        _set_all("ready")
+    return {"changed": True}
+
+
+def install(request: Answer) -> Answer:
+    """Install what was chosen, in a unit of its own; the proxy takes a new HAProxy over.
+
+    Raises HostError where a kernel came that the driver has no module for.
+    """
+    before, auto = apt.installed(), process.run("apt-mark", "showauto").stdout.split()
+    apt.in_unit(unit_names.UPDATE, *_OPTIONS, *_words(request))
+    # Whom apt is told to install it takes for wanted by somebody, and never removes again.
+    named = {word.partition("=")[0] for word in _words(request)}
+    if again := sorted(named & {name.partition(":")[0] for name in auto}):
+        process.run("apt-mark", "auto", *again)
+    after = apt.installed()
+    changed = sorted(name for name in after if before.get(name) != after[name])
+    # A reload starts the new program; requests under way end in the old one.
+    if "haproxy" in changed and units.show(unit_names.PROXY)[unit_names.PROXY]["state"] == "active":
+        units.control("reload", unit_names.PROXY)
+    _require_driver()
+    return {
+        "changed": bool(changed),
+        "installed": [
+            {"name": name, "from": before.get(name, ""), "to": after[name]} for name in changed
+        ],
+    }
+
+
+def _require_driver() -> None:
+    """Raise HostError where the next start would be without the driver's module."""
+    kernels = waiting.effect().kernels
+    newest = max(kernels, key=waiting.numbers, default="")
+    if not newest or not _built_by_dkms():
+        return
+    if process.run("modinfo", "-k", newest, "nvidia").returncode != 0:
+        raise HostError(
+            f"NVIDIA's module was not built for kernel {newest}: a restart would be without GPUs",
+            f"apt-get install linux-headers-{newest}, then dkms autoinstall -k {newest}; why: "
+            "/var/lib/dkms/nvidia/*/build/make.log",
+        )
+
+
+def effect(request: Answer) -> Answer:
+    """Say what has not taken effect. With `restarted` that is a failure: raises HostError."""
+    reasons = waiting.reasons(waiting.effect())
+    if reasons and request.get("restarted"):
+        raise HostError(
+            f"the machine started again, and still: {'; '.join(reasons)}",
+            "look which kernel its boot loader takes: /etc/default/grub, uname -r",
+        )
+    return {"restart_reasons": reasons, "stale_units": waiting.stale_units()}
+
+
+_VERBS: Dict[str, Callable[[Answer], Answer]] = {
+    "look": look,
+    "download": download,
+    "drain": drain,
+    "undrain": undrain,
+    "install": install,
+    "effect": effect,
+}

@@ -1,0 +1,216 @@
+"""What of the operating system waits to be installed, or for a restart to take effect.
+
+Told from apt's own simulation and the lists that are there: nothing is fetched and nothing changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
+
+from kimi_prov.contract import unit_names
+from kimi_prov.on_host.driver import apt, steps
+from kimi_prov.on_host.probe import nvidia_smi
+from kimi_prov.on_host.system import boot, units
+from kimi_prov.on_host.system.files import read_text
+from kimi_prov.on_host.system.machine import Machine
+from kimi_prov.on_host.system.process import run
+
+SECURITY, KERNEL, MICROCODE, DRIVER, OTHER = "security", "kernel", "microcode", "driver", "other"
+# What counts only once the machine has started again.
+WANTS_RESTART = (KERNEL, MICROCODE)
+# `Inst NAME [INSTALLED] (CANDIDATE LABEL:VERSION/ARCHIVE, ... [ARCHITECTURE])`; a new package has
+# nothing installed.
+_INST = re.compile(r"^Inst (\S+)(?: \[(\S+)\])? \((\S+)(?: (.*?))? \[\S+\]\)")
+_KERNEL = re.compile(r"linux-(image|headers|modules|modules-extra|generic|virtual|kbuild)(-.+)?")
+_MICROCODE = re.compile(r"(intel|amd64)-microcode")
+# Debian's archive has a label of its own, Ubuntu's a suite.
+_SECURITY = re.compile(r"^[^:]*security|/[\w.-]*-security$", re.IGNORECASE)
+_DEBIANS = re.compile(r"Debian (\S+)")
+_RELEASE = re.compile(r"/boot/vmlinuz-(\d\S*)")
+_MAPPED = re.compile(r"^\S+ r-xp .* (/\S+\.so\S*) \(deleted\)$", re.MULTILINE)
+_REBOOT = "/run/reboot-required"
+_OURS = (unit_names.ALL_SERVE, unit_names.RANK, unit_names.PROXY, unit_names.WEB)
+
+
+class Package(NamedTuple):
+    """A package that waits; `installed` is empty where it is new."""
+
+    name: str
+    installed: str
+    candidate: str
+    kind: str
+    held: bool = False
+
+
+def parse(text: str, held: Iterable[str] = ()) -> List[Package]:
+    """Read what apt would install, of the lines of its simulation."""
+    kept = set(held)
+    rows = (_INST.match(line) for line in text.splitlines())
+    return [_package(row, kept) for row in rows if row]
+
+
+def _package(row: re.Match[str], held: Set[str]) -> Package:
+    name = row[1].partition(":")[0]
+    kind = _kind(name, row[3], (row[4] or "").split(", "))
+    return Package(name, row[2] or "", row[3], kind, name in held)
+
+
+def _kind(name: str, version: str, origins: List[str]) -> str:
+    if steps.family({name: version}):
+        return DRIVER
+    if _MICROCODE.fullmatch(name):
+        return MICROCODE
+    if _KERNEL.fullmatch(name):
+        return KERNEL
+    return SECURITY if any(_SECURITY.search(origin) for origin in origins) else OTHER
+
+
+def packages() -> Optional[List[Package]]:
+    """Return what waits by the lists that are there; None where apt is not the manager."""
+    held = run("apt-mark", "showhold")
+    if held.returncode != 0:
+        return None
+    # A hold keeps a package from being named at all.
+    simulated = apt.query("apt-get", "dist-upgrade", "--simulate", "--ignore-hold")
+    found = parse(simulated, held.stdout.split())
+    rows = [row for row in found if row.installed and row.kind != DRIVER]
+    return rows + _drivers(set(held.stdout.split()))
+
+
+def _drivers(held: Set[str]) -> List[Package]:
+    """Return the driver where the sources have a newer version, whatever is pinned or held.
+
+    As one row, for its packages change together; by the name of the package that is asked.
+    """
+    have = steps.family(apt.installed())
+    if not have:
+        return []
+    running = steps.main_version(have)
+    name = next(n for n, v in sorted(have.items()) if apt.upstream(v) == running)
+    newest = max(apt.versions(name), key=lambda v: numbers(apt.upstream(v)), default=have[name])
+    if numbers(apt.upstream(newest)) <= numbers(running):
+        return []
+    return [Package(name, have[name], newest, DRIVER, {*have} <= held)]
+
+
+def numbers(text: str) -> List[int]:
+    """Return the numbers in a version or a kernel's release, by which one is the newer."""
+    return [int(part) for part in re.findall(r"\d+", text)]
+
+
+class Effect(NamedTuple):
+    """What runs and what is installed; empty where it is not known."""
+
+    kernel: str
+    kernels: List[str]
+    build: str
+    build_installed: str
+    driver: str
+    driver_installed: str
+    microcode: List[str]
+    requested_by: Optional[List[str]]
+
+
+def reasons(seen: Effect) -> List[str]:
+    """Say why the machine has to start again; empty where it has not."""
+    found = []
+    newest = max(seen.kernels, key=numbers, default="")
+    if newest and numbers(newest) > numbers(seen.kernel):
+        found.append(f"kernel {seen.kernel} runs, {newest} is installed")
+    elif seen.build and seen.build_installed and seen.build != seen.build_installed:
+        found.append(f"kernel {seen.build} runs, {seen.build_installed} is installed")
+    if seen.driver and seen.driver_installed and seen.driver != seen.driver_installed:
+        found.append(f"NVIDIA's driver {seen.driver} runs, {seen.driver_installed} is installed")
+    found += [f"{name} was installed after the start" for name in seen.microcode]
+    if seen.requested_by is not None and not found:
+        by = ", ".join(seen.requested_by[:5]) or "a package"
+        found.append(f"{by} asked for it ({_REBOOT})")
+    return found
+
+
+def effect() -> Effect:
+    """Look at what runs, and at what is installed."""
+    release, machine = os.uname(), Machine()
+    files = (_RELEASE.fullmatch(path) for path in machine.glob("/boot/vmlinuz-*"))
+    have = apt.installed()
+    built = _DEBIANS.search(release.version)
+    family = steps.family(have)
+    module = nvidia_smi.module(read_text("/proc/driver/nvidia/version"))["version"]
+    return Effect(
+        kernel=release.release,
+        kernels=[match[1] for match in files if match],
+        build=built[1] if built else "",
+        build_installed=have.get(f"linux-image-{release.release}", ""),
+        driver=module or "",
+        driver_installed=steps.main_version(family) if family else "",
+        microcode=[name for name in sorted(have) if _MICROCODE.fullmatch(name) and _later(name)],
+        requested_by=_requested(),
+    )
+
+
+def _later(package: str) -> bool:
+    """Whether a package was installed after the machine was started."""
+    try:
+        changed = os.stat(f"/var/lib/dpkg/info/{package}.list").st_mtime
+    except OSError:
+        return False
+    return changed > time.time() - boot.uptime_s()
+
+
+def _requested() -> Optional[List[str]]:
+    if not os.path.exists(_REBOOT):
+        return None
+    return list(dict.fromkeys(read_text(f"{_REBOOT}.pkgs").split()))
+
+
+def stale_units() -> List[str]:
+    """Return our units with a process that runs a library that was replaced since it started."""
+    states = units.properties(_OURS, ("ActiveState", "ControlGroup"))
+    return sorted(
+        name
+        for name, state in states.items()
+        if state.get("ControlGroup") and any(map(runs_replaced, _pids(state["ControlGroup"])))
+    )
+
+
+def _pids(cgroup: str) -> List[str]:
+    top = "/sys/fs/cgroup" + cgroup
+    return [
+        pid for folder, _, _ in os.walk(top) for pid in read_text(f"{folder}/cgroup.procs").split()
+    ]
+
+
+def runs_replaced(pid: str) -> bool:
+    """Whether a process runs a library whose file is not there any more."""
+    try:
+        return _MAPPED.search(read_text(f"/proc/{pid}/maps")) is not None
+    except OSError:
+        return False
+
+
+def lists_age_s() -> Optional[int]:
+    """Return how old apt's lists are, in seconds; None where there are none."""
+    folder = apt.lists()
+    times = [os.stat(path).st_mtime for path in Machine().glob(f"{folder}/*Release")]
+    partial = f"{folder}/partial"
+    if os.path.isdir(partial):
+        # apt works there at each refresh, also where nothing has changed.
+        times.append(os.stat(partial).st_mtime)
+    return max(0, int(time.time() - max(times))) if len(times) > 1 else None
+
+
+def collect() -> Optional[Dict[str, Any]]:
+    """Return what `status` tells of it; None where apt is not the manager."""
+    found = packages()
+    if found is None:
+        return None
+    return {
+        "lists_age_seconds": lists_age_s(),
+        "waiting": [row._asdict() for row in found if row.kind != OTHER],
+        "others": sum(row.kind == OTHER for row in found),
+        "restart_reasons": reasons(effect()),
+        "stale_units": stale_units(),
+    }
