@@ -350,6 +350,35 @@ def status(
 @cli.command()
 @INVENTORY
 @LIMIT
+@click.option("--weights", is_flag=True, help="Read every byte of the weights again: minutes.")
+@EXTRA
+@CATALOG
+@FORMAT
+@OUTPUT
+@connected
+def drift(
+    inventory: Path,
+    *,
+    weights: bool,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Say what on the machines is not as it was applied, since when and through what.
+
+    Changes nothing. Exits 1 where something differs, and where not all could be looked at
+    (`complete: false`). What `apply` would decide otherwise today is told apart and is no drift.
+    """
+    from kimi_prov.commands import drift as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    chosen = PlaybookOptions(**options)
+    return command.run(inventory, chosen, _output(form, output), weights=weights)
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
 @loaded
 @click.option(
     "--format",

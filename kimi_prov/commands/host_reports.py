@@ -1,4 +1,4 @@
-"""Commands whose playbook gives one document a host: `verify`, `status` and `bench`."""
+"""Commands whose playbook gives one document a host: `verify`, `status`, `drift` and `bench`."""
 
 from __future__ import annotations
 
@@ -52,11 +52,14 @@ def publish(
     ok = bool(hosts) and all(found.get("ok") for found in hosts.values())
     if hosts:
         document = {"schema": f"kimi-prov/{command}/v1", "ok": ok, "hosts": hosts}
+        if any("complete" in found for found in hosts.values()):
+            document["complete"] = all(found.get("complete") for found in hosts.values())
         also(document)
         output.write(document, lambda: text(document))
     # What the report itself says of a host is not repeated; only that it failed is.
     failures = [failure for failure in outcome.failures if failure.host not in outcome.documents]
     finished = replace(finished, outcome=replace(outcome, failures=failures))
-    # A host that was not reached has an exit code of its own.
+    # A host that was not reached has an exit code of its own, unless all had to be looked at.
     bad = any(not found.get("ok") for found in outcome.documents.values())
+    bad = bad or any(found.get("complete") is False for found in hosts.values())
     return playbook_run.conclude(finished, *([ExitCode.FAILED] if bad else []))

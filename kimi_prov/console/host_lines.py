@@ -19,10 +19,15 @@ def head(name: str, text: str) -> list[str]:
     return [f"{clean_text.line(name)}  {clean_text.line(text)}".rstrip(), "-" * WIDTH]
 
 
-def entry(label: str, text: str, width: int = LABEL) -> list[str]:
-    """Wrap one labelled entry; further lines stand under the first. `width`: of the label."""
+def entry(label: str, text: str, width: int = LABEL, *, whole: bool = False) -> list[str]:
+    """Wrap one labelled entry; further lines stand under the first. `width`: of the label.
+
+    `whole`: a word that is longer than a line, such as a path, is not broken.
+    """
     text = clean_text.line(text)
-    first, *rest = textwrap.wrap(text, WIDTH - width, break_on_hyphens=False) or [""]
+    first, *rest = textwrap.wrap(
+        text, WIDTH - width, break_on_hyphens=False, break_long_words=not whole
+    ) or [""]
     label = clean_text.row(label)
     return [f"{label:<{width - 1}} {first}".rstrip(), *(" " * width + line for line in rest)]
 

@@ -154,7 +154,12 @@ def _space(host: Mapping[str, Any]) -> list[str]:
             f"CPUs {cpus}; {nodes or 'no NUMA figures'}{policy}; {placed['threads']} threads"
             + (f"; {human(huge)} in huge pages" if huge is not None else ""),
         )
-    return [*lines, *entry("machine up", duration(host["uptime_seconds"])), *_updates(host)]
+    return [
+        *lines,
+        *entry("machine up", duration(host["uptime_seconds"])),
+        *_updates(host),
+        *_drift(host.get("drift")),
+    ]
 
 
 def _updates(host: Mapping[str, Any]) -> list[str]:
@@ -175,3 +180,15 @@ def _updates(host: Mapping[str, Any]) -> list[str]:
             f"  {row['kind']}", f"{row['name']} {row['installed']} to {row['candidate']}{held}"
         )
     return lines + pending(found)
+
+
+def _drift(found: Mapping[str, Any] | None) -> list[str]:
+    """Tell what the timer found last; without one, and in an earlier version, nothing."""
+    if not found:
+        return []
+    when = f", looked at {found['looked_at']}" if found["looked_at"] else ""
+    stopped = "" if found["timer"] == "active" else f"; the timer is {found['timer']}"
+    lines = entry("drift", f"{found['detail']}{when}{stopped}")
+    if found["differences"] or found["complete"] is False:
+        lines += entry("", "kimi-prov drift tells what, since when and through what")
+    return lines

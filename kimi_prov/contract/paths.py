@@ -116,6 +116,8 @@ STARTED = f"{STATE}/serve"
 # What was applied last, and what each apply left: NNNN/entry.json, its plan and its files.
 APPLIED = f"{STATE}/applied.json"
 HISTORY = f"{STATE}/history"
+# What kimi-drift.timer found last, for `status`.
+DRIFT_STATE = f"{STATE}/drift.json"
 # A switch under way: written before the first file changes, removed after the verdict.
 SWITCH = f"{STATE}/switch.json"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
@@ -154,6 +156,8 @@ MANAGED = (
     f"{UNITS}/{unit_names.PROXY}",
     f"{UNITS}/{unit_names.ACME}",
     f"{UNITS}/{unit_names.ACME_TIMER}",
+    f"{UNITS}/{unit_names.DRIFT}",
+    f"{UNITS}/{unit_names.DRIFT_TIMER}",
     f"{UNITS}/{unit_names.RETURN}",
     FIREWALL_DROP_IN,
     TUNING_TMPFILES,
@@ -281,6 +285,7 @@ class Paths:
         self.applied = self.at(APPLIED)
         self.history = self.at(HISTORY)
         self.switch = self.at(SWITCH)
+        self.drift_state = self.at(DRIFT_STATE)
         self.firewall_state = self.at(FIREWALL_STATE)
         self.before = self.at(BEFORE)
         self.units = self.at(UNITS)
@@ -351,6 +356,7 @@ def paths() -> dict[str, str]:
         "bench_progress": BENCH_PROGRESS,
         "switch": SWITCH,
         "switch_progress": SWITCH_PROGRESS,
+        "drift_state": DRIFT_STATE,
     }
 
 

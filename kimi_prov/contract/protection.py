@@ -100,6 +100,15 @@ KINDS: Dict[str, Needs] = {
     "measuring": Needs(
         network="loopback", netlink=True, proc=True, processes=True, compiles=True
     ),
+    # Looks at all that was applied: files of any owner, environments and sockets of other users'
+    # processes, the packet filter, the proxy's socket. It writes its result alone.
+    "looking": Needs(
+        netlink=True,
+        capabilities=("CAP_DAC_OVERRIDE", "CAP_NET_ADMIN", "CAP_SYS_PTRACE"),
+        without_calls=("@resources",),
+        proc=True,
+        processes=True,
+    ),
     # A model wrote it: it computes, reads the system and writes to its standard output. Without
     # @network-io it makes no socket of any family (systemd-run cannot say "none"); io_uring, of
     # @aio, makes sockets and files past the filter of calls.

@@ -145,6 +145,23 @@ def restart_reasons(current_stamp: str, had: Form | None, wanted: Form) -> list[
     return [UNKNOWN] if had is None else differences(had, wanted)
 
 
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with the values of flags that hold a secret hidden."""
+    shown: list[str] = []
+    secret = False
+    for word in words:
+        name, mark, _ = word.partition("=")
+        flag = bool(_FLAG.match(word))
+        if secret and not flag:
+            shown.append("***")
+        elif mark and _SECRET.search(name):
+            shown.append(f"{name}=***")
+        else:
+            shown.append(word)
+        secret = flag and not mark and bool(_SECRET.search(name))
+    return shown
+
+
 def assignments(text: str) -> list[tuple[str, str]]:
     """List the assignments of the section [Service], in order."""
     found: list[tuple[str, str]] = []

@@ -19,6 +19,9 @@ FIREWALL = "kimi-firewall.service"
 # Orders and renews the certificate, and closes the port of its challenge.
 ACME = "kimi-acme.service"
 ACME_TIMER = "kimi-acme.timer"
+# Compares the machine with what was applied to it.
+DRIFT = "kimi-drift.service"
+DRIFT_TIMER = "kimi-drift.timer"
 # At a boot, before the engines: puts back what served where a switch was cut.
 RETURN = "kimi-return.service"
 # Transient: they run while something is installed, switched, tuned or measured.
@@ -53,6 +56,8 @@ OURS = (
     FIREWALL,
     ACME,
     ACME_TIMER,
+    DRIFT,
+    DRIFT_TIMER,
     RETURN,
     SWITCH,
     DRIVER,
@@ -77,6 +82,7 @@ LASTING = (
     FIREWALL,
     ACME,
     ACME_TIMER,
+    DRIFT_TIMER,
     RETURN,
     RANK,
 )
@@ -126,6 +132,8 @@ def units() -> dict[str, str]:
         "firewall": FIREWALL,
         "acme": ACME,
         "acme_timer": ACME_TIMER,
+        "drift": DRIFT,
+        "drift_timer": DRIFT_TIMER,
         "install": INSTALL,
         "switch": SWITCH,
         "return": RETURN,

@@ -44,6 +44,7 @@ COMMANDS = {
     "clean": "kimi_prov.on_host.history.clean",
     "switch": "kimi_prov.on_host.history.switch",
     "status": "kimi_prov.on_host.status",
+    "drift": "kimi_prov.on_host.drift.run",
     "driver": "kimi_prov.on_host.driver.steps",
     "update": "kimi_prov.on_host.update.steps",
     "package-manager": "kimi_prov.on_host.probe.package_manager",

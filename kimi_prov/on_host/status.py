@@ -35,6 +35,7 @@ SUPPORT = (
     unit_names.WARM,
     unit_names.CONVERT,
     unit_names.ACME_TIMER,
+    unit_names.DRIFT_TIMER,
 )
 
 
@@ -198,6 +199,23 @@ def collect(paths: Paths) -> dict[str, Any]:
         "placement": [_placed(item["index"], item["processes"]) for item in placed],
         "updates": waiting.collect(),
         "uptime_seconds": boot.uptime_s(),
+        "drift": _drift(paths, states),
+    }
+
+
+def _drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """Say what the timer found last; None where no timer looks."""
+    timer = states.get(unit_names.DRIFT_TIMER, {})
+    if timer.get("load_state") != "loaded":
+        return None
+    found = read_json(paths.drift_state)
+    return {
+        "timer": timer["state"],
+        "looked_at": found.get("looked_at"),
+        "complete": found.get("complete"),
+        "differences": found.get("differences"),
+        "findings": found.get("findings") or {},
+        "detail": found.get("detail") or "nothing was compared yet",
     }
 
 

@@ -251,6 +251,7 @@ def _plan(
         "proxy": gateway.proxy(host, settings, backends),
         "firewall": gateway.firewall(host, settings, together),
         "web": page,
+        "drift": {"timer": settings.drift_timer},
         "driver": driver_plan,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
         "packages": system.packages(

@@ -6,6 +6,7 @@ removed after an interrupted run. A rule that existed before is not ours.
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import json
 import re
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.paths import FIREWALL_TABLE, Paths
+from kimi_prov.contract.paths import FIREWALL, FIREWALL_TABLE, Paths
+from kimi_prov.on_host.history import record
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_json, read_text, write_atomic
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     import subprocess
 
 COMMENT = "kimi-prov"
+_CHALLENGE = re.compile(r"(\n\tset challenge \{[^}]*?)\n\t\telements = \{[^}]*\}")
 _CHOSEN = "/proc/sys/net/ipv4/ip_local_port_range"
 Rule = dict[str, str]
 
@@ -182,6 +185,15 @@ def _manager(name: str) -> Ufw | Firewalld:
     return Ufw() if name == "ufw" else Firewalld()
 
 
+def missing(rules: list[Rule]) -> list[Rule]:
+    """Return which of our rules their manager does not hold; all of one that does not run."""
+    return [
+        rule
+        for rule in rules
+        if not running(rule["manager"]) or not _manager(rule["manager"]).holds(rule)
+    ]
+
+
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Open the port for the listed networks in ufw or firewalld, and for no others.
 
@@ -228,11 +240,39 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
     }
 
 
+def table() -> str | None:
+    """Return our loaded table as nft lists it, None where there is none.
+
+    Without counters, and without the challenge's open port, which is there for the minutes of an
+    order alone.
+    """
+    listed = run("nft", "--stateless", "list", "table", *FIREWALL_TABLE)
+    return _CHALLENGE.sub(r"\1", listed.stdout) if listed.returncode == 0 else None
+
+
+def digest(text: str) -> str:
+    """Return the form in which the record of an apply keeps a table."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _as_applied(paths: Paths, text: str) -> bool:
+    """Whether the loaded table is the one of the last apply, where its file still is."""
+    known = record.read(paths)
+    wanted = (known.get("firewall") or {}).get("table_sha256")
+    rows = {row["path"]: row["sha256"] for row in known.get("files") or ()}
+    same_file = rows.get(FIREWALL) == digest(read_text(paths.firewall))
+    return not wanted or not same_file or digest(text) == wanted
+
+
 def guard(paths: Paths, *, check: bool = False) -> bool:
-    """Make the firewall's unit run and its table be loaded, also after a flush of the rule set."""
+    """Make the firewall's unit run and its table be loaded, also after a flush of the rule set.
+
+    A table that somebody changed since the last apply is loaded again.
+    """
     enabled = units.converge(unit_names.FIREWALL, check=check)
     active = units.show(unit_names.FIREWALL).get(unit_names.FIREWALL, {}).get("state") == "active"
-    loaded = run("nft", "list", "table", *FIREWALL_TABLE).returncode == 0
+    there = table()
+    loaded = there is not None and _as_applied(paths, there)
     if not check and not active:
         units.control("start", unit_names.FIREWALL)
     elif not check and not loaded:

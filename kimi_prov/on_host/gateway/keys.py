@@ -18,6 +18,7 @@ from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, WEB_KEY_NAME, Paths
 from kimi_prov.on_host.gateway import haproxy
+from kimi_prov.on_host.history import record
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
     make_directory,
@@ -57,6 +58,11 @@ def render_map(keys: dict[str, str]) -> str:
     """Return the map file for HAProxy, in a stable order."""
     lines = [f"{value} {name}" for name, value in sorted(keys.items())]
     return "\n".join(lines) + "\n"
+
+
+def told(keys: dict[str, str]) -> dict[str, Any]:
+    """Return what the record of an apply holds of the keys: names, and digests by name."""
+    return {"keys": sorted(keys), "key_digests": dict(sorted(keys.items()))}
 
 
 def _secret(path: Path) -> str:
@@ -113,6 +119,7 @@ def publish(paths: Paths, keys: dict[str, str]) -> str:
     the next request on.
     """
     write_atomic(paths.key_map, render_map(keys), 0o640, PROXY_USER)
+    record.amend(paths, **told(keys))
     if not paths.socket.exists():
         return "file"
     try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
+from kimi_prov.on_host.history import record
 from kimi_prov.on_host.system.files import read_text, write_atomic
 from kimi_prov.on_host.system.process import run
 
@@ -130,3 +131,4 @@ def install(paths: Paths, pem: str) -> None:
     """Write a certificate with its key for the proxy, which takes it when it is told to."""
     write_atomic(paths.tls_pem, pem, 0o640, PROXY_USER)
     write_atomic(paths.tls_crt, public_part(pem), 0o644)
+    record.amend(paths, certificate_sha256=fingerprint(pem))

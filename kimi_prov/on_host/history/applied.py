@@ -10,17 +10,18 @@ import hashlib
 import json
 import os
 import stat
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.unit_form import stamp_in
-from kimi_prov.on_host.gateway import keys, tls
+from kimi_prov.on_host.gateway import firewall, keys, tls
+from kimi_prov.on_host.history.record import SCHEMA, amend, read, write
 from kimi_prov.on_host.probe import accounts, nvidia_smi, system
 from kimi_prov.on_host.probe.software import Packages
 from kimi_prov.on_host.system import files, started, units
 from kimi_prov.on_host.system.machine import Machine
-from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.weights import manifest
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.paths import Paths
 
-SCHEMA = "kimi-prov/applied/v1"
+__all__ = ("SCHEMA", "amend", "decided", "observe", "read", "unit_files", "write", "written")
 # What an apply decides: where one of these differs from the last one's, it is an entry of its own.
 DECIDED = ("plan_sha256", "files", "links", "engine", "weights", "instances", "kernel")
 _LINKS = (layout.ENGINE, layout.WEB_ENV)
@@ -36,50 +37,45 @@ _SHOWN = ("LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPa
 _MOST_BYTES = 64 << 20
 
 
-def observe(paths: Paths) -> dict[str, Any]:
-    """Describe what kimi-prov wrote here and what it relies on, as it is now."""
+def observe(
+    paths: Paths, known: Mapping[str, Any] | None = None, failed: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Describe what kimi-prov wrote here and what it relies on, as it is now.
+
+    `known`: an earlier document, whose packages and kernel settings are looked at whatever the plan
+    on the machine says by now. `failed`: takes why a part could not be looked at, by its name; such
+    a part is null. Without it that is raised.
+    """
     machine = Machine(str(paths.root))
     plan = files.read_json(paths.plan)
-    return {
-        "plan_sha256": _sha256(paths.plan),
-        "files": [file_row(paths, path) for path in written(paths)],
-        "links": [
-            {"path": name, "target": os.readlink(str(paths.at(name)))}
-            for name in _LINKS
-            if paths.at(name).is_symlink()
-        ],
-        "mounts": _mounts(machine),
-        "units": _units(),
-        "users": {name: _account(row) for name, row in accounts.accounts(machine).items()},
-        "packages": _packages(machine, plan),
-        "driver": nvidia_smi.module(machine.read("/proc/driver/nvidia/version") or "")["version"],
-        "kernel": _kernel(machine, plan),
-        "firewall": _firewall(paths),
-        "keys": sorted(keys.parse_map(files.read_text(paths.key_map))),
-        "certificate_sha256": tls.fingerprint(files.read_text(paths.tls_crt)),
-        "engine": _engine(plan),
-        "weights": _weights(paths, plan),
-        "instances": _instances(paths, plan),
+    known = known or {}
+    parts: dict[str, Callable[[], Any]] = {
+        "plan_sha256": lambda: _sha256(paths.plan),
+        "files": lambda: [file_row(paths, path) for path in written(paths)],
+        "links": lambda: _links(paths),
+        "mounts": lambda: _mounts(machine),
+        "units": _units,
+        "users": lambda: {n: _account(row) for n, row in accounts.accounts(machine).items()},
+        "members": lambda: accounts.members(machine),
+        "packages": lambda: _packages(machine, plan, known.get("packages") or {}),
+        "driver": lambda: _driver(machine),
+        "kernel": lambda: _kernel(machine, plan, known.get("kernel") or {}),
+        "firewall": lambda: _firewall(paths),
+        "key_digests": lambda: keys.parse_map(files.read_text(paths.key_map)),
+        "certificate_sha256": lambda: tls.fingerprint(files.read_text(paths.tls_crt)),
+        "engine": lambda: _engine(plan),
+        "weights": lambda: _weights(paths, plan),
+        "instances": lambda: _instances(paths, plan),
     }
-
-
-def read(paths: Paths) -> dict[str, Any]:
-    """Return what was applied last; empty where nothing was, or a version before this one did."""
-    found = files.read_json(paths.applied)
-    return found if found.get("schema") == SCHEMA else {}
-
-
-def write(paths: Paths, document: Mapping[str, Any]) -> None:
-    """Put a document in the place of the last one, for root alone."""
-    files.make_directory(paths.state, 0o700)
-    files.write_json(str(paths.applied), document, mode=0o600)
-
-
-def amend(paths: Paths, **changed: object) -> None:
-    """Take over what a command other than apply changed (`keys`, `certificate_sha256`)."""
-    there = read(paths)
-    if there and any(there.get(name) != value for name, value in changed.items()):
-        write(paths, {**there, **changed})
+    found: dict[str, Any] = {}
+    for name, part in parts.items():
+        try:
+            found[name] = part()
+        except (OSError, HostError, ValueError, LookupError, TypeError, AttributeError) as error:
+            if failed is None:
+                raise
+            found[name], failed[name] = None, plain(error)
+    return {**found, **keys.told(found["key_digests"] or {})}
 
 
 def decided(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,8 +151,8 @@ def _sha256(path: Path) -> str | None:
 
 def _mounts(machine: Machine) -> list[dict[str, Any]]:
     return [
-        {"path": point, "device": row[0], "type": row[1]}
-        for point, row in sorted(system.mounts(machine).items())
+        {"path": point, "device": row[0], "type": row[1], "options": row[2]}
+        for point, row in sorted(system.mounts(machine, "1").items())
         if point == layout.ROOT or point.startswith(layout.ROOT + "/")
     ]
 
@@ -176,15 +172,37 @@ def _units() -> dict[str, dict[str, Any]]:
     }
 
 
+def _links(paths: Paths) -> list[dict[str, Any]]:
+    return [
+        {"path": name, "target": os.readlink(str(paths.at(name)))}
+        for name in _LINKS
+        if paths.at(name).is_symlink()
+    ]
+
+
+def _driver(machine: Machine) -> str | None:
+    version: str | None = nvidia_smi.module(machine.read("/proc/driver/nvidia/version") or "")[
+        "version"
+    ]
+    return version
+
+
 def _account(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
     keys_of = ("uid", "gid", "home", "shell")
     return {key: row[key] for key in keys_of} if row else None
 
 
-def _packages(machine: Machine, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the versions of the plan's packages and of the driver's, and which are held."""
+def _packages(
+    machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Give the versions of the plan's packages and of the driver's, and which are held.
+
+    None where dpkg's list cannot be read.
+    """
     there = Packages(machine)
-    wanted = {str(name) for name in plan.get("packages") or ()}
+    if not there.known:
+        return None
+    wanted = {str(name) for name in (*(plan.get("packages") or ()), *known.get("versions", ()))}
     driver = there.matching(r"(lib)?nvidia-.*|cuda-drivers.*")
     ours = {name: v for name, v in there.installed.items() if name in wanted}
     return {
@@ -193,10 +211,10 @@ def _packages(machine: Machine, plan: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _kernel(machine: Machine, plan: Mapping[str, Any]) -> dict[str, Any]:
+def _kernel(machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """Give the kernel settings that the plan names, as they are."""
     found = system.tunables(machine)
-    wanted = (plan.get("tuning") or {}).get("sysctl") or {}
+    wanted = {*((plan.get("tuning") or {}).get("sysctl") or ()), *known.get("sysctl", ())}
     return {
         "sysctl": {
             name: (machine.read("/proc/sys/" + name.replace(".", "/")) or "").strip() or None
@@ -209,10 +227,10 @@ def _kernel(machine: Machine, plan: Mapping[str, Any]) -> dict[str, Any]:
 
 def _firewall(paths: Paths) -> dict[str, Any]:
     """Give the loaded table without its counters, and our rules in ufw or firewalld."""
-    listed = run("nft", "--stateless", "list", "table", *layout.FIREWALL_TABLE)
-    text = listed.stdout if listed.returncode == 0 else None
+    text = firewall.table()
     return {
-        "table_sha256": None if text is None else hashlib.sha256(text.encode()).hexdigest(),
+        "table": None if text is None else text.splitlines(),
+        "table_sha256": None if text is None else firewall.digest(text),
         "rules": files.read_json(paths.firewall_state).get("rules") or [],
     }
 

@@ -25,6 +25,19 @@ def groups(machine: Machine) -> Dict[str, Optional[int]]:
     return {name: _group(machine, name) for name in NAMES}
 
 
+def members(machine: Machine) -> Dict[str, Optional[List[str]]]:
+    """Return who else is in each group of our names; None where there is no such group."""
+    found: Dict[str, Optional[List[str]]] = {}
+    for name in NAMES:
+        if machine.live:
+            there = _group(machine, name) is not None
+            found[name] = sorted(grp.getgrnam(name).gr_mem) if there else None
+        else:
+            row = _line(machine, "/etc/group", name)
+            found[name] = sorted(filter(None, row[3].split(","))) if len(row) > 3 else None
+    return found
+
+
 def _account(machine: Machine, name: str) -> Optional[Dict[str, Any]]:
     if machine.live:
         # Also an account that only the site's directory knows.

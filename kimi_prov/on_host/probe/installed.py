@@ -25,6 +25,7 @@ _UNITS = (
     unit_names.FIREWALLD,
     unit_names.ACME_TIMER,
     unit_names.CONVERT,
+    unit_names.DRIFT_TIMER,
     unit_names.FETCH,
     unit_names.FIREWALL,
     unit_names.PROXY,

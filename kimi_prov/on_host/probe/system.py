@@ -217,10 +217,13 @@ def cgroup_hierarchy(machine: Machine) -> Optional[str]:
     return "hybrid" if "/sys/fs/cgroup/unified" in mounted else "legacy"
 
 
-def mounts(machine: Machine) -> Dict[str, Any]:
-    """Map mount point to (device, kind, options); a later one on a point hides the earlier."""
+def mounts(machine: Machine, process: str = "self") -> Dict[str, Any]:
+    """Map mount point to (device, kind, options); a later one on a point hides the earlier.
+
+    `process`: whose mounts; a unit's own may be read-only where the machine's are not.
+    """
     found: Dict[str, Any] = {}
-    for line in (machine.read("/proc/self/mountinfo") or "").splitlines():
+    for line in (machine.read(f"/proc/{process}/mountinfo") or "").splitlines():
         left, mark, right = line.partition(" - ")
         words, tail = left.split(), right.split()
         if mark and len(words) > 4 and len(tail) > 1:

@@ -60,6 +60,12 @@ def release(run: str, path: str = paths.APPLY_LOCK) -> Dict[str, Any]:
     return {"held": False}
 
 
+def holder(path: str = paths.APPLY_LOCK) -> Optional[Dict[str, Any]]:
+    """Return who holds the lock now; None where it is free. Takes nothing and waits for nobody."""
+    found, age = _current(path)
+    return found if age < STALE_S else None
+
+
 def renew(path: str = paths.APPLY_LOCK) -> None:
     """Renew the lock. Called by the subcommands that a running play calls meanwhile."""
     with contextlib.suppress(OSError):

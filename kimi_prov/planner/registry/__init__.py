@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.planner.registry import (
     cluster,
+    drift,
     driver,
     engine,
     experts,
@@ -39,6 +40,7 @@ SUBJECTS = {
     "conversion": "Converted experts",
     "cpu": "Processors",
     "disk": "Disks",
+    "drift": "What is not as it was applied",
     "driver": "The NVIDIA driver",
     "engine": "The engine",
     "engine_args": "The engine's own arguments",
@@ -82,6 +84,7 @@ DEFINITIONS: Mapping[str, Definition] = by_id(
     row
     for module in (
         cluster,
+        drift,
         driver,
         engine,
         experts,

@@ -79,6 +79,7 @@ _DOOR = "The opened port"
 _PAGE = "The page to talk to the model"
 _ENGINE = "Engine"
 _UPGRADE = "Upgrades"
+_WATCH = "Watching"
 _DRIVER = "NVIDIA driver"
 _SITE = "Sites behind a mirror"
 _GROUP = "One model over several machines"
@@ -470,6 +471,15 @@ VARIABLES: tuple[Variable, ...] = (
         "3",
         "Versions that stay restorable by `rollback`, the one that serves among them.",
         most=100,
+    ),
+    _v(
+        _WATCH,
+        "drift_timer",
+        "switch",
+        _OFF,
+        "true",
+        "Have the machine compare itself once an hour with what was applied; `status` tells what "
+        "came of it. `kimi-prov drift` needs no timer.",
     ),
     _v(
         _GROUP,

@@ -136,6 +136,7 @@ class Settings:
     speculative_tokens: int
     engine_stand_in: str | None
     start_timeout_s: int | Literal["auto"]
+    drift_timer: bool
     upgrade_min_speed: float | None
     upgrade_in_place: bool
     keep_versions: int

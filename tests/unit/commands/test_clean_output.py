@@ -189,6 +189,22 @@ def status(machines, _folder):
     assert "NOT GUARDED" in machines.run("status", machines.inventory).stdout
 
 
+def drift(machines, _folder):
+    row = dict.fromkeys(("title", "source", "subject", "expected", "observed", "since"), HOSTILE)
+    row |= dict.fromkeys(("since_from", "by", "fix"), HOSTILE) | {"id": "drift.file"}
+    would = {"id": "x", "title": HOSTILE, "key": HOSTILE, "applied": HOSTILE, "planned": [HOSTILE]}
+    document = {"ok": False, "complete": False, "weights_read": True, "detail": HOSTILE}
+    applied = {"at": HOSTILE, "kimi_prov": HOSTILE}
+    document |= {"applied": applied | {"by": dict.fromkeys(("user", "control_host"), HOSTILE)}}
+    document |= {"drift": [row], "unseen": [dict.fromkeys(("what", "why", "fix"), HOSTILE)]}
+    document |= {"would_change": [would], "would_change_unknown": None, "stand_ins": [HOSTILE]}
+    machines.answer("kimi_drift", answered(document), FAILED)
+    machines.play("drift", {"kimi_drift": {}})
+    done = machines.run("drift", machines.inventory)
+    assert "plan otherwise" in done.stdout
+    assert done.returncode == 1
+
+
 def bench(machines, folder):
     document = poisoned(
         {
@@ -764,6 +780,7 @@ CASES = {
     "apply": apply,
     "verify": verify,
     "status": status,
+    "drift": drift,
     "bench": bench,
     "key": key,
     "connect": connect,
@@ -809,7 +826,7 @@ def test_hostile_text_comes_out_harmless(command, request, tmp_path, monkeypatch
     folder = tmp_path / "given"
     folder.mkdir()
     case = CASES[command]
-    playing = {plan, apply, verify, status, bench, key, connect, chat, destroy}
+    playing = {plan, apply, verify, status, drift, bench, key, connect, chat, destroy}
     playing |= {history, rollback, clean, update}
     playing = case in playing or "web" in command or command in {"backup", "restore"}
     case(request.getfixturevalue("machines") if playing else None, folder)

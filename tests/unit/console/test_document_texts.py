@@ -44,6 +44,19 @@ RANK = {
     "ok": False,
     "hosts": {"b": {**SERVING, "port": None, "web": None, "group": GROUP}},
 }
+DRIFT = {
+    "timer": "active",
+    "looked_at": "2026-11-24T03:00:00Z",
+    "complete": False,
+    "differences": 1,
+    "findings": {"drift.file": 1},
+    "detail": "1 difference; could not look at the firewall, packages, the engine's processes",
+}
+WATCHED = {
+    "schema": "kimi-prov/status/v1",
+    "ok": True,
+    "hosts": {"node1": {**SERVING, "drift": DRIFT}},
+}
 STATUS = {
     "schema": "kimi-prov/status/v1",
     "ok": False,
@@ -52,7 +65,8 @@ STATUS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "document"), [("verify", VERIFY), ("status", STATUS), ("status", RANK)]
+    ("name", "document"),
+    [("verify", VERIFY), ("status", STATUS), ("status", RANK), ("status", WATCHED)],
 )
 def test_documents_fit_their_schema_and_a_renamed_key_does_not(name, document):
     schema = schemas.load(name)
@@ -64,7 +78,7 @@ def test_documents_fit_their_schema_and_a_renamed_key_does_not(name, document):
 
 
 @pytest.mark.parametrize(
-    "text", [verify_text.text(VERIFY), status_text.text(STATUS), status_text.text(RANK)]
+    "text", [verify_text.text(VERIFY), *map(status_text.text, (STATUS, RANK, WATCHED))]
 )
 def test_text_keeps_to_eighty_columns(text):
     assert max(map(len, text.splitlines())) <= 80
@@ -128,3 +142,11 @@ def test_status_of_a_rank_tells_its_group_and_no_port():
     assert "waiting: waiting for a, the head, at 10.0.0.1: Connection refused" in text
     assert "2 starts in a row failed though all were there" in text
     assert "HAProxy" not in text
+
+
+def test_status_tells_what_the_timer_found_and_who_tells_more():
+    words = " ".join(status_text.text(WATCHED).split())
+    assert "drift 1 difference; could not look at the firewall" in words
+    assert "looked at 2026-11-24T03:00:00Z" in words
+    assert "kimi-prov drift tells what" in words
+    assert "drift" not in status_text.text(STATUS)

@@ -87,6 +87,7 @@ DIRECTIVES = {
             *("RestartPreventExitStatus", "SupplementaryGroups", "WorkingDirectory", "UMask"),
             *("Environment", "EnvironmentFile", "LimitNOFILE", "LimitMEMLOCK", "StandardInput"),
             *("SyslogIdentifier", "CapabilityBoundingSet", "PrivateTmp", "WantedBy"),
+            *("Nice", "IOSchedulingClass", "OnActiveSec"),
             *("What", "Where", "Options", "CPUAffinity", "WatchdogSec", "NotifyAccess"),
         ),
         200,

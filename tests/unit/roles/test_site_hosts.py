@@ -37,7 +37,8 @@ STUBS = {
       driver: {action: "{{ action }}", repository: null}
       upgrade: {keep_versions: 2}
       web: null
-      units: {web: kimi-web.service}
+      drift: {timer: false}
+      units: {web: kimi-web.service, drift_timer: kimi-drift.timer}
     kimi_facts: {kimi: {units: {}}}
 - kimi_lock: {state: present}
 """,

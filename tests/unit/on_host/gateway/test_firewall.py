@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import firewall
+from kimi_prov.on_host.history import record
 
 WISH = {"ports": [8000], "ipv4": ["10.0.0.0/8", "192.0.2.7/32"], "ipv6": ["fd00::/8"]}
 
@@ -127,3 +132,55 @@ def test_another_port_or_network_is_not_taken_for_ours():
     assert not pattern.match("18000/tcp  ALLOW  10.0.0.0/8")
     assert not pattern.match("8000/tcp  DENY  10.0.0.0/8")
     assert not firewall.ufw_line("0.0.0.0/0", "8000").match("8000/tcp (v6) ALLOW Anywhere (v6)")
+
+
+TABLE = (
+    "table inet kimi {{\n\tset challenge {{\n\t\tflags timeout{}\n\t}}\n"
+    "\tchain guard {{\n{}\t}}\n}}\n"
+)
+OPEN = "\n\t\telements = { 80 timeout 15m expires 14m }"
+
+
+@pytest.fixture
+def loaded(tmp_path, monkeypatch):
+    """A machine whose nft lists what a file holds, and whose firewall's unit runs."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    listing = tmp_path / "listing"
+    (programs / "nft").write_text(f"#!/bin/sh\nexec cat {listing}\n")
+    state = "Id=kimi-firewall.service\\nActiveState=active\\nUnitFileState=enabled\\n"
+    (programs / "systemctl").write_text(f"#!/bin/sh\nprintf '{state}'\n")
+    for file in programs.iterdir():
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    paths = Paths(tmp_path)
+    paths.firewall.parent.mkdir(parents=True)
+    paths.firewall.write_text("rules")
+    listing.write_text(TABLE.format("", "\t\tdrop\n"))
+    row = {"path": layout.FIREWALL, "sha256": firewall.digest("rules")}
+    table = {"table_sha256": firewall.digest(firewall.table())}
+    paths.applied.parent.mkdir(parents=True)
+    paths.applied.write_text(
+        json.dumps({"schema": record.SCHEMA, "files": [row], "firewall": table})
+    )
+    return paths, listing
+
+
+def test_a_table_as_it_was_applied_is_left_also_while_a_certificate_is_ordered(loaded):
+    paths, listing = loaded
+    assert firewall.guard(paths, check=True) is False
+    listing.write_text(TABLE.format(OPEN, "\t\tdrop\n"))
+    assert firewall.guard(paths, check=True) is False
+
+
+def test_a_table_that_somebody_changed_is_loaded_again(loaded):
+    paths, listing = loaded
+    listing.write_text(TABLE.format("", "\t\taccept\n\t\tdrop\n"))
+    assert firewall.guard(paths, check=True) is True
+    # Rules that have just been written were loaded with it.
+    paths.firewall.write_text("other rules")
+    assert firewall.guard(paths, check=True) is False
+    # An earlier version kept no record.
+    paths.firewall.write_text("rules")
+    paths.applied.unlink()
+    assert firewall.guard(paths, check=True) is False

@@ -1,0 +1,104 @@
+"""What `drift` tells of a host, in the registry's words, and what would be planned today."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kimi_prov.contract import clean_text
+from kimi_prov.planner.registry import DEFINITIONS
+
+Row = dict[str, Any]
+# In the commands that the machine's own code names: it does not know the inventory.
+INVENTORY = "INVENTORY"
+OTHERWISE = "drift.planned_otherwise"
+# Of the moment in which a plan is made: the plan that is kept has them not.
+_PASSING = ("findings", "upgrade")
+_ABSENT = None
+
+
+def document(
+    found: Mapping[str, Any],
+    planned: Mapping[str, Any] | None,
+    why_not: str | None,
+    inventory: str | None,
+) -> Row:
+    """Return a host's entry of the document from what its own code found.
+
+    `planned`: the plan that `apply` would apply now; without one `why_not` says why there is none.
+    """
+    applied = found.get("plan")
+    own = {key: value for key, value in found.items() if key != "plan"}
+    would = None
+    if applied and planned:
+        would = list(_otherwise(applied, planned))
+    return {
+        **own,
+        "drift": [_titled(row, inventory) for row in found["drift"]],
+        "unseen": [_fixed(row, inventory) for row in found["unseen"]],
+        "would_change": would,
+        "would_change_unknown": why_not if would is None else None,
+    }
+
+
+def unreached(why: str) -> Row:
+    """Return the entry of a host that did not answer: nothing of it is known."""
+    return {
+        "ok": False,
+        "complete": False,
+        "provisioned": None,
+        "detail": f"not known: {why}",
+        "looked_at": None,
+        "applied": None,
+        "weights_read": False,
+        "drift": [],
+        "unseen": [{"what": "the machine", "why": why, "fix": None}],
+        "would_change": None,
+        "would_change_unknown": "the machine was not described",
+        "stand_ins": [],
+    }
+
+
+def _titled(row: Mapping[str, Any], inventory: str | None) -> Row:
+    known = DEFINITIONS[row["id"]]
+    severity = known.severity(None)
+    about = {"id": row["id"], "severity": severity, "title": known.title, "source": known.source}
+    return {**about, **_fixed(row, inventory)}
+
+
+def _fixed(row: Mapping[str, Any], inventory: str | None) -> Row:
+    fix = row.get("fix")
+    if fix and inventory:
+        fix = fix.replace(INVENTORY, clean_text.word(inventory))
+    return {**row, "fix": fix}
+
+
+def _otherwise(applied: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[Row]:
+    """Give each decision in which two plans differ, by its place in the plan."""
+    # As it is written down: a tuple is a list there.
+    then: Row = json.loads(json.dumps(planned))
+    pairs = (
+        {key: value for key, value in plan.items() if key not in _PASSING}
+        for plan in (applied, then)
+    )
+    for key, was, will in _leaves("", *pairs):
+        title = DEFINITIONS[OTHERWISE].wording("info", None, {"key": key})
+        yield {"id": OTHERWISE, "title": title, "key": key, "applied": was, "planned": will}
+
+
+def _leaves(place: str, was: Any, will: Any) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401
+    """Give what differs, as deep as both have the same shape."""
+    if was == will:
+        return
+    if isinstance(was, Mapping) and isinstance(will, Mapping):
+        for key in dict.fromkeys([*was, *will]):
+            name = f"{place}.{key}".lstrip(".")
+            yield from _leaves(name, was.get(key, _ABSENT), will.get(key, _ABSENT))
+        return
+    rows = isinstance(was, list) and isinstance(will, list) and len(was) == len(will)
+    if rows and all(isinstance(row, Mapping) for row in [*was, *will]):
+        for at, (one, other) in enumerate(zip(was, will, strict=True)):
+            yield from _leaves(f"{place}[{at}]", one, other)
+        return
+    yield place, was, will

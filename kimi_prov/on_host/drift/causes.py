@@ -1,0 +1,290 @@
+"""Read since when something is changed, and through what, from the logs of dpkg, apt and systemd.
+
+Pure: texts in, causes out. What a log says is somebody else's text: a command is told by its
+program and its plain words, since an option may hold a password.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Dict, FrozenSet, Iterable, List, Optional, Tuple
+
+_DPKG = re.compile(
+    r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (install|upgrade|remove|purge) "
+    r"([^\s:]+)(?::\S+)? (\S+) (\S+)$"
+)
+_PACKAGE = re.compile(r"([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)? \(")
+_STEPS = ("Install", "Upgrade", "Downgrade", "Reinstall", "Remove", "Purge")
+_SUDO = re.compile(r"^\s*(\S+) : .*?COMMAND=(.*)$", re.DOTALL)
+_LOGIN = re.compile(r"^Accepted \S+ for (\S+) from (\S+) ")
+_BEGUN = re.compile(r"^New session (\S+) of user ([^\s.]+)")
+_ENDED = re.compile(r"^(?:Session (\S+) logged out|Removed session (\S+?)\.)")
+# Of options with a value of their own, which may hold an address with a password.
+_VALUED = ("-o", "-c", "-t", "--option", "--config-file", "--target-release")
+_WORD = re.compile(r"[A-Za-z0-9./][A-Za-z0-9+._~:=/-]*")
+_MOST_WORDS, _MOST_CHARACTERS = 8, 160
+# What tools that change accounts call themselves in the journal.
+ACCOUNT_TOOLS = (
+    "useradd",
+    "userdel",
+    "usermod",
+    "groupadd",
+    "groupdel",
+    "groupmod",
+    "gpasswd",
+    "chsh",
+)
+IDENTIFIERS = ("sudo", "sshd", "sshd-session", "systemd-logind", *ACCOUNT_TOOLS)
+# A transaction's log has whole seconds, and its last file may be written at its end.
+_SLACK_S = 1
+_KINDS = ("service", "mount", "timer", "socket")
+# How long before a file's change a command that names it may have begun: an editor stays open.
+_EDITING_S = 1800
+_SSH_S = 5
+
+Clock = Callable[[str], int]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """`since`: seconds since 1970; `basis`: what says so; `by`: through what, in words."""
+
+    since: Optional[int] = None
+    basis: Optional[str] = None
+    by: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """A package's change, as dpkg logged it."""
+
+    at: int
+    package: str
+    verb: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """One call of apt: when, through what command, by whom, and which packages it changed."""
+
+    start: int
+    end: int
+    command: str
+    user: Optional[str]
+    packages: FrozenSet[str]
+
+    @property
+    def told(self) -> str:
+        """Say what it was."""
+        return f"{shown(self.command)}{f', by {self.user}' if self.user else ''}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What somebody had sudo run."""
+
+    at: int
+    user: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Session:
+    """A login; `end` None: it is still there, or its end is not known."""
+
+    start: int
+    end: Optional[int]
+    user: str
+    address: Optional[str]
+
+
+@dataclass(frozen=True)
+class Logs:
+    """What was read, oldest first."""
+
+    changes: Tuple[Change, ...] = ()
+    transactions: Tuple[Transaction, ...] = ()
+    commands: Tuple[Command, ...] = ()
+    sessions: Tuple[Session, ...] = ()
+    accounts: Tuple[Tuple[int, str, str], ...] = field(default=())
+
+
+def local(text: str) -> int:
+    """Return the seconds since 1970 of a local time, as dpkg and apt write it."""
+    return int(time.mktime(time.strptime(" ".join(text.split()), "%Y-%m-%d %H:%M:%S")))
+
+
+def dpkg(text: str, clock: Clock = local) -> Tuple[Change, ...]:
+    """Read dpkg.log."""
+    found = (_DPKG.match(line) for line in text.splitlines())
+    return tuple(
+        Change(clock(match[1]), match[3], match[2], match[4], match[5]) for match in found if match
+    )
+
+
+def apt(text: str, clock: Clock = local) -> Tuple[Transaction, ...]:
+    """Read apt's history.log; a transaction without an end was cut, or still goes on."""
+    found = []
+    for block in text.split("\n\n"):
+        pairs = dict(line.split(": ", 1) for line in block.strip().splitlines() if ": " in line)
+        if "Start-Date" not in pairs:
+            continue
+        try:
+            start = clock(pairs["Start-Date"])
+            end = clock(pairs.get("End-Date", pairs["Start-Date"]))
+        except ValueError:
+            continue
+        named = [name for step in _STEPS for name in _PACKAGE.findall(pairs.get(step, ""))]
+        user = pairs.get("Requested-By", "").partition(" (")[0].strip()
+        found.append(
+            Transaction(start, end, pairs.get("Commandline", ""), user or None, frozenset(named))
+        )
+    return tuple(found)
+
+
+def journal(text: str) -> Logs:
+    """Read lines of `journalctl --output=json` of IDENTIFIERS; what is no such line is left out."""
+    commands: List[Command] = []
+    accounts: List[Tuple[int, str, str]] = []
+    sessions: Dict[str, Session] = {}
+    logins: List[Tuple[int, str, str]] = []
+    for at, name, message in _rows(text):
+        if name == "sudo" and (sudo := _SUDO.match(message)):
+            commands.append(Command(at, sudo[1], sudo[2].strip()))
+        elif name in ACCOUNT_TOOLS:
+            accounts.append((at, name, message))
+        elif name.startswith("sshd") and (login := _LOGIN.match(message)):
+            logins.append((at, login[1], login[2]))
+        elif name == "systemd-logind":
+            if begun := _BEGUN.match(message):
+                sessions[begun[1]] = Session(at, None, begun[2], _from(logins, begun[2], at))
+            elif (ended := _ENDED.match(message)) and (key := ended[1] or ended[2]) in sessions:
+                there = sessions[key]
+                if there.end is None:
+                    sessions[key] = Session(there.start, at, there.user, there.address)
+    return Logs(
+        commands=tuple(commands), accounts=tuple(accounts), sessions=tuple(sessions.values())
+    )
+
+
+def _rows(text: str) -> Iterable[Tuple[int, str, str]]:
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+            at = int(row["__REALTIME_TIMESTAMP"]) // 1_000_000
+            name, message = row["SYSLOG_IDENTIFIER"], row["MESSAGE"]
+        except (ValueError, KeyError, TypeError):
+            continue
+        # A message that is no UTF-8 comes as a list of numbers.
+        if isinstance(name, str) and isinstance(message, str):
+            yield at, name, message
+
+
+def _from(logins: List[Tuple[int, str, str]], user: str, at: int) -> Optional[str]:
+    known = [address for then, name, address in logins if name == user and 0 <= at - then <= _SSH_S]
+    return known[-1] if known else None
+
+
+def shown(command: str) -> str:
+    """Return a command's program and plain words, without options and what they hold."""
+    words = command.split()
+    kept: List[str] = []
+    skip = False
+    for at, word in enumerate(words):
+        if skip or word in _VALUED:
+            skip = not skip
+        elif at == 0:
+            kept.append(word.rpartition("/")[2])
+        elif _WORD.fullmatch(word) and "://" not in word:
+            kept.append(word)
+    more = " ..." if len(kept) > _MOST_WORDS else ""
+    return (" ".join(kept[:_MOST_WORDS]) + more)[:_MOST_CHARACTERS]
+
+
+def of_package(name: str, logs: Logs) -> Cause:
+    """Say when a package was changed last, and by what."""
+    changes = [change for change in logs.changes if change.package == name]
+    if not changes:
+        return Cause()
+    last = changes[-1]
+    words = [last.verb, *(v for v in (last.old, last.new) if v != "<none>")]
+    for run in reversed(logs.transactions):
+        if name in run.packages and run.start - _SLACK_S <= last.at <= run.end + _SLACK_S:
+            return Cause(
+                last.at, "dpkg.log and apt's history.log", f"{run.told} ({' '.join(words)})"
+            )
+    return Cause(last.at, "dpkg.log", f"dpkg itself, not through apt ({' '.join(words)})")
+
+
+def of_account(name: str, logs: Logs) -> Cause:
+    """Say when an account or group was changed last, and by which program."""
+    whole = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
+    for at, tool, message in reversed(logs.accounts):
+        if whole.search(message):
+            return Cause(at, "the journal", _with_who(tool, at, logs))
+    return Cause()
+
+
+def of_command(words: Iterable[str], logs: Logs, after: int) -> Cause:
+    """Say who had sudo run a command with all of these words last."""
+    wanted = {*words}
+    for command in reversed(logs.commands):
+        if command.at >= after and wanted and wanted <= _words(command.line):
+            return Cause(command.at, "the journal", _sudo(command))
+    return Cause()
+
+
+def at_moment(at: int, basis: str, words: Iterable[str], logs: Logs) -> Cause:
+    """Say what ran when something changed: a command under sudo that names it, apt, a login.
+
+    `words`: that such a command has, all of them.
+    """
+    wanted = {*words}
+    for command in reversed(logs.commands):
+        close = -_SLACK_S <= at - command.at <= _EDITING_S
+        if close and wanted and wanted <= _words(command.line):
+            return Cause(at, basis, _sudo(command))
+    for run in logs.transactions:
+        if run.start - _SLACK_S <= at <= run.end + _SLACK_S:
+            return Cause(at, basis, f"while this ran: {run.told}")
+    return Cause(at, basis, _logged_in(at, logs))
+
+
+def _words(line: str) -> FrozenSet[str]:
+    """Split a command into words: whole, without folders before them, and without a unit's kind."""
+    found = set()
+    for word in line.split():
+        name = word.rpartition("/")[2]
+        stem, _, kind = name.rpartition(".")
+        found |= {word, name, *([stem] if kind in _KINDS else [])}
+        found |= {part for part in word.split("=") if "=" in word}
+    return frozenset(found)
+
+
+def _with_who(tool: str, at: int, logs: Logs) -> str:
+    for command in reversed(logs.commands):
+        if 0 <= at - command.at <= _SLACK_S and tool in command.line:
+            return _sudo(command)
+    told = _logged_in(at, logs)
+    return f"{tool}, {told}" if told else tool
+
+
+def _sudo(command: Command) -> str:
+    program = command.line.split(" ", 1)[0]
+    return f"{program.rpartition('/')[2]}, by {command.user} through sudo"
+
+
+def _logged_in(at: int, logs: Logs) -> Optional[str]:
+    there = [s for s in logs.sessions if s.start <= at and (s.end is None or at <= s.end + 1)]
+    if not there:
+        return None
+    who = {
+        f"{session.user}{f' from {session.address}' if session.address else ''}": None
+        for session in there
+    }
+    return f"while {', '.join(sorted(who))} was logged in"

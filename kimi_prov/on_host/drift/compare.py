@@ -1,0 +1,398 @@
+"""Compare what was applied with what is there. Pure: rows of `applied.observe` in, differences out.
+
+What kimi-prov itself changes between two applies (keys by `kimi-prov key`, a renewed certificate)
+is amended in the record, and so no difference here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.unit_form import without_secrets
+from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Difference, Trace
+
+Row = Mapping[str, Any]
+# Removed once they were shown, or once the account was made.
+_PASSING = (layout.OPERATOR_NEW, layout.WEB_ADMIN_NEW, layout.WEB_ADMIN)
+# A unit in one of these is on its way, and says nothing yet.
+_RUNS = ("active", "reloading", "activating", "deactivating", "refreshing", "maintenance")
+_MASKED = ("masked", "masked-runtime")
+_ON = ("enabled", "enabled-runtime")
+
+
+def differences(applied: Row, now: Row) -> List[Difference]:
+    """Return all that the two documents tell; units and processes are compared apart."""
+    return [
+        *files(applied.get("files") or (), now.get("files") or ()),
+        *links(applied.get("links") or (), now.get("links") or ()),
+        *mounts(applied.get("mounts") or (), now.get("mounts") or ()),
+        *accounts(applied.get("users") or {}, now.get("users") or {}),
+        *members(applied.get("members") or {}, now.get("members") or {}),
+        *packages(applied.get("packages") or {}, now.get("packages") or {}),
+        *driver(applied.get("driver"), now.get("driver")),
+        *kernel(applied.get("kernel") or {}, now.get("kernel") or {}),
+        *firewall(applied.get("firewall") or {}, now.get("firewall") or {}),
+        *keys(applied, now),
+        *certificate(applied, now),
+    ]
+
+
+def files(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
+    """Compare content, owner and mode of our files; of living ones the latter two alone."""
+    there = {row["path"]: row for row in now}
+    for row in applied:
+        path = row["path"]
+        if path not in there:
+            if path not in _PASSING and path != layout.ACME_PEM:
+                trace = Trace(path=path, gone=True)
+                yield Difference("drift.file_missing", path, _about(row), ABSENT, trace=trace)
+            continue
+        if told := _differs(row, there[path]):
+            yield Difference("drift.file", path, told[0], told[1], trace=Trace(path=path))
+    known = {row["path"] for row in applied}
+    for row in now:
+        # Of units and of what lies among the distribution's only our own names are listed.
+        if row["path"] not in known and not row["living"]:
+            path = row["path"]
+            yield Difference(
+                "drift.file_added", path, ABSENT, _about(row), f"rm {path}", Trace(path=path)
+            )
+
+
+def _differs(was: Row, found: Row) -> Optional[tuple[str, str]]:
+    parts = []
+    if was["sha256"] is not None and was["sha256"] != found["sha256"]:
+        parts.append((_sha(was["sha256"]), _sha(found["sha256"])))
+    owners = [f"{row['owner']}:{row['group']}" for row in (was, found)]
+    if owners[0] != owners[1]:
+        parts.append((f"owner {owners[0]}", f"owner {owners[1]}"))
+    if was["mode"] != found["mode"]:
+        parts.append((f"mode {was['mode']}", f"mode {found['mode']}"))
+    if not parts:
+        return None
+    return ", ".join(part[0] for part in parts), ", ".join(part[1] for part in parts)
+
+
+def _about(row: Row) -> str:
+    owner = f"owner {row['owner']}:{row['group']}, mode {row['mode']}"
+    return f"{_sha(row['sha256'])}, {owner}" if row["sha256"] else owner
+
+
+def _sha(sha256: Optional[str]) -> str:
+    return f"sha256 {sha256[:12]}" if sha256 else "no file whose content can be told"
+
+
+def links(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
+    """Compare where our links lead to."""
+    there = {row["path"]: row["target"] for row in now}
+    for row in applied:
+        path, target = row["path"], there.get(row["path"])
+        if target != row["target"]:
+            trace = Trace(path=path, gone=target is None, words=(path,))
+            yield Difference("drift.link", path, row["target"], target or ABSENT, trace=trace)
+
+
+def mounts(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
+    """Compare what is mounted at and below our folder."""
+    there = {row["path"]: row for row in now}
+    for row in applied:
+        path, found = row["path"], there.get(row["path"])
+        if found is None:
+            unit = _mount_unit(path)
+            fix = APPLY if path == layout.RAM else f"mount {path}"
+            trace = Trace(unit=unit, words=("umount", path))
+            yield Difference("drift.mount", path, _mounted(row), ABSENT, fix, trace)
+        elif _mounted(row) != _mounted(found):
+            trace = Trace(words=("mount", path))
+            fix = f"umount {path} && mount {path}"
+            yield Difference("drift.mount", path, _mounted(row), _mounted(found), fix, trace)
+    for path in sorted(set(there) - {row["path"] for row in applied}):
+        trace = Trace(unit=_mount_unit(path), words=("mount", path))
+        fix = f"umount {path}"
+        yield Difference("drift.mount", path, ABSENT, _mounted(there[path]), fix, trace)
+
+
+def _mounted(row: Row) -> str:
+    options = ",".join(row.get("options") or ())
+    return f"{row['device']} ({row['type']}{', ' + options if options else ''})"
+
+
+def _mount_unit(path: str) -> str:
+    """Name the unit of a mount point of ours: none has a character that systemd would escape."""
+    return f"{path.strip('/').replace('-', chr(92) + 'x2d').replace('/', '-')}.mount"
+
+
+def units(applied: Mapping[str, Row], now: Mapping[str, Row]) -> Iterator[Difference]:
+    """Compare our units: whether masked, enabled, running, from which file, with which drop-ins.
+
+    Rows of `now` have `since`, when the unit came into its state, and `extra`, drop-ins on the disk
+    that systemd has not read yet.
+    """
+    for name, row in applied.items():
+        found = now.get(name) or {}
+        yield from _unit(name, row, found)
+        ours = {*row.get("drop_ins", ())}
+        for path in sorted({*found.get("drop_ins", ()), *found.get("extra", ())} - ours):
+            yield Difference(
+                "drift.unit_override",
+                path,
+                ABSENT,
+                f"a drop-in of {name}",
+                f"rm {path} && systemctl daemon-reload && systemctl restart --no-block {name}",
+                Trace(path=path, words=("systemctl", "edit", name)),
+            )
+
+
+def _unit(name: str, row: Row, found: Row) -> Iterator[Difference]:
+    was, state = row["enabled"], found.get("enabled", "")
+    stopped = Trace(unit=name, words=("systemctl", name.rpartition(".")[0]), at=found.get("since"))
+    if state in _MASKED or found.get("load") == "masked":
+        link = found.get("mask")
+        fix = f"systemctl unmask {'--runtime ' if state == 'masked-runtime' else ''}{name}"
+        yield Difference(
+            "drift.unit_masked", name, was or "loaded", "masked", f"{fix} && {APPLY}",
+            Trace(path=link, words=("mask", name.rpartition(".")[0])),
+        )  # fmt: skip
+        return
+    if was in _ON and state not in _ON:
+        target = "timers" if name.endswith(".timer") else "multi-user"
+        link = f"{layout.UNITS}/{target}.target.wants/{name}"
+        told = Trace(path=link, gone=True, words=("disable", name.rpartition(".")[0]))
+        yield Difference("drift.unit_disabled", name, was, state or "no unit", trace=told)
+    if row.get("file") and found.get("file") and row["file"] != found["file"]:
+        trace = Trace(path=found["file"])
+        yield Difference("drift.unit_replaced", name, row["file"], found["file"], trace=trace)
+    # Of a mount its own row tells.
+    runs = found.get("state") in _RUNS or name.endswith(".mount")
+    if row["state"] == "active" and not runs:
+        yield Difference(
+            "drift.unit_stopped", name, "active", found.get("state") or "no unit", trace=stopped
+        )
+
+
+def accounts(
+    applied: Mapping[str, Optional[Row]], now: Mapping[str, Optional[Row]]
+) -> Iterator[Difference]:
+    """Compare our users: number, group, home and shell."""
+    for name, row in applied.items():
+        found = now.get(name)
+        if row is None or row == found:
+            continue
+        told = _fields(row, row if found is None else found)
+        yield Difference(
+            "drift.account",
+            name,
+            _account(row, told),
+            ABSENT if found is None else _account(found, told),
+            APPLY if found is None else _usermod(name, row, told),
+            Trace(account=name),
+        )
+
+
+def members(
+    applied: Mapping[str, Optional[Sequence[str]]], now: Mapping[str, Optional[Sequence[str]]]
+) -> Iterator[Difference]:
+    """Compare who else is in our groups: such a user reads what is closed to others."""
+    for name, was in applied.items():
+        found = now.get(name)
+        if was is None or was == found:
+            continue
+        fix, trace = APPLY, Trace(account=name)
+        new = sorted({*(found or ())} - {*was})
+        if new:
+            fix = " && ".join(f"gpasswd --delete {user} {name}" for user in new)
+        elif found is not None:
+            gone = sorted({*was} - {*found})
+            fix = " && ".join(f"gpasswd --add {user} {name}" for user in gone)
+        observed = ABSENT if found is None else _members(found)
+        yield Difference("drift.account", f"group {name}", _members(was), observed, fix, trace)
+
+
+def _members(names: Sequence[str]) -> str:
+    return f"members: {', '.join(names)}" if names else "no further members"
+
+
+_OPTIONS = {"uid": "--uid", "gid": "--gid", "home": "--home", "shell": "--shell"}
+
+
+def _fields(row: Row, found: Row) -> List[str]:
+    differing = [key for key in _OPTIONS if row.get(key) != found.get(key)]
+    return differing or list(_OPTIONS)
+
+
+def _account(row: Row, fields: Sequence[str]) -> str:
+    return ", ".join(f"{key} {row[key]}" for key in fields)
+
+
+def _usermod(name: str, row: Row, fields: Sequence[str]) -> str:
+    return " ".join(["usermod", *(f"{_OPTIONS[key]} {row[key]}" for key in fields), name])
+
+
+def packages(applied: Row, now: Row) -> Iterator[Difference]:
+    """Compare versions of the packages that the plan needs, and which are held."""
+    there: Dict[str, str] = dict(now.get("versions") or {})
+    for name, version in (applied.get("versions") or {}).items():
+        found = there.get(name)
+        if found != version:
+            fix = f"apt-get install -y --allow-downgrades {name}={version}"
+            known = "drift.package" if found else "drift.package_missing"
+            fix = fix if found else APPLY
+            yield Difference(known, name, version, found or ABSENT, fix, Trace(package=name))
+    held = {*(now.get("held") or ())}
+    for name in applied.get("held") or ():
+        if name in there and name not in held:
+            trace = Trace(words=("apt-mark", "unhold", name))
+            fix = f"apt-mark hold {name}"
+            yield Difference("drift.package_hold", name, "held", "not held", fix, trace)
+
+
+def driver(applied: Optional[str], now: Optional[str]) -> Iterator[Difference]:
+    """Compare the version of the NVIDIA module that is loaded."""
+    if applied != now and applied is not None:
+        trace = Trace(package="nvidia-kernel-open-dkms")
+        yield Difference("drift.driver", "nvidia", applied, now or "none loaded", trace=trace)
+
+
+def kernel(applied: Row, now: Row) -> Iterator[Difference]:
+    """Compare the kernel's settings that the plan names."""
+    there = now.get("sysctl") or {}
+    for name, value in (applied.get("sysctl") or {}).items():
+        if value is not None and there.get(name) != value:
+            trace = Trace(words=(name,))
+            yield Difference("drift.kernel", name, value, there.get(name) or ABSENT, trace=trace)
+    for name, subject in (("thp", "transparent huge pages"), ("governor", "CPU governor")):
+        was, found = applied.get(name), now.get(name)
+        if was is not None and was != found:
+            yield Difference("drift.kernel", subject, was, found or ABSENT)
+
+
+def firewall(applied: Row, now: Row) -> Iterator[Difference]:
+    """Compare the table that guards our ports, rule by rule where the rules are known."""
+    if applied.get("table_sha256") == now.get("table_sha256"):
+        return
+    table = " ".join(layout.FIREWALL_TABLE)
+    if now.get("table_sha256") is None:
+        yield Difference(
+            "drift.firewall",
+            f"table {table}",
+            "loaded",
+            ABSENT,
+            f"systemctl reload-or-restart {unit_names.FIREWALL}",
+            Trace(words=("nft",)),
+        )
+        return
+    was, found = applied.get("table") or [], now.get("table") or []
+    gone = [line.strip() for line in was if line not in found]
+    new = [line.strip() for line in found if line not in was]
+    yield Difference(
+        "drift.firewall",
+        f"table {table}",
+        _lines(gone) or "as applied",
+        _lines(new) or "other rules, or another order",
+        APPLY,
+        Trace(words=("nft",)),
+    )
+
+
+def _lines(lines: Sequence[str]) -> str:
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return "; ".join(lines[:3]) + more
+
+
+def keys(applied: Row, now: Row) -> Iterator[Difference]:
+    """Compare the API keys by name and digest; none is shown."""
+    was: Dict[str, Optional[str]] = dict.fromkeys(applied.get("keys") or ())
+    was.update(applied.get("key_digests") or {})
+    found: Dict[str, str] = now.get("key_digests") or {}
+    trace = Trace(path=layout.KEY_MAP)
+    for name in sorted({*was, *found}):
+        if name not in found:
+            yield Difference("drift.key_missing", name, "an API key", ABSENT, trace=trace)
+        elif name not in was:
+            fix = f"kimi-prov key INVENTORY --remove {name}"
+            yield Difference("drift.key_added", name, ABSENT, "an API key", fix, trace)
+        elif was[name] is not None and was[name] != found[name]:
+            fix = "kimi-prov key INVENTORY --rotate" if name == "operator" else APPLY
+            yield Difference("drift.key_changed", name, "its key", "another key", fix, trace)
+
+
+def certificate(applied: Row, now: Row) -> Iterator[Difference]:
+    """Compare the certificate that clients are shown."""
+    was, found = applied.get("certificate_sha256"), now.get("certificate_sha256")
+    if was and was != found:
+        observed = f"sha256 {found[:16]}" if found else ABSENT
+        trace = Trace(path=layout.TLS_CERTIFICATE, gone=not found)
+        yield Difference(
+            "drift.certificate", layout.TLS_CERTIFICATE, f"sha256 {was[:16]}", observed, trace=trace
+        )
+
+
+def processes(rows: Sequence[Row]) -> Iterator[Difference]:
+    """Compare each engine's command line with its unit's, and the unit that it was started with.
+
+    What stands before the python in a unit has given way to it: numactl.
+    """
+    for row in rows:
+        runs, would = list(row["runs"]), list(row["would"])
+        fix = f"systemctl restart --no-block {row['unit']}"
+        trace = Trace(at=row["started"], words=("systemctl", row["unit"].rpartition(".")[0]))
+        if would and (not runs or would[-len(runs) :] != runs):
+            told = _command_lines(would, runs)
+            yield Difference("drift.process", row["unit"], told[0], told[1], fix, trace)
+        elif row["stamp"] is not None and row["stamp"] != row["applied_stamp"]:
+            yield Difference(
+                "drift.process",
+                row["unit"],
+                f"started with the unit {row['applied_stamp']}",
+                f"started with the unit {row['stamp'] or 'of somebody else'}",
+                fix,
+                trace,
+            )
+
+
+def _command_lines(would: Sequence[str], runs: Sequence[str]) -> tuple[str, str]:
+    """Show where two command lines part: the words that one has and the other has not."""
+    would, runs = without_secrets(would), without_secrets(runs)
+    gone = [word for word in would if word not in runs]
+    new = [word for word in runs if word not in would]
+    # What stands before the engine's python is not seen in a process.
+    gone = gone[gone.index(runs[0]) + 1 :] if runs and runs[0] in gone else gone
+    return _words(gone), _words(new)
+
+
+def _words(words: Sequence[str]) -> str:
+    return " ".join(words)[:300] or "the same words in another order"
+
+
+def listeners(rows: Sequence[Row]) -> Iterator[Difference]:
+    """Tell of each process that holds a port of ours and is of no unit of ours."""
+    for row in rows:
+        yield Difference(
+            "drift.port",
+            f"port {row['port']}",
+            f"{row['unit']} listens",
+            f"process {row['pid']} ({row['name']}) listens",
+            f"kill {row['pid']} && systemctl restart --no-block {row['unit']}",
+        )
+
+
+def proxy(state: Row, known: Mapping[str, str]) -> Iterator[Difference]:
+    """Compare what the proxy has loaded with what its files say; `known`: the record's keys."""
+    fix = f"systemctl reload {unit_names.PROXY}"
+    if state["loaded"] != state["wanted"]:
+        yield Difference(
+            "drift.process",
+            unit_names.PROXY,
+            f"runs what its files say ({state['wanted']})",
+            f"runs {state['loaded'] or 'a configuration of somebody else'}",
+            APPLY,
+        )
+    for name in state["only_loaded"]:
+        yield Difference(
+            "drift.key_added", name, ABSENT, "an API key in the running proxy alone", fix
+        )
+    # One that somebody wrote into the file is told already.
+    for name in (name for name in state["only_in_file"] if name in known):
+        yield Difference("drift.key_missing", name, "an API key", "not in the running proxy", fix)

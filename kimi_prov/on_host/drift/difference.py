@@ -1,0 +1,42 @@
+"""One difference between what was applied and what is there, and where its cause is to be found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Optional, Tuple
+
+# INVENTORY: the control machine, which knows it, puts the inventory's path there.
+APPLY = "kimi-prov apply INVENTORY"
+# In the place of what is not there: null would mean that it is not known.
+ABSENT = "absent"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Where a cause may be found.
+
+    `path`: a file whose inode tells when it changed, `gone` where it is not there any more: then
+    its folder's does. `package` and `account`: as the logs name them. `unit`: whose stop is the
+    cause. `words`: all of them stand in a command that made such a change. `at`: seconds since
+    1970, where the change itself is known to be of then.
+    """
+
+    path: Optional[str] = None
+    gone: bool = False
+    package: Optional[str] = None
+    account: Optional[str] = None
+    unit: Optional[str] = None
+    words: Tuple[str, ...] = ()
+    at: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`id`: of the finding; `expected` and `observed`: in words, or ABSENT; `fix`: a command."""
+
+    id: str
+    subject: str
+    expected: str
+    observed: str
+    fix: str = APPLY
+    trace: Trace = field(default_factory=Trace)

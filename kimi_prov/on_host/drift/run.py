@@ -1,0 +1,297 @@
+"""`drift [--weights] [--keep]`: what differs from what was applied, with when and through what.
+
+Changes nothing. `--weights` reads every byte of the weights again; `--keep` is the timer's: the
+result is kept for `status`.
+"""
+
+from __future__ import annotations
+
+import calendar
+import os
+import time
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.drift import causes, compare, look, weights
+from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Difference, Trace
+from kimi_prov.on_host.gateway import certificate
+from kimi_prov.on_host.history import applied as record
+from kimi_prov.on_host.kt import convert
+from kimi_prov.on_host.system import apply_lock
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import make_directory, read_json, write_json
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.drift.causes import Cause, Logs
+
+_FAULTS = (OSError, HostError, ValueError, LookupError, TypeError, AttributeError)
+_FORM = "%Y-%m-%dT%H:%M:%SZ"
+# What each part of the description is called where it could not be looked at.
+_PARTS = {
+    "files": "files",
+    "links": "links",
+    "mounts": "mounts",
+    "users": "users",
+    "members": "groups",
+    "packages": "packages",
+    "driver": "the driver",
+    "kernel": "settings of the kernel",
+    "firewall": "the firewall",
+    "key_digests": "API keys",
+    "certificate_sha256": "the certificate",
+}
+_OF_APPLIED = ("entry", "at", "by", "inventory", "kimi_prov")
+
+
+class Seen:
+    """Collects differences, and what could not be looked at."""
+
+    def __init__(self) -> None:
+        self.differences: List[Difference] = []
+        self.unseen: List[Dict[str, Optional[str]]] = []
+
+    def take(self, what: str, work: Callable[[], Any]) -> Any:  # noqa: ANN401  (what the part gives)
+        """Do a part of the looking; None where it failed, which is told."""
+        try:
+            return work()
+        except _FAULTS as error:
+            self.blind(what, plain(error))
+            return None
+
+    def blind(self, what: str, why: str) -> None:
+        """Keep that a part could not be looked at."""
+        self.unseen.append({"what": what, "why": why, "fix": None})
+
+
+def collect(paths: Paths, *, read_weights: bool = False) -> Dict[str, Any]:
+    """Return the drift of this machine; `complete` when all of it could be looked at."""
+    was = record.read(paths)
+    if os.geteuid() != 0:
+        return _unknown("only root may look at all of it", "log in as root, or with sudo")
+    if not was:
+        there = paths.plan.exists()
+        why = "an earlier version applied it and kept no record" if there else "nothing was applied"
+        return _unknown(why, APPLY, provisioned=there)
+    seen = Seen()
+    if apply_lock.holder():
+        seen.blind("what is being applied", "an apply is under way")
+    plan = read_json(paths.plan)
+    failed: Dict[str, str] = {}
+    now = record.observe(paths, was, failed)
+    for name, why in failed.items():
+        if name in _PARTS:
+            seen.blind(_PARTS[name], why)
+    now = {**now, **{name: was.get(name) for name in failed}}
+    if now.get("packages") is None and was.get("packages"):
+        seen.blind("packages", "dpkg's list of packages cannot be read")
+        now["packages"] = was["packages"]
+    _firewall(seen, was, now)
+    seen.differences += compare.differences(was, now)
+    _served_certificate(seen, paths, was)
+    found = _units(seen, was)
+    if found is not None:
+        _processes(seen, paths, was, plan, found)
+    _weights(seen, paths, was, read=read_weights)
+    rows = _told(paths, seen, was, found or {})
+    return {
+        "ok": not rows and not seen.unseen,
+        "complete": not seen.unseen,
+        "provisioned": True,
+        "detail": _detail(len(rows), seen.unseen),
+        "looked_at": time.strftime(_FORM, time.gmtime()),
+        "applied": {name: was.get(name) for name in _OF_APPLIED},
+        "weights_read": read_weights,
+        "drift": rows,
+        "unseen": seen.unseen,
+        "plan": plan,
+    }
+
+
+def _unknown(why: str, fix: str, *, provisioned: bool = False) -> Dict[str, Any]:
+    return {
+        "ok": False,
+        "complete": False,
+        "provisioned": provisioned,
+        "detail": f"not known: {why}",
+        "looked_at": time.strftime(_FORM, time.gmtime()),
+        "applied": None,
+        "weights_read": False,
+        "drift": [],
+        "unseen": [{"what": "what was applied", "why": why, "fix": fix}],
+        "plan": None,
+    }
+
+
+def _detail(count: int, unseen: List[Dict[str, Optional[str]]]) -> str:
+    told = f"{count} difference{'s' if count != 1 else ''}" if count else "no drift"
+    if not unseen:
+        return told
+    names = ", ".join(str(row["what"]) for row in unseen)
+    return f"{told if count else 'no drift seen'}; could not look at {names}"
+
+
+def _firewall(seen: Seen, was: Mapping[str, Any], now: Dict[str, Any]) -> None:
+    before, after = was.get("firewall") or {}, now.get("firewall") or {}
+    if before.get("table_sha256") and not after.get("table_sha256"):
+        nft = look.table_can_be_listed()
+        if not nft:
+            seen.blind("the firewall", "nft lists no tables here")
+            now["firewall"] = before
+    rules = before.get("rules") or []
+    missing = seen.take("rules of ufw or firewalld", lambda: look.firewall_rules_missing(rules))
+    for rule in missing or ():
+        subject = f"{rule['manager']}: {rule.get('from') or rule.get('rule')}"
+        trace = Trace(words=(rule["manager"].replace("firewalld", "firewall-cmd"),))
+        seen.differences.append(
+            Difference(
+                "drift.firewall_rule", subject, "the port is open to it", ABSENT, trace=trace
+            )
+        )
+
+
+def _served_certificate(seen: Seen, paths: Paths, was: Mapping[str, Any]) -> None:
+    """Compare the file that the proxy loads: its certificate is the one that is shown, too."""
+    wanted = was.get("certificate_sha256")
+    found = seen.take("the certificate", lambda: look.proxy_certificate(paths))
+    if wanted and found is not None and found != wanted:
+        seen.differences.append(
+            Difference(
+                "drift.certificate",
+                layout.TLS_PEM,
+                f"sha256 {wanted[:16]}",
+                f"sha256 {found[:16]}" if found else ABSENT,
+                trace=Trace(path=layout.TLS_PEM, gone=not found),
+            )
+        )
+
+
+def _units(seen: Seen, was: Mapping[str, Any]) -> Optional[Dict[str, Dict[str, Any]]]:
+    rows: Mapping[str, Any] = was.get("units") or {}
+    names = [*rows, *(row["unit"] for row in was.get("instances") or ())]
+    found: Optional[Dict[str, Dict[str, Any]]] = seen.take("units", lambda: look.units({*names}))
+    if found is not None:
+        # What masks a unit lies among our units' files.
+        masks = {row["mask"] for row in found.values()}
+        seen.differences = [row for row in seen.differences if row.subject not in masks]
+        seen.differences += compare.units(rows, found)
+    return found
+
+
+def _processes(
+    seen: Seen,
+    paths: Paths,
+    was: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    found: Mapping[str, Mapping[str, Any]],
+) -> None:
+    running = seen.take("the engine's processes", lambda: look.processes(paths, was, found))
+    seen.differences += compare.processes(running or ())
+    others = seen.take("who listens on the ports", lambda: look.listeners(plan, found))
+    seen.differences += compare.listeners(others or ())
+    if (found.get(unit_names.PROXY) or {}).get("state") == "active":
+        state = seen.take("the running proxy", lambda: look.proxy_runs(paths))
+        seen.differences += compare.proxy(state, was.get("key_digests") or {}) if state else ()
+
+
+def _weights(seen: Seen, paths: Paths, was: Mapping[str, Any], *, read: bool) -> None:
+    before: Mapping[str, Any] = was.get("weights") or {}
+
+    def compared() -> List[Difference]:
+        found = list(weights.differences(before, read=read))
+        if paths.at(layout.CONVERT).exists():
+            config = convert.Config.load(str(paths.at(layout.CONVERT)))
+            if not convert.verified(config):
+                found.append(
+                    Difference("drift.weights", config.directory, "converted experts", "not whole")
+                )
+        return found
+
+    if before:
+        seen.differences += seen.take("weights", compared) or []
+
+
+def _told(
+    paths: Paths, seen: Seen, was: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
+) -> List[Dict[str, Any]]:
+    """Add causes to the differences."""
+    if not seen.differences:
+        return []
+    try:
+        since = calendar.timegm(time.strptime(str(was.get("at")), _FORM))
+    except ValueError:
+        since = 0
+    logs = look.logs(paths, since)
+    return [_row(row, cause(row, logs, found, since)) for row in seen.differences]
+
+
+def cause(row: Difference, logs: Logs, found: Mapping[str, Mapping[str, Any]], since: int) -> Cause:
+    """Find since when a difference is there and through what; empty where nothing tells."""
+    trace = row.trace
+    if trace.package:
+        return causes.of_package(trace.package, logs)
+    if trace.account:
+        return causes.of_account(trace.account, logs)
+    names = trace.words or (() if trace.path is None else (trace.path,))
+    if trace.path:
+        place = trace.path.rpartition("/")[0] if trace.gone else trace.path
+        at = look.changed_at(place)
+        if at is not None and at >= since:
+            basis = "its folder's last change" if trace.gone else "the file's change time"
+            return causes.at_moment(at, basis, names, logs)
+    at = trace.at or (found.get(trace.unit or "") or {}).get("since")
+    if at is not None and at >= since:
+        return causes.at_moment(at, "systemd", names, logs)
+    if row.id == "drift.kernel" and (files := look.sysctl_files(row.subject)):
+        last = files[-1]
+        return causes.Cause(look.changed_at(last), "the file's change time", f"{last} sets it")
+    return causes.of_command(names, logs, since)
+
+
+def _row(row: Difference, why: Cause) -> Dict[str, Any]:
+    return {
+        "id": row.id,
+        "subject": row.subject,
+        "expected": row.expected,
+        "observed": row.observed,
+        "since": certificate.moment(why.since) if why.since is not None else None,
+        "since_from": why.basis,
+        "by": why.by,
+        "fix": row.fix,
+    }
+
+
+def keep(paths: Paths, document: Mapping[str, Any]) -> None:
+    """Keep a result for `status`: counts by finding, never what was found."""
+    counts: Dict[str, int] = {}
+    for row in document["drift"]:
+        counts[row["id"]] = counts.get(row["id"], 0) + 1
+    make_directory(paths.state, 0o700)
+    kept = {
+        "schema": "kimi-prov/drift-state/v1",
+        "looked_at": document["looked_at"],
+        "complete": document["complete"],
+        "detail": document["detail"],
+        "differences": len(document["drift"]),
+        "findings": counts,
+    }
+    write_json(str(paths.drift_state), kept, mode=0o600)
+
+
+def main(argv: List[str]) -> int:
+    """Answer with what `collect` finds."""
+    paths = Paths()
+    read = "--weights" in argv
+    if "--keep" in argv and apply_lock.holder():
+        print("an apply is under way: nothing is compared")
+        return 0
+    if read:
+        weights.end_with_the_reader()
+    document = collect(paths, read_weights=read)
+    if "--keep" in argv:
+        keep(paths, document)
+        print(document["detail"])
+        return 0
+    return answer(document)

@@ -1,0 +1,122 @@
+"""Compare the weights with their manifest: by what `stat` says, or by reading every byte."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import sys
+import threading
+from typing import Any, Iterator, List, Mapping, NamedTuple, Optional
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.sizes import human
+from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Difference, Trace
+from kimi_prov.on_host.system.files import read_json
+from kimi_prov.on_host.system.progress import Progress
+from kimi_prov.on_host.weights import manifest as manifests
+from kimi_prov.on_host.weights import stage
+
+_NICE = 15
+_WORKERS = 4
+_LOOK_S = 1000
+
+
+class Folder(NamedTuple):
+    """A folder with weights, and the manifest that they were verified against."""
+
+    path: str
+    manifest: Optional[manifests.Manifest]
+
+
+def folders(applied: Mapping[str, Any]) -> List[Folder]:
+    """List the folders whose weights are served, of the record's `weights`.
+
+    The manifest beside them is believed: its own digest is in the record.
+    """
+    names = [applied["dir"], applied.get("draft_dir")]
+    found = [Folder(name, manifests.load(f"{name}/{manifests.NAME}")) for name in names if name]
+    served = applied["serve_dir"]
+    if served.startswith(f"{layout.RAM}/") and os.path.ismount(layout.RAM):
+        found.append(Folder(served, found[0].manifest))
+    return found
+
+
+def differences(applied: Mapping[str, Any], *, read: bool) -> Iterator[Difference]:
+    """Compare the weights with their manifests; `applied`: the record's `weights`.
+
+    `read`: their bytes too, which takes its time.
+    """
+    path = f"{applied['dir']}/{manifests.NAME}"
+    wanted, found = applied["manifest_sha256"], _sha256(path)
+    if wanted != found:
+        told = f"sha256 {found[:12]}" if found else ABSENT
+        trace = Trace(path=path, gone=found is None)
+        yield Difference("drift.weights", path, f"sha256 {(wanted or '')[:12]}", told, trace=trace)
+    for folder in folders(applied):
+        if folder.manifest is not None:
+            yield from _folder(folder.path, folder.manifest, read=read)
+
+
+def _sha256(path: str) -> Optional[str]:
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return None
+
+
+def _folder(root: str, manifest: manifests.Manifest, *, read: bool) -> Iterator[Difference]:
+    records = manifests.records_from(read_json(os.path.join(root, manifests.MARK)))
+    whole = []
+    for entry in manifest.files:
+        path = os.path.join(root, entry.path)
+        try:
+            size = os.stat(path).st_size
+        except FileNotFoundError:
+            trace = Trace(path=path, gone=True)
+            yield Difference("drift.weights", path, human(entry.size), ABSENT, trace=trace)
+            continue
+        record = records.get(entry.path)
+        if size != entry.size:
+            expected, observed = f"{entry.size} bytes", f"{size} bytes"
+            yield Difference("drift.weights", path, expected, observed, trace=Trace(path=path))
+        elif read:
+            whole.append(entry)
+        elif record is None or not record.holds(path):
+            yield Difference(
+                "drift.weights",
+                path,
+                "untouched since it was verified",
+                "touched since, and not read again (--weights)",
+                trace=Trace(path=path),
+            )
+    if whole:
+        reading = stage.Staging(root, None, Progress(None, "weights"))
+        reading.run(whole, _WORKERS)
+        wanted = {entry.path: entry.sha256 for entry in manifest.files}
+        for name in sorted(reading.wrong):
+            path = os.path.join(root, name)
+            yield Difference(
+                "drift.weights",
+                path,
+                f"sha256 {(wanted[name] or 'of the manifest')[:12]}",
+                "other bytes",
+                # Who is touched is verified again, and fetched again where it is wrong.
+                f"touch {path} && {APPLY}",
+                Trace(path=path),
+            )
+
+
+def end_with_the_reader() -> None:
+    """Give way to what serves, and end where nobody waits for the answer any more."""
+    os.nice(_NICE)
+    poller = select.poll()
+    poller.register(sys.stdout, 0)
+
+    def watch() -> None:
+        while not any(event & select.POLLERR for _, event in poller.poll(_LOOK_S)):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

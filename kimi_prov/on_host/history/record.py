@@ -1,0 +1,35 @@
+"""The record of what was applied last: read, written whole, and amended by other commands.
+
+Apart from what describes a machine, so that the code which changes keys or the certificate between
+two applies can say so here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.on_host.system import files
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+SCHEMA = "kimi-prov/applied/v1"
+
+
+def read(paths: Paths) -> dict[str, Any]:
+    """Return what was applied last; empty where nothing was, or a version before this one did."""
+    found = files.read_json(paths.applied)
+    return found if found.get("schema") == SCHEMA else {}
+
+
+def write(paths: Paths, document: Mapping[str, Any]) -> None:
+    """Put a document in the place of the last one, for root alone."""
+    files.make_directory(paths.state, 0o700)
+    files.write_json(str(paths.applied), document, mode=0o600)
+
+
+def amend(paths: Paths, **changed: object) -> None:
+    """Take over what a command other than apply changed (keys, the certificate)."""
+    there = read(paths)
+    if there and any(there.get(name) != value for name, value in changed.items()):
+        write(paths, {**there, **changed})

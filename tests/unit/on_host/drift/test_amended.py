@@ -1,0 +1,66 @@
+"""What kimi-prov changes between two applies is taken over into the record, and is no drift."""
+
+from __future__ import annotations
+
+import pytest
+
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.drift import compare
+from kimi_prov.on_host.gateway import keys, tls
+from kimi_prov.on_host.history import record
+from kimi_prov.on_host.system.files import read_text, write_json
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """A machine with keys and a certificate, and the record of an apply that made them."""
+    paths = Paths(tmp_path)
+    paths.proxy.mkdir(parents=True)
+    paths.state.mkdir(parents=True)
+    keys.ensure(paths, {})
+    made = tls.ensure(paths, {"mode": "self-signed", "names": ["a.example"]})
+    told = keys.told(keys.parse_map(read_text(paths.key_map)))
+    whole = {"schema": record.SCHEMA, **told, "certificate_sha256": made["fingerprint"]}
+    write_json(str(paths.applied), whole)
+    return paths
+
+
+def drift(paths):
+    told = keys.told(keys.parse_map(read_text(paths.key_map)))
+    now = {**told, "certificate_sha256": tls.fingerprint(read_text(paths.tls_crt))}
+    was = record.read(paths)
+    found = [*compare.keys(was, now), *compare.certificate(was, now)]
+    return [(row.id, row.subject) for row in found]
+
+
+def test_keys_that_the_command_changed(paths):
+    keys.rotate(paths)
+    assert drift(paths) == []
+    keys.ensure(paths, {"ann": "1" * 64})
+    keys.revoke(paths, "ann")
+    assert drift(paths) == []
+
+
+def test_a_certificate_that_was_made_anew(paths):
+    before = record.read(paths)["certificate_sha256"]
+    tls.ensure(paths, {"mode": "self-signed", "names": ["b.example"]})
+    assert record.read(paths)["certificate_sha256"] != before
+    assert drift(paths) == []
+
+
+def test_what_somebody_wrote_by_hand_is_drift_until_the_command_takes_it_away(paths):
+    with paths.key_map.open("a") as stream:
+        stream.write("2" * 64 + " eve\n")
+    paths.tls_crt.write_text(tls.public_part(tls.self_signed(["c.example"])))
+    assert drift(paths) == [
+        ("drift.key_added", "eve"),
+        ("drift.certificate", "/etc/kimi/proxy/tls.crt"),
+    ]
+    keys.revoke(paths, "eve")
+    assert ("drift.key_added", "eve") not in drift(paths)
+
+
+def test_without_a_record_none_is_begun(paths):
+    paths.applied.unlink()
+    keys.rotate(paths)
+    assert not paths.applied.exists()
