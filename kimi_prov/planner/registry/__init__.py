@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.planner.registry import (
     cluster,
+    diagnose,
     driver,
     engine,
     experts,
@@ -38,6 +39,7 @@ SUBJECTS = {
     "context": "The context's length",
     "conversion": "Converted experts",
     "cpu": "Processors",
+    "diagnose": "What `diagnose` recognises on a machine that serves, or does not",
     "disk": "Disks",
     "driver": "The NVIDIA driver",
     "engine": "The engine",
@@ -80,6 +82,7 @@ DEFINITIONS: Mapping[str, Definition] = by_id(
     row
     for module in (
         cluster,
+        diagnose,
         driver,
         engine,
         experts,
