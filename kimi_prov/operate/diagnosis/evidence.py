@@ -65,6 +65,19 @@ class Evidence:
     kernel: tuple[LogEntry, ...] = ()
     metrics: tuple[Metrics, ...] = ()
 
+    def planned(self, *path: str) -> Any:  # noqa: ANN401  (what a machine's plan holds there)
+        """Return what stands in the plan under these keys, None where one of them is not there."""
+        value: Any = self.plan
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    def figure(self, *path: str) -> float | None:
+        """Return a number of the plan; None where there is none."""
+        value = self.planned(*path)
+        known = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if known else None
+
     def engines(self) -> Iterator[tuple[LogEntry, ...]]:
         """Give the journal of each engine."""
         for unit, entries in self.logs.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ _EVERYWHERE = "no such line since the engine last answered"
 _WAITED_MINUTES = 3
 # A disk that gives 1 GB/s has read the largest model after this.
 _SLOW_LOAD_S = 900
+# Or the slowest that the plan predicts, so many times.
+_SLOWER_LOAD = 1.5
 # Below this part of the slowest that the plan predicts.
 _MUCH_SLOWER = 0.7
 # Fewer tokens or requests than these say nothing.
@@ -109,7 +112,7 @@ def graph_capture_memory(evidence: Evidence) -> Observation | None:
 def gpu_memory(evidence: Evidence) -> Observation | None:
     """Tell of memory that ran out while weights were loaded or requests ran."""
     hit = next((hit for hit, captured in _out_of_memory(evidence) if not captured), None)
-    ktransformers = (evidence.plan.get("engine") or {}).get("name") == "ktransformers"
+    ktransformers = evidence.planned("engine", "name") == "ktransformers"
     fix = (
         "keep fewer experts on the GPU: kimi_engine_args: {kt-num-gpu-experts: 1}, or set a "
         "smaller kimi_context; then apply"
@@ -196,8 +199,7 @@ def slow_load(evidence: Evidence) -> Observation | None:
     """Tell of weights that took longer to load than the plan, or any disk, lets expect."""
     hit = evidence.last(_LOADED)
     found = _LOADED.search(hit.entry.message) if hit else None
-    high = ((evidence.plan.get("throughput") or {}).get("load_s") or {}).get("high")
-    limit = max(_SLOW_LOAD_S, 1.5 * high) if isinstance(high, int | float) else _SLOW_LOAD_S
+    limit = max(_SLOW_LOAD_S, _SLOWER_LOAD * (evidence.figure("throughput", "load_s", "high") or 0))
     if hit is None or found is None or float(found[1]) <= limit:
         return None
     return Observation(
@@ -249,7 +251,7 @@ def head_lost(evidence: Evidence) -> Observation | None:
     hit = evidence.last(_HEAD)
     return _told(
         evidence,
-        hit if evidence.plan.get("group") else None,
+        hit if evidence.planned("group") else None,
         "look why the head's engine ended (its own findings), and restart the group as a whole: "
         "systemctl restart kimi-serve@0 on the head",
     )
@@ -261,19 +263,15 @@ _THRESHOLD = re.compile(r"kt[-_]gpu[-_]prefill[-_]token[-_]threshold['\"]?[=\s,]
 @rule("diagnose.prefill_threshold")
 def prefill_threshold(evidence: Evidence) -> Observation | None:
     """Tell of the flag, in the plan or in what the engine says it was started with."""
-    for instance in evidence.plan.get("instances") or ():
-        found = _THRESHOLD.search(" ".join(map(str, instance.get("argv") or ())))
-        if found:
-            observed = f"the plan's command line: {found[0]}"
-            break
-    else:
-        hit = evidence.last(_THRESHOLD)
-        found = _THRESHOLD.search(hit.entry.message) if hit else None
-        if hit is None or found is None:
-            return None
-        observed = f"{hit.entry.unit} was started with {found[0]}"
+    planned = _THRESHOLD.search(json.dumps(evidence.planned("instances")))
+    hit = evidence.last(_THRESHOLD)
+    if planned is None and hit is None:
+        return None
+    where = (
+        hit.observed if hit else f"the plan's command line has it, with {planned and planned[1]}"
+    )
     return Observation(
-        observed=observed,
+        observed=where,
         required="no such flag, or a prompt above it that was compared with one below",
         fix="take kt-gpu-prefill-token-threshold out of kimi_engine_args and apply",
         severity="warning",
@@ -419,7 +417,7 @@ def preemptions(evidence: Evidence) -> Observation | None:
 @rule("diagnose.slower")
 def slower(evidence: Evidence) -> Observation | None:
     """Hold the mean time between tokens against the slowest that the plan predicts."""
-    expected = _expected(evidence.plan)
+    expected = _expected(evidence)
     for row in evidence.metrics if expected else ():
         for name in ("vllm:inter_token_latency_seconds", "sglang:inter_token_latency_seconds"):
             seconds, count = row.first.get(f"{name}_sum"), row.first.get(f"{name}_count")
@@ -438,18 +436,16 @@ def slower(evidence: Evidence) -> Observation | None:
     return None
 
 
-def _expected(plan: Mapping[str, object]) -> float:
-    """Return the slowest speed of a request that a plan predicts; 0 where it predicts none."""
-    model, told = plan.get("model"), plan.get("throughput")
-    if not isinstance(model, dict) or model.get("random_weights") or not isinstance(told, dict):
+def _expected(evidence: Evidence) -> float:
+    """Return the slowest speed of a request that the plan predicts; 0 where it predicts none."""
+    if evidence.planned("model", "random_weights") is not False:
         return 0.0
-    one = (told.get("decode_tok_s") or {}).get("low")
-    all_of_them = (told.get("aggregate_tok_s") or {}).get("low")
-    at_once = told.get("concurrency")
-    speeds = [one] if isinstance(one, int | float) else []
-    if isinstance(all_of_them, int | float) and isinstance(at_once, int) and at_once > 0:
-        speeds.append(all_of_them / at_once)
-    return float(min(speeds, default=0.0))
+    one = evidence.figure("throughput", "decode_tok_s", "low")
+    together = evidence.figure("throughput", "aggregate_tok_s", "low")
+    at_once = evidence.figure("throughput", "concurrency")
+    speeds = [one] if one else []
+    speeds += [together / at_once] if together and at_once else []
+    return min(speeds, default=0.0)
 
 
 @rule("diagnose.down")

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import unicodedata
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
@@ -22,6 +23,7 @@ from unittest import mock
 import bench_inputs
 import check_inputs
 import click
+import gathering
 import pytest
 import yaml
 from chat_stand_in import Engine, serving
@@ -187,6 +189,38 @@ def status(machines, _folder):
     machines.answer("kimi_status", answered(found), FAILED)
     machines.play("status", {"kimi_status": {}})
     assert "NOT GUARDED" in machines.run("status", machines.inventory).stdout
+
+
+def logs(machines, _folder):
+    rows = [{"time_us": 1, "unit": HOSTILE, "priority": 3, "message": HOSTILE}]
+    told = {"good": {"entries": rows}, "bad": {"entries": rows, "result": FAILED}}
+    machines.installed.plugin("kimi_logs", gathering.logs(told))
+    machines.run("logs", machines.inventory)
+    machines.run("logs", machines.inventory, "--format", "json")
+
+
+def diagnose(machines, _folder):
+    entries = [
+        {"time_us": 1, "unit": HOSTILE, "priority": 3, "message": f"CUDA out of memory {HOSTILE}"}
+    ]
+    found = {
+        **dict.fromkeys(("unit_files", "gpus"), HOSTILE),
+        **{part: {HOSTILE: [HOSTILE]} for part in ("facts", "units", "plan")},
+        "status": {"ok": False, "detail": HOSTILE},
+        "logs": {"kimi-serve@0.service": {"entries": entries}, HOSTILE: {"entries": entries}},
+        "kernel": {"entries": entries},
+        "metrics": [{"unit": HOSTILE, "first": HOSTILE}],
+        "packages": [HOSTILE],
+        "missing": {HOSTILE: HOSTILE},
+    }
+    plugin = gathering.diagnose({"good": found, "bad": FAILED})
+    machines.installed.plugin("kimi_diagnose", plugin)
+    file = machines.installed.home / "bundle.tar.gz"
+    machines.run("diagnose", machines.inventory, "--to", file)
+    with tarfile.open(file) as archive:
+        for member in archive.getmembers():
+            harmless(f"MARK{member.name}")
+            harmless("MARK" + archive.extractfile(member).read().decode())
 
 
 def bench(machines, folder):
@@ -684,6 +718,8 @@ CASES = {
     "verify": verify,
     "status": status,
     "bench": bench,
+    "logs": logs,
+    "diagnose": diagnose,
     "key": key,
     "connect": connect,
     "chat": chat,
@@ -722,7 +758,7 @@ def test_hostile_text_comes_out_harmless(command, request, tmp_path, monkeypatch
     folder = tmp_path / "given"
     folder.mkdir()
     case = CASES[command]
-    playing = {plan, apply, verify, status, bench, key, connect, chat, destroy}
+    playing = {plan, apply, verify, status, bench, logs, diagnose, key, connect, chat, destroy}
     playing = case in playing or "web" in command
     case(request.getfixturevalue("machines") if playing else None, folder)
 
