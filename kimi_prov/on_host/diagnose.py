@@ -23,7 +23,7 @@ from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.system.local_secrets import Secrets
 from kimi_prov.on_host.system.machine import Machine
-from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.system.process import NOT_FOUND, run
 
 # Of each unit, and of the kernel.
 MOST_LINES = 3000
@@ -163,6 +163,8 @@ def packages(link: Path) -> List[str]:
 
 def _gpus() -> str:
     done = run("nvidia-smi", "-q", timeout=60)
+    if done.returncode == NOT_FOUND:
+        return ""
     if done.returncode != 0:
         raise HostError((done.stderr or done.stdout).strip() or "nvidia-smi gave nothing")
     return bounded(done.stdout)

@@ -55,7 +55,8 @@ class Hit:
 class Evidence:
     """Everything that rules may look at; what could not be gathered is empty.
 
-    `serving`: all that should run does. `down`: the units that should run and do not.
+    `serving`: all that should run does. `down`: the units that should run and do not, but for
+    those that start for the first time.
     """
 
     plan: Mapping[str, Any] = field(default_factory=dict)
@@ -115,7 +116,11 @@ def of(gathered: Mapping[str, Any]) -> Evidence:
     return Evidence(
         plan=_mapping(gathered.get("plan")),
         serving=bool(status.get("ok")),
-        down=tuple(_down(str(status.get("detail") or ""))),
+        down=tuple(
+            name
+            for name in _down(str(status.get("detail") or ""))
+            if not _starts(_mapping(_mapping(gathered.get("units")).get(name)))
+        ),
         logs=logs,
         kernel=progress.entries(_mapping(gathered.get("kernel")).get("entries")),
         metrics=tuple(_metrics(gathered.get("metrics"))),
@@ -126,6 +131,11 @@ def _down(detail: str) -> list[str]:
     """Return the units that a status names as not active, without the certificate's words."""
     _, mark, named = detail.partition("not active: ")
     return [name for name in re.split(r"[,;] ?", named) if unit_names.is_ours(name)] if mark else []
+
+
+def _starts(unit: Mapping[str, Any]) -> bool:
+    """Whether systemd starts a unit and has not had to start it again: a model loads for long."""
+    return unit.get("ActiveState") == "activating" and unit.get("NRestarts") in (None, "", "0")
 
 
 def _metrics(rows: object) -> Iterator[Metrics]:

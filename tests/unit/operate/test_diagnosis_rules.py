@@ -157,6 +157,15 @@ def test_what_is_down_is_told_with_its_cause() -> None:
     )
 
 
+def test_an_engine_that_starts_is_not_down_unless_it_starts_again_and_again() -> None:
+    told = gathered()
+    told["status"]["detail"] = f"not active: {UNIT}"
+    told["units"] = {UNIT: {"ActiveState": "activating", "NRestarts": "0"}}
+    assert recognised(evidence.of(told)) == []
+    told["units"][UNIT]["NRestarts"] = "3"
+    assert [row["id"] for row in recognised(evidence.of(told))] == ["diagnose.down"]
+
+
 @pytest.mark.parametrize(
     "odd",
     [
