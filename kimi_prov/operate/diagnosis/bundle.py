@@ -69,7 +69,7 @@ def _of_host(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "kernel.log", _log(_mapping(found["kernel"]))
     yield from _metrics(found.get("metrics"))
     packages = found.get("packages")
-    listed = "\n".join(map(str, packages)) if isinstance(packages, list) else ""
+    listed = "\n".join(map(clean_text.row, packages)) if isinstance(packages, list) else ""
     for text, name in (
         (listed, "packages.txt"),
         (found.get("unit_files"), "units.txt"),

@@ -48,8 +48,8 @@ DEFINITIONS = (
     _seen(
         "diagnose.gpu_lost",
         "A GPU fell off the bus",
-        "the kernel's messages (NVIDIA Xid 79)",
-        "hardware",
+        "the kernel's messages (NVIDIA Xid 79); github.com/NVIDIA/NVSentinel/issues/155",
+        "depends",
     ),
     _seen(
         "diagnose.gpu_memory",
@@ -66,7 +66,7 @@ DEFINITIONS = (
         "diagnose.host_memory",
         "The kernel killed a process for want of memory",
         "the kernel's messages; github.com/kvcache-ai/ktransformers/issues/890",
-        "memory",
+        "depends",
     ),
     _seen(
         "diagnose.illegal_memory_access",
