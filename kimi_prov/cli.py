@@ -872,6 +872,11 @@ LOGIN = click.option(
 @RENDERED
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
 @LOGIN
+@click.option(
+    "--suite",
+    type=click.Choice(["basic", "full"]),
+    help="What the job accept checks; full takes hours, and four are asked for.  [default: basic]",
+)
 @click.option("--force", is_flag=True, help="Overwrite files that were changed there, too.")
 @FORMAT
 @OUTPUT
@@ -879,6 +884,7 @@ def submit(
     directory: Path,
     jobs: tuple[str, ...],
     login: str | None,
+    suite: str | None,
     *,
     force: bool,
     form: str,
@@ -892,7 +898,8 @@ def submit(
     """
     from kimi_prov.commands import slurm_jobs as command
 
-    return command.submit(directory, login, jobs, _output(form, output), force=force)
+    target = _output(form, output)
+    return command.submit(directory, login, jobs, target, force=force, suite=suite)
 
 
 @cli.command()
@@ -958,6 +965,11 @@ LOCAL_PORT = click.option(
 )
 
 
+SERVERS_JOB = click.option(
+    "--job", type=click.IntRange(min=1), metavar="ID", help="The server's job.  [default: newest]"
+)
+
+
 def _snippet(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     """Take the name of a snippet; `list` prints them all."""
     from kimi_prov.clients import snippets
@@ -991,9 +1003,7 @@ def _snippet(context: click.Context, option: click.Parameter, value: str | None)
 @API_KEY_FILE
 @LOCAL_PORT
 @LOGIN
-@click.option(
-    "--job", type=click.IntRange(min=1), metavar="ID", help="The server's job.  [default: newest]"
-)
+@SERVERS_JOB
 @clustered
 @click.option(
     "--every",
@@ -1024,23 +1034,20 @@ def connect(
     from kimi_prov.commands.connect_inventory import ConnectOptions
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    cluster = options.pop("target")
-    own = {name: options.pop(name) for name in ("login", "job")}
-    shared = {name: options.pop(name) for name in ("key_file", "port", "every")}
-    chosen = ConnectOptions(
-        **shared, **{name: options.pop(name) for name in ("ca", "tunnel", "snippet")}
-    )
+    own = {name: options.pop(name) for name in ("login", "job", "target")}
+    shared = {name: options.pop(name) for name in ("key_file", "ca", "port", "every")}
+    chosen = ConnectOptions(**shared, **{name: options.pop(name) for name in ("tunnel", "snippet")})
     return command.run(
         place,
         PlaybookOptions(**options),
-        FolderOptions(**own, target=cluster, **shared),
+        FolderOptions(**own, **shared),
         chosen,
         _output(form, output),
     )
 
 
 @cli.command()
-@click.argument("place", metavar="INVENTORY|URL")
+@click.argument("place", metavar="INVENTORY|DIR|URL")
 @LIMIT
 @EXTRA
 @click.option("--model", metavar="NAME", help="One of the names that are served.")
@@ -1063,25 +1070,33 @@ def connect(
 @TUNNEL
 @API_KEY_FILE
 @LOCAL_PORT
+@LOGIN
+@SERVERS_JOB
+@clustered
 @connected_beside_key
 def chat(place: str, **options: Any) -> ExitCode:  # noqa: ANN401
     """Talk to a served model: answers as they come, reasoning dimmed, tokens and speed at the end.
 
     /help lists what is typed there. Without a terminal standard input is one prompt, and standard
-    output the answer alone. The key comes from KIMI_API_KEY or --key-file.
+    output the answer alone. The key comes from KIMI_API_KEY or --key-file; that of a DIR that
+    `render` made as `connect` finds it.
     """
     from kimi_prov.commands import chat as command
+    from kimi_prov.commands.connect_folder import FolderOptions
     from kimi_prov.commands.connect_inventory import ConnectOptions
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    of_server = {name: options.pop(name) for name in ("ca", "tunnel", "key_file", "port")}
+    own = {name: options.pop(name) for name in ("login", "job", "target")}
+    shared = {name: options.pop(name) for name in ("key_file", "ca", "port")}
+    tunnel = options.pop("tunnel")
     of_chat = {
         name: options.pop(name) for name in ("model", "system", "instant", "images", "reasoning")
     }
     return command.run(
         place,
         PlaybookOptions(**options),
-        ConnectOptions(**of_server),
+        FolderOptions(**own, **shared),
+        ConnectOptions(**shared, tunnel=tunnel),
         command.ChatOptions(**of_chat),
     )
 

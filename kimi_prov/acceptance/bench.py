@@ -85,17 +85,23 @@ def _serve(serve: Mapping[str, Any]) -> dict[str, Any]:
     load = serve.get("load")
     if not load:
         return dict(serve)
-    levels = [{**level, "name": _level_named(load, level)} for level in serve["levels"]]
+    several = len(serve["levels"]) > 1
+    levels = [
+        {**level, "name": _level_named(load, level, several=several)} for level in serve["levels"]
+    ]
     return {**serve, "load": {**load, "told": load_named(serve)}, "levels": levels}
 
 
-def _level_named(load: Mapping[str, Any], level: Mapping[str, Any]) -> str:
-    """Name a load of the sweep: by its rate where there is one, and by what bounds it."""
+def _level_named(load: Mapping[str, Any], level: Mapping[str, Any], *, several: bool) -> str:
+    """Name a load of the sweep: by its rate where there is one, and by what bounds it.
+
+    Several at one rate are told apart by their bounds, whether those were reached or not.
+    """
     rate, most = load["rate_per_s"], level["concurrency"]
     if rate is None:
         return f"{most} at once"
     asked = (level["requests"] + level["failed"] + level["left_out"]) / level["rounds"]
-    return f"{rate:g}/s, {most} at once" if most < asked else f"{rate:g}/s"
+    return f"{rate:g}/s, {most} at once" if several or most < asked else f"{rate:g}/s"
 
 
 def served(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,6 +284,9 @@ def load_named(serve: Mapping[str, Any]) -> str:
         if load.get("images")
         else "",
         _FORMS.get(load.get("prompts") or "", ""),
+        f"{load['unanswered_of_file']} of it left out, which have no answer"
+        if load.get("unanswered_of_file")
+        else "",
         f"{load['rate_per_s']:g} a second" if load.get("rate_per_s") else "",
         f"{load['rounds']} rounds" if load.get("rounds", 1) > 1 else "",
     ]

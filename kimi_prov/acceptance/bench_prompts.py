@@ -48,7 +48,7 @@ _KINDS = (
 class Prompts:
     """The prompts of a file: `rows` of prompt, answer and image, as the machine reads them.
 
-    `left_out` have no answer whose length a client could take.
+    `left_out` more are in the file without an answer, whose length a client could take.
     """
 
     form: str

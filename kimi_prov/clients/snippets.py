@@ -51,6 +51,7 @@ CLIENTS = {
     ),
     "aider": Snippet("the coding agent aider", "pip install aider-chat"),
     "opencode": Snippet("the coding agent opencode", "npm install -g opencode-ai"),
+    "cline": Snippet("the coding agent Cline in a terminal", "npm install -g cline"),
     "claude-code": Snippet(
         "the coding agent Claude Code", "npm install -g @anthropic-ai/claude-code", "messages"
     ),
@@ -87,6 +88,7 @@ def text(name: str, server: Server) -> str:
         .get_template(f"{name}.j2")
         .render(
             model=server.model,
+            base_url=server.base_url,
             context=server.context,
             usage=server.usage,
             thinks=thinks,

@@ -13,7 +13,7 @@ import click
 
 from kimi_prov.clients import answers, conversation
 from kimi_prov.clients.conversation import Conversation
-from kimi_prov.commands import connect_inventory, served
+from kimi_prov.commands import connect_folder, connect_inventory, connect_target, served
 from kimi_prov.console.chat_line import LEAVES, ChatLine
 from kimi_prov.console.chat_screen import ChatScreen
 from kimi_prov.console.output import check_file
@@ -21,12 +21,12 @@ from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import human
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.gateway import api
-from kimi_prov.render import frame
 from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kimi_prov.commands.connect_folder import FolderOptions
     from kimi_prov.commands.connect_inventory import ConnectOptions, Link
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
@@ -56,30 +56,33 @@ class ChatOptions:
 
 
 def run(
-    target: str, options: PlaybookOptions, chosen: ConnectOptions, chat: ChatOptions
+    target: str,
+    options: PlaybookOptions,
+    of_folder: FolderOptions,
+    chosen: ConnectOptions,
+    chat: ChatOptions,
 ) -> ExitCode:
-    """Chat with the one served model of an inventory, or with that at a URL."""
+    """Chat with the one served model of an inventory or rendered folder, or with that at a URL."""
     images = [conversation.image(file) for file in chat.images]
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ended)
-    if served.is_url(target):
-        connect_inventory.check_url(options, chosen)
+    kind = connect_target.kind_of(target, options, of_folder, chosen)
+    if kind == "url":
         given = chosen.given(None)
         key = connect_inventory.required(given, "ask the server's administrator for one")
         there = served.with_model(served.of_url(target, given), key, chat.model)
         link = connect_inventory.Link(there, key)
         return _talk(link, chat, images)
     path = Path(target)
-    if frame.kind_of(path) is not None:
-        raise UserError(
-            f"{path}: chat is for an inventory or a URL, and this is a folder that a render made",
-            fix=f"kimi-prov connect {clean_text.word(path)}  and chat with the URL that it prints",
-        )
-    with connect_inventory.one_host(path, options, chosen, "chat") as link:
-        there = link.there
+    way = (
+        connect_folder.link(path, of_folder)
+        if kind == "folder"
+        else connect_inventory.one_host(path, options, chosen, "chat")
+    )
+    with way as link:
         if chat.model is not None:
-            there = served.with_model(there, link.key, chat.model)
-        return _talk(replace(link, there=there), chat, images)
+            link.there = served.with_model(link.there, link.key, chat.model)
+        return _talk(link, chat, images)
 
 
 def _ended(_number: int, _frame: object) -> None:
@@ -124,7 +127,6 @@ class _Chat:
 
     def __init__(self, link: Link, talk: Conversation, screen: ChatScreen) -> None:
         self._link, self._talk, self._screen = link, talk, screen
-        self._endpoint = replace(link.there.endpoint, timeout_s=_ANSWER_S)
         self._commands: dict[str, Callable[[str], None]] = {
             "image": self._image,
             "instant": self.instant,
@@ -177,7 +179,8 @@ class _Chat:
         try:
             self._link.ensure()
             body = self._talk.request()
-            for piece in answers.pieces(self._endpoint, self._link.key, body, taken):
+            endpoint = replace(self._link.there.endpoint, timeout_s=_ANSWER_S)
+            for piece in answers.pieces(endpoint, self._link.key, body, taken):
                 if piece.kind == "text":
                     text.append(piece.text)
                 self._screen.piece(piece)
@@ -197,7 +200,7 @@ class _Chat:
             silent = told.startswith("no answer")
             raise UserError(
                 told,
-                fix="kimi-prov status tells whether it serves" if silent else None,
+                fix=self._link.hint if silent else None,
                 exit_code=ExitCode.UNREACHABLE if silent else ExitCode.FAILED,
             ) from None
         self._talk.answered("".join(text))

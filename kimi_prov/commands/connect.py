@@ -10,11 +10,15 @@ import hashlib
 import re
 import shlex
 import time
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov import schemas
-from kimi_prov.commands import tunnel
+from kimi_prov.clients import snippets
+from kimi_prov.commands import proof, served, tunnel
+from kimi_prov.commands.connect_inventory import Link
 from kimi_prov.commands.slurm_folder import Folder
 from kimi_prov.console.output import say
 from kimi_prov.contract import addresses, clean_text
@@ -22,20 +26,17 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.cluster import endpoint, slurm
 from kimi_prov.on_host.gateway import api
+from kimi_prov.render import frame
 from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kimi_prov.console.output import Output
 
 SCHEMA = "kimi-prov/connect/v1"
-# Until the tunnel's first answer.
-_OPENS_S = 30.0
 _ASK_S = 20.0
 _STEP_S = 0.2
-_HTTP_OK = 200
 _KEY = re.compile(r"[\x21-\x7e]{1,512}")
 
 
@@ -88,51 +89,83 @@ def _may_serve(row: Mapping[str, Any]) -> bool:
     return lives and (row["endpoint"] is None or row["endpoint"]["state"] == "loading")
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A server that answered: what it published, its API key, and its address from here."""
+
+    found: Mapping[str, Any]
+    key: str
+    endpoint: api.Endpoint
+    login: str | None
+
+    def served(self, folder: Folder, files: Path | None, given: served.Given) -> served.Served:
+        """Return it as its clients see it. Raises UserError."""
+        about = served.of_plan(
+            frame.plan_of(folder.path),
+            self.found["certificate"],
+            self.endpoint,
+            files,
+            given,
+            login=self.login,
+            forwarded=self.login is not None,
+        )
+        # Of the folder on the cluster, which may be another than that here.
+        server = replace(about.server, model=clean_text.line(self.found["model"]))
+        return replace(about, server=server)
+
+
 @dataclass
 class Session:
-    """The way to a server: the tunnel, and the files that a client reads."""
+    """The way to a server: the tunnel, and the files that a client reads.
+
+    `apart`: Ctrl-C at the terminal does not end the tunnel.
+    """
 
     folder: Folder
     files: Path
     wanted_port: int | None
+    apart: bool = False
     current: Identity | None = None
     _port: int | None = None
     _tunnel: tunnel.Tunnel | None = None
 
-    def go(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Open the way to a server and see that it answers; return the document.
-
-        Raises UserError, with no way open.
-        """
+    def open(self, row: Mapping[str, Any]) -> Opened:
+        """Open the way to a server and see that it answers. Raises UserError, with no way open."""
         self.close()
         found, key = _endpoint(self.folder, row["id"])
         # Its node, port and certificate pinned.
-        there = _client(found)
-        certificate, key_file = self.files / "certificate.pem", self.files / "api.key"
-        make_private(self.files)
-        replace_file(certificate, found["certificate"], 0o644)
-        write_private(key_file, key + "\n")
-        here = there
+        here = there = _client(found)
         try:
             if self.folder.login:
                 self._port = self._port or tunnel.free_port(self.wanted_port)
-                self._tunnel = tunnel.to_node(self.folder.login, self._port, there.host, there.port)
+                self._tunnel = tunnel.to_node(
+                    self.folder.login, self._port, there.host, there.port, apart=self.apart
+                )
                 here = api.Endpoint(tunnel.ADDRESS, self._port, there.fingerprint)
             asked = api.Endpoint(here.host, here.port, here.fingerprint, _ASK_S)
-            prove(asked, key, self.check)
+            proof.prove(asked, key, self.check)
         except BaseException:
             self.close()
             raise
         self.current = Identity.of(row)
+        return Opened(found, key, asked, self.folder.login)
+
+    def write(self, opened: Opened) -> dict[str, Any]:
+        """Write the files that a client reads; return the document."""
+        found = opened.found
+        certificate, key_file = self.files / "certificate.pem", self.files / "api.key"
+        make_private(self.files)
+        replace_file(certificate, found["certificate"], 0o644)
+        write_private(key_file, opened.key + "\n")
         return {
             "schema": SCHEMA,
-            "base_url": here.url,
+            "base_url": opened.endpoint.url,
             "model": found["model"],
             "certificate_file": str(certificate),
             "key_file": str(key_file),
-            "login": self.folder.login,
+            "login": opened.login,
             "job": found["job"],
-            "node": there.host,
+            "node": _client(found).host,
             "ends_at": found["ends_at"],
         }
 
@@ -150,38 +183,6 @@ class Session:
         if self._tunnel:
             self._tunnel.close()
         self._tunnel, self.current = None, None
-
-
-def prove(here: api.Endpoint, key: str, check: Callable[[], None]) -> None:
-    """Ask for the models once, as soon as the tunnel takes a connection.
-
-    `check` raises where the tunnel has ended. Raises UserError, exit 1, for any other answer.
-    """
-    until = time.monotonic() + _OPENS_S
-    while True:
-        try:
-            reply = api.call(here, "GET", "/v1/models", key)
-            break
-        except api.ApiError as error:
-            check()
-            if time.monotonic() > until:
-                raise UserError(
-                    f"the server does not answer: {clean_text.line(error)}",
-                    fix="look at its log",
-                    exit_code=ExitCode.FAILED,
-                ) from None
-            time.sleep(_STEP_S)
-    judge(reply, here.url)
-
-
-def judge(reply: api.Reply, url: str) -> None:
-    """Raise UserError, exit 1, where the question for the models was not answered with them."""
-    if reply.status != _HTTP_OK:
-        raise UserError(
-            f"{url}/models: HTTP {reply.status}",
-            fix="look at its log; with 401 or 403 at the key",
-            exit_code=ExitCode.FAILED,
-        )
 
 
 def _endpoint(folder: Folder, number: str) -> tuple[dict[str, Any], str]:
@@ -212,7 +213,7 @@ def _not_whole(folder: Folder, number: str, why: str) -> UserError:
     )
 
 
-def _client(found: dict[str, Any]) -> api.Endpoint:
+def _client(found: Mapping[str, Any]) -> api.Endpoint:
     try:
         there = endpoint.client(found)
     except HostError as error:
@@ -228,12 +229,13 @@ def _client(found: dict[str, Any]) -> api.Endpoint:
 
 @dataclass
 class Follower:
-    """Keeps the way open to the server that answers."""
+    """Keeps the way open to the server that answers. `snippet`: is told, and no document."""
 
     session: Session
-    output: Output
+    output: Output | None
     every_s: float
     chain: set[str] | None
+    snippet: str | None = None
     shown: bool = field(default=False, init=False)
     _told: str = field(default="", init=False)
     _last: str = field(default="", init=False)
@@ -257,6 +259,18 @@ class Follower:
                 self._tell(f"{error.message}; trying again")
                 time.sleep(self.every_s)
 
+    def reach(self) -> Opened:
+        """Wait for a server that answers, and open the way to it. Raises UserError without one."""
+        while True:
+            step = next_step(self._servers(), None)
+            if step.ends:
+                raise self._nothing()
+            if step.to is not None:
+                self._told = ""
+                return self.session.open(step.to)
+            self._tell(step.told)
+            time.sleep(self.every_s)
+
     def _servers(self) -> list[dict[str, Any]]:
         """Return the servers' jobs; of a job that was named, itself and who takes over from it."""
         document = self.session.folder.call("jobs", "--living", schema="jobs")
@@ -270,16 +284,27 @@ class Follower:
         return [row for row in servers if row["id"] in self.chain]
 
     def _go(self, row: Mapping[str, Any]) -> None:
-        document = self.session.go(row)
+        opened = self.session.open(row)
+        document = self.session.write(opened)
         self._last, self._told = row["id"], ""
         if not self.shown:
-            self.output.write(document, lambda: text(document))
+            self._show(document, opened)
             kept = "the tunnel stays" if document["login"] else "the server is followed"
             say(f"{kept} until Ctrl-C")
             self.shown = True
         else:
             url = clean_text.line(document["base_url"])
             say(f"job {row['id']} on {clean_text.line(document['node'])} answers now at {url}")
+
+    def _show(self, document: Mapping[str, Any], opened: Opened) -> None:
+        assert self.output is not None  # noqa: S101  (who shows has one)
+        if self.snippet is None:
+            self.output.write(document, lambda: text(document))
+            return
+        name, files = self.snippet, self.session.files
+        given = served.Given(key_file=Path(document["key_file"]))
+        server = opened.served(self.session.folder, files, given).server
+        self.output.write(None, lambda: snippets.text(name, server))
 
     def _tell(self, told: str) -> None:
         if told and told != self._told:
@@ -294,34 +319,89 @@ class Follower:
 
     def _end(self) -> ExitCode:
         if not self.shown:
-            whose = f"job {min(self.chain, key=int)}" if self.chain else "this folder"
-            target = clean_text.word(self.session.folder.path)
-            raise UserError(
-                f"no server of {whose} answers, and none waits or loads",
-                fix=f"kimi-prov submit {target}",
-                exit_code=ExitCode.FAILED,
-            )
+            raise self._nothing()
         say(f"job {self._last} has ended, and none takes over")
         return ExitCode.FAILED
 
+    def _nothing(self) -> UserError:
+        whose = f"job {min(self.chain, key=int)}" if self.chain else "this folder"
+        target = clean_text.word(self.session.folder.path)
+        return UserError(
+            f"no server of {whose} answers, and none waits or loads",
+            fix=f"kimi-prov submit {target}",
+            exit_code=ExitCode.FAILED,
+        )
 
-def run(
-    path: Path,
-    login: str | None,
-    job: str | None,
-    output: Output,
-    *,
-    port: int | None,
-    every_s: float,
-) -> ExitCode:
-    """Connect to the newest server of a rendered folder, or to a job's, and follow it."""
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which server of a rendered folder, and how it is reached; as the options say."""
+
+    path: Path
+    login: str | None
+    job: str | None
+    port: int | None
+    every_s: float
+
+    def session(self, *, apart: bool = False) -> Session:
+        """Return the way, not open yet. Raises UserError for a folder that is none."""
+        folder = Folder.read(self.path, self.login)
+        whole = self.path.resolve()
+        mark = hashlib.sha256(f"{folder.login or ''}:{whole}".encode()).hexdigest()[:8]
+        files = state_home() / "connect" / f"{whole.name}-{mark}" / (self.job or endpoint.NEWEST)
+        return Session(folder, files, self.port, apart)
+
+    @property
+    def chain(self) -> set[str] | None:
+        """The job that was named; its successors are added. None takes the newest."""
+        return {self.job} if self.job else None
+
+
+def run(wanted: Wanted, output: Output, snippet: str | None = None) -> ExitCode:
+    """Connect to the newest server of a rendered folder, or to a job's, and follow it.
+
+    With the name of a `snippet` that is told in place of the document.
+    """
     output.check()
-    folder = Folder.read(path, login)
-    mark = hashlib.sha256(f"{folder.login or ''}:{path.resolve()}".encode()).hexdigest()[:8]
-    files = state_home() / "connect" / f"{path.resolve().name}-{mark}" / (job or endpoint.NEWEST)
-    session = Session(folder, files, port)
+    session = wanted.session()
     try:
-        return Follower(session, output, every_s, {job} if job else None).run()
+        return Follower(session, output, wanted.every_s, wanted.chain, snippet).run()
+    finally:
+        session.close()
+
+
+@dataclass
+class _Way:
+    """The way of a chat: a server that answers no more has a successor, or is started again."""
+
+    follower: Follower
+    opened: Opened
+
+    def check(self) -> None:
+        """Raise UserError where the tunnel has ended, or the server does not answer."""
+        self.follower.session.check()
+        proof.answers(self.opened.endpoint, self.opened.key)
+
+    def again(self, there: served.Served) -> served.Served:
+        """Open it to the server that answers now."""
+        self.opened = self.follower.reach()
+        found = self.opened.served(self.follower.session.folder, None, served.Given())
+        return replace(there, endpoint=found.endpoint)
+
+
+@contextmanager
+def link(wanted: Wanted) -> Iterator[Link]:
+    """Give a server of a rendered folder, with the key proven, for as long as it is used.
+
+    One that loads is waited for. Raises UserError where none answers, waits or loads.
+    """
+    session = wanted.session(apart=True)
+    try:
+        follower = Follower(session, None, wanted.every_s, wanted.chain)
+        opened = follower.reach()
+        there = opened.served(session.folder, None, served.Given())
+        hint = f"kimi-prov jobs {clean_text.word(wanted.path)}  tells whether it serves"
+        yield Link(there, opened.key, _Way(follower, opened), hint)
     finally:
         session.close()
 

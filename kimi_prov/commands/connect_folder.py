@@ -1,7 +1,8 @@
-"""`kimi-prov connect` to a rendered folder: the way fits what it was rendered for."""
+"""A rendered folder as `connect` and `chat` reach it: the way fits what it was rendered for."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,10 @@ from kimi_prov.render import frame
 from kimi_prov.render.kubernetes.folder import KIND
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from kimi_prov.commands.connect_inventory import Link
     from kimi_prov.console.output import Output
     from kimi_prov.errors import ExitCode
     from kimi_prov.operate.kubernetes.kubectl import Target
@@ -20,14 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FolderOptions:
-    """The options: `login` and `job` of a SLURM cluster, `target` and `key_file` of Kubernetes."""
+    """The options: `login` and `job` of a SLURM cluster, the others but `port` of Kubernetes."""
 
     login: str | None
     job: int | None
     target: Target
     key_file: Path | None
+    ca: Path | None
     port: int | None
-    every: float
+    every: float = 5.0
 
     def given(self) -> list[str]:
         """Return the options that were given of those that a folder alone has."""
@@ -39,24 +43,40 @@ class FolderOptions:
         }
         return [name for name, value in values.items() if value is not None]
 
-
-def run(path: Path, chosen: FolderOptions, output: Output) -> ExitCode:
-    """Connect through kubectl or through ssh. Raises UserError for options of the other."""
-    if frame.kind_of(path) == KIND:
-        for name, value in (("login", chosen.login), ("job", chosen.job)):
+    def of_kubernetes(self, path: Path) -> kubernetes_connect.Wanted:
+        """Return what is wanted of a cluster. Raises UserError for options of SLURM."""
+        for name, value in (("login", self.login), ("job", self.job)):
             if value is not None:
                 raise UserError(
                     f"--{name}: belongs to a folder for SLURM, and {path} is none",
                     fix="leave it out",
                 )
-        return kubernetes_connect.run(
-            path,
-            chosen.target,
-            output,
-            key_file=chosen.key_file,
-            port=chosen.port,
-            every_s=chosen.every,
+        return kubernetes_connect.Wanted(
+            path, self.target, self.key_file, self.port, self.every, self.ca
         )
-    rendered.no_cluster_options(path, chosen.target, chosen.key_file)
-    number = None if chosen.job is None else str(chosen.job)
-    return connect.run(path, chosen.login, number, output, port=chosen.port, every_s=chosen.every)
+
+    def of_slurm(self, path: Path) -> connect.Wanted:
+        """Return what is wanted of SLURM's. Raises UserError for options of Kubernetes."""
+        rendered.no_cluster_options(path, self.target, self.key_file, self.ca)
+        number = None if self.job is None else str(self.job)
+        return connect.Wanted(path, self.login, number, self.port, self.every)
+
+
+def run(path: Path, chosen: FolderOptions, output: Output, snippet: str | None = None) -> ExitCode:
+    """Connect through kubectl or through ssh. Raises UserError for options of the other."""
+    if frame.kind_of(path) == KIND:
+        return kubernetes_connect.run(chosen.of_kubernetes(path), output, snippet)
+    return connect.run(chosen.of_slurm(path), output, snippet)
+
+
+@contextmanager
+def link(path: Path, chosen: FolderOptions) -> Iterator[Link]:
+    """Give the model that is served there, for as long as it is used. Raises UserError."""
+    kubernetes = frame.kind_of(path) == KIND
+    way = (
+        kubernetes_connect.link(chosen.of_kubernetes(path))
+        if kubernetes
+        else connect.link(chosen.of_slurm(path))
+    )
+    with way as found:
+        yield found

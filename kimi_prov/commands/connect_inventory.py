@@ -7,7 +7,7 @@ import shlex
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kimi_prov.clients import snippets
 from kimi_prov.commands import api_key, playbook_run, served, tunnel
@@ -74,7 +74,7 @@ class Report:
 
 def run(path: Path, options: PlaybookOptions, chosen: ConnectOptions, output: Output) -> ExitCode:
     """Say what clients of each served model need, or print a snippet that asks one of them."""
-    _check(chosen, output)
+    check(chosen, output)
     given = chosen.given(f"kimi-prov key {shlex.quote(str(path))}")
     finished = read(path, options, login=chosen.tunnel)
     serving, report = sorted_out(finished)
@@ -138,7 +138,7 @@ def _again(way: served.Way) -> str:
 
 def of_url(url: str, chosen: ConnectOptions, output: Output) -> ExitCode:
     """Say what clients of the server at a URL need; it names its models to a key alone."""
-    _check(chosen, output)
+    check(chosen, output)
     given = chosen.given(None)
     key = required(given, "ask the administrator of the server for one")
     there = served.with_model(served.of_url(url, given), key, None)
@@ -192,21 +192,35 @@ def sorted_out(finished: FinishedRun) -> tuple[dict[str, dict[str, Any]], Report
     return serving, report
 
 
-@dataclass(frozen=True)
+class Way(Protocol):
+    """What leads to a server, and may end."""
+
+    def check(self) -> None:
+        """Raise UserError where it has ended."""
+
+    def again(self, there: Served) -> Served:
+        """Open it once more; return the server that answers now. Raises UserError."""
+
+
+@dataclass
 class Link:
-    """A server that took the key, and the tunnel to it, where there is one."""
+    """A server that took the key, and what leads to it, where that may end.
+
+    `hint`: what tells why it does not answer.
+    """
 
     there: Served
     key: str
-    way: served.Way | None = None
+    way: Way | None = None
+    hint: str = "kimi-prov status tells whether it serves"
 
     def ensure(self) -> None:
-        """Open the tunnel again where it has ended. Raises UserError where that fails."""
+        """Open the way again where it has ended. Raises UserError where that fails."""
         if self.way is not None:
             try:
                 self.way.check()
             except UserError:
-                self.way.open()
+                self.there = self.way.again(self.there)
 
 
 @contextmanager
@@ -239,7 +253,8 @@ def one_host(
         way.close()
 
 
-def _check(chosen: ConnectOptions, output: Output) -> None:
+def check(chosen: ConnectOptions, output: Output) -> None:
+    """Raise UserError for an output that a snippet cannot have, or nobody can write to."""
     output.check()
     if chosen.snippet and output.format == "json":
         raise UserError("--for: a snippet is text", fix="leave out --format json")

@@ -88,12 +88,17 @@ def silent(folder: Folder, found: Snapshot, standing: Standing) -> UserError:
 
 
 @contextmanager
-def way(folder: Folder, port: int | None, timeout_s: float) -> Iterator[Way]:
-    """Forward a port of this computer to the service for as long as the way is used."""
+def way(
+    folder: Folder, port: int | None, timeout_s: float, *, apart: bool = False
+) -> Iterator[Way]:
+    """Forward a port of this computer to the service for as long as the way is used.
+
+    `apart`: Ctrl-C at the terminal does not end it.
+    """
     service = folder.service
     there = answers.whole(service, "spec", "ports", 0, "port")
     local = tunnel.free_port(port)
-    held = tunnel.to_service(folder.kubectl, answers.name(service), local, there)
+    held = tunnel.to_service(folder.kubectl, answers.name(service), local, there, apart=apart)
     try:
         held.opens(local)
         certificate, vouched = _certificate(folder, local, held)

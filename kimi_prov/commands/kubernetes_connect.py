@@ -6,10 +6,12 @@ import contextlib
 import hashlib
 import ssl
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import connect, kubernetes_access, tunnel
+from kimi_prov.clients import snippets
+from kimi_prov.commands import connect, kubernetes_access, proof, served, tunnel
+from kimi_prov.commands.connect_inventory import Link
 from kimi_prov.console.output import say
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
@@ -19,9 +21,11 @@ from kimi_prov.operate.kubernetes.folder import Folder
 from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kimi_prov.commands.kubernetes_access import Way
+    from kimi_prov.commands.served import Served
     from kimi_prov.console.output import Output
     from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Standing
     from kimi_prov.operate.kubernetes.kubectl import Target
@@ -30,16 +34,36 @@ _ASK_S = 20.0
 _STEP_S = 0.2
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A rendered folder, and how its service is reached; as the options say.
+
+    `ca`: the authority that clients are told to trust, None for the certificate itself.
+    """
+
+    path: Path
+    target: Target
+    key_file: Path | None
+    port: int | None
+    every_s: float
+    ca: Path | None = None
+
+
 @dataclass
 class Session:
-    """Holds the way open while the model serves, and opens it again."""
+    """Holds the way open while the model serves, and opens it again.
+
+    `snippet`: the name of one that is told, and no document.
+    """
 
     folder: Folder
-    output: Output
+    output: Output | None
     key: str
     files: Path
     port: int | None
     every_s: float
+    ca: Path | None = None
+    snippet: str | None = None
     shown: bool = field(default=False, init=False)
     _told: str = field(default="", init=False)
 
@@ -64,12 +88,33 @@ class Session:
                 self._tell(f"{error.message}; trying again")
             time.sleep(self.every_s)
 
-    def _hold(self, found: Snapshot) -> None:
-        """Hold a way until nothing answers there any more. Raises UserError where it is lost."""
-        with kubernetes_access.way(self.folder, self.port, _ASK_S) as way:
-            connect.prove(way.endpoint, self.key, way.tunnel.check)
+    def reach(self) -> None:
+        """Wait until the model serves. Raises UserError where it is stopped, or fails."""
+        while True:
+            found = observe.snapshot(self.folder)
+            standing = diagnosis.of_status(found)
+            if standing.state == "serving":
+                self._told = ""
+                return
+            if standing.state == "stopped":
+                raise kubernetes_access.silent(self.folder, found, standing)
+            if standing.state == "failed" and standing.trouble:
+                raise observe.raised(self.folder, standing.trouble)
+            self._wait(standing)
+            time.sleep(self.every_s)
+
+    @contextlib.contextmanager
+    def way(self, *, apart: bool = False) -> Iterator[Way]:
+        """Forward a port, the same each time, and see that the model answers there."""
+        with kubernetes_access.way(self.folder, self.port, _ASK_S, apart=apart) as way:
+            proof.prove(way.endpoint, self.key, way.tunnel.check)
             # A client's base URL keeps its port.
             self.port, self._told = way.endpoint.port, ""
+            yield way
+
+    def _hold(self, found: Snapshot) -> None:
+        """Hold a way until nothing answers there any more. Raises UserError where it is lost."""
+        with self.way() as way:
             self._show(way, found)
             while not self._over():
                 # kubectl sees that its pod is gone when somebody connects, and not before.
@@ -108,6 +153,11 @@ class Session:
         why = standing.trouble.cause if standing.trouble else standing.line
         self._tell(f"{why}; waiting until it answers")
 
+    def served(self, way: Way, files: Path | None, key_file: Path | None = None) -> Served:
+        """Return the model as its clients see it. Raises UserError."""
+        given = served.Given(ca=self.ca, key_file=key_file)
+        return served.of_plan(self.folder.plan, way.certificate, way.endpoint, files, given)
+
     def _show(self, way: Way, found: Snapshot) -> None:
         make_private(self.files)
         certificate, key_file = self.files / "certificate.pem", self.files / "api.key"
@@ -116,6 +166,17 @@ class Session:
         if self.shown:
             say(f"it answers again at {way.endpoint.url}")
             return
+        assert self.output is not None  # noqa: S101  (who shows has one)
+        if self.snippet is not None:
+            name, server = self.snippet, self.served(way, self.files, key_file).server
+            self.output.write(None, lambda: snippets.text(name, server))
+        else:
+            self._write(way, found, certificate, key_file)
+        say("the forwarded port stays until Ctrl-C")
+        self.shown = True
+
+    def _write(self, way: Way, found: Snapshot, certificate: Path, key_file: Path) -> None:
+        assert self.output is not None  # noqa: S101  (who shows has one)
         ready = [pod for pod in found.pods if answers.holds(pod, "Ready")]
         names = answers.at(self.folder.plan, "model", "served_names")
         document: dict[str, Any] = {
@@ -135,8 +196,6 @@ class Session:
                 f"note: by its names or its issuer the certificate is none for {tunnel.ADDRESS}: a "
                 "client has to ask for one of its names there (curl --connect-to)"
             )
-        say("the forwarded port stays until Ctrl-C")
-        self.shown = True
 
     def _tell(self, told: str) -> None:
         if told != self._told:
@@ -159,20 +218,55 @@ def _trusted(way: Way) -> bool:
         return True
 
 
-def run(
-    path: Path,
-    target: Target,
-    output: Output,
-    *,
-    key_file: Path | None,
-    port: int | None,
-    every_s: float,
-) -> ExitCode:
-    """Connect to the service of a rendered folder and hold the way."""
+def run(wanted: Wanted, output: Output, snippet: str | None = None) -> ExitCode:
+    """Connect to the service of a rendered folder and hold the way.
+
+    With the name of a `snippet` that is told in place of the document.
+    """
     output.check()
-    folder = Folder.read(path, target)
-    key = kubernetes_access.read_key(folder, key_file)
-    place = f"{folder.kubectl.where}:{path.resolve()}"
-    mark = hashlib.sha256(place.encode()).hexdigest()[:8]
-    files = state_home() / "connect" / f"{path.resolve().name}-{mark}" / "newest"
-    return Session(folder, output, key, files, port, every_s).run()
+    return _session(wanted, output, snippet).run()
+
+
+def _session(wanted: Wanted, output: Output | None = None, snippet: str | None = None) -> Session:
+    folder, whole = Folder.read(wanted.path, wanted.target), wanted.path.resolve()
+    key = kubernetes_access.read_key(folder, wanted.key_file)
+    mark = hashlib.sha256(f"{folder.kubectl.where}:{whole}".encode()).hexdigest()[:8]
+    files = state_home() / "connect" / f"{whole.name}-{mark}" / "newest"
+    return Session(folder, output, key, files, wanted.port, wanted.every_s, wanted.ca, snippet)
+
+
+@dataclass
+class _Held:
+    """The way of a chat: where its pod is gone, it is opened to another."""
+
+    session: Session
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def open(self) -> Way:
+        """Open it where the model serves; it is waited for while it starts. Raises UserError."""
+        self.stack.close()
+        self.session.reach()
+        self.current = self.stack.enter_context(self.session.way(apart=True))
+        return self.current
+
+    def check(self) -> None:
+        """Raise UserError where kubectl has ended, or nothing answers."""
+        self.current.tunnel.check()
+        proof.answers(self.current.endpoint, self.session.key)
+
+    def again(self, there: Served) -> Served:
+        """Open it to a pod that answers now."""
+        return replace(there, endpoint=self.open().endpoint)
+
+
+@contextlib.contextmanager
+def link(wanted: Wanted) -> Iterator[Link]:
+    """Give the model of a rendered folder, with the key proven, for as long as it is used.
+
+    One that starts is waited for. Raises UserError where it is stopped, or fails.
+    """
+    session = _session(wanted)
+    held = _Held(session)
+    with held.stack:
+        hint = f"kimi-prov status {clean_text.word(wanted.path)}  tells whether it serves"
+        yield Link(session.served(held.open(), None), session.key, held, hint)

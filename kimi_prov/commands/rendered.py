@@ -40,7 +40,7 @@ def is_kubernetes(
         raise UserError(
             f"{path}: the folder was rendered for {clean_text.line(kind)}, and {command} is for an "
             "inventory or a folder for Kubernetes",
-            fix="kimi-prov submit, jobs, connect and cancel are for such a folder"
+            fix="kimi-prov submit, jobs, connect, chat and cancel are for such a folder"
             if known
             else "use the version of kimi-prov that rendered it",
         )
@@ -48,12 +48,15 @@ def is_kubernetes(
     return False
 
 
-def no_cluster_options(path: Path, target: Target, key_file: Path | None = None) -> None:
+def no_cluster_options(
+    path: Path, target: Target, key_file: Path | None = None, ca: Path | None = None
+) -> None:
     """Raise UserError where an option of a cluster was given for something else."""
     given = {
         "--context": target.context,
         "--namespace": target.namespace,
         "--key-file": key_file,
+        "--ca": ca,
     }
     for option, value in given.items():
         if value is not None:

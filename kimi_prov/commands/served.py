@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from kimi_prov.acceptance.suite import stand_ins
 from kimi_prov.catalog.loader import load
-from kimi_prov.clients.server import Resolve, Server, known_model
-from kimi_prov.commands import connect, trust, tunnel
+from kimi_prov.clients.server import Resolve, Server, described, known_model
+from kimi_prov.commands import proof, trust, tunnel
 from kimi_prov.contract import addresses, clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.gateway import api, certificate
@@ -89,12 +90,18 @@ def files_of(path: Path, host: str) -> Path:
 
 
 def of_host(
-    host: str, found: Mapping[str, Any], files: Path, given: Given, *, forwarded: int | None = None
+    host: str,
+    found: Mapping[str, Any],
+    files: Path | None,
+    given: Given,
+    *,
+    forwarded: int | None = None,
 ) -> Served:
-    """Return an inventory's host as its clients see it; its certificate is written for them.
+    """Return a served host as its clients see it; its certificate is written for them.
 
     `found`: what `kimi_connect` read there. `forwarded`: the port of this computer that leads to
-    it. Raises UserError where clients would refuse its certificate.
+    it. Raises UserError where clients would refuse its certificate. Without `files` nobody but this
+    program asks, which pins it: nothing is written, and nothing refused.
     """
     chain, port = found["certificate"], found["port"]
     about = certificate.read(chain)
@@ -122,7 +129,7 @@ def of_host(
     server = Server(
         base_url=url,
         model=clean_text.line(found["model"]),
-        certificate_file=_trusted(host, chain, called, files, given.ca),
+        certificate_file=_trusted(host, chain, called, files, given.ca) if files else None,
         key_file=str(given.key_file.absolute()) if given.key_file else None,
         key_hint=given.key_hint,
         context=found["context"],
@@ -143,9 +150,33 @@ def of_host(
         engine,
         page,
         tuple(found["allowed_networks"]),
-        str(found["login"][-1]) if forwarded else None,
+        str(found["login"][-1]) if forwarded and found["login"] else None,
         tuple(found["stand_ins"]),
     )
+
+
+def of_plan(
+    plan: Mapping[str, Any],
+    chain: str,
+    there: api.Endpoint,
+    files: Path | None,
+    given: Given,
+    *,
+    login: str | None = None,
+    forwarded: bool = True,
+) -> Served:
+    """Return the server of a rendered folder, as `of_host` does.
+
+    `there`: its address, of this computer where its port is `forwarded`. Raises UserError.
+    """
+    found = described(plan, chain) | {
+        "address": there.host,
+        "port": there.port,
+        "page_port": None,
+        "login": [login] if login else None,
+        "stand_ins": stand_ins(plan, {}),
+    }
+    return of_host(there.host, found, files, given, forwarded=there.port if forwarded else None)
 
 
 def _trusted(host: str, chain: str, called: str, files: Path, ca: Path | None) -> str | None:
@@ -196,7 +227,7 @@ def prove(served: Served, key: str | None) -> None:
             else "kimi-prov status tells whether it serves",
             exit_code=ExitCode.UNREACHABLE if silent else ExitCode.FAILED,
         ) from None
-    connect.judge(reply, served.endpoint.url)
+    proof.judge(reply, served.endpoint.url)
 
 
 def is_url(text: str) -> bool:
@@ -320,6 +351,11 @@ class Way:
         """Raise UserError where it has ended."""
         if self._tunnel:
             self._tunnel.check()
+
+    def again(self, there: Served) -> Served:
+        """Open it once more, at its port; return the server. Raises UserError."""
+        self.open()
+        return there
 
     def close(self) -> None:
         """Take it back."""

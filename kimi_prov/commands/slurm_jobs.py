@@ -8,7 +8,7 @@ from kimi_prov.commands.slurm_folder import Folder
 from kimi_prov.console import slurm_text
 from kimi_prov.console.output import say
 from kimi_prov.contract import clean_text
-from kimi_prov.errors import ExitCode
+from kimi_prov.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,14 +18,26 @@ if TYPE_CHECKING:
 
 
 def submit(
-    path: Path, login: str | None, names: Sequence[str], output: Output, *, force: bool
+    path: Path,
+    login: str | None,
+    names: Sequence[str],
+    output: Output,
+    *,
+    force: bool,
+    suite: str | None = None,
 ) -> ExitCode:
-    """Bring the folder to the cluster where it is not, and submit its jobs."""
+    """Bring the folder to the cluster where it is not, and submit its jobs.
+
+    `suite`: of the checks that the job `accept` runs. Raises UserError.
+    """
     output.check()
+    if suite is not None and "accept" not in names:
+        raise UserError("--suite: belongs to the job accept", fix="name it, or leave out --suite")
     folder = Folder.read(path, login)
     if folder.login:
         _tell(folder, folder.bring(force=force))
-    document = folder.call("submit", *names, schema="submit")
+    more = ["--suite", suite] if suite else []
+    document = folder.call("submit", *more, *names, schema="submit")
     output.write(document, lambda: slurm_text.submitted(document))
     target = _words(path, login)
     serves = any(row["name"] == "serve" for row in document["jobs"])

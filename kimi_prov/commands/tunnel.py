@@ -110,8 +110,11 @@ class Tunnel:
         self._told.close()
 
 
-def to_node(login: str, local_port: int, node: str, port: int) -> Tunnel:
-    """Open `ssh -N -L`; one over a connection of yours (ControlPath) is taken back there."""
+def to_node(login: str, local_port: int, node: str, port: int, *, apart: bool = False) -> Tunnel:
+    """Open `ssh -N -L`; one over a connection of yours (ControlPath) is taken back there.
+
+    `apart`: from signals of the terminal.
+    """
     forward = ["-L", f"{ADDRESS}:{local_port}:{node}:{port}"]
     line = [*SSH, "-N", "-T", "-o", "ExitOnForwardFailure=yes", *forward, "--", login]
     return Tunnel(
@@ -121,6 +124,7 @@ def to_node(login: str, local_port: int, node: str, port: int) -> Tunnel:
             f"ssh -N {' '.join(forward)}",
             "see whether the login node allows forwarding (AllowTcpForwarding)",
             ["ssh", "-O", "cancel", *forward, "--", login],
+            apart=apart,
         )
     )
 
@@ -158,8 +162,13 @@ def to_host(
     )
 
 
-def to_service(kubectl: Kubectl, service: str, local_port: int, port: int) -> Tunnel:
-    """Open `kubectl port-forward` to a service: to one of its pods, until that one ends."""
+def to_service(
+    kubectl: Kubectl, service: str, local_port: int, port: int, *, apart: bool = False
+) -> Tunnel:
+    """Open `kubectl port-forward` to a service: to one of its pods, until that one ends.
+
+    `apart`: from signals of the terminal.
+    """
     words = ("port-forward", f"--address={ADDRESS}", f"service/{service}", f"{local_port}:{port}")
     return Tunnel(
         Program(
@@ -168,6 +177,7 @@ def to_service(kubectl: Kubectl, service: str, local_port: int, port: int) -> Tu
             "kubectl port-forward",
             f"try  {kubectl.shown(*words)}",
             environment=environment(),
+            apart=apart,
         )
     )
 

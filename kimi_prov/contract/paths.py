@@ -123,8 +123,8 @@ FETCH_PROGRESS = f"{PROGRESS}/fetch.json"
 STAGE_PROGRESS = f"{PROGRESS}/stage.json"
 CONVERT_PROGRESS = f"{PROGRESS}/convert/convert.json"
 BENCH_PROGRESS = f"{PROGRESS}/bench.json"
-# Of the unit of that name, while it is started; for root's eyes.
-SANDBOX_ENV = f"{RUN}/sandbox.env"
+# A file for each run of the unit of that name, while it lasts; for root's eyes.
+SANDBOX_ENVS = f"{RUN}/sandbox"
 APPLY_LOCK = "/run/kimi-apply.lock"
 # How often a group's engine did not come up; kept while its unit is started anew.
 GROUP_RUN = "/run/kimi-group"

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/render/v1"
 RECORD = "render.json"
+PLAN = "plan.json"
 _LARGEST_BYTES = 1 << 20
+_PLAN_BYTES = 4 << 20
 _SHOWN = 5
 
 
@@ -132,6 +134,24 @@ def kind_of(folder: Path) -> str | None:
     if not isinstance(found, str):
         raise UserError(f"{path}: this is no record of a render", fix=fix)
     return found
+
+
+def plan_of(folder: Path) -> dict[str, Any]:
+    """Return the plan that a folder was rendered from, held to its schema. Raises UserError."""
+    import jsonschema  # noqa: PLC0415  (who serves a cluster pays for it)
+
+    path, fix = folder / PLAN, "render the folder again"
+    found = documents.read(path, what="a plan", limit=_PLAN_BYTES, fix=fix).json(fix)
+    try:
+        jsonschema.validate(found, schemas.load("plan"))
+    except jsonschema.ValidationError as error:
+        key = ".".join(map(str, error.absolute_path)) or "the document"
+        raise UserError(
+            f"{path}: this is no plan: {clean_text.line(key)}: "
+            f"{clean_text.line(error.message)[:200]}",
+            fix=fix,
+        ) from None
+    return dict(found)
 
 
 def _recorded(path: Path, kind: str, fix: str) -> dict[str, Any]:

@@ -134,6 +134,16 @@ def test_opencode(site: Site, of_npm: Path, tmp_path: Path) -> None:
     assert all(path.startswith("/v1/chat/completions") for path in site.engine.paths)
 
 
+def test_cline(site: Site, of_npm: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    assert HELLO in site.paste("cline", of_npm / "node_modules" / ".bin", empty)
+    assert set(site.engine.paths) == {"/v1/chat/completions"}
+    # Its sessions and settings lie there; the key is in none of them.
+    kept = [file for file in empty.rglob("*") if file.is_file()]
+    assert kept
+    assert not [file for file in kept if KEY.encode() in file.read_bytes()]
+
+
 def test_claude_code(site: Site, of_npm: Path, tmp_path: Path) -> None:
     assert HELLO in site.paste("claude-code", of_npm / "node_modules" / ".bin", tmp_path / "empty")
     assert {path.partition("?")[0] for path in site.engine.paths} <= {

@@ -40,7 +40,7 @@ def plan() -> dict[str, Any]:
     return {
         "engine": {"name": "vllm"},
         "instances": [{"argv": ["--trust-remote-code"]}],
-        "model": {"served_names": ["kimi"], "serve_dir": "/models/kimi"},
+        "model": {"served_names": ["kimi"], "serve_dir": "/models/kimi", "context": 4096},
         "proxy": {"port": 8000},
         "throughput": {"concurrency": 4},
     }

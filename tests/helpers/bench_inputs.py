@@ -105,6 +105,7 @@ def asked_load(**more: Any) -> dict[str, Any]:
         "prompts": None,
         "prompts_of_file": None,
         "images_of_file": None,
+        "unanswered_of_file": None,
         "input_tokens": 8192,
         "output_tokens": 1024,
         "chosen_lengths": True,

@@ -45,7 +45,7 @@ if (there / "refuses").exists():
     sys.exit("sbatch: error: invalid partition specified: gpu\\nsbatch: error: Batch job ...")
 rows = json.loads((there / "queue.json").read_text())
 number = str(1 + max([100, *(int(row["%A"]) for row in rows)]))
-script = sys.argv[-1]
+script = next(word for word in sys.argv[1:] if word.endswith(".sbatch"))
 name = "kimi-" + pathlib.Path(script).stem
 rows.append({"%A": number, "%T": "PENDING", "%r": "Dependency", "%N": "", "%S": "N/A",
              "%e": "N/A", "%L": "1:00:00", "%Z": os.getcwd(), "%o": os.path.abspath(script),

@@ -70,5 +70,5 @@ def systemd_stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
         (folder / name).write_text(text.format(folder))
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(paths, "SANDBOX_ENV", str(folder / "run" / "sandbox.env"))
+    monkeypatch.setattr(paths, "SANDBOX_ENVS", str(folder / "run" / "sandbox"))
     return StandIn(folder)

@@ -38,10 +38,8 @@ def runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> List[D
     if load.warm_up:
         # Random words, so that no prompt that is measured is in the cache.
         words = Load(chat=load.chat or load.seen)
-        shape_of_words = (
-            shape[0] or bench_load.INPUT_TOKENS,
-            shape[1] or bench_load.OUTPUT_TOKENS,
-        )
+        like = Load(input_tokens=shape[0], output_tokens=shape[1])
+        shape_of_words = bench_load.lengths(like, {}, int(plan["model"]["context"]))
         level = min(load.warm_up, max(levels))
         run = _run(plan, words, shape_of_words, level, load.warm_up, seed)
         found.append({**run, "level": level, "round": 0, "prompts": None})

@@ -34,8 +34,8 @@ class Load:
 
     `requests` are those of each number of requests at once in each round, `rate_per_s` how many
     begin in a second (None: all at once), `images` the random ones with each request. `form` is
-    that of a file of prompts, `sharegpt` or `visionarena`; `prompts` how many it has and `pictures`
-    how many of them have an image.
+    that of a file of prompts, `sharegpt` or `visionarena`; `prompts` how many it has, `pictures`
+    how many of them have an image, `unanswered` how many more were left out, for nobody answered.
     """
 
     profile: Optional[str] = None
@@ -53,6 +53,7 @@ class Load:
     form: Optional[str] = None
     prompts: int = 0
     pictures: int = 0
+    unanswered: int = 0
 
     @property
     def seen(self) -> bool:
@@ -106,7 +107,9 @@ def lengths(
                 f"({_SPARE_TOKENS} are kept free)",
                 _CONTEXT_FIX,
             )
-        return None, given or (_VISION_OUTPUT_TOKENS if load.form == "visionarena" else None)
+        # Half of a short context is for the question and its image.
+        of_image = max(1, min(_VISION_OUTPUT_TOKENS, (context - _SPARE_TOKENS) // 2))
+        return None, given or (of_image if load.form == "visionarena" else None)
     prompt_tokens = int(load.input_tokens or throughput.get("input_tokens") or INPUT_TOKENS)
     answer_tokens = int(load.output_tokens or throughput.get("output_tokens") or OUTPUT_TOKENS)
     room = context - _SPARE_TOKENS
@@ -226,6 +229,7 @@ def told(load: Load, shape: Tuple[Optional[int], Optional[int]]) -> Dict[str, An
         "prompts": load.form,
         "prompts_of_file": load.prompts or None,
         "images_of_file": load.pictures or None,
+        "unanswered_of_file": load.unanswered if load.form else None,
         "input_tokens": shape[0],
         "output_tokens": shape[1],
         # Lengths that somebody gave are not those that the plan predicts.

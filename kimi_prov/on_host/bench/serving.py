@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
@@ -30,7 +31,8 @@ def serve(
     load = bench_load.of(asked.get("load") or {})
     shape = bench_load.lengths(load, plan["throughput"], int(plan["model"]["context"]))
     say("starting the engine's bench client")
-    runs = client.runs(plan, load, shape, int(time.time()) % 1_000_000)
+    # Far from the seeds of every bench before: the engine's cache may still have their prompts.
+    runs = client.runs(plan, load, shape, secrets.randbelow(1 << 31))
     gpus = during.gpus_of(plan)
     meter = during.Meter(partial(during.engine_of, plan), partial(during.watts_of, gpus))
     heard = ClientOutput(say, runs, meter.look)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import slurm
@@ -94,7 +94,7 @@ def with_key(site: Site, wanted: str) -> Tuple[Dict[str, Any], str]:
     return found, key
 
 
-def client(found: Dict[str, Any]) -> Endpoint:
+def client(found: Mapping[str, Any]) -> Endpoint:
     """Return the address that a client connects to, its certificate pinned. Raises HostError."""
     with contextlib.suppress(KeyError, ValueError, TypeError):
         port = int(str(found["url"]).rpartition(":")[2].partition("/")[0])

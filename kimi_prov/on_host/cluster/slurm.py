@@ -106,12 +106,21 @@ def submit(script: str, folder: str, after: str) -> str:
     return batch(script, folder, [f"--dependency=afterany:{after}"], fix)
 
 
-def batch(script: str, folder: str, options: Sequence[str], fix: Optional[str] = None) -> str:
-    """Submit a job from a folder; return its number. Raises HostError, with `fix`."""
+def batch(
+    script: str,
+    folder: str,
+    options: Sequence[str],
+    fix: Optional[str] = None,
+    arguments: Sequence[str] = (),
+) -> str:
+    """Submit a job from a folder; return its number. Raises HostError, with `fix`.
+
+    `options` are sbatch's, `arguments` the script's.
+    """
     # The new job has an environment of its own: what SLURM told this one is not handed on.
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM_", "SRUN_"))}
     done = run(
-        "sbatch", "--parsable", *options, script,
+        "sbatch", "--parsable", *options, script, *arguments,
         timeout=TIMEOUT_S, cwd=folder, env=environment,
     )  # fmt: skip
     number = done.stdout.strip().partition(";")[0]

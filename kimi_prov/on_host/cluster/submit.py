@@ -1,4 +1,4 @@
-"""`cluster submit [JOB ...]`: submit the folder's jobs, each after those that it needs.
+"""`cluster submit [--suite full] [JOB ...]`: submit the folder's jobs, each after those it needs.
 
 Without JOB: environment, weights and server. What is complete, and what waits or runs already, is
 named and left out.
@@ -6,10 +6,12 @@ named and left out.
 
 from __future__ import annotations
 
+import argparse
 import os
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.acceptance import catalogue
 from kimi_prov.on_host.cluster import endpoint, environment, queue, slurm, weights
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.envelope import answer
@@ -24,19 +26,30 @@ _AFTER = {
 }
 # These ask a server that answers.
 _ASKING = ("bench", "accept")
+# The checks of the full suite take hours where those of the other take minutes.
+_FULL = ("--suite", catalogue.FULL)
+_FULL_TIME = "--time=04:00:00"
 _COMPLETE = {"environment": environment.complete, "weights": weights.complete}
 
 
 def main(argv: List[str]) -> int:
     """Submit, and print what was done with each job."""
+    parser = argparse.ArgumentParser(prog="submit")
+    parser.add_argument("jobs", nargs="*")
+    parser.add_argument("--suite", choices=catalogue.SUITES, default=catalogue.BASIC)
+    options = parser.parse_args(argv)
     site = Site.read()
-    wanted = check(argv)
+    wanted = check(options.jobs)
+    full = options.suite == catalogue.FULL
+    if full and "accept" not in wanted:
+        raise HostError("--suite: belongs to the job accept", "name it, or leave out --suite")
     if set(wanted) & set(_ASKING):
         endpoint.find(site, endpoint.NEWEST)
     living = _living(site)
     done: List[Dict[str, Any]] = []
     for name in wanted:
-        done.append(_one(site, name, living, done))
+        arguments = _FULL if full and name == "accept" else ()
+        done.append(_one(site, name, living, done, arguments))
     return answer({"schema": SCHEMA, "folder": site.folder, "jobs": done})
 
 
@@ -58,7 +71,11 @@ def _living(site: Site) -> Dict[str, str]:
 
 
 def _one(
-    site: Site, name: str, living: Dict[str, str], done: List[Dict[str, Any]]
+    site: Site,
+    name: str,
+    living: Dict[str, str],
+    done: List[Dict[str, Any]],
+    arguments: Sequence[str],
 ) -> Dict[str, Any]:
     """Submit one job unless there is no need; `living` gets its number."""
     row: Dict[str, Any] = {"name": name, "id": living.get(name), "after": []}
@@ -67,11 +84,12 @@ def _one(
     if name in _COMPLETE and _COMPLETE[name](site):
         return {**row, "outcome": "complete"}
     after = [living[needed] for needed in _AFTER.get(name, ()) if needed in living]
-    options = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
+    waits = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
+    options = [*(waits if after else []), *([_FULL_TIME] if arguments else [])]
     # What jobs print comes here, and a folder without files is not kept by git.
     os.makedirs(os.path.join(site.folder, "logs"), mode=0o755, exist_ok=True)
     try:
-        number = slurm.batch(f"jobs/{name}.sbatch", site.folder, options if after else [])
+        number = slurm.batch(f"jobs/{name}.sbatch", site.folder, options, arguments=arguments)
     except HostError as error:
         before = [f"{one['name']} {one['id']}" for one in done if one["outcome"] == "submitted"]
         told = f"; submitted before it: {', '.join(before)}" if before else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
-from kimi_prov.contract import paths, protection, unit_names
+from kimi_prov.contract import paths, processes, protection, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import process
 from kimi_prov.on_host.system.files import make_directory, remove, write_atomic
@@ -44,16 +45,16 @@ def opened(
     reaches beside the loopback. `streams`: as of Popen.
     """
     end()
-    make_directory(Path(paths.SANDBOX_ENV).parent, 0o755)
-    write_atomic(Path(paths.SANDBOX_ENV), _environment({"HOME": _HOME, **env}), 0o600)
+    file = _own_file()
     options = [
         "--description=Kimi: code of the engine",
         f"--property=RuntimeMaxSec={limit_s + _GRACE_S:.0f}",
-        f"--property=EnvironmentFile={paths.SANDBOX_ENV}",
+        f"--property=EnvironmentFile={file}",
         *protection.sandbox(gpus=gpus, peers=peers, rdma=rdma),
     ]
     with contextlib.ExitStack() as done:
-        done.callback(remove, paths.SANDBOX_ENV)
+        done.callback(remove, str(file))
+        write_atomic(file, _environment({"HOME": _HOME, **env}), 0o600)
         yield done.enter_context(transient(unit_names.SANDBOX, options, argv, **streams))
 
 
@@ -165,6 +166,21 @@ def _while_read(unit: str) -> Iterator[None]:
         os.close(wake)
         thread.join()
         os.close(woken)
+
+
+def _own_file() -> Path:
+    """Return a file of this run alone: who was ended by it removes its own, a little later.
+
+    What processes left that were killed is removed.
+    """
+    folder = Path(paths.SANDBOX_ENVS)
+    make_directory(folder.parent, 0o755)
+    make_directory(folder, 0o700)
+    for name in os.listdir(folder):
+        owner = name.partition("-")[0]
+        if not (owner.isdigit() and processes.lives(int(owner))):
+            remove(str(folder / name))
+    return folder / f"{os.getpid()}-{secrets.token_hex(4)}.env"
 
 
 def _environment(env: Mapping[str, str]) -> str:

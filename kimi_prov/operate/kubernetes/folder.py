@@ -32,7 +32,6 @@ WORKLOADS = {
     "LeaderWorkerSet": f"leaderworkersets.{LWS_GROUP}",
 }
 _SEPARATOR = re.compile(r"^---[ \t]*$", re.MULTILINE)
-_PLAN_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -96,12 +95,7 @@ class Folder:
     @cached_property
     def plan(self) -> dict[str, Any]:
         """The plan that the folder was rendered from."""
-        path = self.path / "plan.json"
-        fix = "render the folder again"
-        found = documents.read(path, what="a plan", limit=_PLAN_BYTES, fix=fix).json(fix)
-        if not (answers.rows(found, "instances") and answers.mapping(found, "model")):
-            raise UserError(f"{path}: this is no plan", fix=fix)
-        return dict(found)
+        return frame.plan_of(self.path)
 
     @property
     def replicas(self) -> int | None:

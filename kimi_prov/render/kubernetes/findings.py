@@ -240,17 +240,9 @@ def _nodes(
             fix="kubectl get nodes -o "
             f"'custom-columns=NODE:.metadata.name,GPUS:.status.allocatable.{column}'",
         )
-    if (known := planned.driver(plan)) is not None:
-        severity, seen = known
-        need = plan["driver"]["required_branch"]
-        findings.add(
-            "kubernetes.driver",
-            severity=severity,
-            observed=seen,
-            required=f"branch {need} or newer",
-            fix="kubectl get nodes -L nvidia.com/cuda.driver.major  shows it where GPU feature "
-            f"discovery runs; ask the administrator for nodes with branch {need} or newer",
-        )
+    label = "nvidia.com/cuda.driver.major"
+    shown = f"kubectl get nodes -L {label}  shows it where GPU feature discovery runs"
+    planned.driver(plan, findings, "kubernetes.driver", shown)
     findings.add(
         "kubernetes.cpu_manager",
         observed="not looked at",

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 KIND = "kubernetes"
-PLAN = "plan.json"
 _BUNDLE = "ca-bundle.pem"
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _REVISION = 10
@@ -59,12 +58,13 @@ def rendered(
     shown = {**pods.of_image(plan, settings), "findings": findings}
     digest = frame.plan_digest(shown)
     values = _values(name, shown, settings, facts, digest)
-    files = [File(PLAN, (clean_text.as_json(shown) + "\n").encode())]
+    files = [File(frame.PLAN, (clean_text.as_json(shown) + "\n").encode())]
     if settings.ca_bundle:
         files.append(File(_BUNDLE, Path(settings.ca_bundle).read_bytes()))
     if sum(len(file.content) for file in files) > _LARGEST_MAP:
         raise UserError(
-            f"{PLAN} and {_BUNDLE} have more than {_LARGEST_MAP} bytes: no ConfigMap holds them",
+            f"{frame.PLAN} and {_BUNDLE} have more than {_LARGEST_MAP} bytes: no ConfigMap holds "
+            "them",
             fix="name a shorter kimi_weights_manifest or kimi_ca_bundle",
         )
     files += [_from_template(path, values) for path in (*values["resources"], *_BESIDE)]

@@ -49,7 +49,8 @@ def of_plan(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
     findings = Findings()
     findings.extend(planned.held(plan))
     _engine(plan, findings)
-    _driver(plan, findings)
+    shown = "nvidia-smi on a node shows its version"
+    planned.driver(plan, findings, "slurm.driver", shown)
     _tuning(plan, findings)
     _memory(plan, settings, findings)
     several = plan["parallel"]["hosts"] > 1
@@ -98,22 +99,6 @@ def _engine(plan: Mapping[str, Any], findings: Findings) -> None:
             required="one engine for each job",
             fix="submit the server's job several times with fewer GPUs: kimi_slurm_gres",
         )
-
-
-def _driver(plan: Mapping[str, Any], findings: Findings) -> None:
-    known = planned.driver(plan)
-    if known is None:
-        return
-    severity, seen = known
-    need = plan["driver"]["required_branch"]
-    findings.add(
-        "slurm.driver",
-        severity=severity,
-        observed=seen,
-        required=f"branch {need} or newer",
-        fix=f"ask the administrator for nodes with branch {need} or newer; nvidia-smi on a node "
-        "shows its version",
-    )
 
 
 def _tuning(plan: Mapping[str, Any], findings: Findings) -> None:

@@ -44,7 +44,7 @@ def rendered(
     shown = {**plan, "findings": findings}
     values = _values(name, shown, settings, facts)
     files = [
-        File("plan.json", _json(shown)),
+        File(frame.PLAN, _json(shown)),
         File("kimi-cluster.pyz", zipapp.zipapp_bytes(), 0o755),
         File(
             "logs/.gitignore",

@@ -11,6 +11,7 @@ import pytest
 from kimi_prov import schemas
 from kimi_prov.acceptance import bench
 from kimi_prov.console import bench_text
+from kimi_prov.report import bench_html, bench_markdown
 
 SPEED = {"low": 4.0, "expected": 6.0, "high": 9.0}
 LEVEL = {
@@ -248,6 +249,17 @@ def test_why_something_is_not_known_is_told_once() -> None:
     assert " ".join(bench_text.text(report(found)).split()).count(reason) == 1
 
 
+def test_conversations_of_a_file_that_were_left_out_are_told() -> None:
+    asked = {"prompts": "sharegpt", "prompts_of_file": 9, "chosen_lengths": False}
+    level = bench_inputs.loaded(bench_inputs.level(4, 9.0, 9.0, 9.0))
+    found = report(bench_inputs.result(level, asked={**asked, "unanswered_of_file": 3}))
+    valid(found)
+    for text in (bench_text.text(found), bench_html.page(found), bench_markdown.page(found)):
+        assert "3 of it left out, which have no answer" in " ".join(text.split())
+    found = report(bench_inputs.result(level, asked={**asked, "unanswered_of_file": 0}))
+    assert "left out" not in bench_text.text(found)
+
+
 def test_a_load_at_a_rate_is_called_by_its_rate() -> None:
     level = bench_inputs.loaded(bench_inputs.level(1000, 20.0, 1500.0, 300.0))
     asked = {"rate_per_s": 20.0, "requests": 1000, "chosen_lengths": False}
@@ -260,4 +272,10 @@ def test_a_load_at_a_rate_is_called_by_its_rate() -> None:
     most = bench_inputs.loaded(bench_inputs.level(64, 20.0, 1500.0, 300.0), rounds=1)
     bounded = bench_inputs.result(most, asked=asked)
     assert "20/s, 64 at once" in bench_text.text(report(bounded))
+    # What bounds them tells several apart, though one of them is reached by none.
+    several = bench_inputs.result(most, level, asked=asked)
+    names = [row["name"] for row in several["serve"]["levels"]]
+    assert names == ["20/s, 64 at once", "20/s, 1000 at once"]
+    assert len(bench.changes(several, several)["rows"]) == 1 + len(names)
+    assert max(map(len, bench_text.text(report(several)).splitlines())) <= 80
     assert max(map(len, bench_text.text(report(bounded)).splitlines())) <= 80

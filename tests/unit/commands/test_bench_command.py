@@ -206,6 +206,7 @@ def test_the_load_reaches_the_machine_by_a_file_and_nothing_of_it_stays(
     prompts = tmp_path / "questions.json"
     canary = "what nobody else shall read"
     rows = [{"conversations": [{"value": canary}, {"value": "{{ 7 * 7 }}"}]}]
+    rows.append({"conversations": [{"value": "nobody answered"}]})
     prompts.write_text(json.dumps(rows))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -217,6 +218,7 @@ def test_the_load_reaches_the_machine_by_a_file_and_nothing_of_it_stays(
     seen = json.loads((installed.home / "seen.json").read_text())
     assert seen["load"]["concurrency"] == [2, 8]
     assert seen["load"]["rate_per_s"] == 3
+    assert (seen["load"]["prompts"], seen["load"]["unanswered"]) == (1, 1)
     assert seen["prompts"] == [{"prompt": canary, "answer": "{{ 7 * 7 }}", "image": None}]
     assert stat.S_IMODE(seen["mode"]) & 0o077 == 0
     assert not Path(seen["file"]).exists()

@@ -347,6 +347,9 @@ def chat(machines, folder):
         assert steering("".join(says())) == set()
     served(machines, "connect")
     machines.run("chat", machines.inventory, env={"KIMI_API_KEY": "key"})
+    (folder / "slurm").mkdir()
+    with mock.patch("signal.signal"):
+        of_cluster("chat")(None, folder / "slurm")
 
 
 def web(work):
@@ -494,6 +497,9 @@ OF_CLUSTER = {
     "cancel": [{"id": "7", "name": None, "outcome": "ending"}],
     "connect": [{**JOB, "state": "RUNNING", "endpoint": {**ENDPOINT, "state": "ready"}}],
 }
+# These ask for the jobs, and print nothing where no server answers.
+REACHING = ("connect", "chat")
+OF_CLUSTER["chat"] = OF_CLUSTER["connect"]
 # A login node: copying a folder, and asking where a server answers, are answered apart.
 LOGIN_NODE = """#!/bin/sh
 cat > /dev/null
@@ -535,7 +541,7 @@ def of_cluster(command):
             harmless(*told)
             return told
 
-        schema = "jobs" if command == "connect" else command
+        schema = "jobs" if command in REACHING else command
         document = {"schema": f"kimi-prov/{schema}/v1", "folder": HOSTILE, "root": HOSTILE}
         document |= {"jobs": OF_CLUSTER[command]}
         if schema != "jobs":
@@ -547,7 +553,7 @@ def of_cluster(command):
                 # Of its document the folder alone is text, and is told where no job is.
                 document["jobs"] = []
             out, err = says(document)
-            assert out or command == "connect", err
+            assert out or command in REACHING, err
             says({HOSTILE: 1})
             says({"error": {"message": HOSTILE, "fix": HOSTILE, "code": HOSTILE}})
             says("", code=255)
@@ -632,7 +638,7 @@ def of_kubernetes(command):
         (there / "kubectl").write_text(KUBECTL.format(there=there))
         (there / "kubectl").chmod(0o755)
         # One that starts is waited for; to one that serves a way is opened.
-        live = {**engine, "status": {"readyReplicas": int(command == "connect")}}
+        live = {**engine, "status": {"readyReplicas": int(command in REACHING)}}
 
         def says(found, code=0, said=f"{FORGED}\n{STEERING}\n"):
             (there / "found").write_text(json.dumps(found))
@@ -670,10 +676,11 @@ def of_kubernetes(command):
     return case
 
 
-@pytest.mark.parametrize("command", ["apply", "status", "verify", "connect", "stop", "start"])
+@pytest.mark.parametrize("command", ["apply", "status", "verify", *REACHING, "stop", "start"])
 def test_what_a_hostile_cluster_says_comes_out_harmless(command, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    of_kubernetes(command)(tmp_path)
+    with mock.patch("signal.signal"):
+        of_kubernetes(command)(tmp_path)
 
 
 def power(command):
@@ -733,7 +740,7 @@ CASES = {
     "image": image,
     "render kubernetes": render_kubernetes,
     "render slurm": render_slurm,
-    **{command: of_cluster(command) for command in OF_CLUSTER if command != "connect"},
+    **{command: of_cluster(command) for command in OF_CLUSTER if command not in REACHING},
     "stop": power("stop"),
     "start": power("start"),
     "probe": probe,

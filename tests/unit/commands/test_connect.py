@@ -1,4 +1,4 @@
-"""`connect` as its user calls it: a server with TLS, and stand-ins of SLURM and of ssh."""
+"""`connect` and `chat` as their user has them: a server with TLS, stand-ins of SLURM and of ssh."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import chat_stand_in
 import jsonschema
 import psutil
 import pytest
+from chat_stand_in import Engine
+from on_terminal import CTRL_C, CTRL_D, OnTerminal
 from slurm_stand_in import Site, endpoint, job
 from waiting import until
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 LOGIN = "me@login.example.com"
 KEY = "sk-kimi-canary"
+HELLO = "Hello from the stand-in."
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -295,6 +299,113 @@ def test_a_port_that_is_taken_is_exit_3(site: Site, tmp_path: Path) -> None:
         port = str(held.getsockname()[1])
         words = ("connect", site.folder, "--login", LOGIN, "--port", port)
         assert f"port {port} of this computer is taken" in site.fails(*words, code=3)
+
+
+@pytest.fixture
+def engine(site: Site, tmp_path: Path) -> Iterator[Engine]:
+    """A server of job 200 that answers questions."""
+    pem = tls.self_signed(["c1"])
+    found = Engine(KEY, model="kimi")
+    site.slurm.queue(job(200, "serve", there(site)))
+    with chat_stand_in.serving(tmp_path, pem, found) as port:
+        publish(site, 200, (port, tls.public_part(pem)))
+        yield found
+
+
+def test_a_snippet_asks_the_server_through_the_tunnel(site: Site, engine: Engine) -> None:
+    words = ("connect", site.folder, "--login", LOGIN, "--for", "curl")
+    process = site.slurm.start(*words)
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]
+        while lines[-1] not in ("EOF\n", ""):
+            lines.append(process.stdout.readline())
+        done = subprocess.run(
+            ["bash", "-c", "".join(lines)], capture_output=True, text=True, check=False
+        )
+    finally:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["choices"][0]["message"]["content"] == HELLO
+    assert KEY not in "".join(lines) + out + err
+    assert "the tunnel stays until Ctrl-C" in err
+    told = site.fails(*words, "--format", "json", code=2)
+    assert "--for: a snippet is text" in told
+
+
+def piped(site: Site, *words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        site.slurm.command("chat", site.folder, *words),
+        input="Say hello.",
+        env=site.slurm.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_chat_asks_the_server_through_the_login_node(site: Site, engine: Engine) -> None:
+    done = piped(site, "--login", LOGIN)
+    assert (done.returncode, done.stdout) == (0, f"{HELLO}\n"), done.stderr
+    assert engine.asked[0]["model"] == "kimi"
+    assert KEY not in done.stderr + (site.slurm.there / "ssh").read_text()
+    # The key is needed here alone: it is written nowhere.
+    assert not list(site.slurm.base.rglob("api.key"))
+    done = piped(site, "--login", LOGIN, "--model", "other")
+    assert done.returncode == 2
+    assert "it serves no model other" in done.stderr
+
+
+def test_a_chat_waits_for_a_server_that_loads_and_not_for_none(site: Site, engine: Engine) -> None:
+    document = json.loads((site.root / "endpoints" / "200.json").read_text())
+    publish(site, 200, (1, ""), state="loading")
+    chat = OnTerminal(
+        ["chat", site.folder, "--login", LOGIN], site.slurm.base, site.slurm.environment
+    )
+    try:
+        assert chat.shows("job 200 is loading; waiting")
+        (site.root / "endpoints" / "200.json").write_text(json.dumps(document))
+        assert chat.shows("Ctrl-D leaves")
+        chat.type(CTRL_D)
+        assert chat.ends() == 0
+    finally:
+        chat.kill()
+    site.slurm.queue()
+    told = site.fails("chat", site.folder, "--login", LOGIN, code=1)
+    assert "no server of this folder answers" in told
+    told = site.fails("chat", site.folder, "--context", "x", code=2)
+    assert "--context: belongs to a folder for Kubernetes" in told
+
+
+def test_a_chat_goes_on_with_the_successor(site: Site, engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "second").mkdir()
+    pem = tls.self_signed(["c2"])
+    heir = Engine(KEY, model="kimi")
+    words = ["chat", site.folder, "--login", LOGIN]
+    chat = OnTerminal(words, tmp_path, site.slurm.environment)
+    try:
+        with chat_stand_in.serving(tmp_path / "second", pem, heir) as port:
+            assert chat.shows("Ctrl-D leaves")
+            chat.type("wait\n")
+            assert chat.shows("Hello from")
+            # Ctrl-C is for the answer, and not for ssh.
+            chat.type(CTRL_C)
+            assert chat.shows("interrupted")
+            publish(site, 200, (9, ""), state="ended", successor="201")
+            site.slurm.queue(job(201, "serve", there(site), N="c2"))
+            certificate = tls.public_part(pem)
+            publish(site, 201, (port, certificate), node="c2", url=f"https://c2:{port}/v1")
+            engine.key = "sk-of-nobody"
+            chat.type("next\n")
+            assert chat.shows("tokens")
+            assert [body["messages"][-1]["content"] for body in heir.asked] == ["next"]
+            chat.type(CTRL_D)
+            assert chat.ends() == 0
+    finally:
+        chat.kill()
 
 
 def row(number: str, state: str | None, shown: str | None, successor: str | None = None) -> Any:

@@ -33,6 +33,7 @@ ELSEWHERE = {
     "kimi-code",
     "aider",
     "opencode",
+    "cline",
     "claude-code",
 }
 

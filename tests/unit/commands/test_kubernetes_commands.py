@@ -8,8 +8,10 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import re
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import urllib.request
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import chat_stand_in
 import jsonschema
 import kubectl as real_kubectl
 import kubernetes_api
@@ -25,7 +28,10 @@ import model_stand_in
 import pytest
 import scripted_model
 import yaml
+from chat_stand_in import Engine
 from kubernetes_cluster import KEY, Cluster
+from made_certificates import signed
+from on_terminal import CTRL_C, CTRL_D, OnTerminal
 from ports import free_port
 from waiting import HANGS_S, until
 
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MODEL = "kimi-k2.5"
+HELLO = "Hello from the stand-in."
 IMAGE = "registry.example.com/kimi:1"
 
 
@@ -700,7 +707,7 @@ def test_a_folder_for_slurm_is_told_its_own_commands(
     for command in ("apply", "status", "verify", "stop", "start"):
         said = cluster.run(command, rendered, code=2).stderr
         assert "rendered for slurm" in said
-        assert "kimi-prov submit, jobs, connect and cancel" in said
+        assert "kimi-prov submit, jobs, connect, chat and cancel" in said
     inventory = tmp_path / "hosts.yml"
     inventory.write_text("kimi: {hosts: {one: {ansible_connection: local}}}\n")
     for command in ("stop", "start"):
@@ -715,8 +722,11 @@ def test_options_of_an_inventory_are_refused(cluster: Cluster, folder: Path) -> 
     for option in (("--limit", "x"), ("--tags", "x"), ("-u", "root"), ("-e", "@x")):
         said = cluster.run("apply", folder, *option, code=2).stderr
         assert "belongs to an inventory" in said
-    said = cluster.run("connect", folder, "--job", "1", code=2).stderr
-    assert "--job: belongs to a folder for SLURM" in said
+    for command in ("connect", "chat"):
+        said = cluster.run(command, folder, "--job", "1", code=2).stderr
+        assert "--job: belongs to a folder for SLURM" in said
+        said = cluster.run(command, folder, "--tunnel", code=2).stderr
+        assert "--tunnel: belongs to an inventory" in said
     assert "--sbom" in cluster.run("status", folder, "--sbom", code=2).stderr
     assert cluster.api.requests == []
 
@@ -739,7 +749,7 @@ def test_a_cluster_that_is_not_reached_is_exit_4(cluster: Cluster, folder: Path)
     config = yaml.safe_load(cluster.config.read_text())
     config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_port()}"
     cluster.config.write_text(yaml.safe_dump(config))
-    for command in ("apply", "status", "stop", "start", "connect"):
+    for command in ("apply", "status", "stop", "start", "connect", "chat"):
         said = cluster.run(command, folder, code=4, KIMI_API_KEY=KEY).stderr
         assert "refused" in said
         assert "cluster-info" in said
@@ -943,6 +953,118 @@ def test_a_client_reaches_the_service_with_what_is_printed(
     said = found.end()
     assert KEY not in said + cluster.calls
     assert not found.answers()
+
+
+@pytest.fixture
+def engine(running: Cluster, served: int, tmp_path: Path) -> Iterator[Engine]:
+    """The same with a model that answers questions; its certificate is for kimi and localhost."""
+    found = Engine(KEY)
+    there = tmp_path / "engine"
+    there.mkdir()
+    with chat_stand_in.serving(there, (tmp_path / "model.pem").read_text(), found) as port:
+        running.forwards(port)
+        yield found
+
+
+def pasted(cluster: Cluster, folder: Path, *words: object) -> str:
+    """What the snippet for curl answers while the way is open."""
+    process = cluster.start("connect", folder, "--for", "curl", *words)
+    assert process.stdout is not None
+    lines = [process.stdout.readline()]
+    while lines[-1] not in ("EOF\n", ""):
+        lines.append(process.stdout.readline())
+    done = subprocess.run(
+        ["bash", "-c", "".join(lines)], capture_output=True, text=True, check=False
+    )
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert KEY not in "".join(lines) + out + err + cluster.calls
+    assert done.returncode == 0, done.stderr
+    return str(json.loads(done.stdout)["choices"][0]["message"]["content"])
+
+
+def test_a_snippet_asks_the_service(cluster: Cluster, folder: Path, engine: Engine) -> None:
+    assert pasted(cluster, folder) == HELLO
+    assert engine.asked[0]["messages"][0]["content"].startswith("You are Kimi")
+
+
+def test_a_snippet_trusts_the_authority_of_a_certificate_for_another_name(
+    cluster: Cluster, folder: Path, running: Cluster, tmp_path: Path
+) -> None:
+    authority, pem = signed(["kimi.example.com"])
+    data = {"tls.crt": base64.b64encode(tls.public_part(pem).encode()).decode()}
+    running.api.put("secrets", {"metadata": {"name": "kimi-tls"}, "data": data})
+    ca = tmp_path / "ca.pem"
+    ca.write_text(authority)
+    environment = {"KIMI_API_KEY": KEY}
+    with chat_stand_in.serving(tmp_path, pem, Engine(KEY)) as port:
+        running.forwards(port)
+        said = cluster.run("connect", folder, "--for", "curl", code=1, **environment).stderr
+        assert "clients refuse its certificate as kimi.example.com" in said
+        assert "--ca FILE" in said
+        file = tmp_path / "api.key"
+        file.write_text(KEY)
+        assert pasted(cluster, folder, "--ca", ca, "--key-file", file) == HELLO
+        # This program has the certificate of the cluster's secret, and needs nobody's word.
+        done = chatted(cluster, folder, **environment)
+        assert (done.returncode, done.stdout) == (0, f"{HELLO}\n"), done.stderr
+
+
+def chatted(cluster: Cluster, folder: Path, **environment: str) -> Any:
+    return subprocess.run(
+        cluster.argv("chat", folder),
+        input="Say hello.",
+        env={**cluster.environment, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_chat_asks_the_service_and_finds_the_key_in_the_secret(
+    cluster: Cluster, folder: Path, engine: Engine
+) -> None:
+    done = chatted(cluster, folder)
+    assert (done.returncode, done.stdout) == (0, f"{HELLO}\n"), done.stderr
+    assert KEY not in done.stderr + cluster.calls
+    assert not list(cluster.base.rglob("api.key"))
+    cluster.run("stop", folder)
+    done = chatted(cluster, folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "kimi is stopped" in done.stderr
+
+
+def answers_at(shown: str) -> bool:
+    """Whether anything takes a connection at the address that a chat began with."""
+    found = re.search(r"https://127\.0\.0\.1:(\d+)/v1", shown)
+    assert found
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(found[1]))) == 0
+
+
+def test_a_chat_goes_on_at_another_pod(
+    cluster: Cluster, folder: Path, engine: Engine, tmp_path: Path
+) -> None:
+    chat = OnTerminal(["chat", folder], tmp_path, cluster.environment)
+    try:
+        assert chat.shows("Ctrl-D leaves")
+        chat.type("wait\n")
+        assert chat.shows("Hello from")
+        chat.type(CTRL_C)
+        assert chat.shows("interrupted")
+        port = int((cluster.base / "forwards").read_text())
+        cluster.forwards(None)
+        assert until(lambda: not answers_at(chat.text))
+        cluster.forwards(port)
+        chat.type("next\n")
+        assert chat.shows("tokens")
+        assert engine.asked[-1]["messages"][-1]["content"] == "next"
+        chat.type(CTRL_D)
+        assert chat.ends() == 0
+    finally:
+        chat.kill()
 
 
 def test_a_way_that_is_lost_is_opened_again_at_the_same_port(

@@ -64,6 +64,18 @@ def test_one_job_is_submitted_by_its_name(site: Site) -> None:
     assert outcomes(site.json("submit", site.folder, "accept")) == {"accept": "submitted"}
 
 
+def test_the_full_suite_is_submitted_with_the_time_that_it_takes(site: Site) -> None:
+    site.slurm.queue(job(200, "serve", site.folder))
+    endpoint(site.root, 200, site.folder)
+    words = ("submit", site.folder, "accept", "--suite", "full", "--login", LOGIN)
+    told = site.fails("submit", site.folder, "tune", "--suite", "full", code=2)
+    assert "--suite: belongs to the job accept" in told
+    endpoint(site.root, 200, site.root / "renders" / "kimi-jobs")
+    assert outcomes(site.json(*words)) == {"accept": "submitted"}
+    given = site.slurm.queued[-1]["argv"].split()
+    assert given == ["--parsable", "--time=04:00:00", "jobs/accept.sbatch", "--suite", "full"]
+
+
 def test_what_sbatch_refuses_is_said_with_what_was_submitted(site: Site) -> None:
     (site.slurm.there / "refuses").touch()
     told = site.fails("submit", site.folder, code=2)

@@ -189,6 +189,11 @@ def test_a_job_runs_the_program_and_says_what_it_lacks(tmp_path: Path) -> None:
         done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 2, done.stderr
         assert missing in done.stderr
+    for words in (["--suite", "full"], ["42", "--suite", "full"]):
+        line = ["bash", str(output / "jobs" / "accept.sbatch"), *words]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+        job = "of job 42 " if "42" in words else ""
+        assert f"no server {job}answers" in done.stderr
     done = subprocess.run(
         ["bash", str(output / "jobs" / "tune.sbatch")],
         env=environment,

@@ -24,7 +24,12 @@ def plan(engine: str = "vllm", *argv: str) -> dict[str, Any]:
     return {
         "engine": {"name": engine},
         "instances": [{"argv": list(argv)}],
-        "model": {"name": "kimi", "served_names": ["kimi"], "serve_dir": "/models/kimi"},
+        "model": {
+            "name": "kimi",
+            "served_names": ["kimi"],
+            "serve_dir": "/models/kimi",
+            "context": 4096,
+        },
         "proxy": {"port": 8000},
         "throughput": {"concurrency": 8},
     }
@@ -70,6 +75,19 @@ def test_a_file_with_too_few_prompts_is_asked_again_by_the_client_and_is_not_cop
     assert len(client.conversations(ROWS, run["prompts"], whole=True)) == len(ROWS)
     (run,) = client.runs(plan(), replace(load, requests=5), (None, None), 7)
     assert "--no-oversample" in run["argv"]
+
+
+@pytest.mark.parametrize("context", [96, 320, 4096])
+@pytest.mark.parametrize("form", ["sharegpt", "visionarena"])
+def test_requests_of_a_file_s_bench_fit_a_short_context(form: str, context: int) -> None:
+    load = Load(form=form, prompts=5)
+    own = plan()
+    own["model"]["context"] = context
+    shape = bench_load.lengths(load, {}, context)
+    warm = client.runs(own, load, shape, 7)[0]
+    words = [told(warm["argv"], f"--random-{name}-len") for name in ("input", "output")]
+    assert 1 < sum(int(word or 0) for word in words) <= context
+    assert (shape[1] or 0) < context - 1
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,10 @@ def test_acceptance_asks_the_endpoint_and_fails_where_a_check_does(tmp_path: Pat
         (form,) = [line for line in told if line.split()[:2] == ["fail", "structured-output"]]
         assert form.endswith(", came hello"), told
         assert [line for line in told if line.startswith("skip  facts")]
+        # What has to be asked on the machine is not run, with the reason, and has not passed.
+        (tokens,) = [line for line in told if line.startswith("skip  special-tokens")]
+        assert "a job is asked through its port alone" in tokens
+        assert told[-1].endswith(f"; {sum(line.startswith('skip') for line in told)} not run")
     finally:
         job.terminate()
         job.communicate(timeout=60)

@@ -5,6 +5,7 @@ That it is really confined is seen on a machine with systemd: tests/lab/test_eng
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ WAITER = """
 import sys
 from kimi_prov.contract import paths
 from kimi_prov.on_host.system import sandbox
-paths.SANDBOX_ENV = sys.argv[1]
+paths.SANDBOX_ENVS = sys.argv[1]
 sandbox.run("/bin/sleep", "600", env={"A": "b"}, timeout=600)
 """
 
@@ -36,11 +37,15 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return systemd_stand_in(tmp_path / "systemd", monkeypatch)
 
 
+def envs(systemd: StandIn) -> Path:
+    """Where each run has its environment."""
+    return systemd.folder / "run" / "sandbox"
+
+
 @pytest.fixture
 def waiter(systemd: StandIn) -> Iterator[subprocess.Popen[bytes]]:
     """A process that waits for one in the sandbox."""
-    place = str(systemd.folder / "run" / "sandbox.env")
-    argv = [sys.executable, "-c", WAITER, place]
+    argv = [sys.executable, "-c", WAITER, str(envs(systemd))]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as running:
         assert until(lambda: bool(systemd.pid))
         yield running
@@ -53,7 +58,7 @@ def test_output_exit_status_input_and_environment_pass(systemd: StandIn) -> None
     assert (done.returncode, done.stdout, done.stderr) == (7, f"given {ODD}", "/tmp\n")
     assert systemd.mode == "600"
     assert "ODD" not in "".join(systemd.options)
-    assert not (systemd.folder / "run" / "sandbox.env").exists()
+    assert not list(envs(systemd).iterdir())
 
 
 @pytest.mark.parametrize("gpus", [False, True])
@@ -85,6 +90,30 @@ def test_a_leftover_is_ended_first(systemd: StandIn, waiter: subprocess.Popen[by
     assert waiter.wait(HANGS_S) == 0, "its own was ended"
 
 
+def test_who_was_ended_leaves_the_environment_of_the_next(
+    systemd: StandIn, waiter: subprocess.Popen[bytes]
+) -> None:
+    (before,) = envs(systemd).iterdir()
+    with sandbox.opened(["/bin/sleep", "600"], env={"A": "c"}, limit_s=600, gpus=False):
+        assert waiter.wait(HANGS_S) == 0
+        (file,) = envs(systemd).iterdir()
+        assert file != before
+        assert 'A="c"' in file.read_text()
+    assert not list(envs(systemd).iterdir())
+
+
+def test_the_environment_that_a_killed_process_left_goes_with_the_next(
+    systemd: StandIn, waiter: subprocess.Popen[bytes]
+) -> None:
+    waiter.kill()
+    waiter.wait(HANGS_S)
+    assert list(envs(systemd).iterdir())
+    of_another = envs(systemd) / f"{os.getppid()}-starts.env"
+    of_another.touch()
+    sandbox.run("/bin/true", env={}, timeout=60)
+    assert list(envs(systemd).iterdir()) == [of_another]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_it_ends_with_the_one_who_waits(
     systemd: StandIn, waiter: subprocess.Popen[bytes], number: signal.Signals
@@ -92,7 +121,7 @@ def test_it_ends_with_the_one_who_waits(
     waiter.send_signal(number)
     assert waiter.wait(HANGS_S) != 0
     assert not systemd.runs
-    assert not (systemd.folder / "run" / "sandbox.env").exists()
+    assert not list(envs(systemd).iterdir())
 
 
 def test_it_ends_when_the_connection_is_cut(
