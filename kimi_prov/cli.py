@@ -379,6 +379,88 @@ def drift(
 @cli.command()
 @INVENTORY
 @LIMIT
+@click.option("--follow", is_flag=True, help="Go on as they grow, until Ctrl-C.")
+@click.option(
+    "--unit",
+    "units",
+    multiple=True,
+    metavar="NAME",
+    help="Only this one: serve, serve@0, proxy, fetch, ...; may be given again.",
+)
+@click.option(
+    "--since", metavar="TIME", help="No older lines: 10min, 2h, 3d, 14:05, '2026-11-24 14:05'."
+)
+@click.option(
+    "--lines",
+    type=click.IntRange(1, 20_000),
+    metavar="N",
+    help="The last N of each host.  [default: 100; all, with --since]",
+)
+@FORMAT
+@OUTPUT
+@connected
+def logs(
+    inventory: Path,
+    *,
+    follow: bool,
+    units: tuple[str, ...],
+    since: str | None,
+    lines: int | None,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Show what the units of all hosts write, in one order of time; secrets are masked.
+
+    With `--format json` each line is a document of its own.
+    """
+    from kimi_prov.commands import logs as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    return command.run(
+        inventory,
+        PlaybookOptions(**options),
+        _output(form, output),
+        units=units,
+        since=since,
+        lines=lines,
+        follow=follow,
+    )
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@click.option(
+    "--to",
+    type=PATH,
+    metavar="FILE",
+    help="The bundle to write.  [default: kimi-diagnose-TIME.tar.gz here]",
+)
+@FORMAT
+@OUTPUT
+@connected
+def diagnose(
+    inventory: Path,
+    to: Path | None,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Write a bundle for a bug report, and say what is recognised in logs and metrics.
+
+    The bundle has facts, plan, units, logs, metrics and versions of each host, secrets masked; only
+    you may read it. Exits 3 where something was recognised that keeps the model from serving.
+    """
+    from kimi_prov.commands import diagnose as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    return command.run(inventory, to, PlaybookOptions(**options), _output(form, output))
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
 @loaded
 @click.option(
     "--format",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure
@@ -12,13 +13,15 @@ from kimi_prov.contract import clean_text, paths
 from kimi_prov.contract.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ansible.plugins.action import ActionBase
 
 # Isolated: what root imports comes neither from the login user's directory, where sudo leaves it,
 # nor from variables.
 PYTHON = ("/usr/bin/python3", "-I")
+# Before a machine that is away is asked again.
+_PAUSE_S = 1.0
 
 
 class RemoteError(HostError):
@@ -103,6 +106,24 @@ def target(
         said = "nothing" if secret or not text else text.splitlines()[-1][:300]
         raise RemoteError(f"`{arguments[0]}` on the machine answered {said} instead of JSON")
     return answer_of(value)
+
+
+def waiting_out(
+    action: ActionBase, patience_s: float, ask: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what `ask` does, waiting out a machine that is away (a cut link, a reboot).
+
+    Raises AnsibleConnectionFailure where it is away for more than `patience_s` seconds.
+    """
+    gone = time.monotonic()
+    while True:
+        try:
+            return ask()
+        except AnsibleConnectionFailure:
+            if time.monotonic() - gone > patience_s:
+                raise
+            action._connection.reset()
+            time.sleep(_PAUSE_S)
 
 
 def failure(

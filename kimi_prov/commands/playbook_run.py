@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.runner.inventory import Inventory
-    from kimi_prov.runner.run import FinishedRun
+    from kimi_prov.runner.run import FinishedRun, Screen
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,14 @@ def prepare(
     return inventory, request
 
 
-def run(request: Request, inventory: Inventory, inherit: Sequence[int] = ()) -> FinishedRun:
-    """Run the playbook on this terminal's screen; `inherit` are descriptors of locks.
+def run(
+    request: Request,
+    inventory: Inventory,
+    inherit: Sequence[int] = (),
+    *,
+    screen: Screen | None = None,
+) -> FinishedRun:
+    """Run the playbook, on this terminal's screen or another; `inherit` are descriptors of locks.
 
     Raises UserError where the playbook is missing or could not be started.
     """
@@ -89,7 +95,7 @@ def run(request: Request, inventory: Inventory, inherit: Sequence[int] = ()) -> 
             fix="pip install --force-reinstall kimi-prov",
             exit_code=ExitCode.FAILED,
         )
-    return runner.run(request, inventory, screens.choose(), inherit=inherit)
+    return runner.run(request, inventory, screen or screens.choose(), inherit=inherit)
 
 
 def conclude(finished: FinishedRun, *also: ExitCode) -> ExitCode:

@@ -65,9 +65,11 @@ def data(value: Any) -> Any:  # noqa: ANN401  (whatever JSON can hold)
 
 
 def as_json(
-    document: object, indent: int = 2, default: Optional[Callable[[Any], Any]] = None
+    document: object, indent: Optional[int] = 2, default: Optional[Callable[[Any], Any]] = None
 ) -> str:
     """Return a document as JSON that is safe to print and has the same values.
+
+    `indent` None: all of it on one line.
 
     What must not be printed is escaped, as JSON allows. Half of a character is no value that every
     reader takes: U+FFFD stands for it.

@@ -119,6 +119,28 @@ def is_ours(name: str) -> bool:
     return name in OURS or _INSTANCE.fullmatch(name) is not None
 
 
+def journals() -> tuple[str, ...]:
+    """Name the units whose journals are ours, as journalctl takes them: instances by a pattern."""
+    return tuple(ALL_SERVE if name == SERVE_TEMPLATE else name for name in OURS)
+
+
+def short(name: str) -> str:
+    """Return a unit's name as people say it: serve@0, proxy, srv-kimi-ram.mount."""
+    return name.removeprefix("kimi-").removesuffix(".service") if is_ours(name) else name
+
+
+def named(text: str) -> str | None:
+    """Return the unit, or the pattern of all instances, that somebody means; None for no one's.
+
+    `serve` is all instances; any name may be given with `kimi-` and its suffix, or without.
+    """
+    wanted = {text, f"{text}.service", f"kimi-{text}", f"kimi-{text}.service"}
+    if wanted & {SERVE_PREFIX.rstrip("@"), f"{SERVE_PREFIX.rstrip('@')}.service"}:
+        return ALL_SERVE
+    found = sorted(name for name in wanted if is_ours(name) and name != SERVE_TEMPLATE)
+    return found[0] if found else None
+
+
 def units() -> dict[str, str]:
     """Return the plan's `units`: the units that roles name. An instance names its own."""
     return {

@@ -5,10 +5,12 @@ The two sides meet in a file of JSON lines that only the operator may read.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kimi_prov.contract import clean_text
@@ -17,10 +19,15 @@ from kimi_prov.contract.sizes import human
 from kimi_prov.runner.arguments import PROGRESS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 INTERVAL_S = 5.0
+# Logs that are followed for days pass through the file: what was read makes room.
+_LARGEST_BYTES = 8 << 20
+# Nobody waits longer for the reader of a file that is this full.
+_FULL_S = 30.0
+# The year 2200: what is later is no time of a machine.
+_LATEST_US = 7_258_118_400_000_000
 _last: dict[tuple[str, str], tuple[float, str]] = {}
 
 
@@ -32,8 +39,21 @@ class Display(Protocol):
 
 
 @dataclass(frozen=True)
+class LogEntry:
+    """A line of a journal: microseconds since 1970, syslog's priority where it is known."""
+
+    time_us: int
+    unit: str
+    message: str
+    priority: int | None = None
+
+
+@dataclass(frozen=True)
 class ProgressUpdate:
-    """How far one host is in one piece of work. Bytes, bytes per second, seconds."""
+    """How far one host is in one piece of work. Bytes, bytes per second, seconds.
+
+    `entries`: lines of its journals, where these are what was asked for.
+    """
 
     host: str
     phase: str
@@ -42,6 +62,12 @@ class ProgressUpdate:
     total_bytes: int | None = None
     rate_bytes_per_s: float | None = None
     eta_s: float | None = None
+    entries: tuple[LogEntry, ...] = ()
+
+    def masked(self, mask: Callable[[str], str]) -> ProgressUpdate:
+        """Return the update without secrets."""
+        entries = tuple(replace(entry, message=mask(entry.message)) for entry in self.entries)
+        return replace(self, line=mask(self.line), entries=entries)
 
 
 def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
@@ -53,11 +79,11 @@ def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
     path = os.environ.get(PROGRESS)
     if path:
         line = json.dumps({"host": host, **update}) + "\n"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        _append(path, line.encode())
+        return
+    for entry in entries(update.get("entries")):
+        display.display(clean_text.row(f"{host} {entry.unit} {entry.message}"))
+    if "entries" in update:
         return
     key = (host, str(update.get("phase")))
     text = sentence(_parse({"host": host, **update}))
@@ -67,8 +93,25 @@ def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
         display.display(clean_text.row(text))
 
 
+def _append(path: str, data: bytes) -> None:
+    """Append to the file once it has room: whoever reads it makes that."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        full = time.monotonic() + _FULL_S
+        while os.fstat(descriptor).st_size > _LARGEST_BYTES and time.monotonic() < full:
+            time.sleep(0.1)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while data:
+            data = data[os.write(descriptor, data) :]
+    finally:
+        os.close(descriptor)
+
+
 class ProgressReader:
-    """Reads what was appended since the last call; lines that are not whole yet stay for later."""
+    """Reads what was appended since the last call; lines that are not whole yet stay for later.
+
+    A file that has grown large is emptied once it was read to its end.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -77,13 +120,17 @@ class ProgressReader:
     def read(self) -> list[ProgressUpdate]:
         """Return the new updates in order; a line that makes no sense is left out."""
         try:
-            with self._path.open("rb") as stream:
+            with self._path.open("r+b") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX)
                 stream.seek(self._offset)
                 data = stream.read()
+                whole = data[: data.rfind(b"\n") + 1]
+                self._offset += len(whole)
+                if len(whole) == len(data) and self._offset > _LARGEST_BYTES // 2:
+                    stream.truncate(0)
+                    self._offset = 0
         except OSError:
             return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
         updates = []
         for line in whole.splitlines():
             try:
@@ -102,7 +149,20 @@ def _parse(document: Mapping[str, Any]) -> ProgressUpdate:
         total_bytes=_whole(document.get("total_bytes")),
         rate_bytes_per_s=_real(document.get("rate_bytes_per_s")),
         eta_s=_real(document.get("eta_s")),
+        entries=entries(document.get("entries")),
     )
+
+
+def entries(rows: object) -> tuple[LogEntry, ...]:
+    """Read lines of a journal as a machine tells them; what has no time is none."""
+    found = []
+    for row in rows if isinstance(rows, list) else ():
+        at = row.get("time_us") if isinstance(row, Mapping) else None
+        if isinstance(at, int) and 0 <= at < _LATEST_US:
+            priority = row.get("priority")
+            known = priority if isinstance(priority, int) and 0 <= priority < 8 else None
+            found.append(LogEntry(at, str(row.get("unit")), str(row.get("message")), known))
+    return tuple(found)
 
 
 def _whole(value: float | None) -> int | None:

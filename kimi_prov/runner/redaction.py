@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -13,7 +14,7 @@ from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
 MASK = "********"
 _SHORTEST = 6
@@ -63,6 +64,25 @@ class Masker:
         for pattern, instead in _PATTERNS:
             text = pattern.sub(instead, text)
         return text
+
+
+def of_run(hosts: Mapping[str, Mapping[str, Any]], base: Path, secrets: Iterable[str]) -> Masker:
+    """Return a masker that knows the secrets of an inventory's variables, and those given."""
+    masker = Masker(secrets)
+    for variables in hosts.values():
+        masker.add(from_variables(variables, base))
+    return masker
+
+
+def masked(value: Any, mask: Callable[[str], str]) -> Any:  # noqa: ANN401  (whatever JSON can hold)
+    """Return texts, lists and mappings without secrets, names of keys included."""
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, Mapping):
+        return {masked(key, mask): masked(inner, mask) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(inner, mask) for inner in value]
+    return value
 
 
 def _written(secret: str) -> set[str]:

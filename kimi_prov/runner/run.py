@@ -94,10 +94,7 @@ def run(
     `inherit` are file descriptors of locks that are to outlive a killed command line until the
     last process of its run has ended. Raises UserError where the run could not begin.
     """
-    masker = redaction.Masker()
-    for variables in inventory.hosts.values():
-        masker.add(redaction.from_variables(variables, inventory.base))
-    masker.add(request.connection.secrets())
+    masker = redaction.of_run(inventory.hosts, inventory.base, request.connection.secrets())
     folder = RunFolder.create(request.command, inventory.path, masker)
     addresses = {host: inventory.address(host) for host in inventory.hosts}
     outcome = Outcome(addresses)
@@ -218,7 +215,7 @@ def _follow(
             if interrupt.name:
                 return
         for update in work.progress.read():
-            screen.progress(update)
+            screen.progress(update.masked(masker.mask))
         screen.tick()
         if not running:
             break

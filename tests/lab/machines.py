@@ -58,12 +58,12 @@ def kimi_prov(*args: str | Path, **options: object) -> subprocess.CompletedProce
     return run(KIMI_PROV, *map(str, args), **options)  # type: ignore[arg-type]
 
 
-def newest_run(inventory: Path) -> Path:
-    """The run folder of the last apply of an inventory; others may run at the same time."""
+def newest_run(inventory: Path, command: str = "apply") -> Path:
+    """The run folder of the last such command of an inventory; others may run at the same time."""
     state = Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state"))
     told = [
         file.parent
-        for file in (state / "kimi-prov" / "runs").glob("*-apply-*/result.json")
+        for file in (state / "kimi-prov" / "runs").glob(f"*-{command}-*/result.json")
         if json.loads(file.read_text())["inventory"] == str(inventory)
     ]
     return max(told, key=lambda path: path.stat().st_mtime)

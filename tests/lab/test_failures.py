@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import ssl
 import subprocess
+import tarfile
 import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -150,7 +151,9 @@ def test_a_secret_is_nowhere(served_host: Host, tmp_path: Path) -> None:
     with urllib.request.urlopen(asked, timeout=10, context=unverified) as answer:  # noqa: S310
         assert answer.status == 200
     everywhere = [verbose.stdout, verbose.stderr, plain.stdout, plain.stderr]
-    everywhere += [file.read_text() for file in newest_run(served_host.inventory).iterdir()]
+    for command in ("logs", "diagnose"):
+        run = newest_run(served_host.inventory, command)
+        everywhere += [file.read_text() for file in run.iterdir()]
     for look in (
         "journalctl --no-pager -o cat",
         "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | tr '\\0' '\\n'",
@@ -158,6 +161,18 @@ def test_a_secret_is_nowhere(served_host: Host, tmp_path: Path) -> None:
     ):
         everywhere.append(served_host.ssh(look))
     everywhere.append(kimi_prov("status", served_host.inventory, "--limit", "node1").stdout)
+    everywhere.append(
+        kimi_prov("logs", served_host.inventory, "--limit", "node1", "--since", "1d").stdout
+    )
+    bundle = tmp_path / "bundle.tar.gz"
+    done = kimi_prov("diagnose", served_host.inventory, "--limit", "node1", "--to", bundle)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with tarfile.open(bundle) as archive:
+        files = [archive.extractfile(member) for member in archive.getmembers()]
+        everywhere += [file.read().decode() for file in files if file]
+    for command in ("logs", "diagnose"):
+        run = newest_run(served_host.inventory, command)
+        everywhere += [file.read_text() for file in run.iterdir()]
     for text in everywhere:
         for canary in (key, token):
             assert canary not in text

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.planner.registry import (
     cluster,
+    diagnose,
     drift,
     driver,
     engine,
@@ -39,6 +40,7 @@ SUBJECTS = {
     "context": "The context's length",
     "conversion": "Converted experts",
     "cpu": "Processors",
+    "diagnose": "What `diagnose` recognises on a machine that serves, or does not",
     "disk": "Disks",
     "drift": "What is not as it was applied",
     "driver": "The NVIDIA driver",
@@ -84,6 +86,7 @@ DEFINITIONS: Mapping[str, Definition] = by_id(
     row
     for module in (
         cluster,
+        diagnose,
         drift,
         driver,
         engine,

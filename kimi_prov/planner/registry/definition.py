@@ -32,8 +32,8 @@ FixedBy = Literal["always", "driver"]
 
 # The gravest first, and what each does.
 SEVERITIES: Mapping[Severity, str] = {
-    "blocker": "`check` and `plan` exit with 3, and `apply` refuses the host before it changes "
-    "anything",
+    "blocker": "`check`, `plan` and `diagnose` exit with 3; with one in its plan `apply` refuses "
+    "the host before it changes anything",
     "warning": "it will probably hurt; `apply` goes on and shows it",
     "info": "what was decided or assumed",
     "pass": "what was looked at and is good",

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import unicodedata
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
@@ -22,6 +23,7 @@ from unittest import mock
 import bench_inputs
 import check_inputs
 import click
+import gathering
 import pytest
 import yaml
 from chat_stand_in import Engine, serving
@@ -203,6 +205,43 @@ def drift(machines, _folder):
     done = machines.run("drift", machines.inventory)
     assert "plan otherwise" in done.stdout
     assert done.returncode == 1
+
+
+def logs(machines, _folder):
+    rows = [{"time_us": 1, "unit": HOSTILE, "priority": 3, "message": HOSTILE}]
+    told = {"good": {"entries": rows}, "bad": {"entries": rows, "result": FAILED}}
+    machines.installed.plugin("kimi_logs", gathering.logs(told))
+    machines.run("logs", machines.inventory)
+    machines.run("logs", machines.inventory, "--format", "json")
+
+
+def diagnose(machines, _folder):
+    entries = [
+        {"time_us": 1, "unit": HOSTILE, "priority": 3, "message": f"CUDA out of memory {HOSTILE}"}
+    ]
+    found = {
+        **dict.fromkeys(("unit_files", "gpus"), HOSTILE),
+        **{part: {HOSTILE: [HOSTILE]} for part in ("facts", "units", "plan")},
+        "status": {"ok": False, "detail": HOSTILE},
+        "logs": {"kimi-serve@0.service": {"entries": entries}, HOSTILE: {"entries": entries}},
+        "kernel": {"entries": entries},
+        "metrics": [{"unit": HOSTILE, "first": HOSTILE}],
+        "packages": [HOSTILE],
+        "missing": {HOSTILE: HOSTILE},
+    }
+    plugin = gathering.diagnose({"good": found, "bad": FAILED})
+    machines.installed.plugin("kimi_diagnose", plugin)
+    file = machines.installed.home / "bundle.tar.gz"
+    machines.run("diagnose", machines.inventory, "--to", file)
+    with tarfile.open(file) as archive:
+        for member in archive.getmembers():
+            harmless(f"MARK{member.name}")
+            text = archive.extractfile(member).read().decode()
+            # A unit, or what nvidia-smi says, has lines of its own, and is no message of ours.
+            verbatim = (
+                member.name.endswith(("units.txt", "nvidia-smi.txt")) or "metrics" in member.name
+            )
+            assert steering(text) == set() if verbatim else harmless(f"MARK{text}") is None
 
 
 def bench(machines, folder):
@@ -782,6 +821,8 @@ CASES = {
     "status": status,
     "drift": drift,
     "bench": bench,
+    "logs": logs,
+    "diagnose": diagnose,
     "key": key,
     "connect": connect,
     "chat": chat,
@@ -826,8 +867,8 @@ def test_hostile_text_comes_out_harmless(command, request, tmp_path, monkeypatch
     folder = tmp_path / "given"
     folder.mkdir()
     case = CASES[command]
-    playing = {plan, apply, verify, status, drift, bench, key, connect, chat, destroy}
-    playing |= {history, rollback, clean, update}
+    playing = {plan, apply, verify, status, drift, bench, logs, diagnose, key, connect, chat}
+    playing |= {destroy, history, rollback, clean, update}
     playing = case in playing or "web" in command or command in {"backup", "restore"}
     case(request.getfixturevalue("machines") if playing else None, folder)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.ansible.following import judge, report_of
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, failure, target, waiting_out
 from kimi_prov.runner import progress
 
 INTERVAL_S = 1.0
@@ -64,12 +63,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _ask(self, unit: str) -> dict[str, Any]:
         """Return the unit's state, waiting out a machine that is away (a cut link, a reboot)."""
         patience_s = float(self._task.args.get("unreachable_s", 300))
-        gone = time.monotonic()
-        while True:
-            try:
-                return target(self, "follow", unit, "--progress", self._task.args["progress"])
-            except AnsibleConnectionFailure:
-                if time.monotonic() - gone > patience_s:
-                    raise
-                self._connection.reset()
-                time.sleep(INTERVAL_S)
+        words = ("follow", unit, "--progress", self._task.args["progress"])
+        return waiting_out(self, patience_s, lambda: target(self, *words))

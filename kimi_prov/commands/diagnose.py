@@ -1,0 +1,137 @@
+"""`kimi-prov diagnose`: a bundle for a bug report, and what is recognised by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from kimi_prov import __version__
+from kimi_prov.commands import playbook_run
+from kimi_prov.console.output import check_file
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.operate.diagnosis import bundle, evidence, rules
+from kimi_prov.report import diagnose_text
+from kimi_prov.runner import redaction
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.console.output import Output
+    from kimi_prov.runner.redaction import Masker
+
+
+def run(path: Path, to: Path | None, options: PlaybookOptions, output: Output) -> ExitCode:
+    """Gather, recognise, write the bundle; exit 3 where the model cannot serve for what is found.
+
+    Raises UserError where a file of the bundle's name is there, or cannot be written.
+    """
+    output.check()
+    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    name = f"kimi-diagnose-{when}"
+    file = to or Path(f"{name}.tar.gz")
+    _require_new(file)
+    with tempfile.TemporaryDirectory(prefix="kimi-diagnose-") as folder:
+        variables = {"diagnose_folder": folder}
+        inventory, request = playbook_run.prepare("diagnose", "diagnose", path, options, variables)
+        masker = redaction.of_run(inventory.hosts, inventory.base, request.connection.secrets())
+        finished = playbook_run.run(request, inventory)
+        gathered = {
+            host: found
+            for host in inventory.hosts
+            if (found := _read(Path(folder) / f"host-{quote(host, safe='')}.json", masker))
+        }
+    hosts = {host: _host(found) for host, found in gathered.items()}
+    for failure in finished.outcome.failures:
+        if failure.host:
+            hosts.setdefault(failure.host, _unreached(failure.cause))
+    blockers = [row for host in hosts.values() for row in host["findings"] if _blocks(row)]
+    document = {
+        "schema": "kimi-prov/diagnose/v1",
+        "ok": bool(hosts) and all(host["ok"] for host in hosts.values()),
+        "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "version": __version__,
+        "bundle": None,
+        "bundle_bytes": None,
+        "hosts": hosts,
+    }
+    if gathered:
+        document["bundle"] = str(file)
+        document["bundle_bytes"] = _write(file, name, document, gathered)
+    if hosts:
+        output.write(document, lambda: diagnose_text.text(document))
+    return playbook_run.conclude(finished, *([ExitCode.BLOCKED] if blockers else []))
+
+
+def _read(file: Path, masker: Masker) -> Mapping[str, Any]:
+    """Return what a host gathered, masked; empty where it gave nothing.
+
+    What its plan names as files of keys on this computer is masked too.
+    """
+    if not file.exists():
+        return {}
+    # The plugin wrote it, of an answer that was read and made clean there.
+    found = json.loads(file.read_text(encoding="utf-8"))
+    plan = found.get("plan") if isinstance(found, dict) else None
+    if isinstance(plan, dict):
+        masker.add(redaction.from_plan(plan))
+    masked = redaction.masked(found, masker.mask)
+    return masked if isinstance(masked, dict) else {}
+
+
+def _host(gathered: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a host's entry: what was recognised, and what could not be gathered."""
+    status = gathered.get("status") or {}
+    found = rules.recognised(evidence.of(gathered))
+    return {
+        "ok": bool(status.get("ok")) and not any(map(_blocks, found)),
+        "reached": True,
+        "provisioned": bool(status.get("provisioned")),
+        "detail": str(status.get("detail") or "nothing is known of what runs"),
+        "findings": found,
+        "missing": dict(gathered.get("missing") or {}),
+    }
+
+
+def _unreached(why: str) -> dict[str, Any]:
+    return {
+        "ok": False,
+        "reached": False,
+        "provisioned": False,
+        "detail": why,
+        "findings": [],
+        "missing": {},
+    }
+
+
+def _blocks(finding: Mapping[str, Any]) -> bool:
+    return bool(finding["severity"] == "blocker")
+
+
+def _require_new(file: Path) -> None:
+    check_file("--to", file)
+    folder = file.absolute().parent
+    if file.exists():
+        raise UserError(f"{file}: there is a file already", fix="name another with --to")
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UserError(
+            f"{file}: no file can be written there", fix="name one in a folder of yours with --to"
+        )
+
+
+def _write(
+    file: Path, name: str, document: Mapping[str, Any], gathered: Mapping[str, Mapping[str, Any]]
+) -> int:
+    try:
+        return bundle.write(file, name, bundle.files(document, gathered))
+    except OSError as error:
+        raise UserError(
+            f"{file}: cannot be written: {error.strerror}",
+            fix="make room there, or name a file elsewhere with --to",
+            exit_code=ExitCode.FAILED,
+        ) from error

@@ -1,0 +1,116 @@
+"""`kimi-prov logs`: the journals of our units on all hosts, as one."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from kimi_prov.commands import playbook_run
+from kimi_prov.console import log_lines
+from kimi_prov.console.log_lines import LogScreen, Timeline
+from kimi_prov.console.output import write_whole
+from kimi_prov.contract import clean_text, unit_names
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.console.output import Output
+    from kimi_prov.errors import ExitCode
+
+LINES = 100
+# Where a time says how far back to go.
+MOST_LINES = 20_000
+# How long a line waits for others that belong before it, in seconds: of a host that is asked once
+# all come together, and a slow one is waited for so long.
+_HOLD_S, _FIRST_S = 0.7, 3.0
+_ONCE_S = 20.0
+_AGO = re.compile(r"(\d{1,6})\s*(s|min|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_YEAR = re.compile(r"\d{4}-")
+
+
+def run(
+    path: Path,
+    options: PlaybookOptions,
+    output: Output,
+    *,
+    units: Sequence[str],
+    since: str | None,
+    lines: int | None,
+    follow: bool,
+) -> ExitCode:
+    """Write the lines; with `follow` until somebody ends it.
+
+    Raises UserError for a unit or a time that is none, and for --follow with --output.
+    """
+    output.check()
+    if follow and output.file is not None:
+        raise UserError(
+            "--output is written once it is whole, and --follow never ends",
+            fix=f"send standard output there:  > {clean_text.word(output.file)}",
+        )
+    variables = {
+        "logs_units": named(units),
+        "logs_since": 0 if since is None else earliest(since, time.time()),
+        "logs_lines": lines or (LINES if since is None else MOST_LINES),
+        "logs_follow": follow,
+    }
+    inventory, request = playbook_run.prepare("logs", "logs", path, options, variables)
+    if follow and options.connection.forks is None:
+        # Each host that is followed keeps one of Ansible's workers.
+        login = replace(request.connection.options, forks=max(5, len(inventory.hosts)))
+        request = replace(request, connection=replace(request.connection, options=login))
+    kept: list[str] = []
+    to_file = output.file is not None
+    screen = LogScreen(
+        output.format,
+        Timeline(_HOLD_S, _FIRST_S) if follow else Timeline(_HOLD_S, _ONCE_S),
+        kept.append if to_file else log_lines.to_standard_output,
+        terminal=not to_file and sys.stdout.isatty(),
+        colour=log_lines.colours(),
+    )
+    finished = playbook_run.run(request, inventory, screen=screen)
+    if output.file is not None:
+        write_whole(output.file, "".join(kept))
+    return playbook_run.conclude(finished)
+
+
+def named(units: Sequence[str]) -> list[str]:
+    """Return the units, or patterns of them, that were named; all of ours where none was."""
+    found = [unit_names.named(text) for text in units]
+    for text, name in zip(units, found, strict=True):
+        if name is None:
+            known = ", ".join(dict.fromkeys(map(unit_names.short, unit_names.OURS)))
+            raise UserError(
+                f"--unit {text}: kimi-prov makes no unit of that name",
+                fix=f"name one of: serve, serve@0, {known.replace('serve@, ', '')}",
+            )
+    return list(dict.fromkeys(name for name in found if name)) or list(unit_names.journals())
+
+
+def earliest(text: str, now: float) -> int:
+    """Return the time that --since names, in whole seconds since 1970.
+
+    `10min`, `2h` and `3d` are before now; a date, or a time of today or of a date, is this
+    computer's. Raises UserError for anything else.
+    """
+    ago = _AGO.fullmatch(text.strip().removesuffix(" ago"))
+    if ago:
+        return max(1, int(now) - int(ago[1]) * _SECONDS[ago[2]])
+    today = datetime.fromtimestamp(now).astimezone().date().isoformat()
+    stamp = text.strip() if _YEAR.match(text.strip()) else f"{today}T{text.strip()}"
+    try:
+        return max(1, int(datetime.fromisoformat(stamp).timestamp()))
+    except (ValueError, OverflowError, OSError):
+        raise UserError(
+            f"--since {text}: this is no time",
+            fix="say how long ago, 30s, 10min, 2h or 3d, or when: 14:05, 2026-11-24, "
+            "'2026-11-24 14:05'",
+        ) from None

@@ -1,0 +1,192 @@
+"""`logs`: what our units wrote into the journal, with the time of each line.
+
+    logs --units A,B --lines N [--since SECONDS]        the last lines, the oldest first
+    logs --units A,B --after CURSOR --wait SECONDS      what came since, waiting for the first
+
+Both answer with `entries` and the `cursor` to go on from. An answer has a bound in lines and in
+bytes: the first form leaves out the oldest and says so in `cut`, the second leaves the rest for the
+next call. The machine's own secrets are masked. A line is text from elsewhere; whoever shows it
+makes it clean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import subprocess
+import time
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.local_secrets import Secrets
+
+MOST_LINES = 20_000
+# Of one answer, and of one line: what an engine prints of its settings is some thousand characters.
+MOST_BYTES = 4 << 20
+MOST_LINE = 8192
+KERNEL = "kernel"
+# What comes within so long of the first new line goes with it, in seconds.
+_GATHER_S = 0.2
+_PATIENCE_S = 60.0
+_FIELDS = "MESSAGE,PRIORITY,_SYSTEMD_UNIT,UNIT,OBJECT_SYSTEMD_UNIT"
+_READ = 1 << 16
+
+
+def main(argv: List[str]) -> int:
+    """Print one JSON object; raises HostError where the journal cannot be read."""
+    parser = argparse.ArgumentParser(prog="logs")
+    parser.add_argument("--units", required=True, help="names with commas between them")
+    parser.add_argument("--lines", type=int, default=100)
+    parser.add_argument("--since", type=float, help="seconds since 1970")
+    parser.add_argument("--after", help="the cursor of an earlier answer")
+    parser.add_argument("--wait", type=float, default=0.0, help="seconds for the first line")
+    options = parser.parse_args(argv)
+    units = options.units.split(",")
+    if options.after:
+        found = following(units, options.after, options.wait)
+    else:
+        found = last(units, options.lines, options.since)
+    return answer(Secrets(Paths()).mask(found))
+
+
+def last(
+    units: Sequence[str],
+    lines: int,
+    since: Optional[float] = None,
+    most_bytes: int = MOST_BYTES,
+    boot: bool = False,
+) -> Dict[str, Any]:
+    """Return the last lines of these units, or of the kernel, the oldest first.
+
+    `since`: none older than this, in seconds since 1970. `boot`: none of an earlier start.
+    """
+    wanted = min(lines, MOST_LINES)
+    command = [*_command(units), "--reverse", f"--lines={wanted}"]
+    command += ["--boot"] if boot else []
+    command += [f"--since=@{since:.0f}"] if since is not None else []
+    entries: List[Dict[str, Any]] = []
+    left, cursor = most_bytes, ""
+    cut = False
+    for text in _printed(command, deadline=time.monotonic() + _PATIENCE_S):
+        row = _row(text)
+        if row is None:
+            continue
+        cursor = cursor or row["cursor"]
+        left -= len(text)
+        if left < 0:
+            cut = True
+            break
+        entries.append(_entry(row))
+    cut = cut or (since is not None and len(entries) >= wanted)
+    return {"entries": entries[::-1], "cursor": cursor or _newest(), "cut": cut}
+
+
+def following(units: Sequence[str], cursor: str, wait_s: float) -> Dict[str, Any]:
+    """Return what came after the cursor; wait at most `wait_s` seconds for the first line."""
+    command = [*_command(units), "--follow", "--no-tail", f"--after-cursor={cursor}"]
+    entries: List[Dict[str, Any]] = []
+    left = MOST_BYTES
+    for text in _printed(command, deadline=time.monotonic() + wait_s, gather_s=_GATHER_S):
+        row = _row(text)
+        if row is None:
+            continue
+        entries.append(_entry(row))
+        cursor = row["cursor"]
+        left -= len(text)
+        if left < 0 or len(entries) >= MOST_LINES:
+            break
+    return {"entries": entries, "cursor": cursor, "cut": False}
+
+
+def _command(units: Sequence[str]) -> List[str]:
+    command = ["journalctl", "--no-pager", "--quiet", "--output=json", "--all"]
+    command.append(f"--output-fields={_FIELDS}")
+    if list(units) == [KERNEL]:
+        return [*command, "--dmesg"]
+    return [*command, *(f"--unit={name}" for name in units)]
+
+
+def _newest() -> str:
+    """Return the cursor of the journal's last line, whoever wrote it; empty without a journal."""
+    read = ["journalctl", "--no-pager", "--quiet", "--output=json", "--output-fields=PRIORITY"]
+    for text in _printed([*read, "--lines=1"], deadline=time.monotonic() + _PATIENCE_S):
+        row = _row(text)
+        if row is not None:
+            return str(row["cursor"])
+    return ""
+
+
+def _printed(
+    command: Sequence[str], *, deadline: float, gather_s: Optional[float] = None
+) -> Iterator[bytes]:
+    """Give the lines that a command prints, until it ends, the deadline, or nobody asks.
+
+    `gather_s`: after the first line only what comes within so many seconds.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except OSError as error:
+        raise HostError(f"journalctl cannot be run: {error.strerror}") from None
+    assert process.stdout is not None  # noqa: S101  (it was asked for)
+    pending = b""
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while selector.select(max(0.0, deadline - time.monotonic())):
+                read = os.read(process.stdout.fileno(), _READ)
+                if not read:
+                    break
+                *lines, pending = (pending + read).split(b"\n")
+                yield from lines
+                if lines and gather_s is not None:
+                    deadline = min(deadline, time.monotonic() + gather_s)
+                    gather_s = None
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+
+
+def _row(text: bytes) -> Optional[Dict[str, Any]]:
+    """Read a line of journalctl's JSON; None for what is none."""
+    try:
+        row = json.loads(text)
+        return {**row, "cursor": str(row["__CURSOR"]), "at": int(row["__REALTIME_TIMESTAMP"])}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _entry(row: Dict[str, Any]) -> Dict[str, Any]:
+    """Give an entry's time in microseconds since 1970, its unit, priority and text."""
+    names = [str(row.get(key) or "") for key in ("_SYSTEMD_UNIT", "UNIT", "OBJECT_SYSTEMD_UNIT")]
+    ours = [name for name in names if unit_names.is_ours(name)]
+    priority = str(row.get("PRIORITY", ""))
+    return {
+        "time_us": row["at"],
+        "unit": ours[0] if ours else KERNEL if not any(names) else next(filter(None, names)),
+        "priority": int(priority) if priority.isdigit() and len(priority) == 1 else None,
+        "message": _message(row.get("MESSAGE")),
+    }
+
+
+def _message(value: Any) -> str:  # noqa: ANN401  (journalctl writes text, bytes as numbers, a list)
+    """Return the text of an entry; what is no UTF-8 comes as a list of bytes."""
+    if isinstance(value, list):
+        if all(isinstance(item, int) and 0 <= item < 256 for item in value):
+            value = bytes(value).decode("utf-8", "replace")
+        else:
+            value = " ".join(_message(item) for item in value)
+    text = "" if value is None else str(value)
+    over = len(text) - MOST_LINE
+    return f"{text[:MOST_LINE]}... ({over} more characters)" if over > 0 else text

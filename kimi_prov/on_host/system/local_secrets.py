@@ -1,0 +1,78 @@
+"""The secrets that lie on this machine, to be taken out of what leaves it.
+
+The control machine masks what it knows, and whatever looks like a key; these it never saw.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, List
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.on_host.system import machine_key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.contract.paths import Paths
+
+MASK = "********"
+_SHORTEST = 6
+_LARGEST_BYTES = 1 << 16
+# Files whose lines are secrets, or NAME=secret.
+_FILES = (
+    layout.OPERATOR_NEW,
+    layout.VERIFY_KEY,
+    layout.WEB_KEY,
+    layout.WEB_ADMIN_NEW,
+    layout.HUB_TOKEN,
+    layout.WEB_SECRETS,
+    layout.WEB_ADMIN,
+)
+_PROXIES = (layout.FORWARD_PROXY, layout.APT_PROXY)
+_LOGIN = re.compile(r"://[^/\s:@'\"]+:([^/\s@'\"]+)@")
+# In a file of variables: what is set there and is no secret (ports, addresses, switches).
+_OPEN = re.compile(r"(?:true|false|https?://\S+|/\S*|[\d.:]+)\Z", re.I)
+
+
+class Secrets:
+    """What must not leave the machine, the longest first."""
+
+    def __init__(self, paths: Paths) -> None:
+        found = {machine_key.read(paths.machine_key)}
+        for name in _FILES:
+            for line in _text(paths.at(name)).splitlines():
+                value = line.strip().partition("=")[2] or line.strip()
+                found |= {part.strip("'\" ") for part in (value, line.strip().rpartition(":")[2])}
+        for name in _PROXIES:
+            found |= set(_LOGIN.findall(_text(paths.at(name))))
+        kept = {value for value in found if len(value) >= _SHORTEST and not _OPEN.match(value)}
+        self._values: List[str] = sorted(kept, key=len, reverse=True)
+
+    def mask(self, value: Any) -> Any:  # noqa: ANN401  (whatever JSON can hold)
+        """Return text, lists and mappings without these secrets."""
+        if isinstance(value, str):
+            for secret in self._values:
+                if secret in value:
+                    value = value.replace(secret, MASK)
+            return value
+        if isinstance(value, dict):
+            return {self.mask(key): self.mask(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self.mask(inner) for inner in value]
+        return value
+
+
+def _text(path: Path) -> str:
+    """Return a small file's text, empty where it cannot be read; nothing is waited for."""
+    try:
+        descriptor = os.open(str(path), os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, _LARGEST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,148 @@
+"""The bundle for a bug report: a folder of plain files, packed whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tarfile
+import tempfile
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import clean_text
+from kimi_prov.runner import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kimi_prov.runner.progress import LogEntry
+
+# What a name of a host or unit may not have in that of a file.
+_ODD = re.compile(r"[^A-Za-z0-9@._+-]+")
+_LONGEST = 80
+
+README = """\
+What `kimi-prov diagnose` gathered for a bug report.
+
+  diagnose.json        what was recognised, and what could not be gathered
+  HOST/facts.json      the machine: processors, memory, disks, GPUs, packages
+  HOST/plan.json       what was decided for it
+  HOST/status.json     what ran, and from what
+  HOST/units.json      systemd's view of each unit; units.txt has the units themselves
+  HOST/logs/UNIT.log   the end of each unit's journal, times in UTC
+  HOST/kernel.log      the end of the kernel's messages
+  HOST/metrics/        /metrics of each engine, twice where requests ran
+  HOST/packages.txt    the packages of the engine's environment
+  HOST/nvidia-smi.txt  nvidia-smi -q
+
+Keys, passwords and tokens are masked as ********. Names of hosts, addresses and serial numbers are
+not. Engines write no prompts and no answers into their logs, unless somebody told them to: look
+through logs/ before you hand this on.
+"""
+
+
+def files(
+    document: Mapping[str, Any], gathered: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    """Give each file's path in the bundle and its text, clean; `gathered` is by host, masked."""
+    yield "README.txt", README
+    yield "diagnose.json", _json(document)
+    names = _distinct(gathered)
+    for host, found in gathered.items():
+        for name, text in _of_host(found):
+            yield f"{names[host]}/{name}", text
+
+
+def _of_host(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for part in ("facts", "plan", "status", "units"):
+        if found.get(part):
+            yield f"{part}.json", _json(found[part])
+    logs = _mapping(found.get("logs"))
+    units = _distinct(logs)
+    for unit, told in logs.items():
+        yield f"logs/{units[unit]}.log", _log(_mapping(told))
+    if found.get("kernel"):
+        yield "kernel.log", _log(_mapping(found["kernel"]))
+    yield from _metrics(found.get("metrics"))
+    packages = found.get("packages")
+    listed = "\n".join(map(clean_text.row, packages)) if isinstance(packages, list) else ""
+    for text, name in (
+        (listed, "packages.txt"),
+        (found.get("unit_files"), "units.txt"),
+        (found.get("gpus"), "nvidia-smi.txt"),
+    ):
+        if text:
+            yield name, clean_text.block(text).rstrip("\n") + "\n"
+
+
+def _metrics(rows: object) -> Iterator[tuple[str, str]]:
+    for row in rows if isinstance(rows, list) else ():
+        unit = _name(str(row.get("unit")))
+        for part, suffix in (("first", ""), ("second", "-later")):
+            if row.get(part):
+                yield f"metrics/{unit}{suffix}.txt", clean_text.block(row[part])
+
+
+def _log(told: Mapping[str, Any]) -> str:
+    lines = [_line(entry) for entry in progress.entries(told.get("entries"))]
+    first = ["(older lines are left out)"] if told.get("cut") else []
+    return "\n".join([*first, *lines]) + "\n"
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _line(entry: LogEntry) -> str:
+    at = datetime.fromtimestamp(entry.time_us / 1e6, UTC).isoformat(timespec="milliseconds")
+    stamp = f"{at.replace('+00:00', 'Z')} " if entry.time_us else ""
+    return stamp + clean_text.entry(entry.message)
+
+
+def _json(value: object) -> str:
+    return clean_text.as_json(value) + "\n"
+
+
+def _distinct(names: Iterable[str]) -> dict[str, str]:
+    """Give each name one that may be a file's, and no two the same."""
+    found: dict[str, str] = {}
+    for name in names:
+        plain, number = _name(name), 1
+        while plain in found.values():
+            number += 1
+            plain = f"{_name(name)}.{number}"
+        found[name] = plain
+    return found
+
+
+def _name(text: str) -> str:
+    return _ODD.sub("_", text)[:_LONGEST].strip(".") or "_"
+
+
+def write(path: Path, folder: str, content: Iterable[tuple[str, str]]) -> int:
+    """Write the bundle, all of it in `folder`, for its owner alone; return its size in bytes.
+
+    A file of that name that came to be meanwhile is not replaced: raises FileExistsError.
+    """
+    descriptor, part = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+                for name, text in content:
+                    _add(archive, f"{folder}/{name}", text.encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.link(part, path)
+    finally:
+        Path(part).unlink(missing_ok=True)
+    return path.stat().st_size
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    about = tarfile.TarInfo(name)
+    about.size, about.mode, about.mtime = len(data), 0o600, int(time.time())
+    archive.addfile(about, io.BytesIO(data))

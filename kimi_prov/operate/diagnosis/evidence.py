@@ -1,0 +1,171 @@
+"""What one machine gathered, as rules read it: masked already, and text from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import unit_names
+from kimi_prov.on_host.engine import metrics
+from kimi_prov.on_host.system import units
+from kimi_prov.runner import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kimi_prov.runner.progress import LogEntry
+
+_LONGEST = 300
+# What our units write when the model has answered (on_host/engine/ready.py).
+_READY = re.compile(r"ready after \d+ s")
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Sums of an engine's counters, twice where requests ran: `apart_s` seconds lie between."""
+
+    unit: str
+    first: Mapping[str, float]
+    second: Mapping[str, float] | None = None
+    apart_s: float = 0.0
+    state: metrics.State | None = None
+
+
+@dataclass(frozen=True)
+class Hit:
+    """The last line that a rule looked for, how many there were, and whether it is over."""
+
+    entry: LogEntry
+    count: int
+    over: bool
+
+    @property
+    def observed(self) -> str:
+        """Say where and when it was, and the line itself."""
+        at = datetime.fromtimestamp(self.entry.time_us / 1e6, UTC)
+        line = units.plain(" ".join(self.entry.message.split()))[:_LONGEST]
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        return f"{self.entry.unit}, {at:%Y-%m-%d %H:%M:%S} UTC: {line}{times}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that rules may look at; what could not be gathered is empty.
+
+    `serving`: all that should run does. `down`: the units that should run and do not, but for
+    those that start for the first time.
+    """
+
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    serving: bool = True
+    down: tuple[str, ...] = ()
+    logs: Mapping[str, tuple[LogEntry, ...]] = field(default_factory=dict)
+    kernel: tuple[LogEntry, ...] = ()
+    metrics: tuple[Metrics, ...] = ()
+
+    def planned(self, *path: str) -> Any:  # noqa: ANN401  (what a machine's plan holds there)
+        """Return what stands in the plan under these keys, None where one of them is not there."""
+        value: Any = self.plan
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    def figure(self, *path: str) -> float | None:
+        """Return a number of the plan; None where there is none."""
+        value = self.planned(*path)
+        known = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if known else None
+
+    def engines(self) -> Iterator[tuple[LogEntry, ...]]:
+        """Give the journal of each engine."""
+        for unit, entries in self.logs.items():
+            if unit_names.is_serve(unit):
+                yield entries
+
+    def last(self, pattern: re.Pattern[str], least: int = 1) -> Hit | None:
+        """Return an engine's last line that a pattern is found in, None for fewer than `least`.
+
+        It is over where the engine answered a chat after it.
+        """
+        hits = [hit for entries in self.engines() if (hit := _last(entries, pattern))]
+        found = [hit for hit in hits if hit.count >= least]
+        return max(found, key=lambda hit: hit.entry.time_us, default=None)
+
+    def in_kernel(self, pattern: re.Pattern[str]) -> Hit | None:
+        """Return the last message of the kernel that a pattern is found in.
+
+        It is over where each engine answered a chat after it.
+        """
+        hit = _last(self.kernel, pattern)
+        if hit is None:
+            return None
+        starts = [max(_ready(entries), default=0) for entries in self.engines()]
+        return Hit(hit.entry, hit.count, bool(starts) and min(starts) > hit.entry.time_us)
+
+
+def of(gathered: Mapping[str, Any]) -> Evidence:
+    """Read what a machine gathered; what has another form than it should counts as absent."""
+    status = _mapping(gathered.get("status"))
+    logs = {
+        str(unit): progress.entries(_mapping(found).get("entries"))
+        for unit, found in _mapping(gathered.get("logs")).items()
+    }
+    return Evidence(
+        plan=_mapping(gathered.get("plan")),
+        serving=bool(status.get("ok")),
+        down=tuple(
+            name
+            for name in _down(str(status.get("detail") or ""))
+            if not _starts(_mapping(_mapping(gathered.get("units")).get(name)))
+        ),
+        logs=logs,
+        kernel=progress.entries(_mapping(gathered.get("kernel")).get("entries")),
+        metrics=tuple(_metrics(gathered.get("metrics"))),
+    )
+
+
+def _down(detail: str) -> list[str]:
+    """Return the units that a status names as not active, without the certificate's words."""
+    _, mark, named = detail.partition("not active: ")
+    return [name for name in re.split(r"[,;] ?", named) if unit_names.is_ours(name)] if mark else []
+
+
+def _starts(unit: Mapping[str, Any]) -> bool:
+    """Whether systemd starts a unit and has not had to start it again: a model loads for long."""
+    return unit.get("ActiveState") == "activating" and unit.get("NRestarts") in (None, "", "0")
+
+
+def _metrics(rows: object) -> Iterator[Metrics]:
+    for row in rows if isinstance(rows, list) else ():
+        given = _mapping(row)
+        first, second = given.get("first"), given.get("second")
+        if isinstance(first, str) and first:
+            later = metrics.totals(second) if isinstance(second, str) and second else None
+            apart = given.get("apart_s")
+            yield Metrics(
+                str(given.get("unit")),
+                metrics.totals(first),
+                later,
+                float(apart) if isinstance(apart, int | float) else 0.0,
+                metrics.state(first),
+            )
+
+
+def _last(entries: Iterable[LogEntry], pattern: re.Pattern[str]) -> Hit | None:
+    entries = list(entries)
+    found = [entry for entry in entries if pattern.search(entry.message)]
+    if not found:
+        return None
+    over = any(at > found[-1].time_us for at in _ready(entries))
+    return Hit(found[-1], len(found), over)
+
+
+def _ready(entries: Iterable[LogEntry]) -> Iterator[int]:
+    return (entry.time_us for entry in entries if _READY.search(entry.message))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

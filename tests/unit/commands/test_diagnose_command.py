@@ -1,0 +1,185 @@
+"""`kimi-prov diagnose`: the bundle, what it says of each host, and how it ends."""
+
+import json
+import stat
+import tarfile
+
+import gathering
+import jsonschema
+import pytest
+
+from kimi_prov import schemas
+
+START_US = 1_760_000_000_000_000
+UNIT = "kimi-serve@0.service"
+PTX = "CUDA error: the provided PTX was compiled with an unsupported toolchain."
+HOST_CANARY, KEY_CANARY = "host-canary-77", "key-canary-88"
+
+
+def log(*messages):
+    rows = [
+        {"time_us": START_US + n, "unit": UNIT, "priority": 6, "message": message}
+        for n, message in enumerate(messages)
+    ]
+    return {"entries": rows, "cut": False}
+
+
+def gathered(*messages, ok=True, **more):
+    return {
+        "plan": {"engine": {"name": "vllm"}},
+        "status": {"ok": ok, "provisioned": True, "detail": "serving" if ok else "not serving yet"},
+        "logs": {UNIT: log("ready after 3 s", *messages)},
+        "kernel": None,
+        "metrics": [{"unit": UNIT, "first": "vllm:x 1\n", "second": None, "apart_s": None}],
+        "packages": ["torch-2.11.0"],
+        "gpus": None,
+        "facts": {"schema": "kimi-prov/facts/v1"},
+        "units": {UNIT: {"Id": UNIT}},
+        "unit_files": "[Service]\nExecStart=x\n",
+        "missing": {"gpus": "HostError: nvidia-smi: not found"},
+        **more,
+    }
+
+
+@pytest.fixture
+def machines(installed, local):
+    def make(**told):
+        installed.plugin("kimi_diagnose", gathering.diagnose(told))
+        return local(*told)
+
+    return make
+
+
+def opened(file):
+    """The files of a bundle, without the folder that all of them are in."""
+    with tarfile.open(file) as archive:
+        members = archive.getmembers()
+        folders = {member.name.partition("/")[0] for member in members}
+        assert len(folders) == 1
+        assert all(member.isreg() and member.mode == 0o600 for member in members)
+        return {
+            member.name.partition("/")[2]: archive.extractfile(member).read().decode()
+            for member in members
+        }
+
+
+def only(home):
+    (file,) = home.glob("kimi-diagnose-*.tar.gz")
+    return file
+
+
+def test_the_bundle_has_what_a_bug_report_needs(installed, machines):
+    done = installed.run("diagnose", machines(a=gathered("fine")), "--format", "json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schemas.load("diagnose"))
+    assert document["ok"]
+    file = only(installed.home)
+    assert document["bundle"] == file.name
+    assert document["bundle_bytes"] == file.stat().st_size
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    found = opened(file)
+    assert set(found) == {
+        "README.txt",
+        "diagnose.json",
+        f"a/logs/{UNIT}.log",
+        f"a/metrics/{UNIT}.txt",
+        *(f"a/{name}.json" for name in ("facts", "plan", "status", "units")),
+        "a/packages.txt",
+        "a/units.txt",
+    }
+    jsonschema.validate(json.loads(found["diagnose.json"]), schemas.load("diagnose"))
+    assert found[f"a/logs/{UNIT}.log"].splitlines()[-1] == "2025-10-09T08:53:20.000Z fine"
+    # What a machine gathered is nowhere else.
+    (run,) = installed.runs.iterdir()
+    assert "torch-2.11.0" not in "".join(part.read_text() for part in run.iterdir())
+
+
+def test_what_keeps_the_model_from_serving_exits_3(installed, machines):
+    done = installed.run("diagnose", machines(a=gathered(PTX, ok=False), b=gathered()))
+    assert done.returncode == 3, done.stderr
+    assert "BLOCKER: The driver is too old for the engine's kernels [diagnose.ptx]" in done.stdout
+    assert "nothing was recognised" in done.stdout
+    assert "nvidia-smi: not found" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_what_was_seen_while_it_serves_is_a_warning(installed, machines):
+    done = installed.run("diagnose", machines(a=gathered(PTX)), "--format", "json")
+    assert done.returncode == 0
+    (row,) = json.loads(done.stdout)["hosts"]["a"]["findings"]
+    assert (row["id"], row["severity"]) == ("diagnose.ptx", "warning")
+
+
+def test_a_host_that_gives_nothing_is_told_and_the_others_are_bundled(installed, machines):
+    failed = {"failed": True, "msg": "x", "kimi": {"code": "failed", "message": "no program"}}
+    done = installed.run("diagnose", machines(a=gathered(), b=failed), "--format", "json")
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schemas.load("diagnose"))
+    assert not document["ok"]
+    assert document["hosts"]["b"]["detail"] == "no program"
+    assert not document["hosts"]["b"]["reached"]
+    assert "a/plan.json" in opened(only(installed.home))
+
+
+def test_without_any_answer_there_is_no_bundle(installed, machines):
+    failed = {"failed": True, "msg": "x", "kimi": {"code": "failed", "message": "no program"}}
+    done = installed.run("diagnose", machines(a=failed))
+    assert done.returncode == 1
+    assert not list(installed.home.glob("*.tar.gz"))
+    assert not list(installed.home.glob(".*.tar.gz*"))
+
+
+def test_no_secret_is_in_the_bundle(installed, machines):
+    """Keys by their form, of the inventory's variables, and of the files that a plan names."""
+    keys = installed.home / "keys"
+    keys.write_text(f"team:{KEY_CANARY}\n")
+    words = (
+        f"{HOST_CANARY} {KEY_CANARY} sk-kimi-canary0000 hf_canarycanary "
+        "Authorization: Bearer canary-of-a-header, https://user:canary-pw@mirror.test/"
+    )
+    told = gathered(
+        words,
+        plan={"control": {"api_keys_file": str(keys)}, words: [words]},
+        facts={"a": {"b": [words]}},
+        unit_files=words,
+        packages=[words],
+        missing={"gpus": words},
+        gpus=words,
+    )
+    inventory = machines(a=told)
+    inventory.write_text(
+        inventory.read_text().replace("a: {}", f"a: {{ansible_become_password: {HOST_CANARY}}}")
+    )
+    done = installed.run("diagnose", inventory, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found = opened(only(installed.home))
+    assert "********" in found["a/plan.json"]
+    for text in (*found.values(), done.stdout, done.stderr):
+        assert "canary" not in text
+
+
+def test_names_of_hosts_and_units_stay_in_the_folder(installed, machines):
+    inventory = machines(**{"../../a": gathered(), "..": gathered()})
+    inventory.write_text(
+        json.dumps(
+            {"kimi": {"hosts": {"../../a": {}, "..": {}}, "vars": {"ansible_connection": "local"}}}
+        )
+    )
+    inventory = inventory.rename(inventory.with_suffix(".json"))
+    done = installed.run("diagnose", inventory)
+    assert done.returncode == 0, done.stderr
+    assert all(".." not in name.split("/") for name in opened(only(installed.home)))
+
+
+def test_a_file_that_is_there_is_kept(installed, machines):
+    kept = installed.home / "mine.tar.gz"
+    kept.write_text("mine")
+    done = installed.run("diagnose", machines(a=gathered()), "--to", kept)
+    assert done.returncode == 2
+    assert "there is a file already" in done.stderr
+    assert kept.read_text() == "mine"
+    assert not installed.runs.exists()
+    done = installed.run("diagnose", machines(a=gathered()), "--to", installed.home / "no" / "x.gz")
+    assert done.returncode == 2

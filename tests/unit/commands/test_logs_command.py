@@ -1,0 +1,149 @@
+"""`kimi-prov logs`: what is refused, what is asked of the machines, and how it ends."""
+
+import json
+import signal
+import subprocess
+import time
+
+import gathering
+import jsonschema
+import pytest
+
+from kimi_prov import schemas
+from kimi_prov.commands.logs import earliest, named
+from kimi_prov.errors import UserError
+
+START_US = 1_760_000_000_000_000
+NOW = 1_760_100_000.0
+
+
+def entries(*ats, text="line"):
+    return [
+        {
+            "time_us": START_US + at,
+            "unit": "kimi-proxy.service",
+            "priority": 6,
+            "message": f"{text} {at}",
+        }
+        for at in ats
+    ]
+
+
+@pytest.fixture
+def machines(installed, local):
+    def make(**told):
+        installed.plugin("kimi_logs", gathering.logs(told))
+        return local(*told)
+
+    return make
+
+
+def test_lines_of_all_hosts_come_in_one_order(installed, machines):
+    inventory = machines(a={"entries": entries(1, 4)}, b={"entries": entries(2, 3), "after_s": 1})
+    done = installed.run("logs", inventory, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    for row in rows:
+        jsonschema.validate(row, schemas.load("logs"))
+    assert [(row["host"], row["message"]) for row in rows] == [
+        ("a", "line 1"),
+        ("b", "line 2"),
+        ("b", "line 3"),
+        ("a", "line 4"),
+    ]
+    # The lines are nowhere else.
+    (run,) = installed.runs.iterdir()
+    for file in run.iterdir():
+        assert "line 4" not in file.read_text()
+
+
+def test_a_host_that_fails_hides_no_other(installed, machines):
+    failed = {"failed": True, "msg": "x", "kimi": {"code": "failed", "message": "no journal"}}
+    inventory = machines(a={"entries": entries(1)}, b={"entries": [], "result": failed})
+    done = installed.run("logs", inventory)
+    assert done.returncode == 1
+    assert done.stdout.endswith(" a proxy: line 1\n")
+    assert "no journal" in done.stderr
+
+
+def test_secrets_of_the_inventory_are_masked(installed, machines):
+    words = "become-canary-1 sk-kimi-canary0000 and more"
+    inventory = machines(a={"entries": entries(1, text=words)})
+    inventory.write_text(
+        inventory.read_text().replace("a: {}", "a: {ansible_become_password: become-canary-1}")
+    )
+    done = installed.run("logs", inventory)
+    assert "and more" in done.stdout
+    assert "canary" not in done.stdout + done.stderr
+
+
+def test_a_file_is_written_whole(installed, machines):
+    inventory = machines(a={"entries": entries(1, 2)})
+    done = installed.run("logs", inventory, "--output", "kept.log")
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert len((installed.home / "kept.log").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--unit", "sshd"], "kimi-prov makes no unit of that name"),
+        (["--since", "yesterday-ish"], "this is no time"),
+        (["--follow", "--output", "x.log"], "--follow never ends"),
+        (["--lines", "0"], "0 is not in the range"),
+    ],
+)
+def test_what_is_refused_before_a_machine_is_asked(installed, machines, words, said):
+    done = installed.run("logs", machines(a={"entries": []}), *words)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert not installed.runs.exists()
+
+
+def test_ctrl_c_ends_following_and_leaves_nothing(installed, machines):
+    inventory = machines(a={"entries": entries(1)}, b={"entries": entries(2)})
+    process = installed.start(
+        "logs", inventory, "--follow", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline().endswith(" a proxy: line 1\n")
+        assert process.stdout.readline().endswith(" b proxy: line 2\n")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_a_time_is_so_long_ago_or_a_clock_s(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    try:
+        assert earliest("10min", NOW) == NOW - 600
+        assert earliest("2h ago", NOW) == NOW - 7200
+        assert earliest("3d", NOW) == NOW - 259_200
+        assert earliest("2025-10-10", NOW) == 1_760_054_400
+        assert earliest("2025-10-10 12:30", NOW) == 1_760_099_400
+        assert earliest("12:30", NOW) == 1_760_099_400
+        assert earliest("999999d", NOW) == 1
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    for odd in ("", "ten", "5 parsecs", "2025-13-01", "25:00", "99999-01-01"):
+        with pytest.raises(UserError, match="this is no time"):
+            earliest(odd, NOW)
+
+
+def test_units_are_known_by_short_names():
+    assert named(["proxy", "serve", "kimi-proxy.service"]) == [
+        "kimi-proxy.service",
+        "kimi-serve@*.service",
+    ]
+    everything = named([])
+    assert "kimi-serve@*.service" in everything
+    assert "srv-kimi-ram.mount" in everything
+    assert "kimi-serve@.service" not in everything

@@ -1,0 +1,180 @@
+"""Each known trouble is recognised in what was recorded of it, and in nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kimi_prov import schemas
+from kimi_prov.contract import unit_names
+from kimi_prov.operate.diagnosis import evidence
+from kimi_prov.operate.diagnosis.rules import RULES, recognised
+from kimi_prov.planner.registry import DEFINITIONS
+
+RECORDED = Path(__file__).resolve().parents[2] / "data" / "recordings" / "diagnose"
+FOLDERS = sorted(path.parent for path in RECORDED.glob("*/note.yaml"))
+UNIT = unit_names.serve(0)
+START_US = 1_760_000_000_000_000
+READY = "ready after 312 s"
+
+
+def lines(text: str, unit: str = UNIT, start: int = START_US) -> dict[str, Any]:
+    rows = text.splitlines()
+    return {
+        "cut": False,
+        "entries": [
+            {"time_us": start + number * 1000, "unit": unit, "priority": 6, "message": row}
+            for number, row in enumerate(rows)
+        ],
+    }
+
+
+def gathered(folder: Path | None = None, *after: str, ok: bool = False) -> dict[str, Any]:
+    """What a machine gathered: a folder's files, and lines of the engine after them."""
+
+    def text(name: str) -> str:
+        file = folder / name if folder else None
+        return file.read_text() if file and file.exists() else ""
+
+    engine = "\n".join(["INFO: an engine starts", *text("engine.log").splitlines(), *after])
+    found: dict[str, Any] = {
+        "status": {"ok": ok, "provisioned": True, "detail": "serving" if ok else "not serving yet"},
+        "plan": json.loads(text("plan.json") or "{}"),
+        "logs": {UNIT: lines(engine)},
+        "kernel": lines(text("kernel.log"), "kernel", START_US - 10**9),
+        "metrics": [],
+        "missing": {},
+    }
+    if text("metrics.txt"):
+        later = text("metrics-later.txt") or None
+        row = {"unit": UNIT, "first": text("metrics.txt"), "second": later, "apart_s": 3.0}
+        found["metrics"] = [row]
+    return found
+
+
+def found(*arguments: Any, **options: Any) -> dict[str, Any]:
+    rows = recognised(evidence.of(gathered(*arguments, **options)))
+    return {row["id"]: row for row in rows}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_a_recorded_trouble_is_recognised_and_no_other(folder: Path) -> None:
+    note = yaml.safe_load((folder / "note.yaml").read_text())
+    assert set(note) == {"source", "excerpt", "ours", "severity"}
+    assert note["source"].startswith("github.com/")
+    rows = found(folder)
+    assert list(rows) == [f"diagnose.{folder.name}"]
+    (row,) = rows.values()
+    assert row["severity"] == note["severity"]
+    host = schemas.load("diagnose")["properties"]["hosts"]["additionalProperties"]
+    assert set(row) == set(host["properties"]["findings"]["items"]["required"])
+
+
+def test_every_rule_has_a_recording() -> None:
+    recorded = {f"diagnose.{folder.name}" for folder in FOLDERS}
+    # What is down is known of systemd.
+    assert set(RULES) == recorded | {"diagnose.down"}
+    assert set(RULES) == {name for name in DEFINITIONS if name.startswith("diagnose.")}
+
+
+def test_a_line_that_was_over_when_the_engine_answered_is_told_as_such() -> None:
+    trouble = RECORDED / "ptx"
+    assert found(trouble)["diagnose.ptx"]["severity"] == "blocker"
+    assert found(trouble, ok=True)["diagnose.ptx"]["severity"] == "warning"
+    assert found(trouble, READY, ok=True)["diagnose.ptx"]["severity"] == "info"
+    # It answered, and then it came again.
+    again = (trouble / "engine.log").read_text().splitlines()[-1]
+    row = found(trouble, READY, again)["diagnose.ptx"]
+    assert row["severity"] == "blocker"
+    assert "(2 times)" in row["observed"]
+
+
+def test_the_kernels_message_is_over_once_every_engine_answered_after_it() -> None:
+    trouble = RECORDED / "host_memory"
+    assert found(trouble, ok=True)["diagnose.host_memory"]["severity"] == "warning"
+    assert found(trouble, READY, ok=True)["diagnose.host_memory"]["severity"] == "info"
+
+
+def test_an_engine_that_waits_for_a_minute_or_two_is_no_trouble() -> None:
+    """vLLM writes the line while it compiles, too."""
+    block = (RECORDED / "broadcast_block" / "engine.log").read_text().splitlines()
+    assert found(None, *block[:2]) == {}
+    assert list(found(None, *block[:3])) == ["diagnose.broadcast_block"]
+
+
+def test_requests_that_stand_still_in_an_engine_that_waits_block() -> None:
+    block = (RECORDED / "broadcast_block" / "engine.log").read_text().splitlines()
+    rows = found(RECORDED / "no_progress", READY, *block, ok=True)
+    assert rows["diagnose.no_progress"]["severity"] == "blocker"
+
+
+def test_a_long_prompt_moves() -> None:
+    told = gathered(RECORDED / "no_progress")
+    row = told["metrics"][0]
+    row["second"] = row["second"].replace("9001.0", "9002.0")
+    assert recognised(evidence.of(told)) == []
+
+
+def test_a_reload_after_the_sleep_is_as_it_should_be() -> None:
+    reloaded = "(EngineCore_DP0 pid=1) INFO [gpu_model_runner.py:3436] Reloading weights inplace..."
+    assert found(RECORDED / "sleep_weights", reloaded) == {}
+    first_level = 'INFO: 127.0.0.1:5 - "POST /sleep?level=1 HTTP/1.1" 200 OK'
+    assert found(None, first_level, 'INFO: 127.0.0.1:5 - "POST /wake_up HTTP/1.1" 200 OK') == {}
+
+
+def test_the_context_that_fits_is_named() -> None:
+    assert (
+        "kimi_context: 5632"
+        in found(RECORDED / "kv_cache_memory")["diagnose.kv_cache_memory"]["fix"]
+    )
+
+
+def test_a_load_is_slow_by_the_plan() -> None:
+    told = gathered(RECORDED / "slow_load")
+    told["plan"] = {"throughput": {"load_s": {"low": 900, "expected": 1000, "high": 1200}}}
+    assert recognised(evidence.of(told)) == []
+
+
+def test_speeds_of_a_stand_in_are_held_against_nothing() -> None:
+    told = gathered(RECORDED / "slower")
+    told["plan"]["model"]["random_weights"] = True
+    assert recognised(evidence.of(told)) == []
+
+
+def test_what_is_down_is_told_with_its_cause() -> None:
+    told = gathered(
+        None, "(APIServer pid=1) ERROR 11-21 03:04:19 [core.py:1] ValueError: no such thing"
+    )
+    told["status"]["detail"] = f"not active: {UNIT}, kimi-proxy.service; the certificate has ended"
+    (row,) = recognised(evidence.of(told))
+    assert row["id"] == "diagnose.down"
+    assert row["observed"] == (
+        f"{UNIT}, kimi-proxy.service; {UNIT} said: ValueError: no such thing"
+    )
+
+
+def test_an_engine_that_starts_is_not_down_unless_it_starts_again_and_again() -> None:
+    told = gathered()
+    told["status"]["detail"] = f"not active: {UNIT}"
+    told["units"] = {UNIT: {"ActiveState": "activating", "NRestarts": "0"}}
+    assert recognised(evidence.of(told)) == []
+    told["units"][UNIT]["NRestarts"] = "3"
+    assert [row["id"] for row in recognised(evidence.of(told))] == ["diagnose.down"]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"status": None, "plan": None, "logs": None, "kernel": None, "metrics": None},
+        {"logs": {UNIT: {"entries": [1, None, {"time_us": "x"}, {"time_us": -1}]}}},
+        {"metrics": [None, {"first": 3}, {"unit": "x", "first": "vllm:x nan\n", "second": 1}]},
+        {"plan": {"throughput": "x", "model": 1}, "status": []},
+    ],
+)
+def test_an_answer_of_another_form_is_nothing(odd: dict[str, Any]) -> None:
+    assert recognised(evidence.of(odd)) == []
