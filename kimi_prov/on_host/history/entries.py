@@ -93,6 +93,7 @@ def open_entry(
         "schema": SCHEMA,
         "number": max(numbers(paths), default=0) + 1,
         "kind": kind,
+        "run": run_of.get("run"),
         "restores": None,
         "started_at": now(),
         "ended_at": None,

@@ -46,6 +46,7 @@ RESERVE_BYTES = 8 << 20
 _STEP_S = 1.0
 # Of the probe of a new engine that seems too slow: clients come back at that moment.
 _TRIES, _BETWEEN_TRIES_S = 3, 20.0
+_AT_BOOT = "the machine was restarted in the middle of the switch"
 _FILLS = (unit_names.STAGE, unit_names.WARM)
 _KERNEL = {
     layout.SYSCTL: ("sysctl", "--quiet", "--load", layout.SYSCTL),
@@ -544,6 +545,7 @@ def boot(paths: Paths) -> str:
         return "no switch was cut"
     _reserve(paths).unlink(missing_ok=True)
     former = entries.read(paths, int(state["from"]))
+    wanted = entries.serves(paths)
     extra = entries.surplus(paths, former)
     for path in extra:
         path.unlink(missing_ok=True)
@@ -562,11 +564,15 @@ def boot(paths: Paths) -> str:
         if reads in changed:
             run("systemctl", "try-reload-or-restart", "--no-block", name)
     entry = entries.read(paths, int(state["to"]))
-    why = "the machine was restarted in the middle of the switch"
     if entry:
-        _end(paths, entry, entries.RETURNED, why=why, returned_to=former["number"])
+        more = {"serves": wanted, "returned_to": former["number"]}
+        _end(paths, entry, entries.RETURNED, why=_AT_BOOT, **more)
     _close(paths)
-    return f"{why}: {entries.text(former)} starts, entry {former['number']}"
+    return _back_at_boot(former)
+
+
+def _back_at_boot(former: Mapping[str, Any]) -> str:
+    return f"{_AT_BOOT}: {entries.text(former)} starts again, entry {former['number']}"
 
 
 # --- end -------------------------------------------------------------------------------------
@@ -581,11 +587,21 @@ def end(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     told: list[str] = []
     if state and state.get("run") == request["run"]:
         told = _left_open(paths, state)
+    elif not request["done"]:
+        told = _ended_at_boot(paths, request)
     found: dict[str, Any] = {"entry": None}
     if request["done"] and not told and files.read_json(paths.plan):
         found = record(paths, request)
     _forget_unit()
     return {**found, "told": told, **apply_lock.release(str(request["run"]))}
+
+
+def _ended_at_boot(paths: Paths, request: Mapping[str, Any]) -> list[str]:
+    """Say that a boot put back what served, in the middle of this run."""
+    entry = entries.last(paths)
+    if entry.get("run") != request["run"] or entry["why"] != _AT_BOOT:
+        return []
+    return [_back_at_boot(entries.read(paths, int(entry["returned_to"])))]
 
 
 def _forget_unit() -> None:

@@ -49,7 +49,6 @@ DEFINITIONS = (
         "weights",
         "Weights are not as they were verified",
         "the model's manifest and the mark .kimi-verified",
-        "disk",
     ),
     Definition(
         "drift.planned_otherwise",

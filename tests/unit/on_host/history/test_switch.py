@@ -104,6 +104,9 @@ def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     assert "try-reload-or-restart --no-block kimi-firewall.service" in machine.told
     assert not any(line.startswith(("start", "restart", "stop")) for line in machine.told)
     assert switch.boot(machine.places) == "no switch was cut"
+    # The run that it cut hears of it, and no other.
+    assert end(machine, done=False)["told"] == [told]
+    assert end(machine, done=False, run="r2")["told"] == []
 
 
 def test_an_apply_that_fails_before_the_switch_goes_back(
