@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kimi_prov.catalog.versions import number
 from kimi_prov.planner.registry import DEFINITIONS
@@ -11,7 +11,7 @@ from kimi_prov.planner.settings.definitions import BY_NAME
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.planner.findings import Finding, Findings
+    from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.registry.definition import Severity
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -87,25 +87,29 @@ def without_effect(settings: Settings, quiet: Mapping[str, Any]) -> list[str]:
     return [n for n in names if getattr(settings, n) != BY_NAME[f"kimi_{n}"].default]
 
 
-def driver(plan: Mapping[str, Any], findings: Findings, identity: str, fix: str) -> None:
-    """Say how grave the nodes' driver is and what is known of it; nothing where none is needed.
+class Driver(NamedTuple):
+    """How grave the nodes' driver is, what is known of it, and the branch that is needed."""
 
-    `fix`: what shows its version on a node.
-    """
+    severity: Severity
+    observed: str
+    branch: int
+
+    @property
+    def required(self) -> str:
+        """The branch, in words."""
+        return f"branch {self.branch} or newer"
+
+
+def driver(plan: Mapping[str, Any]) -> Driver | None:
+    """Return what a finding of the nodes' driver says; None where none is needed."""
     need = plan["driver"]["required_branch"]
     if need is None:
-        return
+        return None
     row = next((row for row in plan["findings"] if row["id"] == "driver.branch"), None)
     severity: Severity = "warning"
     if row is not None and row["severity"] != "info":
         severity = "blocker" if row["severity"] == "blocker" else "info"
-    findings.add(
-        identity,
-        severity=severity,
-        observed=str(row["observed"]) if row else "unknown",
-        required=f"branch {need} or newer",
-        fix=f"ask the administrator for nodes with branch {need} or newer; {fix}",
-    )
+    return Driver(severity, str(row["observed"]) if row else "unknown", need)
 
 
 def tuning(plan: Mapping[str, Any]) -> list[str]:

@@ -240,9 +240,15 @@ def _nodes(
             fix="kubectl get nodes -o "
             f"'custom-columns=NODE:.metadata.name,GPUS:.status.allocatable.{column}'",
         )
-    label = "nvidia.com/cuda.driver.major"
-    shown = f"kubectl get nodes -L {label}  shows it where GPU feature discovery runs"
-    planned.driver(plan, findings, "kubernetes.driver", shown)
+    if (driver := planned.driver(plan)) is not None:
+        findings.add(
+            "kubernetes.driver",
+            severity=driver.severity,
+            observed=driver.observed,
+            required=driver.required,
+            fix="kubectl get nodes -L nvidia.com/cuda.driver.major  shows it where GPU feature "
+            f"discovery runs; ask the administrator for nodes with {driver.required}",
+        )
     findings.add(
         "kubernetes.cpu_manager",
         observed="not looked at",

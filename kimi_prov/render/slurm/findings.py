@@ -49,8 +49,15 @@ def of_plan(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
     findings = Findings()
     findings.extend(planned.held(plan))
     _engine(plan, findings)
-    shown = "nvidia-smi on a node shows its version"
-    planned.driver(plan, findings, "slurm.driver", shown)
+    if (driver := planned.driver(plan)) is not None:
+        findings.add(
+            "slurm.driver",
+            severity=driver.severity,
+            observed=driver.observed,
+            required=driver.required,
+            fix=f"ask the administrator for nodes with {driver.required}; nvidia-smi on a node "
+            "shows its version",
+        )
     _tuning(plan, findings)
     _memory(plan, settings, findings)
     several = plan["parallel"]["hosts"] > 1
