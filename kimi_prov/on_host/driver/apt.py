@@ -102,7 +102,7 @@ def apt(*words: str, folder: Optional[str] = None) -> str:
     finally:
         os.chdir(here)
     if done.returncode:
-        raise HostError(_reason(done.stderr or done.stdout))
+        raise HostError(reason(done.stderr or done.stdout))
     return done.stdout
 
 
@@ -124,10 +124,15 @@ def _command(*words: str) -> List[str]:
     return ["env", f"APT_CONFIG={_MIRROR_SETTINGS}", words[0], *settings, *words[1:]]
 
 
-def _reason(text: str) -> str:
-    """Apt's errors in one line; what it only warns of is left out where there are errors."""
+def reason(text: str) -> str:
+    """Dpkg's and apt's errors in one line; what is only a warning is left out where there are any.
+
+    Dpkg names the package in one line, and in the next what was wrong with it.
+    """
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    errors = [line[3:] for line in lines if line.startswith("E: ")]
+    pairs = zip(lines, [*lines[1:], ""])
+    errors = [f"{line} {after}" for line, after in pairs if line.startswith("dpkg: error ")]
+    errors += [line[3:] for line in lines if line.startswith("E: ")]
     return "; ".join(dict.fromkeys(errors or lines[-3:]))[:600] or "it gave no reason"
 
 
@@ -158,4 +163,4 @@ def in_unit(name: str, *words: str, properties: Sequence[str] = ()) -> None:
     if done.returncode:
         since = f"--since=@{int(started)}"
         journal = process.run("journalctl", "--no-pager", "--output=cat", unit, since)
-        raise HostError(_reason(journal.stdout if not done.stderr else done.stderr))
+        raise HostError(reason(journal.stdout if not done.stderr else done.stderr))

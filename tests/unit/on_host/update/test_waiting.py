@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kimi_prov.on_host.driver import apt
 from kimi_prov.on_host.update import steps, waiting
 from kimi_prov.on_host.update.waiting import Effect, Package
 
@@ -172,3 +173,16 @@ def test_a_library_that_was_replaced_is_seen_in_the_process_that_runs_it(tmp_pat
         assert waiting.runs_replaced(str(process.pid))
         process.communicate(b"\n")
     assert not waiting.runs_replaced(str(process.pid))
+
+
+def test_a_package_that_cannot_be_installed_is_named_before_apts_own_line() -> None:
+    said = apt.reason(
+        "Unpacking liblab (3.0-1) over (2.0-1) ...\n"
+        "dpkg: error processing archive /var/cache/apt/liblab_3.0-1_amd64.deb (--unpack):\n"
+        " new liblab package pre-installation script subprocess returned error exit status 1\n"
+        "W: nothing of account\n"
+        "E: Sub-process /usr/bin/dpkg returned an error code (1)\n"
+    )
+    assert said.startswith("dpkg: error processing archive /var/cache/apt/liblab_3.0-1")
+    assert "pre-installation script subprocess returned error exit status 1; Sub-process" in said
+    assert "account" not in said
