@@ -26,6 +26,7 @@ from kimi_prov.contract import groups
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.gateway import acme, certificate, keys, proxy, tls
+from kimi_prov.on_host.history import entries
 from kimi_prov.on_host.system import archive as archives
 from kimi_prov.on_host.system import transfer
 from kimi_prov.on_host.system.files import (
@@ -58,7 +59,7 @@ PAGE = "page.tar.gz"
 # Of these an archive has at most one; none is larger than any that a machine has.
 _SINGLE = (KEYS, OPERATOR, WEB_ADMIN, CERTIFICATE, ISSUED, ORDER, PAGE)
 _SMALL_AT_MOST = 1 << 20
-_ENTRY = re.compile(r"history/(\d{4,9})/.+")
+_ENTRY = re.compile(rf"history/(\d{{4,9}})/{re.escape(entries.ENTRY)}")
 _KEY = re.compile(r"[!-~]{8,200}")
 # Each machine makes its own, and has it in a file beside the hashes.
 _MACHINES = (keys.VERIFY, layout.WEB_KEY_NAME)
@@ -210,6 +211,7 @@ class Contents:
     operator: str = ""
     pem: str = ""
     issued: Dict[str, Any] = field(default_factory=dict)
+    history: Tuple[Dict[str, Any], ...] = ()
 
     def has(self, *names: str) -> bool:
         """Whether one of these files is there."""
@@ -235,7 +237,22 @@ def read(source: IO[bytes], folder: Path) -> Contents:
     pem = small.get(ISSUED) or small.get(CERTIFICATE) or ""
     if pem:
         _require_pair(pem)
-    return Contents(folder, names, made, hostname, found, operator, pem, _order(folder / ORDER))
+    order = _order(folder / ORDER)
+    history = tuple(_entry(folder, name) for name in sorted(names) if _ENTRY.fullmatch(name))
+    return Contents(folder, names, made, hostname, found, operator, pem, order, history)
+
+
+def _entry(folder: Path, name: str) -> Dict[str, Any]:
+    """Return an entry of the history as a line of the list."""
+    if (folder / name).stat().st_size > _SMALL_AT_MOST:
+        raise HostError(f"its {name} is larger than any that a machine has", archives.BAD)
+    try:
+        entry = entries.foreign(read_json(folder / name))
+    except ValueError as error:
+        raise HostError(f"its {name}: {error}", archives.BAD) from error
+    if entry["number"] != int(Path(name).parent.name):
+        raise HostError(f"its {name} is entry {entry['number']}", archives.BAD)
+    return entry
 
 
 def _small(path: Path) -> str:
@@ -296,14 +313,26 @@ def _put_back(paths: Paths, plan: Dict[str, Any], contents: Contents) -> Dict[st
         proxy.converge(paths)
     elif contents.keys:
         left_out.append(f"keys and certificate: {groups.head(plan)} serves for this host")
-    for number in sorted({match[1] for match in map(_ENTRY.fullmatch, contents.names) if match}):
-        _replace(contents.folder / HISTORY / number, paths.history, number)
+    _put_history(paths, contents, left_out)
     return {
         "made_unix": contents.made_unix,
         "hostname": contents.hostname,
         **_held(contents.names, keys.render_map(contents.keys), contents.pem, page),
         "left_out": left_out,
     }
+
+
+def _put_history(paths: Paths, contents: Contents, left_out: List[str]) -> None:
+    """Put back the entries whose numbers this machine has not: as a list, for reading alone."""
+    there = {*entries.numbers(paths)}
+    both = sorted(there & {entry["number"] for entry in contents.history})
+    for entry in contents.history:
+        if entry["number"] not in there:
+            entries.write(paths, entry)
+    if both:
+        left_out.append(
+            f"entries of the history that this machine has itself: {', '.join(map(str, both))}"
+        )
 
 
 def _put_page(paths: Paths, plan: Dict[str, Any], contents: Contents, left_out: List[str]) -> Any:  # noqa: ANN401

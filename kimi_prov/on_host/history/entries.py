@@ -42,7 +42,53 @@ _UNITS = (
     unit_names.SERVE_TEMPLATE,
     unit_names.RANK,
 )
-_ENTRY, _FILES = "entry.json", "files"
+ENTRY = "entry.json"
+_FILES = "files"
+_BLANK: Mapping[str, Any] = {
+    "schema": SCHEMA,
+    "run": None,
+    "restores": None,
+    "ended_at": None,
+    "result": None,
+    "why": None,
+    "returned_to": None,
+    "serves": None,
+    "speed": None,
+    "speed_before": None,
+    "seconds_without_service": None,
+    "checks": None,
+    "plan_sha256": None,
+    "decided_sha256": None,
+    "files": [],
+    "links": [],
+    "enabled": [],
+}
+# What a line of the list is made of, where it comes from another machine.
+_TEXT, _COUNT = (str,), (int,)
+_NUMBER = (int, float)
+_LINE: Mapping[str, tuple[type, ...]] = {
+    "started_at": _TEXT,
+    "ended_at": _TEXT,
+    "inventory": _TEXT,
+    "kimi_prov": _TEXT,
+    "why": _TEXT,
+    "restores": _COUNT,
+    "returned_to": _COUNT,
+    "seconds_without_service": _NUMBER,
+}
+_SPEED = {"decode_tok_s": _NUMBER, "first_token_s": _NUMBER, "tokens": _COUNT, "rounds": _COUNT}
+_SERVES = {
+    **dict.fromkeys(("engine", "variant", "version", "env_name", "model", "revision"), _TEXT),
+    "format": (str, type(None)),
+    "context": _COUNT,
+    "served_names": (list,),
+}
+_PARTS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "by": {"user": _TEXT, "control_host": _TEXT},
+    "serves": _SERVES,
+    "speed": _SPEED,
+    "speed_before": _SPEED,
+}
 
 
 def now() -> str:
@@ -52,7 +98,7 @@ def now() -> str:
 
 def numbers(paths: Paths) -> list[int]:
     """List the numbers of all entries, oldest first."""
-    found = paths.history.glob(f"[0-9]*/{_ENTRY}")
+    found = paths.history.glob(f"[0-9]*/{ENTRY}")
     return sorted(int(path.parent.name) for path in found if path.parent.name.isdigit())
 
 
@@ -63,7 +109,7 @@ def folder(paths: Paths, number: int) -> Path:
 
 def read(paths: Paths, number: int) -> dict[str, Any]:
     """Return an entry; empty where there is none."""
-    found = files.read_json(folder(paths, number) / _ENTRY)
+    found = files.read_json(folder(paths, number) / ENTRY)
     return found if found.get("schema") == SCHEMA else {}
 
 
@@ -82,7 +128,7 @@ def write(paths: Paths, entry: Mapping[str, Any]) -> None:
     place = folder(paths, entry["number"])
     for directory in (paths.state, paths.history, place):
         files.make_directory(directory, 0o700)
-    files.write_json(str(place / _ENTRY), entry, mode=0o600)
+    files.write_json(str(place / ENTRY), entry, mode=0o600)
 
 
 def open_entry(
@@ -90,33 +136,55 @@ def open_entry(
 ) -> dict[str, Any]:
     """Make the next entry, under way. `run_of`: who applies, from where, with which version."""
     entry = {
-        "schema": SCHEMA,
+        **_BLANK,
         "number": max(numbers(paths), default=0) + 1,
         "kind": kind,
         "run": run_of.get("run"),
-        "restores": None,
         "started_at": now(),
-        "ended_at": None,
         "by": run_of.get("by"),
         "inventory": run_of.get("inventory"),
         "kimi_prov": run_of.get("kimi_prov"),
-        "result": None,
-        "why": None,
-        "returned_to": None,
-        "serves": None,
-        "speed": None,
-        "speed_before": None,
-        "seconds_without_service": None,
-        "checks": None,
-        "plan_sha256": None,
-        "decided_sha256": None,
-        "files": [],
-        "links": [],
-        "enabled": [],
         **more,
     }
     write(paths, entry)
     return entry
+
+
+def foreign(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of another machine as a line of the list, to which no way back goes.
+
+    What a way back would write as root (files, links, enabled units) and the hash that finds an
+    entry are left out. Raises ValueError for what is no entry.
+    """
+    number, kind, result = (found.get(key) for key in ("number", "kind", "result"))
+    known = kind in (APPLY, ROLLBACK, FOUND) and result in (
+        *(DONE, FAILED, RETURNED, INTERRUPTED),
+        None,
+    )
+    if found.get("schema") != SCHEMA or not _is(number, _COUNT) or not known:
+        raise ValueError("it is no entry of a history")
+    line = {key: found.get(key) for key in _LINE}
+    parts = {key: found.get(key) for key in _PARTS}
+    for key, value in line.items():
+        if not _is(value, _LINE[key]) and (value is not None or key == "started_at"):
+            raise ValueError(f"its {key} is of another form")
+    for key, value in parts.items():
+        fields = _PARTS[key]
+        if value is None:
+            continue
+        if not isinstance(value, dict) or {*value} != {*fields}:
+            raise ValueError(f"its {key} is of another form")
+        texts = value.get("served_names") or []
+        if not all(_is(value[name], fields[name]) for name in fields) or not all(
+            isinstance(name, str) for name in texts
+        ):
+            raise ValueError(f"its {key} is of another form")
+    ended = {"number": number, "kind": kind, "result": result or INTERRUPTED}
+    return {**_BLANK, **line, **parts, **ended}
+
+
+def _is(value: object, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def restored_files(paths: Paths) -> list[Path]:
@@ -314,8 +382,8 @@ def prune(paths: Paths, keep: int) -> list[int]:
     kept: list[str] = []
     dropped = []
     for entry in reversed(rows):
-        digest = entry.get("decided_sha256")
-        if entry["result"] == DONE and digest not in kept and len(kept) < max(1, keep):
+        digest, whole = entry.get("decided_sha256"), bool(entry.get("files"))
+        if entry["result"] == DONE and whole and digest not in kept and len(kept) < max(1, keep):
             kept.append(str(digest))
         elif entry["result"] is not None and entry.get("files"):
             # The same files again are another number's already.

@@ -630,7 +630,8 @@ def record(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Note what is applied now; an entry of its own where it differs from the last one's."""
     document = applied.observe(paths)
     digest = applied.digest(document)
-    served = [row for row in entries.every(paths) if row["result"] == entries.DONE]
+    # What came from a backup has no files, and says nothing of what is here.
+    served = [row for row in entries.every(paths) if row["result"] == entries.DONE and row["files"]]
     entry: Mapping[str, Any] = served[-1] if served else {}
     if entry.get("decided_sha256") != digest:
         opened = entries.open_entry(paths, entries.APPLY, request)
