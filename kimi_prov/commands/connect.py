@@ -377,16 +377,20 @@ class _Way:
     follower: Follower
     opened: Opened
 
+    @property
+    def there(self) -> served.Served:
+        """The server, as its clients see it. Raises UserError."""
+        return self.opened.served(self.follower.session.folder, None, served.Given())
+
     def check(self) -> None:
         """Raise UserError where the tunnel has ended, or the server does not answer."""
         self.follower.session.check()
         proof.answers(self.opened.endpoint, self.opened.key)
 
-    def again(self, there: served.Served) -> served.Served:
-        """Open it to the server that answers now."""
+    def again(self, _: served.Served, _key: str) -> tuple[served.Served, str]:
+        """Open it to the server that answers now: of an heir key and model may be others."""
         self.opened = self.follower.reach()
-        found = self.opened.served(self.follower.session.folder, None, served.Given())
-        return replace(there, endpoint=found.endpoint)
+        return self.there, self.opened.key
 
 
 @contextmanager
@@ -398,10 +402,9 @@ def link(wanted: Wanted) -> Iterator[Link]:
     session = wanted.session(apart=True)
     try:
         follower = Follower(session, None, wanted.every_s, wanted.chain)
-        opened = follower.reach()
-        there = opened.served(session.folder, None, served.Given())
+        way = _Way(follower, follower.reach())
         hint = f"kimi-prov jobs {clean_text.word(wanted.path)}  tells whether it serves"
-        yield Link(there, opened.key, _Way(follower, opened), hint)
+        yield Link(way.there, way.opened.key, way, hint)
     finally:
         session.close()
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import ssl
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.clients import snippets
@@ -241,22 +241,26 @@ class _Held:
 
     session: Session
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    current: Way | None = field(default=None, init=False)
 
-    def open(self) -> Way:
+    def open(self) -> Served:
         """Open it where the model serves; it is waited for while it starts. Raises UserError."""
+        self.current = None
         self.stack.close()
         self.session.reach()
         self.current = self.stack.enter_context(self.session.way(apart=True))
-        return self.current
+        return self.session.served(self.current, None)
 
     def check(self) -> None:
-        """Raise UserError where kubectl has ended, or nothing answers."""
+        """Raise UserError where none is open, kubectl has ended, or nothing answers."""
+        if self.current is None:
+            raise UserError("no way is open", exit_code=ExitCode.UNREACHABLE)
         self.current.tunnel.check()
         proof.answers(self.current.endpoint, self.session.key)
 
-    def again(self, there: Served) -> Served:
+    def again(self, _: Served, key: str) -> tuple[Served, str]:
         """Open it to a pod that answers now."""
-        return replace(there, endpoint=self.open().endpoint)
+        return self.open(), key
 
 
 @contextlib.contextmanager
@@ -269,4 +273,4 @@ def link(wanted: Wanted) -> Iterator[Link]:
     held = _Held(session)
     with held.stack:
         hint = f"kimi-prov status {clean_text.word(wanted.path)}  tells whether it serves"
-        yield Link(session.served(held.open(), None), session.key, held, hint)
+        yield Link(held.open(), session.key, held, hint)

@@ -334,28 +334,32 @@ class Way:
     # From signals of the terminal.
     apart: bool = False
     _tunnel: tunnel.Tunnel | None = field(default=None, init=False)
+    _lost: UserError | None = field(default=None, init=False)
 
     def open(self) -> None:
         """Open it. Raises UserError where ssh does not."""
         self.close()
         login, port = self.found["login"], self.found["port"]
-        with _asked(self.password) as program:
-            self._tunnel = tunnel.to_host(login, self.port, port, program, apart=self.apart)
-            try:
+        try:
+            with _asked(self.password) as program:
+                self._tunnel = tunnel.to_host(login, self.port, port, program, apart=self.apart)
                 self._tunnel.opens(self.port)
-            except BaseException:
-                self.close()
-                raise
+        except BaseException as error:
+            self.close()
+            self._lost = error if isinstance(error, UserError) else None
+            raise
 
     def check(self) -> None:
-        """Raise UserError where it has ended."""
+        """Raise UserError where it has ended, or was not opened again."""
         if self._tunnel:
             self._tunnel.check()
+        elif self._lost:
+            raise self._lost
 
-    def again(self, there: Served) -> Served:
-        """Open it once more, at its port; return the server. Raises UserError."""
+    def again(self, there: Served, key: str) -> tuple[Served, str]:
+        """Open it once more, at its port; the server is the same. Raises UserError."""
         self.open()
-        return there
+        return there, key
 
     def close(self) -> None:
         """Take it back."""

@@ -383,7 +383,8 @@ def test_a_chat_waits_for_a_server_that_loads_and_not_for_none(site: Site, engin
 def test_a_chat_goes_on_with_the_successor(site: Site, engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "second").mkdir()
     pem = tls.self_signed(["c2"])
-    heir = Engine(KEY, model="kimi")
+    # Another key and another model: who removes the key gets another at the next start.
+    heir = Engine(f"{KEY}-2", model="kimi-next")
     words = ["chat", site.folder, "--login", LOGIN]
     chat = OnTerminal(words, tmp_path, site.slurm.environment)
     try:
@@ -397,9 +398,12 @@ def test_a_chat_goes_on_with_the_successor(site: Site, engine: Engine, tmp_path:
             publish(site, 200, (9, ""), state="ended", successor="201")
             site.slurm.queue(job(201, "serve", there(site), N="c2"))
             certificate = tls.public_part(pem)
-            publish(site, 201, (port, certificate), node="c2", url=f"https://c2:{port}/v1")
+            url = f"https://c2:{port}/v1"
+            publish(site, 201, (port, certificate), node="c2", url=url, model=heir.model)
+            (site.root / "keys" / "api.key").write_text(f"{heir.key}\n")
             engine.key = "sk-of-nobody"
             chat.type("next\n")
+            assert chat.shows("kimi-next answers now")
             assert chat.shows("tokens")
             assert [body["messages"][-1]["content"] for body in heir.asked] == ["next"]
             chat.type(CTRL_D)

@@ -1057,10 +1057,14 @@ def test_a_chat_goes_on_at_another_pod(
         port = int((cluster.base / "forwards").read_text())
         cluster.forwards(None)
         assert until(lambda: not answers_at(chat.text))
+        for number in (1, 2):
+            chat.type(f"unanswered {number}\n")
+            assert chat.shows("lost connection to pod")
         cluster.forwards(port)
         chat.type("next\n")
         assert chat.shows("tokens")
-        assert engine.asked[-1]["messages"][-1]["content"] == "next"
+        kept = [row["content"] for row in engine.asked[-1]["messages"] if row["role"] != "system"]
+        assert kept == ["wait", "Hello", "next"]
         chat.type(CTRL_D)
         assert chat.ends() == 0
     finally:
