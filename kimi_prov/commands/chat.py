@@ -201,7 +201,7 @@ class _Chat:
             silent = told.startswith("no answer")
             raise UserError(
                 told,
-                fix=self._link.hint if silent else None,
+                fix=self._link.there.hint if silent else None,
                 exit_code=ExitCode.UNREACHABLE if silent else ExitCode.FAILED,
             ) from None
         self._talk.answered("".join(text))

@@ -198,13 +198,12 @@ class Way(Protocol):
 class Link:
     """A server that took the key, and what leads to it, where that may end.
 
-    `hint`: what tells why it does not answer. `chosen`: its model was, and stays whoever answers.
+    `chosen`: its model was, and stays whoever answers.
     """
 
     there: Served
     key: str
     way: Way | None = None
-    hint: str = "kimi-prov status tells whether it serves"
     chosen: bool = False
 
     def ensure(self) -> None:

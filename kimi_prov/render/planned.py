@@ -87,10 +87,10 @@ def without_effect(settings: Settings, quiet: Mapping[str, Any]) -> list[str]:
     return [n for n in names if getattr(settings, n) != BY_NAME[f"kimi_{n}"].default]
 
 
-def driver(plan: Mapping[str, Any], findings: Findings, identity: str, fix: str) -> None:
+def driver(plan: Mapping[str, Any], findings: Findings, identity: str, shown: str) -> None:
     """Say how grave the nodes' driver is and what is known of it; nothing where none is needed.
 
-    `fix`: what shows its version on a node.
+    `shown`: how its version is seen on a node.
     """
     need = plan["driver"]["required_branch"]
     if need is None:
@@ -104,7 +104,7 @@ def driver(plan: Mapping[str, Any], findings: Findings, identity: str, fix: str)
         severity=severity,
         observed=str(row["observed"]) if row else "unknown",
         required=f"branch {need} or newer",
-        fix=f"ask the administrator for nodes with branch {need} or newer; {fix}",
+        fix=f"{shown}; ask the administrator for nodes with branch {need} or newer",
     )
 
 
