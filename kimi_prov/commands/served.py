@@ -182,7 +182,7 @@ class Rendered:
 
 
 def of_folder(folder: Rendered, there: api.Endpoint, files: Path | None, given: Given) -> Served:
-    """Return the server of a rendered folder at its address, as clients see it. Raises UserError."""
+    """Return the server of a folder at its address, as its clients see it. Raises UserError."""
     found = described(folder.plan, folder.certificate) | {
         "address": there.host,
         "port": there.port,

@@ -227,7 +227,12 @@ def test_acceptance_asks_the_endpoint_and_fails_where_a_check_does(tmp_path: Pat
         # What has to be asked on the machine is not run, with the reason, and has not passed.
         (tokens,) = [line for line in told if line.startswith("skip  special-tokens")]
         assert "a job is asked through its port alone" in tokens
-        assert told[-1].endswith(f"; {sum(line.startswith('skip') for line in told)} not run")
+        count = {
+            word: sum(line.startswith(word) for line in told) for word in ("ok", "fail", "skip")
+        }
+        of, failed = count["ok"] + count["fail"], count["fail"]
+        assert told[-1].startswith(f"of {of} checks that were run {failed} failed: ")
+        assert told[-1].endswith(f"; {count['skip']} not run")
     finally:
         job.terminate()
         job.communicate(timeout=60)
