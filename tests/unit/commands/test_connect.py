@@ -20,6 +20,7 @@ import jsonschema
 import psutil
 import pytest
 from chat_stand_in import Engine
+from made_certificates import signed
 from on_terminal import CTRL_C, CTRL_D, OnTerminal
 from slurm_stand_in import Site, endpoint, job
 from waiting import until
@@ -333,6 +334,20 @@ def test_a_snippet_asks_the_server_through_the_tunnel(site: Site, engine: Engine
     assert "the tunnel stays until Ctrl-C" in err
     told = site.fails(*words, "--format", "json", code=2)
     assert "--for: a snippet is text" in told
+
+
+def test_a_certificate_that_clients_refuse_is_told_with_what_mends_it(
+    site: Site, tmp_path: Path
+) -> None:
+    _, pem = signed(["c1"])
+    site.slurm.queue(job(200, "serve", there(site)))
+    with chat_stand_in.serving(tmp_path, pem, Engine(KEY, model="kimi")) as port:
+        publish(site, 200, (port, tls.public_part(pem)))
+        words = ("connect", site.folder, "--login", LOGIN, "--for", "curl")
+        told = site.fails(*words, code=1)
+    assert f"{site.folder}: clients refuse its certificate as c1" in told
+    assert "fix: submit the server's job again" in told
+    assert "--ca" not in told
 
 
 def piped(site: Site, *words: object) -> subprocess.CompletedProcess[str]:

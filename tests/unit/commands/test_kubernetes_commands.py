@@ -1016,7 +1016,7 @@ def test_a_snippet_trusts_the_authority_of_a_certificate_for_another_name(
     with chat_stand_in.serving(tmp_path, pem, Engine(KEY)) as port:
         running.forwards(port)
         said = cluster.run("connect", folder, "--for", "curl", code=1, **environment).stderr
-        assert "clients refuse its certificate as kimi.example.com" in said
+        assert "kimi: clients refuse its certificate as kimi.example.com" in said
         assert "--ca FILE" in said
         file = tmp_path / "api.key"
         file.write_text(KEY)
