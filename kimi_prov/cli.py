@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 INVENTORY = click.argument("inventory", type=PATH)
 # An inventory, or a folder that a render made.
 APPLIED = click.argument("path", type=PATH, metavar="INVENTORY|DIR")
+SUITES = click.Choice(["basic", "full"])
 LIMIT = click.option("--limit", metavar="PATTERN", help="Only these hosts or groups.")
 FORMAT = click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
@@ -265,7 +266,7 @@ def apply(path: Path, target: Target, **options: Any) -> ExitCode:  # noqa: ANN4
 )
 @click.option(
     "--suite",
-    type=click.Choice(["basic", "full"]),
+    type=SUITES,
     default="basic",
     show_default=True,
     help="full: long prompts, images, tools, code and more; minutes to hours.",
@@ -1095,8 +1096,9 @@ LOGIN = click.option(
 @LOGIN
 @click.option(
     "--suite",
-    type=click.Choice(["basic", "full"]),
-    help="What the job accept checks; full takes hours, and four are asked for.  [default: basic]",
+    type=SUITES,
+    help="The checks of the job accept; full asks SLURM for a walltime of 4 hours.  "
+    "[default: basic]",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that were changed there, too.")
 @FORMAT
@@ -1299,8 +1301,8 @@ def chat(place: str, **options: Any) -> ExitCode:  # noqa: ANN401
     """Talk to a served model: answers as they come, reasoning dimmed, tokens and speed at the end.
 
     /help lists what is typed there. Without a terminal standard input is one prompt, and standard
-    output the answer alone. The key comes from KIMI_API_KEY or --key-file; that of a DIR that
-    `render` made as `connect` finds it.
+    output the answer alone. The key comes from KIMI_API_KEY or --key-file. A DIR that `render` made
+    is reached as `connect DIR` reaches it; there the key is found on the cluster.
     """
     from kimi_prov.commands import chat as command
     from kimi_prov.commands.connect_folder import FolderOptions

@@ -284,7 +284,7 @@ def load_named(serve: Mapping[str, Any]) -> str:
         if load.get("images")
         else "",
         _FORMS.get(load.get("prompts") or "", ""),
-        f"{load['unanswered_of_file']} of it left out, which have no answer"
+        f"{load['unanswered_of_file']} conversations of the file left out: they have no answer"
         if load.get("unanswered_of_file")
         else "",
         f"{load['rate_per_s']:g} a second" if load.get("rate_per_s") else "",

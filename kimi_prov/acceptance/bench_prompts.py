@@ -48,7 +48,8 @@ _KINDS = (
 class Prompts:
     """The prompts of a file: `rows` of prompt, answer and image, as the machine reads them.
 
-    `left_out` more are in the file without an answer, whose length a client could take.
+    `left_out`: how many conversations of the file are no rows, for they have no answer: the length
+    of one is what a client asks for.
     """
 
     form: str

@@ -179,7 +179,8 @@ def of(options: Mapping[str, Any]) -> BenchLoad:
 
     found = bench_prompts.read(prompts_file)
     asked |= {"form": found.form, "prompts": len(found.rows), "pictures": found.pictures}
-    asked["unanswered"] = found.left_out
+    if found.left_out:
+        asked["unanswered"] = found.left_out
     return BenchLoad(asked, found)
 
 

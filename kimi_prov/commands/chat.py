@@ -82,6 +82,7 @@ def run(
     with way as link:
         if chat.model is not None:
             link.there = served.with_model(link.there, link.key, chat.model)
+            link.chosen = True
         return _talk(link, chat, images)
 
 
@@ -177,7 +178,7 @@ class _Chat:
         text: list[str] = []
         taken = answers.Taken()
         try:
-            self._link.ensure()
+            self._reach()
             body = self._talk.request()
             endpoint = replace(self._link.there.endpoint, timeout_s=_ANSWER_S)
             for piece in answers.pieces(endpoint, self._link.key, body, taken):
@@ -200,11 +201,19 @@ class _Chat:
             silent = told.startswith("no answer")
             raise UserError(
                 told,
-                fix=self._link.hint if silent else None,
+                fix=self._link.there.hint if silent else None,
                 exit_code=ExitCode.UNREACHABLE if silent else ExitCode.FAILED,
             ) from None
         self._talk.answered("".join(text))
         self._screen.done(taken)
+
+    def _reach(self) -> None:
+        """See that a server answers, which may be another by now. Raises UserError."""
+        self._link.ensure()
+        before, server = self._talk.server, self._link.there.server
+        self._talk.server = server
+        if server.model != before.model:
+            self._tell(f"{clean_text.line(server.model)} answers now")
 
     def _command(self, name: str, text: str) -> None:
         if name not in self._commands:

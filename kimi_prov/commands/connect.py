@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 SCHEMA = "kimi-prov/connect/v1"
 _ASK_S = 20.0
 _STEP_S = 0.2
+_ANEW = "submit the server's job again"
 _KEY = re.compile(r"[\x21-\x7e]{1,512}")
 
 
@@ -100,15 +101,17 @@ class Opened:
 
     def served(self, folder: Folder, files: Path | None, given: served.Given) -> served.Served:
         """Return it as its clients see it. Raises UserError."""
-        about = served.of_plan(
+        target = clean_text.word(folder.path)
+        there = served.Rendered(
+            clean_text.line(folder.path),
             frame.plan_of(folder.path),
             self.found["certificate"],
-            self.endpoint,
-            files,
-            given,
+            f"kimi-prov jobs {target}  tells whether it serves",
             login=self.login,
             forwarded=self.login is not None,
         )
+        given = replace(given, mends=_ANEW, takes_ca=False)
+        about = served.of_folder(there, self.endpoint, files, given)
         # Of the folder on the cluster, which may be another than that here.
         server = replace(about.server, model=clean_text.line(self.found["model"]))
         return replace(about, server=server)
@@ -208,7 +211,7 @@ def _endpoint(folder: Folder, number: str) -> tuple[dict[str, Any], str]:
 def _not_whole(folder: Folder, number: str, why: str) -> UserError:
     return UserError(
         f"{folder.where}: the endpoint of job {number}: {clean_text.line(why)[:200]}",
-        fix="submit the server's job again",
+        fix=_ANEW,
         exit_code=ExitCode.FAILED,
     )
 
@@ -221,7 +224,7 @@ def _client(found: Mapping[str, Any]) -> api.Endpoint:
     if not 0 < there.port < 1 << 16:
         raise UserError(
             f"{clean_text.line(found['url'])}: this is no port",
-            fix="submit the server's job again",
+            fix=_ANEW,
             exit_code=ExitCode.FAILED,
         )
     return there
@@ -375,18 +378,22 @@ class _Way:
     """The way of a chat: a server that answers no more has a successor, or is started again."""
 
     follower: Follower
-    opened: Opened
+
+    def open(self) -> tuple[served.Served, str]:
+        """Open it to the server that answers now, which may be waited for. Raises UserError."""
+        opened = self.follower.reach()
+        self.there = opened.served(self.follower.session.folder, None, served.Given())
+        self.key = opened.key
+        return self.there, self.key
 
     def check(self) -> None:
         """Raise UserError where the tunnel has ended, or the server does not answer."""
         self.follower.session.check()
-        proof.answers(self.opened.endpoint, self.opened.key)
+        served.prove(self.there, self.key)
 
-    def again(self, there: served.Served) -> served.Served:
-        """Open it to the server that answers now."""
-        self.opened = self.follower.reach()
-        found = self.opened.served(self.follower.session.folder, None, served.Given())
-        return replace(there, endpoint=found.endpoint)
+    def again(self, _: served.Served, _key: str) -> tuple[served.Served, str]:
+        """Open it once more: key and model of an heir may be others."""
+        return self.open()
 
 
 @contextmanager
@@ -398,10 +405,8 @@ def link(wanted: Wanted) -> Iterator[Link]:
     session = wanted.session(apart=True)
     try:
         follower = Follower(session, None, wanted.every_s, wanted.chain)
-        opened = follower.reach()
-        there = opened.served(session.folder, None, served.Given())
-        hint = f"kimi-prov jobs {clean_text.word(wanted.path)}  tells whether it serves"
-        yield Link(there, opened.key, _Way(follower, opened), hint)
+        way = _Way(follower)
+        yield Link(*way.open(), way)
     finally:
         session.close()
 

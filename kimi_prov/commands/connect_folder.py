@@ -43,14 +43,20 @@ class FolderOptions:
         }
         return [name for name, value in values.items() if value is not None]
 
-    def of_kubernetes(self, path: Path) -> kubernetes_connect.Wanted:
-        """Return what is wanted of a cluster. Raises UserError for options of SLURM."""
+    def of_kubernetes(self, path: Path, *, snippet: bool) -> kubernetes_connect.Wanted:
+        """Return what is wanted of a cluster. Raises UserError for options of SLURM, or a `ca`."""
         for name, value in (("login", self.login), ("job", self.job)):
             if value is not None:
                 raise UserError(
                     f"--{name}: belongs to a folder for SLURM, and {path} is none",
                     fix="leave it out",
                 )
+        if self.ca is not None and not snippet:
+            # Nobody is told to trust it: what is asked from here is pinned to the certificate.
+            raise UserError(
+                f"--ca: belongs to a snippet, and none of {path} is asked for",
+                fix="leave it out, or give connect --for NAME",
+            )
         return kubernetes_connect.Wanted(
             path, self.target, self.key_file, self.port, self.every, self.ca
         )
@@ -65,7 +71,8 @@ class FolderOptions:
 def run(path: Path, chosen: FolderOptions, output: Output, snippet: str | None = None) -> ExitCode:
     """Connect through kubectl or through ssh. Raises UserError for options of the other."""
     if frame.kind_of(path) == KIND:
-        return kubernetes_connect.run(chosen.of_kubernetes(path), output, snippet)
+        wanted = chosen.of_kubernetes(path, snippet=snippet is not None)
+        return kubernetes_connect.run(wanted, output, snippet)
     return connect.run(chosen.of_slurm(path), output, snippet)
 
 
@@ -74,7 +81,7 @@ def link(path: Path, chosen: FolderOptions) -> Iterator[Link]:
     """Give the model that is served there, for as long as it is used. Raises UserError."""
     kubernetes = frame.kind_of(path) == KIND
     way = (
-        kubernetes_connect.link(chosen.of_kubernetes(path))
+        kubernetes_connect.link(chosen.of_kubernetes(path, snippet=False))
         if kubernetes
         else connect.link(chosen.of_slurm(path))
     )

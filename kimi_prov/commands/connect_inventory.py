@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kimi_prov.clients import snippets
@@ -121,19 +121,11 @@ def _through(
                     say(f"{error.message}; trying again")
                 told = error.message
                 time.sleep(chosen.every)
-                told = _again(way) or told
+                with suppress(UserError):
+                    way.open()
+                    say("the tunnel is open again")
     finally:
         way.close()
-
-
-def _again(way: served.Way) -> str:
-    """Open a tunnel again; return why that failed, empty where it did not."""
-    try:
-        way.open()
-    except UserError as error:
-        return error.message
-    say("the tunnel is open again")
-    return ""
 
 
 def of_url(url: str, chosen: ConnectOptions, output: Output) -> ExitCode:
@@ -198,21 +190,21 @@ class Way(Protocol):
     def check(self) -> None:
         """Raise UserError where it has ended."""
 
-    def again(self, there: Served) -> Served:
-        """Open it once more; return the server that answers now. Raises UserError."""
+    def again(self, there: Served, key: str) -> tuple[Served, str]:
+        """Open it once more; return the server that answers now, and its key. Raises UserError."""
 
 
 @dataclass
 class Link:
     """A server that took the key, and what leads to it, where that may end.
 
-    `hint`: what tells why it does not answer.
+    `chosen`: its model was, and stays whoever answers.
     """
 
     there: Served
     key: str
     way: Way | None = None
-    hint: str = "kimi-prov status tells whether it serves"
+    chosen: bool = False
 
     def ensure(self) -> None:
         """Open the way again where it has ended. Raises UserError where that fails."""
@@ -220,7 +212,8 @@ class Link:
             try:
                 self.way.check()
             except UserError:
-                self.there = self.way.again(self.there)
+                there, self.key = self.way.again(self.there, self.key)
+                self.there = replace(there, server=self.there.server) if self.chosen else there
 
 
 @contextmanager

@@ -37,7 +37,7 @@ _IMMUTABLE = re.compile(
 
 def run(path: Path, target: Target, *, check: bool, diff: bool) -> ExitCode:
     """Bring the cluster to what the folder says; end with the endpoint, on standard output."""
-    folder = Folder.read(path, target)
+    folder = _read(path, target)
     say(f"{clean_text.line(folder.kubectl.where)}: {clean_text.line(folder.name)}")
     cluster = requirements.look(folder)
     found = requirements.missing(folder, cluster)
@@ -59,6 +59,13 @@ def run(path: Path, target: Target, *, check: bool, diff: bool) -> ExitCode:
     else:
         show(_served(folder))
     return ExitCode.OK
+
+
+def _read(path: Path, target: Target) -> Folder:
+    """Read a folder, and the plan that the end tells of: before anything is sent."""
+    folder = Folder.read(path, target)
+    _ = folder.plan
+    return folder
 
 
 def _preview(folder: Folder, plan: Steps, *, diff: bool) -> str:
@@ -131,14 +138,13 @@ def _scale(folder: Folder, replicas: int) -> None:
 
 
 def _served(folder: Folder) -> str:
-    names = answers.at(folder.plan, "model", "served_names")
-    model = ", ".join(map(str, names)) if isinstance(names, list) else "not known"
+    model = ", ".join(folder.plan["model"]["served_names"])
     return kubernetes_text.served(folder.urls, model, clean_text.word(folder.path))
 
 
 def start(path: Path, target: Target) -> ExitCode:
     """Scale a stopped model up again and wait until it answers."""
-    folder = Folder.read(path, target)
+    folder = _read(path, target)
     _applied(folder)
     title = f"start {clean_text.line(folder.name)}"
     with locks.held(path, "start", state_home()), following(folder, title) as follower:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import ssl
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.clients import snippets
@@ -73,14 +73,11 @@ class Session:
             try:
                 found = observe.snapshot(self.folder)
                 standing = diagnosis.of_status(found)
-                if standing.state == "serving":
-                    self._hold(found)
-                    continue
                 if standing.state == "stopped":
                     return self._stopped(found, standing)
-                if standing.state == "failed" and standing.trouble:
-                    raise observe.raised(self.folder, standing.trouble)
-                self._wait(standing)
+                if self._serves(standing):
+                    self._hold(found)
+                    continue
             except UserError as error:
                 # Once it has answered, a cluster that is away comes back, and a pod is made anew.
                 if not self.shown or error.exit_code is not ExitCode.UNREACHABLE:
@@ -93,15 +90,20 @@ class Session:
         while True:
             found = observe.snapshot(self.folder)
             standing = diagnosis.of_status(found)
-            if standing.state == "serving":
-                self._told = ""
-                return
             if standing.state == "stopped":
                 raise kubernetes_access.silent(self.folder, found, standing)
-            if standing.state == "failed" and standing.trouble:
-                raise observe.raised(self.folder, standing.trouble)
-            self._wait(standing)
+            if self._serves(standing):
+                self._told = ""
+                return
             time.sleep(self.every_s)
+
+    def _serves(self, standing: Standing) -> bool:
+        """Whether it serves; what is waited for is told. Raises UserError where it failed."""
+        if standing.state == "failed" and standing.trouble:
+            raise observe.raised(self.folder, standing.trouble)
+        if standing.state != "serving":
+            self._wait(standing)
+        return standing.state == "serving"
 
     @contextlib.contextmanager
     def way(self, *, apart: bool = False) -> Iterator[Way]:
@@ -155,8 +157,12 @@ class Session:
 
     def served(self, way: Way, files: Path | None, key_file: Path | None = None) -> Served:
         """Return the model as its clients see it. Raises UserError."""
-        given = served.Given(ca=self.ca, key_file=key_file)
-        return served.of_plan(self.folder.plan, way.certificate, way.endpoint, files, given)
+        mends = "make the certificate's secret again"
+        given = served.Given(ca=self.ca, key_file=key_file, mends=mends)
+        hint = f"kimi-prov status {clean_text.word(self.folder.path)}  tells whether it serves"
+        name = clean_text.line(self.folder.name)
+        there = served.Rendered(name, self.folder.plan, way.certificate, hint)
+        return served.of_folder(there, way.endpoint, files, given)
 
     def _show(self, way: Way, found: Snapshot) -> None:
         make_private(self.files)
@@ -178,11 +184,10 @@ class Session:
     def _write(self, way: Way, found: Snapshot, certificate: Path, key_file: Path) -> None:
         assert self.output is not None  # noqa: S101  (who shows has one)
         ready = [pod for pod in found.pods if answers.holds(pod, "Ready")]
-        names = answers.at(self.folder.plan, "model", "served_names")
         document: dict[str, Any] = {
             "schema": connect.SCHEMA,
             "base_url": way.endpoint.url,
-            "model": str(answers.at(names, 0) or self.folder.name),
+            "model": self.folder.plan["model"]["served_names"][0],
             "certificate_file": str(certificate),
             "key_file": str(key_file),
             "login": None,
@@ -241,22 +246,27 @@ class _Held:
 
     session: Session
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    current: Way | None = field(default=None, init=False)
 
-    def open(self) -> Way:
+    def open(self) -> Served:
         """Open it where the model serves; it is waited for while it starts. Raises UserError."""
+        self.current = None
         self.stack.close()
         self.session.reach()
-        self.current = self.stack.enter_context(self.session.way(apart=True))
-        return self.current
+        current = self.stack.enter_context(self.session.way(apart=True))
+        self.there, self.current = self.session.served(current, None), current
+        return self.there
 
     def check(self) -> None:
-        """Raise UserError where kubectl has ended, or nothing answers."""
+        """Raise UserError where none is open, kubectl has ended, or nothing answers."""
+        if self.current is None:
+            raise UserError("no way is open", exit_code=ExitCode.UNREACHABLE)
         self.current.tunnel.check()
-        proof.answers(self.current.endpoint, self.session.key)
+        served.prove(self.there, self.session.key)
 
-    def again(self, there: Served) -> Served:
+    def again(self, _: Served, key: str) -> tuple[Served, str]:
         """Open it to a pod that answers now."""
-        return replace(there, endpoint=self.open().endpoint)
+        return self.open(), key
 
 
 @contextlib.contextmanager
@@ -268,5 +278,4 @@ def link(wanted: Wanted) -> Iterator[Link]:
     session = _session(wanted)
     held = _Held(session)
     with held.stack:
-        hint = f"kimi-prov status {clean_text.word(wanted.path)}  tells whether it serves"
-        yield Link(session.served(held.open(), None), session.key, held, hint)
+        yield Link(held.open(), session.key, held)

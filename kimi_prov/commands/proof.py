@@ -40,15 +40,6 @@ def prove(here: api.Endpoint, key: str, check: Callable[[], None]) -> None:
     judge(reply, here.url)
 
 
-def answers(here: api.Endpoint, key: str) -> None:
-    """Ask for the models once. Raises UserError where nothing answers, or it refuses."""
-    try:
-        reply = api.call(here, "GET", "/v1/models", key)
-    except api.ApiError as error:
-        raise UserError(clean_text.line(error), exit_code=ExitCode.UNREACHABLE) from None
-    judge(reply, here.url)
-
-
 def judge(reply: api.Reply, url: str) -> None:
     """Raise UserError, exit 1, where the question for the models was not answered with them."""
     if reply.status != _HTTP_OK:

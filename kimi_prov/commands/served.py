@@ -38,18 +38,28 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0:0:0:0:0:0:0:1")
 
 @dataclass(frozen=True)
 class Given:
-    """What the user gave: authority, key, port of this computer, and where to get a key."""
+    """What the user gave: authority, key, port of this computer; and what messages advise.
+
+    `key_hint`: where to get a key. `mends`: what mends a certificate that cannot be used, and
+    `takes_ca` whether an authority may be given for it.
+    """
 
     ca: Path | None = None
     key: str | None = None
     key_file: Path | None = None
     port: int | None = None
     key_hint: str | None = None
+    mends: str = "kimi-prov apply"
+    takes_ca: bool = True
 
 
 @dataclass(frozen=True)
 class Served:
-    """A server, how it is asked from here, and what else its host tells of it."""
+    """A server, how it is asked from here, and what else its host tells of it.
+
+    `networks`: that may reach its port, None where nobody tells. `hint`: what tells whether it
+    serves.
+    """
 
     host: str
     server: Server
@@ -57,9 +67,10 @@ class Served:
     models: tuple[str, ...] = ()
     engine: Mapping[str, str] | None = None
     page_url: str | None = None
-    networks: tuple[str, ...] = ()
+    networks: tuple[str, ...] | None = None
     login: str | None = None
     stand_ins: tuple[str, ...] = ()
+    hint: str = "kimi-prov status tells whether it serves"
 
 
 def named(address: str, names: Sequence[str], port: int) -> str:
@@ -108,7 +119,7 @@ def of_host(
     if about is None:
         raise UserError(
             f"{host}: its certificate cannot be read",
-            fix="kimi-prov apply",
+            fix=given.mends,
             exit_code=ExitCode.FAILED,
         )
     address = tunnel.ADDRESS if forwarded else found["address"]
@@ -129,7 +140,7 @@ def of_host(
     server = Server(
         base_url=url,
         model=clean_text.line(found["model"]),
-        certificate_file=_trusted(host, chain, called, files, given.ca) if files else None,
+        certificate_file=_trusted(host, chain, called, files, given) if files else None,
         key_file=str(given.key_file.absolute()) if given.key_file else None,
         key_hint=given.key_hint,
         context=found["context"],
@@ -155,33 +166,39 @@ def of_host(
     )
 
 
-def of_plan(
-    plan: Mapping[str, Any],
-    chain: str,
-    there: api.Endpoint,
-    files: Path | None,
-    given: Given,
-    *,
-    login: str | None = None,
-    forwarded: bool = True,
-) -> Served:
-    """Return the server of a rendered folder, as `of_host` does.
+@dataclass(frozen=True)
+class Rendered:
+    """A rendered folder whose model serves: what messages call it, its plan, and its certificate.
 
-    `there`: its address, of this computer where its port is `forwarded`. Raises UserError.
+    `login`: the node that its port is reached through. `forwarded`: to a port of this computer.
     """
-    found = described(plan, chain) | {
+
+    name: str
+    plan: Mapping[str, Any]
+    certificate: str
+    hint: str
+    login: str | None = None
+    forwarded: bool = True
+
+
+def of_folder(folder: Rendered, there: api.Endpoint, files: Path | None, given: Given) -> Served:
+    """Return the server of a folder at its address, as its clients see it. Raises UserError."""
+    found = described(folder.plan, folder.certificate) | {
         "address": there.host,
         "port": there.port,
         "page_port": None,
-        "login": [login] if login else None,
-        "stand_ins": stand_ins(plan, {}),
+        "login": [folder.login] if folder.login else None,
+        "stand_ins": stand_ins(folder.plan, {}),
     }
-    return of_host(there.host, found, files, given, forwarded=there.port if forwarded else None)
+    forwarded = there.port if folder.forwarded else None
+    served = of_host(folder.name, found, files, given, forwarded=forwarded)
+    # The networks of its plan are those of a machine of one's own.
+    return replace(served, networks=None, hint=folder.hint)
 
 
-def _trusted(host: str, chain: str, called: str, files: Path, ca: Path | None) -> str | None:
+def _trusted(host: str, chain: str, called: str, files: Path, given: Given) -> str | None:
     """Return the file of what a client is to trust; None where its system does already."""
-    if ca is not None:
+    if (ca := given.ca) is not None:
         why = trust.objection(chain, called, trust.authority(ca))
         if why:
             raise UserError(
@@ -199,7 +216,9 @@ def _trusted(host: str, chain: str, called: str, files: Path, ca: Path | None) -
     if why:
         raise UserError(
             f"{host}: clients refuse its certificate as {called}: {why}",
-            fix="give the certificate of the authority that signed it: --ca FILE",
+            fix="give the certificate of the authority that signed it: --ca FILE"
+            if given.takes_ca
+            else given.mends,
             exit_code=ExitCode.FAILED,
         )
     return None
@@ -218,13 +237,14 @@ def prove(served: Served, key: str | None) -> None:
     except api.ApiError as error:
         told = clean_text.line(error)
         silent = told.startswith("no answer")
-        networks = ", ".join(served.networks) or "none"
+        fix = served.hint
+        if silent and not served.login and served.networks is not None:
+            networks = ", ".join(served.networks) or "none"
+            fix = f"from a network that may not (kimi_allowed_networks: {networks}) give --tunnel; "
+            fix += served.hint
         raise UserError(
             f"{served.host}: {told}",
-            fix=f"from a network that may not (kimi_allowed_networks: {networks}) give --tunnel; "
-            "kimi-prov status tells whether it serves"
-            if silent and not served.login
-            else "kimi-prov status tells whether it serves",
+            fix=fix,
             exit_code=ExitCode.UNREACHABLE if silent else ExitCode.FAILED,
         ) from None
     proof.judge(reply, served.endpoint.url)
@@ -334,28 +354,32 @@ class Way:
     # From signals of the terminal.
     apart: bool = False
     _tunnel: tunnel.Tunnel | None = field(default=None, init=False)
+    _lost: UserError | None = field(default=None, init=False)
 
     def open(self) -> None:
         """Open it. Raises UserError where ssh does not."""
         self.close()
         login, port = self.found["login"], self.found["port"]
-        with _asked(self.password) as program:
-            self._tunnel = tunnel.to_host(login, self.port, port, program, apart=self.apart)
-            try:
+        try:
+            with _asked(self.password) as program:
+                self._tunnel = tunnel.to_host(login, self.port, port, program, apart=self.apart)
                 self._tunnel.opens(self.port)
-            except BaseException:
-                self.close()
-                raise
+        except BaseException as error:
+            self.close()
+            self._lost = error if isinstance(error, UserError) else None
+            raise
 
     def check(self) -> None:
-        """Raise UserError where it has ended."""
+        """Raise UserError where it has ended, or was not opened again."""
         if self._tunnel:
             self._tunnel.check()
+        elif self._lost:
+            raise self._lost
 
-    def again(self, there: Served) -> Served:
-        """Open it once more, at its port; return the server. Raises UserError."""
+    def again(self, there: Served, key: str) -> tuple[Served, str]:
+        """Open it once more, at its port; the server is the same. Raises UserError."""
         self.open()
-        return there
+        return there, key
 
     def close(self) -> None:
         """Take it back."""

@@ -8,13 +8,18 @@ from kimi_prov.commands.slurm_folder import Folder
 from kimi_prov.console import slurm_text
 from kimi_prov.console.output import say
 from kimi_prov.contract import clean_text
+from kimi_prov.contract.errors import HostError
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.on_host.cluster.submit import check_suite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from kimi_prov.console.output import Output
+
+# How a program answers that took every word for a job's name.
+_OLDER = "no job is called '--suite'"
 
 
 def submit(
@@ -31,13 +36,24 @@ def submit(
     `suite`: of the checks that the job `accept` runs. Raises UserError.
     """
     output.check()
-    if suite is not None and "accept" not in names:
-        raise UserError("--suite: belongs to the job accept", fix="name it, or leave out --suite")
+    if suite is not None:
+        try:
+            check_suite(names)
+        except HostError as error:
+            raise UserError(error.message, fix=error.fix) from None
     folder = Folder.read(path, login)
     if folder.login:
         _tell(folder, folder.bring(force=force))
     more = ["--suite", suite] if suite else []
-    document = folder.call("submit", *more, *names, schema="submit")
+    try:
+        document = folder.call("submit", *more, *names, schema="submit")
+    except UserError as error:
+        if not (more and _OLDER in error.message):
+            raise
+        raise UserError(
+            f"{path}: --suite: the program of the folder is of a kimi-prov that knows none",
+            fix="render the folder again with this one",
+        ) from None
     output.write(document, lambda: slurm_text.submitted(document))
     target = _words(path, login)
     serves = any(row["name"] == "serve" for row in document["jobs"])

@@ -29,6 +29,37 @@ PLAN = "plan.json"
 _LARGEST_BYTES = 1 << 20
 _PLAN_BYTES = 4 << 20
 _SHOWN = 5
+_TEXT = {"type": "string"}
+_TEXTS = {"type": "array", "items": _TEXT}
+_ONE_TEXT = {**_TEXTS, "minItems": 1}
+
+
+def _object(**properties: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+# What is read of a folder's plan, and no more: another version of kimi-prov may have rendered it.
+_READ = _object(
+    model=_object(
+        name=_TEXT,
+        served_names=_ONE_TEXT,
+        context={"type": "integer"},
+        random_weights={"type": "boolean"},
+    ),
+    engine=_object(name=_TEXT, variant=_TEXT, version=_TEXT),
+    proxy=_object(port={"type": "integer"}, allowed_networks=_TEXTS),
+    instances={"type": "array", "items": _object(argv=_TEXTS)},
+)
+# These may be missing; where a group serves, its head does.
+_MAYBE = {
+    "group": _object(rank={"const": 0}),
+    "web": _object(port={"type": "integer"}),
+    "stand_in": _object(said=_TEXT),
+    "throughput": _object(concurrency={"type": "integer"}),
+    "parallel": _object(data={"type": "integer"}),
+    "speculative": _object(name=_TEXT),
+}
+_READ["properties"] |= {name: {**form, "type": ["object", "null"]} for name, form in _MAYBE.items()}
 
 
 @dataclass(frozen=True)
@@ -137,13 +168,16 @@ def kind_of(folder: Path) -> str | None:
 
 
 def plan_of(folder: Path) -> dict[str, Any]:
-    """Return the plan that a folder was rendered from, held to its schema. Raises UserError."""
+    """Return the plan that a folder was rendered from; what is read of it is held to its form.
+
+    Raises UserError.
+    """
     import jsonschema  # noqa: PLC0415  (who serves a cluster pays for it)
 
     path, fix = folder / PLAN, "render the folder again"
     found = documents.read(path, what="a plan", limit=_PLAN_BYTES, fix=fix).json(fix)
     try:
-        jsonschema.validate(found, schemas.load("plan"))
+        jsonschema.validate(found, _READ)
     except jsonschema.ValidationError as error:
         key = ".".join(map(str, error.absolute_path)) or "the document"
         raise UserError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from kimi_prov.contract.errors import HostError
@@ -62,8 +62,17 @@ class Load:
 
 
 def of(asked: Mapping[str, Any]) -> Load:
-    """Read what the control machine sent; it checked it."""
+    """Read what the control machine sent; it checked it.
+
+    Raises HostError for what this version does not know.
+    """
     known = {name: value for name, value in asked.items() if value is not None}
+    strange = sorted(set(known) - {field.name for field in fields(Load)})
+    if strange:
+        raise HostError(
+            f"the kimi-prov on this machine does not know {', '.join(strange)} of a load",
+            "run kimi-prov apply first",
+        )
     return Load(**{**known, "concurrency": tuple(known.get("concurrency") or ())})
 
 

@@ -15,6 +15,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 NUMBER = re.compile(r"[0-9]+")
 TIMEOUT_S = 60
 NO_SLURM = "run it on the cluster's login node, or name that with --login USER@HOST"
+_TIME = re.compile(r"^#SBATCH\s+(?:--time(?:=|\s+)|-t\s*)(\S+)", re.MULTILINE)
+_DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
+_SHORT = re.compile(r"(?:(\d+):)??(\d+)(?::(\d+))?")
 _GONE = ("invalid job id", "invalid job array")
 # A job in one of these no longer runs, nor will it.
 ENDED = frozenset(
@@ -47,6 +50,26 @@ class Job:
         if done.returncode != 0 or not nodes or not all(map(_NAME.fullmatch, nodes)):
             raise HostError(f"scontrol show hostnames: {said(done.stderr, done.stdout)}")
         return cls(number, nodes)
+
+
+def walltime_s(script: str) -> Optional[float]:
+    """Return the seconds that a job's file asks for: 0 without a line, None for what is no time.
+
+    As sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; the last line holds.
+    """
+    asked = _TIME.findall(script)
+    if not asked:
+        return 0.0
+    if asked[-1].upper() in ("UNLIMITED", "INFINITE"):
+        return float("inf")
+    days = _DAYS.fullmatch(asked[-1])
+    found = [int(part or 0) for part in days.groups()] if days else None
+    short = _SHORT.fullmatch(asked[-1])
+    if found is None and short:
+        found = [0, *(int(part or 0) for part in short.groups())]
+    if found is None:
+        return None
+    return float(((found[0] * 24 + found[1]) * 60 + found[2]) * 60 + found[3])
 
 
 def lives(number: str) -> Optional[bool]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, Dict, List, Sequence
+import re
+from typing import Any, Dict, List, NoReturn, Optional, Sequence
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.acceptance import catalogue
 from kimi_prov.on_host.cluster import endpoint, environment, queue, slurm, weights
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_text
 
 SCHEMA = "kimi-prov/submit/v1"
 DEFAULT = ("environment", "weights", "serve")
@@ -28,28 +30,35 @@ _AFTER = {
 _ASKING = ("bench", "accept")
 # The checks of the full suite take hours where those of the other take minutes.
 _FULL = ("--suite", catalogue.FULL)
-_FULL_TIME = "--time=04:00:00"
+_FULL_TIME, _FULL_S = "--time=04:00:00", 4 * 3600
+_ARGUMENTS = re.compile(r"^[^#\n]*\$[@*]", re.MULTILINE)
 _COMPLETE = {"environment": environment.complete, "weights": weights.complete}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise HostError(f"submit: {message}", "submit [--suite basic|full] [JOB ...]")
 
 
 def main(argv: List[str]) -> int:
     """Submit, and print what was done with each job."""
-    parser = argparse.ArgumentParser(prog="submit")
+    parser = _Parser(prog="submit")
     parser.add_argument("jobs", nargs="*")
     parser.add_argument("--suite", choices=catalogue.SUITES, default=catalogue.BASIC)
     options = parser.parse_args(argv)
     site = Site.read()
     wanted = check(options.jobs)
-    full = options.suite == catalogue.FULL
-    if full and "accept" not in wanted:
-        raise HostError("--suite: belongs to the job accept", "name it, or leave out --suite")
+    more: Sequence[str] = ()
+    if options.suite == catalogue.FULL:
+        check_suite(wanted)
+        more = _full_time(site)
     if set(wanted) & set(_ASKING):
         endpoint.find(site, endpoint.NEWEST)
     living = _living(site)
     done: List[Dict[str, Any]] = []
     for name in wanted:
-        arguments = _FULL if full and name == "accept" else ()
-        done.append(_one(site, name, living, done, arguments))
+        whole = options.suite == catalogue.FULL and name == "accept"
+        done.append(_one(site, name, living, done, more if whole else None))
     return answer({"schema": SCHEMA, "folder": site.folder, "jobs": done})
 
 
@@ -59,6 +68,28 @@ def check(words: List[str]) -> List[str]:
     if unknown:
         raise HostError(f"no job is called {unknown[0]!r}", f"name one of {', '.join(queue.NAMES)}")
     return [name for name in queue.NAMES if name in (words or DEFAULT)]
+
+
+def check_suite(jobs: Sequence[str]) -> None:
+    """Raise HostError where a suite was named and the job that runs it was not."""
+    if "accept" not in jobs:
+        raise HostError("--suite: belongs to the job accept", "name it, or leave out --suite")
+
+
+def _full_time(site: Site) -> List[str]:
+    """Return the options for the time of the full suite; none where the job's own is as long.
+
+    Raises HostError where the job's file does not hand on which suite it is to run.
+    """
+    file = os.path.join(site.folder, "jobs", "accept.sbatch")
+    script = read_text(file)
+    if not _ARGUMENTS.search(script):
+        raise HostError(
+            f"{file}: it takes no arguments, and --suite would be lost",
+            'render the folder again, or end the file with  exec "${kimi[@]}" accept "$@"',
+        )
+    asked = slurm.walltime_s(script)
+    return [_FULL_TIME] if asked is not None and asked < _FULL_S else []
 
 
 def _living(site: Site) -> Dict[str, str]:
@@ -75,9 +106,12 @@ def _one(
     name: str,
     living: Dict[str, str],
     done: List[Dict[str, Any]],
-    arguments: Sequence[str],
+    full: Optional[Sequence[str]],
 ) -> Dict[str, Any]:
-    """Submit one job unless there is no need; `living` gets its number."""
+    """Submit one job unless there is no need; `living` gets its number.
+
+    `full`: the options with which it runs the full suite; None where it does not.
+    """
     row: Dict[str, Any] = {"name": name, "id": living.get(name), "after": []}
     if name in living and name not in _ASKING:
         return {**row, "outcome": "queued"}
@@ -85,7 +119,8 @@ def _one(
         return {**row, "outcome": "complete"}
     after = [living[needed] for needed in _AFTER.get(name, ()) if needed in living]
     waits = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
-    options = [*(waits if after else []), *([_FULL_TIME] if arguments else [])]
+    options = [*(waits if after else []), *(full or ())]
+    arguments = () if full is None else _FULL
     # What jobs print comes here, and a folder without files is not kept by git.
     os.makedirs(os.path.join(site.folder, "logs"), mode=0o755, exist_ok=True)
     try:

@@ -177,7 +177,8 @@ def _own_file() -> Path:
     make_directory(folder.parent, 0o755)
     make_directory(folder, 0o700)
     for name in os.listdir(folder):
-        owner = name.partition("-")[0]
+        # One that is just being written has a name that begins with a dot.
+        owner = name.lstrip(".").partition("-")[0]
         if not (owner.isdigit() and processes.lives(int(owner))):
             remove(str(folder / name))
     return folder / f"{os.getpid()}-{secrets.token_hex(4)}.env"

@@ -255,7 +255,7 @@ def test_conversations_of_a_file_that_were_left_out_are_told() -> None:
     found = report(bench_inputs.result(level, asked={**asked, "unanswered_of_file": 3}))
     valid(found)
     for text in (bench_text.text(found), bench_html.page(found), bench_markdown.page(found)):
-        assert "3 of it left out, which have no answer" in " ".join(text.split())
+        assert "3 conversations of the file left out: they have no answer" in " ".join(text.split())
     found = report(bench_inputs.result(level, asked={**asked, "unanswered_of_file": 0}))
     assert "left out" not in bench_text.text(found)
 

@@ -20,6 +20,7 @@ import jsonschema
 import psutil
 import pytest
 from chat_stand_in import Engine
+from made_certificates import signed
 from on_terminal import CTRL_C, CTRL_D, OnTerminal
 from slurm_stand_in import Site, endpoint, job
 from waiting import until
@@ -335,6 +336,20 @@ def test_a_snippet_asks_the_server_through_the_tunnel(site: Site, engine: Engine
     assert "--for: a snippet is text" in told
 
 
+def test_a_certificate_that_clients_refuse_is_told_with_what_mends_it(
+    site: Site, tmp_path: Path
+) -> None:
+    _, pem = signed(["c1"])
+    site.slurm.queue(job(200, "serve", there(site)))
+    with chat_stand_in.serving(tmp_path, pem, Engine(KEY, model="kimi")) as port:
+        publish(site, 200, (port, tls.public_part(pem)))
+        words = ("connect", site.folder, "--login", LOGIN, "--for", "curl")
+        told = site.fails(*words, code=1)
+    assert f"{site.folder}: clients refuse its certificate as c1" in told
+    assert "fix: submit the server's job again" in told
+    assert "--ca" not in told
+
+
 def piped(site: Site, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         site.slurm.command("chat", site.folder, *words),
@@ -383,7 +398,8 @@ def test_a_chat_waits_for_a_server_that_loads_and_not_for_none(site: Site, engin
 def test_a_chat_goes_on_with_the_successor(site: Site, engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "second").mkdir()
     pem = tls.self_signed(["c2"])
-    heir = Engine(KEY, model="kimi")
+    # Another key and another model: who removes the key gets another at the next start.
+    heir = Engine(f"{KEY}-2", model="kimi-next")
     words = ["chat", site.folder, "--login", LOGIN]
     chat = OnTerminal(words, tmp_path, site.slurm.environment)
     try:
@@ -397,9 +413,12 @@ def test_a_chat_goes_on_with_the_successor(site: Site, engine: Engine, tmp_path:
             publish(site, 200, (9, ""), state="ended", successor="201")
             site.slurm.queue(job(201, "serve", there(site), N="c2"))
             certificate = tls.public_part(pem)
-            publish(site, 201, (port, certificate), node="c2", url=f"https://c2:{port}/v1")
+            url = f"https://c2:{port}/v1"
+            publish(site, 201, (port, certificate), node="c2", url=url, model=heir.model)
+            (site.root / "keys" / "api.key").write_text(f"{heir.key}\n")
             engine.key = "sk-of-nobody"
             chat.type("next\n")
+            assert chat.shows("kimi-next answers now")
             assert chat.shows("tokens")
             assert [body["messages"][-1]["content"] for body in heir.asked] == ["next"]
             chat.type(CTRL_D)

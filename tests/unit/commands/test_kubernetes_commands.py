@@ -192,6 +192,19 @@ def test_the_engine_waits_for_the_weights_and_holds_no_gpu_meanwhile(
     assert workload(cluster)["spec"]["replicas"] == 1
 
 
+def test_a_plan_of_which_too_little_is_known_is_told_before_anything_is_sent(
+    cluster: Cluster, folder: Path
+) -> None:
+    file = folder / "plan.json"
+    plan = json.loads(file.read_text())
+    del plan["model"]["served_names"]
+    file.write_text(json.dumps(plan))
+    for command in ("apply", "start"):
+        said = cluster.run(command, folder, code=2).stderr
+        assert "plan.json: this is no plan: model: 'served_names' is a required property" in said
+    assert cluster.api.requests == []
+
+
 def test_check_changes_nothing_and_says_what_would_change(cluster: Cluster, folder: Path) -> None:
     done = cluster.run("apply", folder, "--check")
     assert "created    statefulset/kimi" in done.stdout
@@ -727,6 +740,8 @@ def test_options_of_an_inventory_are_refused(cluster: Cluster, folder: Path) -> 
         assert "--job: belongs to a folder for SLURM" in said
         said = cluster.run(command, folder, "--tunnel", code=2).stderr
         assert "--tunnel: belongs to an inventory" in said
+        said = cluster.run(command, folder, "--ca", "ca.pem", code=2).stderr
+        assert "--ca: belongs to a snippet" in said
     assert "--sbom" in cluster.run("status", folder, "--sbom", code=2).stderr
     assert cluster.api.requests == []
 
@@ -1001,7 +1016,7 @@ def test_a_snippet_trusts_the_authority_of_a_certificate_for_another_name(
     with chat_stand_in.serving(tmp_path, pem, Engine(KEY)) as port:
         running.forwards(port)
         said = cluster.run("connect", folder, "--for", "curl", code=1, **environment).stderr
-        assert "clients refuse its certificate as kimi.example.com" in said
+        assert "kimi: clients refuse its certificate as kimi.example.com" in said
         assert "--ca FILE" in said
         file = tmp_path / "api.key"
         file.write_text(KEY)
@@ -1057,10 +1072,14 @@ def test_a_chat_goes_on_at_another_pod(
         port = int((cluster.base / "forwards").read_text())
         cluster.forwards(None)
         assert until(lambda: not answers_at(chat.text))
+        for number in (1, 2):
+            chat.type(f"unanswered {number}\n")
+            assert chat.shows("lost connection to pod")
         cluster.forwards(port)
         chat.type("next\n")
         assert chat.shows("tokens")
-        assert engine.asked[-1]["messages"][-1]["content"] == "next"
+        kept = [row["content"] for row in engine.asked[-1]["messages"] if row["role"] != "system"]
+        assert (len(kept), kept[0], kept[-1]) == (3, "wait", "next")
         chat.type(CTRL_D)
         assert chat.ends() == 0
     finally:

@@ -76,6 +76,28 @@ def test_the_full_suite_is_submitted_with_the_time_that_it_takes(site: Site) -> 
     assert given == ["--parsable", "--time=04:00:00", "jobs/accept.sbatch", "--suite", "full"]
 
 
+def test_the_full_suite_goes_only_to_a_job_that_runs_it(site: Site) -> None:
+    site.slurm.queue(job(200, "serve", site.folder))
+    endpoint(site.root, 200, site.folder)
+    words = ("submit", site.folder, "accept", "--suite", "full")
+    script = site.folder / "jobs" / "accept.sbatch"
+    whole = script.read_text()
+    script.write_text(whole.replace("#SBATCH --time=00:30:00", "#SBATCH --time=1-00:00:00"))
+    site.json(*words)
+    given = site.slurm.queued[-1]["argv"].split()
+    assert given == ["--parsable", "jobs/accept.sbatch", "--suite", "full"], "its own is longer"
+    script.write_text(whole.replace('"$@"', '"${1:-newest}"'))
+    told = site.fails(*words, code=2)
+    assert "accept.sbatch: it takes no arguments" in told
+    assert '"$@"' in told
+    assert len(site.slurm.queued) == 2
+    # As a folder that was rendered before has it.
+    (site.folder / "jobs" / "prelude.sh").write_text("kimi=(bash -c 'exec cat \"$0\"' answer)\n")
+    answer = {"error": {"message": "no job is called '--suite'", "fix": "x", "retryable": False}}
+    (site.folder / "answer").write_text(json.dumps(answer) + "\n")
+    assert "render the folder again" in site.fails(*words, code=2)
+
+
 def test_what_sbatch_refuses_is_said_with_what_was_submitted(site: Site) -> None:
     (site.slurm.there / "refuses").touch()
     told = site.fails("submit", site.folder, code=2)

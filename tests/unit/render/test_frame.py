@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
@@ -43,6 +43,28 @@ def test_a_folder_is_made_with_its_record(tmp_path: Path) -> None:
     ]
     assert (folder / "run.sh").stat().st_mode & 0o111
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_plan_of_another_version_is_read_where_what_is_read_is_there(tmp_path: Path) -> None:
+    plan: dict[str, Any] = {
+        "model": {"name": "k", "served_names": ["k"], "context": 9, "random_weights": False},
+        "engine": {"name": "another", "variant": "cpu", "version": "9"},
+        "proxy": {"port": 8000, "allowed_networks": []},
+        "instances": [{"argv": ["serve"]}],
+        "group": None,
+    }
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    assert frame.plan_of(tmp_path) == plan
+    for name, wrong in (
+        ("model", {**plan["model"], "served_names": []}),
+        ("proxy", {"port": "8000", "allowed_networks": []}),
+        ("group", {"rank": 1}),
+        ("throughput", 3),
+    ):
+        (tmp_path / "plan.json").write_text(json.dumps({**plan, name: wrong}))
+        with pytest.raises(UserError, match=f"this is no plan: {name}") as refused:
+            frame.plan_of(tmp_path)
+        assert refused.value.fix == "render the folder again"
 
 
 def test_the_same_again_changes_nothing(tmp_path: Path) -> None:

@@ -64,6 +64,10 @@ def plan_of(tmp_path: Path, client: str, concurrency: int = 5) -> dict[str, Any]
     }
 
 
+def seed_of(argv: list[str]) -> int:
+    return int(argv[argv.index("--seed") + 1])
+
+
 @pytest.fixture
 def engine_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     archive = build_zipapp(tmp_path / "kimi-target.pyz")
@@ -106,6 +110,11 @@ def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine
     assert "4 at once: 8 of 8 requests" in said
     seen = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()]
     assert [run["key"] for run in seen] == [KEY] * 4
+    # Another bench asks other words: none that the engine's cache may still have.
+    bench.serve(plan, paths, engine_of(plan), said.append, {})
+    after = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()][4:]
+    first, second = ([seed_of(run["argv"]) for run in runs] for runs in (seen, after))
+    assert all(abs(one - other) > 1000 for one in first for other in second)
     assert KEY not in " ".join(part for run in seen for part in run["argv"])
     # Everybody may read a unit's environment and its options.
     assert KEY not in (tmp_path / "systemd" / "options").read_text()

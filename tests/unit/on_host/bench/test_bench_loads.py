@@ -39,6 +39,13 @@ def told(argv: list[str], flag: str) -> str | None:
     return argv[argv.index(flag) + 1] if flag in argv else None
 
 
+def test_what_a_machine_does_not_know_of_a_load_is_refused() -> None:
+    assert bench_load.of({"requests": 3, "unanswered": None}) == Load(requests=3)
+    with pytest.raises(HostError, match="does not know burst of a load") as refused:
+        bench_load.of({"requests": 3, "burst": 2.0})
+    assert "kimi-prov apply" in str(refused.value.fix)
+
+
 def test_a_rate_alone_is_one_load_that_nothing_bounds_but_its_requests() -> None:
     load = Load(rate_per_s=20.0, requests=1000)
     assert bench_load.sweep(load, 64) == [1000]

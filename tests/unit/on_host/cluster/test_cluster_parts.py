@@ -173,6 +173,23 @@ def test_weights_of_the_network_are_not_asked_for_offline(tmp_path: Path) -> Non
     assert "./prepare-login.sh" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("#SBATCH --time=00:30:00", 1800),
+        ("#SBATCH --time 5:30", 330),
+        ("#SBATCH -t90", 5400),
+        ("#SBATCH -t 1-12", 36 * 3600),
+        ("#SBATCH --time=1\n#SBATCH --time=2-01:00:30", 49 * 3600 + 30),
+        ("#SBATCH --time=UNLIMITED", float("inf")),
+        ("#SBATCH --time=soon", None),
+        ("# --time=00:30:00", 0),
+    ],
+)
+def test_a_walltime_is_read_as_sbatch_reads_it(line: str, seconds: float | None) -> None:
+    assert slurm.walltime_s(f"#!/bin/bash\n{line}\n") == seconds
+
+
 def test_slurm_tells_whether_a_job_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at = Cluster(tmp_path, plan())
     for name, value in at.environment.items():
@@ -210,7 +227,12 @@ def test_acceptance_asks_the_endpoint_and_fails_where_a_check_does(tmp_path: Pat
         # What has to be asked on the machine is not run, with the reason, and has not passed.
         (tokens,) = [line for line in told if line.startswith("skip  special-tokens")]
         assert "a job is asked through its port alone" in tokens
-        assert told[-1].endswith(f"; {sum(line.startswith('skip') for line in told)} not run")
+        count = {
+            word: sum(line.startswith(word) for line in told) for word in ("ok", "fail", "skip")
+        }
+        of, failed = count["ok"] + count["fail"], count["fail"]
+        assert told[-1].startswith(f"of {of} checks that were run {failed} failed: ")
+        assert told[-1].endswith(f"; {count['skip']} not run")
     finally:
         job.terminate()
         job.communicate(timeout=60)
