@@ -197,10 +197,18 @@ def collect(paths: Paths) -> dict[str, Any]:
         "web": _web(paths, web, states) if web else None,
         "memory": _memory(placed),
         "placement": [_placed(item["index"], item["processes"]) for item in placed],
-        "updates": waiting.collect(),
+        "updates": _updates(),
         "uptime_seconds": boot.uptime_s(),
         "drift": _drift(paths, states),
     }
+
+
+def _updates() -> dict[str, Any] | None:
+    """Say what of the operating system waits; None where apt does not tell."""
+    try:
+        return waiting.collect()
+    except (OSError, HostError, ValueError):
+        return None
 
 
 def _drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, Any] | None:

@@ -59,6 +59,8 @@ def still(shot: dict[str, object]) -> dict[str, object]:
     for path in list(files):
         private = ("/etc/kimi/keys/", "/etc/kimi/proxy/", "/etc/kimi/machine-key.map")
         private += ("/srv/kimi/cache/", "/root/")
+        # What happened to each: when, and what a cut apply had left.
+        private += ("/var/lib/kimi/state/history/", "/var/lib/kimi/state/applied.json")
         # uv notes there when a wheel from a directory was made.
         if path.startswith(private) or "__pycache__" in path or ".dist-info/" in path:
             files.pop(path)

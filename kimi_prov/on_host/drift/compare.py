@@ -106,7 +106,7 @@ def mounts(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
             yield Difference("drift.mount", path, _mounted(row), ABSENT, fix, trace)
         elif _mounted(row) != _mounted(found):
             trace = Trace(words=("mount", path))
-            fix = f"umount {path} && mount {path}"
+            fix = f"mount -o remount {path}" if path == layout.ROOT else _again(path)
             yield Difference("drift.mount", path, _mounted(row), _mounted(found), fix, trace)
     for path in sorted(set(there) - {row["path"] for row in applied}):
         trace = Trace(unit=_mount_unit(path), words=("mount", path))
@@ -114,9 +114,15 @@ def mounts(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
         yield Difference("drift.mount", path, ABSENT, _mounted(there[path]), fix, trace)
 
 
+def _again(path: str) -> str:
+    return f"umount {path} && mount {path}"
+
+
 def _mounted(row: Row) -> str:
+    """Tell a mount; a disk's device by its folder alone, for its name is another at each boot."""
     options = ",".join(row.get("options") or ())
-    return f"{row['device']} ({row['type']}{', ' + options if options else ''})"
+    device = "/dev" if row["device"].startswith("/dev/") else row["device"]
+    return f"{device} ({row['type']}{', ' + options if options else ''})"
 
 
 def _mount_unit(path: str) -> str:
@@ -165,7 +171,8 @@ def _unit(name: str, row: Row, found: Row) -> Iterator[Difference]:
         trace = Trace(path=found["file"])
         yield Difference("drift.unit_replaced", name, row["file"], found["file"], trace=trace)
     # Of a mount its own row tells.
-    runs = found.get("state") in _RUNS or name.endswith(".mount")
+    # With a job it waits for others: for the weights, after a boot.
+    runs = found.get("state") in _RUNS or found.get("job") or name.endswith(".mount")
     if row["state"] == "active" and not runs:
         yield Difference(
             "drift.unit_stopped", name, "active", found.get("state") or "no unit", trace=stopped
@@ -236,10 +243,9 @@ def packages(applied: Row, now: Row) -> Iterator[Difference]:
     for name, version in (applied.get("versions") or {}).items():
         found = there.get(name)
         if found != version:
-            fix = f"apt-get install -y --allow-downgrades {name}={version}"
             known = "drift.package" if found else "drift.package_missing"
-            fix = fix if found else APPLY
-            yield Difference(known, name, version, found or ABSENT, fix, Trace(package=name))
+            # Never the former version: it may be the one with the hole. Apply takes this one over.
+            yield Difference(known, name, version, found or ABSENT, APPLY, Trace(package=name))
     held = {*(now.get("held") or ())}
     for name in applied.get("held") or ():
         if name in there and name not in held:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _PROPERTIES = (
     "LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPaths", "MainPID",
     "ControlGroup", "NeedDaemonReload", "StateChangeTimestampMonotonic",
-    "ActiveEnterTimestampMonotonic",
+    "ActiveEnterTimestampMonotonic", "Job",
 )  # fmt: skip
 # Where a drop-in of a unit may lie, the administrator's places first.
 _UNIT_FOLDERS = (
@@ -77,6 +77,8 @@ def _unit(name: str, row: Mapping[str, str]) -> Dict[str, Any]:
         "extra": drop_ins(name),
         "mask": masks[0] if masks else None,
         "pid": int(row.get("MainPID") or 0),
+        # Its number; 0 where nothing is to be done with it.
+        "job": int(row.get("Job") or 0),
         "cgroup": row.get("ControlGroup", ""),
         "since": _moment(row.get("StateChangeTimestampMonotonic")),
         "started": _moment(row.get("ActiveEnterTimestampMonotonic")),

@@ -10,8 +10,10 @@ import threading
 from typing import Any, Iterator, List, Mapping, NamedTuple, Optional
 
 from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Difference, Trace
+from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.system.progress import Progress
 from kimi_prov.on_host.weights import manifest as manifests
@@ -37,9 +39,15 @@ def folders(applied: Mapping[str, Any]) -> List[Folder]:
     names = [applied["dir"], applied.get("draft_dir")]
     found = [Folder(name, manifests.load(f"{name}/{manifests.NAME}")) for name in names if name]
     served = applied["serve_dir"]
-    if served.startswith(f"{layout.RAM}/") and os.path.ismount(layout.RAM):
+    # After a boot it is filled for a while, and its mark is written last.
+    if served.startswith(f"{layout.RAM}/") and os.path.ismount(layout.RAM) and not _filling():
         found.append(Folder(served, found[0].manifest))
     return found
+
+
+def _filling() -> bool:
+    rows = units.show(unit_names.STAGE, unit_names.FETCH, unit_names.CONVERT)
+    return any(row.get("state") == "activating" for row in rows.values())
 
 
 def differences(applied: Mapping[str, Any], *, read: bool) -> Iterator[Difference]:

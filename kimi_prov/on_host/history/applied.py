@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import json
@@ -51,7 +52,7 @@ def observe(
     known = known or {}
     parts: dict[str, Callable[[], Any]] = {
         "plan_sha256": lambda: _sha256(paths.plan),
-        "files": lambda: [file_row(paths, path) for path in written(paths)],
+        "files": lambda: _files(paths),
         "links": lambda: _links(paths),
         "mounts": lambda: _mounts(machine),
         "units": _units,
@@ -114,6 +115,15 @@ def unit_files(paths: Paths) -> list[Path]:
         for path in paths.units.glob(f"{unit}.d/{layout.SERVE_DROP_IN}")
     ]
     return sorted([*own, *drop_ins])
+
+
+def _files(paths: Paths) -> list[dict[str, Any]]:
+    rows = []
+    for path in written(paths):
+        # One that was being written is gone by now.
+        with contextlib.suppress(FileNotFoundError):
+            rows.append(file_row(paths, path))
+    return rows
 
 
 def file_row(paths: Paths, path: Path) -> dict[str, Any]:
@@ -209,6 +219,13 @@ def _packages(
         "versions": dict(sorted({**ours, **driver}.items())),
         "held": sorted(set(there.on_hold) & {*ours, *driver}),
     }
+
+
+def amend_packages(paths: Paths) -> None:
+    """Take over the versions of packages that a command other than apply installed."""
+    if known := read(paths).get("packages"):
+        found = _packages(Machine(str(paths.root)), files.read_json(paths.plan), known)
+        amend(paths, packages=found or known)
 
 
 def _kernel(machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from kimi_prov.on_host.system import files
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from kimi_prov.contract.paths import Paths
@@ -293,9 +294,14 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(str(path))
 
 
+def kept(paths: Paths, entry: Mapping[str, Any]) -> bool:
+    """Whether the files of an entry are still kept."""
+    return bool(entry.get("files")) and (folder(paths, entry["number"]) / _FILES).is_dir()
+
+
 def restorable(paths: Paths, entry: Mapping[str, Any]) -> str | None:
     """Say why an entry cannot be put back; None where it can."""
-    if not entry.get("files") or not (folder(paths, entry["number"]) / _FILES).is_dir():
+    if not kept(paths, entry):
         return "its files are not kept any more"
     plan = plan_of(paths, entry)
     if not plan:
@@ -373,19 +379,21 @@ def converge_enabled(paths: Paths, entry: Mapping[str, Any]) -> None:
             run("systemctl", verb, "--quiet", *sorted(names))
 
 
-def prune(paths: Paths, keep: int) -> list[int]:
+def prune(paths: Paths, keep: int, spare: Collection[int] = ()) -> list[int]:
     """Drop the files of all but the newest `keep` versions that served, and very old entries.
 
+    `spare`: numbers of entries that a way back may need still.
     Returns the numbers of the entries that cannot be put back any more. The newest entry stays.
     """
     rows = every(paths)
-    kept: list[str] = []
+    versions: list[str] = []
     dropped = []
     for entry in reversed(rows):
         digest, whole = entry.get("decided_sha256"), bool(entry.get("files"))
-        if entry["result"] == DONE and whole and digest not in kept and len(kept) < max(1, keep):
-            kept.append(str(digest))
-        elif entry["result"] is not None and entry.get("files"):
+        new = whole and digest not in versions and len(versions) < max(1, keep)
+        if entry["result"] == DONE and new:
+            versions.append(str(digest))
+        elif entry["result"] is not None and whole and entry["number"] not in spare:
             # The same files again are another number's already.
             shutil.rmtree(str(folder(paths, entry["number"]) / _FILES), ignore_errors=True)
             write(paths, {**entry, "files": []})

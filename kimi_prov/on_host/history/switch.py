@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.durations import duration
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
 from kimi_prov.contract.unit_form import stamp_in
 from kimi_prov.on_host.engine import serve
@@ -48,6 +48,7 @@ _STEP_S = 1.0
 _TRIES, _BETWEEN_TRIES_S = 3, 20.0
 _AT_BOOT = "the machine was restarted in the middle of the switch"
 _FILLS = (unit_names.STAGE, unit_names.WARM)
+_WEIGHTS = (unit_names.FETCH, unit_names.CONVERT, *_FILLS)
 _KERNEL = {
     layout.SYSCTL: ("sysctl", "--quiet", "--load", layout.SYSCTL),
     layout.TUNING_TMPFILES: ("systemd-tmpfiles", "--create", layout.TUNING_TMPFILES),
@@ -85,8 +86,9 @@ def begin(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """
     interrupted = _interrupted(paths)
     frees = [str(name) for name in request.get("frees") or ()]
-    if frees:
+    if frees and _serving(paths) & {*frees}:
         return {**_freed(paths, frees), "interrupted": interrupted}
+    _remove(paths, frees)
     former = _former(paths, interrupted)
     if former is None:
         _close(paths)
@@ -204,17 +206,27 @@ def _open(
 
 def _freed(paths: Paths, names: list[str]) -> dict[str, Any]:
     """Stop what serves and remove it, where both have no room; there is no way back from here."""
+    plan = files.read_json(paths.plan)
+    for row in plan.get("instances") or ():
+        units.systemctl("stop", unit_names.engine(row))
+    _remove(paths, names)
+    _close(paths)
+    return {"opened": False, "freed": names}
+
+
+def _serving(paths: Paths) -> set[str]:
+    """Return the directories of what the plan in place serves: weights and environment."""
+    plan = files.read_json(paths.plan)
+    return {*entries.weights_of(plan), str(plan["engine"]["env_dir"])} if plan else set()
+
+
+def _remove(paths: Paths, names: list[str]) -> None:
     allowed = (layout.MODELS + "/", layout.ENGINES + "/")
     bad = [name for name in names if not name.startswith(allowed) or ".." in name.split("/")]
     if bad:
         raise HostError(f"{bad[0]} is not below {layout.MODELS} or {layout.ENGINES}")
-    plan = files.read_json(paths.plan)
-    for row in plan.get("instances") or ():
-        units.systemctl("stop", unit_names.engine(row))
     for name in names:
         entries.remove_tree(paths.at(name))
-    _close(paths)
-    return {"opened": False, "freed": names}
 
 
 def rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,8 +240,10 @@ def rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
             "put the former settings into the inventory, and run `kimi-prov apply`",
         )
     interrupted = _interrupted(paths)
-    _close(paths)
-    current = as_entry(paths)
+    # Of a switch that was cut the files may be a mixture: what served before it is the way back.
+    cut_from = entries.read(paths, int(interrupted["from"])) if interrupted else {}
+    whole = cut_from and entries.restorable(paths, cut_from) is None
+    current = cut_from if whole else as_entry(paths)
     target = _target(paths, current, request.get("to"))
     limit_s = entries.plan_of(paths, target)["timeouts"]["start_s"]
     wanted = {**request, "start_s": limit_s}
@@ -289,14 +303,19 @@ def switch(paths: Paths, tell: Tell) -> str:
     state = read(paths)
     if not state:
         return "nothing was to be switched"
-    if state["phase"] != WRITING:
-        return go_back(paths, state, state.get("why") or "the switch was cut", tell)
-    state = {**state, "phase": SWITCHING}
-    _write(paths, state)
     try:
-        return _forward(paths, state, tell)
-    except (HostError, OSError) as error:
-        return go_back(paths, state, _told(error).message, tell)
+        if state["phase"] != WRITING:
+            return go_back(paths, state, state.get("why") or "the switch was cut", tell)
+        state = {**state, "phase": SWITCHING}
+        _write(paths, state)
+        try:
+            return _forward(paths, state, tell)
+        # Whatever it was: nobody else would start what served.
+        except Exception as error:  # noqa: BLE001
+            return go_back(paths, state, _told(error).message, tell)
+    finally:
+        # An engine that answers late is served: HAProxy's own checks keep out what does not.
+        balance(paths, "ready")
 
 
 def _forward(paths: Paths, state: dict[str, Any], tell: Tell) -> str:
@@ -401,6 +420,7 @@ def balance(paths: Paths, state: str) -> None:
 def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
     """Wait for a token through the port. Raises HostError where the engine fails or time is up.
 
+    `limit_s` counts from when the weights are in place: filling the RAM disk has its own limit.
     The engines come into the balance when they are ready: one that still stops takes no request.
     """
     until = time.monotonic() + limit_s
@@ -408,6 +428,8 @@ def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
     names = [unit_names.engine(row) for row in files.read_json(paths.plan)["instances"]]
     while True:
         apply_lock.renew()
+        if any(unit.get("state") == "activating" for unit in units.show(*_WEIGHTS).values()):
+            until = time.monotonic() + limit_s
         if all(unit["state"] == "active" for unit in units.show(*names).values()):
             balance(paths, "ready")
         seen = smoke_test.smoke_test(paths, _STEP_S, restarts)
@@ -455,14 +477,16 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: Tell) -> str
     since = time.monotonic()
     try:
         put_back(paths, former)
-    except (HostError, OSError) as error:
+    except Exception as error:  # noqa: BLE001
         # Left open: the end of the apply tries once more, and the next boot or apply does.
         failed = _told(error)
         raise HostError(f"{why}. The way back failed: {failed.message}", failed.fix) from None
     try:
-        wait(paths, state["start_s"], tell)
-        verify(paths, files.read_json(paths.plan))
-    except (HostError, OSError) as error:
+        plan = files.read_json(paths.plan)
+        own_s = float((plan.get("timeouts") or {}).get("start_s") or 0)
+        wait(paths, max(own_s, state["start_s"]), tell)
+        verify(paths, plan)
+    except Exception as error:  # noqa: BLE001
         failed = _told(error)
         _end(paths, entry, entries.FAILED, why=why, returned_to=number)
         _close(paths)
@@ -481,8 +505,12 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: Tell) -> str
     )
 
 
-def _told(error: HostError | OSError) -> HostError:
-    return HostError.of_system(error) if isinstance(error, OSError) else error
+def _told(error: Exception) -> HostError:
+    if isinstance(error, HostError):
+        return error
+    if isinstance(error, OSError):
+        return HostError.of_system(error)
+    return HostError(f"{type(error).__name__}: {plain(error)}")
 
 
 def put_back(paths: Paths, entry: Mapping[str, Any]) -> None:
@@ -545,6 +573,9 @@ def boot(paths: Paths) -> str:
         return "no switch was cut"
     _reserve(paths).unlink(missing_ok=True)
     former = entries.read(paths, int(state["from"]))
+    if not entries.kept(paths, former):
+        _close(paths)
+        return f"{_AT_BOOT}, but entry {state['from']} has no files any more: what is there stays"
     wanted = entries.serves(paths)
     extra = entries.surplus(paths, former)
     for path in extra:
@@ -563,6 +594,8 @@ def boot(paths: Paths) -> str:
     for name, reads in early.items():
         if reads in changed:
             run("systemctl", "try-reload-or-restart", "--no-block", name)
+    # This boot's own jobs were made before these were enabled.
+    run("systemctl", "start", "--no-block", *former["enabled"])
     entry = entries.read(paths, int(state["to"]))
     if entry:
         more = {"serves": wanted, "returned_to": former["number"]}
@@ -583,6 +616,15 @@ def end(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
 
     Releases the lock of `run` at last. `told`: what became of a switch that was left open.
     """
+    try:
+        found = _noted(paths, request)
+    finally:
+        # Whatever could not be noted: the next one has the lock.
+        released = apply_lock.release(str(request["run"]))
+    return {**found, **released}
+
+
+def _noted(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     state = read(paths)
     told: list[str] = []
     if state and state.get("run") == request["run"]:
@@ -592,8 +634,12 @@ def end(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"entry": None}
     if request["done"] and not told and files.read_json(paths.plan):
         found = record(paths, request)
+    if request["done"] and state and not told and not under_way():
+        back = f"a boot would go back to entry {state['from']}"
+        fix = "run `kimi-prov apply` without --tags, which ends it"
+        told = [f"a switch was cut at {state['since']} and is still open: {back}; {fix}"]
     _forget_unit()
-    return {**found, "told": told, **apply_lock.release(str(request["run"]))}
+    return {**found, "told": told}
 
 
 def _ended_at_boot(paths: Paths, request: Mapping[str, Any]) -> list[str]:
@@ -651,7 +697,10 @@ def record(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
         k: v for k, v in whole.items() if k not in moving
     }:
         applied.write(paths, whole)
-    dropped = entries.prune(paths, int(request.get("keep") or 1))
+    # A rollback asks for none to go.
+    keep, state = request.get("keep"), read(paths)
+    spare = [int(state[name]) for name in ("from", "to")] if state else []
+    dropped = entries.prune(paths, int(keep), spare) if keep else []
     return {"entry": entry["number"], "dropped": dropped}
 
 

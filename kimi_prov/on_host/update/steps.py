@@ -17,6 +17,7 @@ from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.driver import apt
 from kimi_prov.on_host.driver import steps as driver
 from kimi_prov.on_host.gateway import haproxy
+from kimi_prov.on_host.history import applied
 from kimi_prov.on_host.system import forward_proxy, process, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.update import waiting
@@ -216,6 +217,8 @@ def install(request: Answer) -> Answer:
     # A reload starts the new program; requests under way end in the old one.
     if "haproxy" in changed and units.show(unit_names.PROXY)[unit_names.PROXY]["state"] == "active":
         units.control("reload", unit_names.PROXY)
+    # What update installed is no drift.
+    applied.amend_packages(Paths())
     _require_driver()
     return {
         "changed": bool(changed),

@@ -75,16 +75,16 @@ def _of_host(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         (found.get("unit_files"), "units.txt"),
         (found.get("gpus"), "nvidia-smi.txt"),
     ):
-        if text:
+        if isinstance(text, str) and text:
             yield name, clean_text.block(text).rstrip("\n") + "\n"
 
 
 def _metrics(rows: object) -> Iterator[tuple[str, str]]:
-    for row in rows if isinstance(rows, list) else ():
+    for row in map(_mapping, rows if isinstance(rows, list) else ()):
         unit = _name(str(row.get("unit")))
         for part, suffix in (("first", ""), ("second", "-later")):
-            if row.get(part):
-                yield f"metrics/{unit}{suffix}.txt", clean_text.block(row[part])
+            if isinstance(text := row.get(part), str) and text:
+                yield f"metrics/{unit}{suffix}.txt", clean_text.block(text)
 
 
 def _log(told: Mapping[str, Any]) -> str:
