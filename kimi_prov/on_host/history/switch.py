@@ -595,7 +595,8 @@ def boot(paths: Paths) -> str:
         if reads in changed:
             run("systemctl", "try-reload-or-restart", "--no-block", name)
     # This boot's own jobs were made before these were enabled.
-    run("systemctl", "start", "--no-block", *former["enabled"])
+    if former["enabled"]:
+        run("systemctl", "start", "--no-block", *former["enabled"])
     entry = entries.read(paths, int(state["to"]))
     if entry:
         more = {"serves": wanted, "returned_to": former["number"]}
