@@ -9,7 +9,8 @@ import jsonschema
 import pytest
 
 from kimi_prov import schemas
-from kimi_prov.ansible.plugins.action import kimi_update
+from kimi_prov.ansible.plugins.action.kimi_update import ActionModule
+from kimi_prov.ansible.plugins.action.kimi_update import document as document_of
 
 KERNEL = {"name": "linux-image-amd64", "installed": "1", "candidate": "2", "kind": "kernel"}
 FOUND = {"packages": [KERNEL], "left": [], "restart": True, "restart_reasons": [], "serves": True}
@@ -24,7 +25,7 @@ GIVEN = {
 
 
 def told(**change: Any) -> dict[str, Any]:
-    document = kimi_update.document({**GIVEN, **change})
+    document = document_of({**GIVEN, **change})
     whole = {"schema": "kimi-prov/update/v1", "ok": True, "hosts": {"h": document}}
     jsonschema.validate(whole, schemas.load("update"))
     return document
@@ -53,7 +54,7 @@ def test_a_driver_that_was_changed_is_told() -> None:
 
 def refused(reboot_ok: object, transport: str = "ssh") -> dict[str, Any]:
     task = SimpleNamespace(args={"reboot_ok": reboot_ok}, async_val=0, delegate_to=None)
-    module = kimi_update.ActionModule(
+    module = ActionModule(
         task=task,
         connection=SimpleNamespace(transport=transport, _shell=SimpleNamespace(tmpdir=None)),
         play_context=SimpleNamespace(),

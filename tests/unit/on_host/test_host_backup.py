@@ -22,6 +22,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host import backup
 from kimi_prov.on_host.gateway import keys, tls
+from kimi_prov.on_host.history import entries
 from kimi_prov.on_host.system import archive as archives
 from kimi_prov.on_host.system import transfer
 from kimi_prov.packaging.zipapp import build_zipapp
@@ -114,9 +115,9 @@ def pictured(machine):
 def test_a_fresh_machine_gets_keys_certificate_history_and_page(make_machine):
     old, new = make_machine("old", chats=["kept"]), make_machine("new", chats=["its own"])
     certificate = old.tls_pem.read_text()
-    entry = old.history / "0001" / "etc"
-    entry.mkdir(parents=True)
-    (entry / "plan.json").write_text("{}")
+    applied(old, 1)
+    (old.history / "0001" / "files" / "etc").mkdir(parents=True)
+    (old.history / "0001" / "files" / "etc" / "kimi").write_text("data from elsewhere")
     made, told = carried(old, new)
     assert (made["keys"], made["history"], made["page"]["chats"]) == (["operator"], 1, 1)
     assert made["hostname"] == os.uname().nodename
@@ -133,7 +134,10 @@ def test_a_fresh_machine_gets_keys_certificate_history_and_page(make_machine):
         certificate,
         tls.public_part(certificate),
     )
-    assert (new.history / "0001" / "etc" / "plan.json").read_text() == "{}"
+    # To read: a way back would write such files as root.
+    assert [path.name for path in (new.history / "0001").iterdir()] == [entries.ENTRY]
+    assert entries.read(new, 1)["by"] == {"user": "old", "control_host": "c"}
+    assert entries.restorable(new, entries.read(new, 1)) is not None
     assert chats(new) == ["kept"]
     assert new.converged == [new]
     assert not new.transfer.exists()
@@ -249,15 +253,23 @@ def test_a_host_that_another_serves_for_takes_no_keys(make_machine):
     assert told["left_out"] == ["keys and certificate: head serves for this host"]
 
 
-def test_the_machines_later_history_stays(make_machine):
+def test_the_machines_own_history_stays(make_machine):
     old, new = make_machine("old"), make_machine("new")
-    for machine, numbers in ((old, ("0001", "0002")), (new, ("0001", "0007"))):
+    for machine, numbers in ((old, (1, 2)), (new, (1, 7))):
         for number in numbers:
-            (machine.history / number).mkdir(parents=True)
-            (machine.history / number / "who").write_text(machine.root.name)
-    carried(old, new)
-    found = {path.name: (path / "who").read_text() for path in new.history.iterdir()}
-    assert found == {"0001": "old", "0002": "old", "0007": "new"}
+            applied(machine, number)
+    _, told = carried(old, new)
+    found = {entry["number"]: entry["by"]["user"] for entry in entries.every(new)}
+    assert found == {1: "new", 2: "old", 7: "new"}
+    assert told["left_out"] == ["entries of the history that this machine has itself: 1"]
+
+
+def applied(machine, number, **more):
+    """Note an apply; the user is the machine's name."""
+    by = {"user": machine.root.name, "control_host": "c"}
+    line = {"schema": entries.SCHEMA, "number": number, "kind": "apply", "result": "done"}
+    line |= {"started_at": entries.now(), "by": by, "files": [{"path": "/etc/cron.d/x"}]}
+    entries.write(machine, {**line, **more})
 
 
 @pytest.mark.parametrize("step", ["make", "receive", "restore"])
@@ -290,6 +302,11 @@ def refused(machine, content, words):
 OTHERS = tls.self_signed(["other"])
 
 
+ENTRY = {
+    "schema": entries.SCHEMA, "number": 1, "kind": "apply", "result": "done", "started_at": "x",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("members", "words"),
     [
@@ -297,6 +314,11 @@ OTHERS = tls.self_signed(["other"])
         ({"../keys.map": "x"}, "which no backup has"),
         ({"history/x/plan": "x"}, "which no backup has"),
         ({"history/0001/../../../etc/passwd": "x"}, "which no backup has"),
+        ({"history/0001/files/etc/cron.d/x": "x"}, "which no backup has"),
+        ({"history/0001/entry.json": "{}"}, "no entry of a history"),
+        ({"history/0002/entry.json": json.dumps(ENTRY)}, "is entry 1"),
+        ({"history/0001/entry.json": json.dumps(ENTRY | {"by": "x"})}, "by is of another form"),
+        ({"history/0001/entry.json": json.dumps(ENTRY | {"why": 1})}, "why is of another form"),
         ({"acme/live/x": "x"}, "which no backup has"),
         ({"keys.map": "no hash\n"}, "no hash of a key"),
         ({"keys.map": "a" * (2 << 20)}, "larger than any"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -86,6 +87,9 @@ def test_a_switch_that_is_at_work_is_left_alone(machine: Applied) -> None:
 
 def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     machine.put(layout.FIREWALL, "of the former plan", 0o640)
+    wants = machine.places.units / "multi-user.target.wants"
+    wants.mkdir(parents=True)
+    (wants / "kimi-serve@0.service").symlink_to("../kimi-serve@.service")
     begin(machine)
     machine.version("2")
     more = machine.put(f"{layout.UNITS}/kimi-serve@1.service.d/10-plan.conf", "[Service]\n")
@@ -102,7 +106,10 @@ def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     assert "daemon-reload" in machine.told
     # The firewall was up before.
     assert "try-reload-or-restart --no-block kimi-firewall.service" in machine.told
-    assert not any(line.startswith(("start", "restart", "stop")) for line in machine.told)
+    # A boot's own jobs were made before: what is enabled is asked for, and nothing waited for.
+    orders = [line for line in machine.told if line.startswith(("start", "restart", "stop"))]
+    assert all(line.startswith("start --no-block ") for line in orders)
+    assert "kimi-serve@0.service" in orders[0].split()
     assert switch.boot(machine.places) == "no switch was cut"
     # The run that it cut hears of it, and no other.
     assert end(machine, done=False)["told"] == [told]
@@ -233,3 +240,43 @@ def test_the_report_tells_of_an_entry_that_nobody_ended(machine: Applied) -> Non
     document = report.collect(machine.places)
     assert document["entries"][-1]["result"] == entries.INTERRUPTED
     assert document["switch"] is None
+
+
+def test_what_a_way_back_needs_is_not_pruned(machine: Applied) -> None:
+    """A run with --tags leaves a cut switch open, and says so."""
+    begin(machine)
+    number = switch.read(machine.places)["from"]
+    for version in ("2", "3"):
+        machine.version(version)
+        told = end(machine, run="r2", keep=1)["told"]
+        assert "without --tags" in told[0]
+    assert entries.kept(machine.places, entries.read(machine.places, number))
+
+
+def test_a_rollback_drops_no_version(machine: Applied) -> None:
+    end(machine)
+    machine.version("2")
+    assert end(machine, run="r2", keep=None)["dropped"] == []
+    machine.version("3")
+    assert end(machine, run="r3", keep=1)["dropped"] == [1, 2]
+
+
+def test_a_boot_leaves_what_is_there_where_the_former_is_not_kept(machine: Applied) -> None:
+    begin(machine)
+    machine.version("2")
+    state = switch.read(machine.places)
+    shutil.rmtree(entries.folder(machine.places, state["from"]) / "files")
+    assert "no files any more" in switch.boot(machine.places)
+    assert machine.in_place == "2"
+    assert switch.read(machine.places) == {}
+
+
+def test_the_lock_is_released_where_nothing_can_be_noted(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = []
+    monkeypatch.setattr(switch.apply_lock, "release", released.append)
+    machine.places.applied.mkdir(parents=True)
+    with pytest.raises(OSError, match="applied"):
+        end(machine)
+    assert len(released) == 1
