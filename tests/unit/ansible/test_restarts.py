@@ -49,7 +49,8 @@ def probed(root: Path) -> dict[str, Any]:
 def restarts(plan: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     findings = Findings()
     serve_units.restarts(plan, facts, findings)
-    assert {(row["id"], row["severity"]) for row in findings.rows()} <= {("serve.restart", "info")}
+    known = {("serve.restart", "info"), ("upgrade.group", "warning")}
+    assert {(row["id"], row["severity"]) for row in findings.rows()} <= known
     return [row["title"] for row in findings.rows()]
 
 
@@ -115,5 +116,6 @@ def test_a_rank_is_compared_by_its_own_unit(tmp_path: Path) -> None:
     facts = {"kimi": installed.kimi(Machine(str(tmp_path)), states)}
     assert restarts(rank, facts) == []
     moved = {**rank, "group": {**rank["group"], "digest": "e" * 64}}
-    (said,) = restarts(moved, facts)
+    no_way_back, said = restarts(moved, facts)
     assert "group: --digest" in said
+    assert "do not go back" in no_way_back
