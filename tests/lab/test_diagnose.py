@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from machines import Host
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 UNIT = "kimi-serve@0.service"
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from machines import Host, Lab
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 NETWORK = "10.93.102"
 STARTED = "cut -d' ' -f22 /proc/1/stat"
