@@ -118,6 +118,10 @@ APPLIED = f"{STATE}/applied.json"
 HISTORY = f"{STATE}/history"
 # What kimi-drift.timer found last, for `status`.
 DRIFT_STATE = f"{STATE}/drift.json"
+# What the watchdog saw and did, its metrics, and what it kept of engines that hung.
+WATCHDOG_STATE = f"{STATE}/watchdog.json"
+WATCHDOG_METRICS = f"{HOME}/metrics/watchdog.prom"
+HANGS = f"{HOME}/hangs"
 # A switch under way: written before the first file changes, removed after the verdict.
 SWITCH = f"{STATE}/switch.json"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
@@ -158,6 +162,7 @@ MANAGED = (
     f"{UNITS}/{unit_names.ACME_TIMER}",
     f"{UNITS}/{unit_names.DRIFT}",
     f"{UNITS}/{unit_names.DRIFT_TIMER}",
+    f"{UNITS}/{unit_names.WATCHDOG}",
     f"{UNITS}/{unit_names.RETURN}",
     FIREWALL_DROP_IN,
     TUNING_TMPFILES,
@@ -286,6 +291,9 @@ class Paths:
         self.history = self.at(HISTORY)
         self.switch = self.at(SWITCH)
         self.drift_state = self.at(DRIFT_STATE)
+        self.watchdog_state = self.at(WATCHDOG_STATE)
+        self.watchdog_metrics = self.at(WATCHDOG_METRICS)
+        self.hangs = self.at(HANGS)
         self.firewall_state = self.at(FIREWALL_STATE)
         self.before = self.at(BEFORE)
         self.units = self.at(UNITS)
@@ -357,6 +365,9 @@ def paths() -> dict[str, str]:
         "switch": SWITCH,
         "switch_progress": SWITCH_PROGRESS,
         "drift_state": DRIFT_STATE,
+        "hangs": HANGS,
+        "watchdog_state": WATCHDOG_STATE,
+        "watchdog_metrics": WATCHDOG_METRICS,
     }
 
 

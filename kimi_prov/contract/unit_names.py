@@ -22,6 +22,8 @@ ACME_TIMER = "kimi-acme.timer"
 # Compares the machine with what was applied to it.
 DRIFT = "kimi-drift.service"
 DRIFT_TIMER = "kimi-drift.timer"
+# Sees that an engine hangs, keeps why, and restarts it.
+WATCHDOG = "kimi-watchdog.service"
 # At a boot, before the engines: puts back what served where a switch was cut.
 RETURN = "kimi-return.service"
 # Transient: they run while something is installed, switched, tuned or measured.
@@ -58,6 +60,7 @@ OURS = (
     ACME_TIMER,
     DRIFT,
     DRIFT_TIMER,
+    WATCHDOG,
     RETURN,
     SWITCH,
     DRIVER,
@@ -83,6 +86,7 @@ LASTING = (
     ACME,
     ACME_TIMER,
     DRIFT_TIMER,
+    WATCHDOG,
     RETURN,
     RANK,
 )
@@ -156,6 +160,7 @@ def units() -> dict[str, str]:
         "acme_timer": ACME_TIMER,
         "drift": DRIFT,
         "drift_timer": DRIFT_TIMER,
+        "watchdog": WATCHDOG,
         "install": INSTALL,
         "switch": SWITCH,
         "return": RETURN,

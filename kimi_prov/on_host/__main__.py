@@ -47,6 +47,7 @@ COMMANDS = {
     "status": "kimi_prov.on_host.status",
     "drift": "kimi_prov.on_host.drift.run",
     "diagnose": "kimi_prov.on_host.diagnose",
+    "watchdog": "kimi_prov.on_host.watchdog.service",
     "driver": "kimi_prov.on_host.driver.steps",
     "update": "kimi_prov.on_host.update.steps",
     "package-manager": "kimi_prov.on_host.probe.package_manager",

@@ -482,6 +482,15 @@ VARIABLES: tuple[Variable, ...] = (
         "came of it. `kimi-prov drift` needs no timer.",
     ),
     _v(
+        _WATCH,
+        "watchdog",
+        "switch",
+        _ON,
+        "false",
+        "Have the machine see that an engine hangs (requests wait and no token comes), keep what it "
+        "was at, and restart it; its limits are options of the role watchdog.",
+    ),
+    _v(
         _GROUP,
         "hosts_per_model",
         "count",
