@@ -70,7 +70,7 @@ def totals(metrics: str) -> Dict[str, float]:
 
 
 def steps(metrics: str) -> Dict[str, float]:
-    """Give each count of the engine's steps, from the text of /metrics: what moves while it goes on.
+    """Give each count of the engine's steps, which move while it goes on, from its /metrics.
 
     Empty for a text that tells none of them.
     """

@@ -140,9 +140,7 @@ def _health(port: int) -> Optional[str]:
     return ask(port, "GET", "/health")[0]
 
 
-def chat(
-    port: int, model: str, *, timeout_s: float = _TIMEOUT_S, asker: str = ""
-) -> Optional[str]:
+def chat(port: int, model: str, *, timeout_s: float = _TIMEOUT_S, asker: str = "") -> Optional[str]:
     """Ask the engine for one token; None when it came, else why not.
 
     `asker`: by which name it is asked, as the proxy tells an engine the name of a client's key.

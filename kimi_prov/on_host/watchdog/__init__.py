@@ -1,1 +1,1 @@
-"""A watchdog over the engines of this machine: it sees that one hangs, keeps why, and restarts it."""
+"""A watchdog over this machine's engines: sees that one hangs, keeps why, and restarts it."""

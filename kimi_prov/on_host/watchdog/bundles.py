@@ -16,16 +16,19 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import HostError, plain
-from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.system import journals
 from kimi_prov.on_host.system.files import make_directory, read_json, read_text
 from kimi_prov.on_host.system.local_secrets import Secrets
 from kimi_prov.on_host.watchdog import processes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.contract.paths import Paths
 
 SUMMARY = "summary.json"
 # Bundles that are kept, and bytes of one file of a bundle; it has at most nine.

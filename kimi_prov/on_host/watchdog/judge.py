@@ -98,32 +98,36 @@ def judge(samples: Sequence[Sample], limits: Limits) -> Verdict:
     first = _first_still(samples, limits)
     if first is None:
         return Verdict(What.IDLE)
-    still = now.at - first.at
-    if still <= 0:
+    if now.at <= first.at:
         return Verdict(What.WORKS)
+    return _suspicion(now, first, limits)
+
+
+def _suspicion(now: Sample, first: Sample, limits: Limits) -> Verdict:
+    """Judge an engine that has made no step since the look `first`."""
+    still = now.at - first.at
+    why = _so_far(now, still)
     computes = (now.cpu - first.cpu) / still >= _COMPUTES
     if still < (limits.computing if computes else limits.quiet):
-        return Verdict(What.WAIT, _so_far(now), still)
+        return Verdict(What.WAIT, why, still)
     if not limits.asks:
-        return Verdict(What.HANGS, _so_far(now), still)
+        return Verdict(What.HANGS, why, still)
     asked = now.question if now.question and now.question.since >= first.at else None
     if asked is None:
-        return Verdict(What.ASK, _so_far(now), still)
-    if now.at - asked.since >= limits.ask:
-        problem = f": {asked.problem}" if asked.problem else ""
-        took = f"{now.at - asked.since:.0f} s"
-        return Verdict(
-            What.HANGS,
-            f"{_so_far(now)}, nor an answer to our own question in {took}{problem}",
-            still,
-        )
-    return Verdict(What.ASKED if asked.pending else What.ASK, _so_far(now), still)
+        return Verdict(What.ASK, why, still)
+    waited = now.at - asked.since
+    if waited >= limits.ask:
+        problem = f" ({asked.problem})" if asked.problem else ""
+        why += f", and no answer to our own question for {waited:.0f} s{problem}"
+        return Verdict(What.HANGS, why, still)
+    return Verdict(What.ASKED if asked.pending else What.ASK, why, still)
 
 
-def _so_far(now: Sample) -> str:
+def _so_far(now: Sample, still: float) -> str:
     if now.steps is None:
-        return "it tells nothing of its steps"
-    return f"{now.waits} waiting or running and no step"
+        return f"it tells nothing of its steps for {still:.0f} s"
+    requests = "request waits" if now.waits == 1 else "requests wait"
+    return f"no step for {still:.0f} s while {now.waits} {requests} or run"
 
 
 def _suspect(sample: Sample) -> bool:

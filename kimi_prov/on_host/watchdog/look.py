@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.engine import metrics, ready
 from kimi_prov.on_host.gateway import haproxy
 from kimi_prov.on_host.system import apply_lock, units
 from kimi_prov.on_host.watchdog import processes
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
 
 # Who renews the apply lock less often has gone, or waits for something that needs no engine.
 _LOCK_FRESH_S = 900.0

@@ -6,11 +6,13 @@ One file, written when something happens: `status` and `diagnose` read it too.
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
-from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.system.files import make_directory, read_json, read_text, write_atomic
 from kimi_prov.on_host.system.files import write_json as write_document
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
 
 # Hangs that are remembered.
 _MOST = 20
@@ -31,12 +33,12 @@ class Record:
         self._paths = paths
         found = read_json(paths.watchdog_state)
         self.hangs: List[Dict[str, Any]] = [
-            row for row in found.get("hangs") or [] if isinstance(row, dict)
+            row for row in found.get("last") or [] if isinstance(row, dict)
         ]
         self._counts: Dict[str, Dict[str, int]] = {
             name: {
                 str(unit): count
-                for unit, count in (found.get(name) or {}).items()
+                for unit, count in _mapping(found.get(name)).items()
                 if isinstance(count, int)
             }
             for name in _COUNTS
@@ -76,7 +78,7 @@ class Record:
         self._counts[name][unit] = self._counts[name].get(unit, 0) + 1
 
     def _write(self) -> None:
-        document = {**self._counts, "hangs": self.hangs}
+        document = {**self._counts, "last": self.hangs}
         write_document(str(self._paths.watchdog_state), document, mode=0o600)
 
     def metrics(self, stalled: Mapping[str, bool], index: Mapping[str, int]) -> str:
@@ -109,13 +111,17 @@ def publish(paths: Paths, text: str) -> None:
         write_atomic(paths.watchdog_metrics, text, 0o644)
 
 
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _restarted(row: Mapping[str, Any], unit: str) -> bool:
     return row.get("unit") == unit and row.get("done") == RESTARTED
 
 
 def last(paths: Paths) -> Optional[Dict[str, Any]]:
     """Return the last hang; None where there was none."""
-    hangs = read_json(paths.watchdog_state).get("hangs")
+    hangs = read_json(paths.watchdog_state).get("last")
     found = hangs[-1] if isinstance(hangs, list) and hangs else None
     return found if isinstance(found, dict) else None
 

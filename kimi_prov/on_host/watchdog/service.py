@@ -13,7 +13,7 @@ import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Deque, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Deque, Dict, List, Mapping, Optional, Tuple
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract import paths as layout
@@ -25,8 +25,10 @@ from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.watchdog import bundles, look, record
 from kimi_prov.on_host.watchdog.judge import Limits, Question, Sample, Verdict, What, judge
-from kimi_prov.on_host.watchdog.look import Engine, Looked
 from kimi_prov.on_host.watchdog.record import Record
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.watchdog.look import Engine, Looked
 
 ASKER = "watchdog"
 # Of one look at the engine's metrics.
@@ -117,14 +119,14 @@ class Watchdog:
             self._say(f"{unit} answered our question after {took:.0f} s: it goes on")
         if verdict.what is What.ASK:
             if watch.ask(str(plan["model"]["served_names"][0]), verdict.still):
-                self._say(f"{unit}: {verdict.why} for {verdict.still:.0f} s: asking it for a token")
+                self._say(f"{unit}: {verdict.why}: asking it for one token")
             self._record.probe(unit)
         elif verdict.what is What.HANGS and watch.left != looked.start:
             self._hangs(watch, looked, verdict, notifier)
 
     def _hangs(self, watch: _Watch, looked: Looked, verdict: Verdict, notifier: Notifier) -> None:
         unit, at, still_s = watch.engine.unit, time.time(), verdict.still
-        self._say(f"{unit} hangs: {verdict.why} for {still_s:.0f} s")
+        self._say(f"{unit} hangs: {verdict.why}")
         bundle = self._keep(watch, looked, verdict, at)
         notifier.alive()
         done = self._decided(watch, looked, at)
@@ -170,7 +172,9 @@ class Watchdog:
         return record.RESTARTED
 
     def _restart(self, unit: str) -> None:
-        # A start that was asked for counts as none of those that failed one after the other.
+        # It would not end in order: the limit of its stop would be waited for. A start that was
+        # asked for counts as none of those that failed one after the other.
+        run("systemctl", "kill", "--signal=SIGKILL", unit, timeout=_SYSTEMCTL_S)
         run("systemctl", "reset-failed", unit, timeout=_SYSTEMCTL_S)
         done = run("systemctl", "restart", "--no-block", unit, timeout=_SYSTEMCTL_S)
         if done.returncode != 0:
@@ -231,7 +235,7 @@ class _Watch:
             answered=answered,
         )
         self._samples.append(sample)
-        verdict = judge(self._samples, self._limits)
+        verdict = judge(list(self._samples), self._limits)
         goes_on = verdict.what in (What.IDLE, What.WORKS) and looked.steps is not None
         if goes_on:
             # Where it hung and went on by itself, the next time counts as one of its own.

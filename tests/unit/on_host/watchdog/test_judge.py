@@ -54,7 +54,7 @@ def test_it_hangs_once_our_question_has_no_answer_either() -> None:
     assert judge([*rows, replace(rows[-1], at=100, question=asked)], LIMITS).what is What.ASKED
     verdict = judge([*rows, replace(rows[-1], at=101, question=asked)], LIMITS)
     assert verdict.what is What.HANGS
-    assert "nor an answer to our own question" in verdict.why
+    assert "no answer to our own question for 40 s" in verdict.why
 
 
 def test_a_refusal_is_no_answer_and_it_is_asked_again() -> None:
