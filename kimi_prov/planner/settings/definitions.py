@@ -487,8 +487,8 @@ VARIABLES: tuple[Variable, ...] = (
         "switch",
         _ON,
         "false",
-        "Have the machine see that an engine hangs (requests wait and no token comes), keep what it "
-        "was at, and restart it; its limits are options of the role watchdog.",
+        "Have the machine see that an engine hangs (requests wait, and no token comes), keep what "
+        "it was at, and restart it. Its limits are options of the role watchdog.",
     ),
     _v(
         _GROUP,
