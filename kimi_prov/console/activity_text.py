@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def lines(host: Mapping[str, Any]) -> list[str]:
-    """Write what a host's document says of this moment; an earlier version says nothing."""
+def lines(host: Mapping[str, Any], *, known: bool = False) -> list[str]:
+    """Write what a host's document says of this moment; an earlier version says nothing.
+
+    `known`: without what the machine cannot tell.
+    """
     found = host.get("now")
-    return [*(_now(found) if found else []), *watchdog(host.get("watchdog"))]
+    told = _now(found, known=known) if found else []
+    return [*told, *watchdog(host.get("watchdog"))]
 
 
-def _now(found: Mapping[str, Any]) -> list[str]:
+def _now(found: Mapping[str, Any], *, known: bool) -> list[str]:
     told: list[str] = []
     for engine in found["engines"]:
         told += entry(f"now, engine {engine['index']}", _engine(engine))
@@ -31,11 +35,14 @@ def _now(found: Mapping[str, Any]) -> list[str]:
         told += entry(
             "  memory moves", f"{read / 1e9:.1f} GB/s read, {write / 1e9:.1f} GB/s written"
         )
-    else:
+    elif not known:
         told += entry("  memory moves", f"not told: {found['memory_problem']}")
     share = found["amx_busy_share"]
-    amx = f"busy in {_share(share)} of all cycles" if share is not None else found["amx_problem"]
-    return [*told, *entry("  AMX", amx if share is not None else f"not told: {amx}")]
+    if share is not None:
+        told += entry("  AMX", f"busy in {_share(share)} of all cycles")
+    elif not known:
+        told += entry("  AMX", f"not told: {found['amx_problem']}")
+    return told
 
 
 def _engine(engine: Mapping[str, Any]) -> str:
@@ -44,8 +51,8 @@ def _engine(engine: Mapping[str, Any]) -> str:
     if not engine["answers"]:
         return f"tells nothing of itself{asked}"
     speeds = [
-        f"{engine[key]:g} {what}"
-        for key, what in (("decode_tok_s", "tokens/s"), ("prefill_tok_s", "of prompts"))
+        f"{engine[key]:g} tokens/s {what}"
+        for key, what in (("decode_tok_s", "out"), ("prefill_tok_s", "in"))
         if engine[key] is not None
     ]
     cache = engine["cache_used_share"]

@@ -110,7 +110,7 @@ def picture(host: str, at: str, document: Mapping[str, Any]) -> list[str]:
     if memory:
         free = f"{human(memory['host_available_bytes'])} of {human(memory['host_total_bytes'])}"
         lines += entry("memory", f"{free} available")
-    return lines + activity_text.lines(document)
+    return lines + activity_text.lines(document, known=True)
 
 
 def fitted(lines: list[str], columns: int, rows: int) -> list[str]:

@@ -98,16 +98,23 @@ def judge(samples: Sequence[Sample], limits: Limits) -> Verdict:
     first = _first_still(samples, limits)
     if first is None:
         return Verdict(What.IDLE)
-    if now.at <= first.at:
+    if _moved(samples):
         return Verdict(What.WORKS)
     return _suspicion(now, first, limits)
+
+
+def _moved(samples: Sequence[Sample]) -> bool:
+    """Whether a step came between the last two looks, as far as they can be compared."""
+    before, now = samples[-2:] if len(samples) > 1 else (samples[-1], samples[-1])
+    known = before.steps is not None and now.steps is not None
+    return known and before.start == now.start and before.steps != now.steps
 
 
 def _suspicion(now: Sample, first: Sample, limits: Limits) -> Verdict:
     """Judge an engine that has made no step since the look `first`."""
     still = now.at - first.at
     why = _so_far(now, still)
-    computes = (now.cpu - first.cpu) / still >= _COMPUTES
+    computes = now.cpu - first.cpu >= _COMPUTES * still > 0
     if still < (limits.computing if computes else limits.quiet):
         return Verdict(What.WAIT, why, still)
     if not limits.asks:

@@ -34,6 +34,7 @@ ASKER = "watchdog"
 # Of one look at the engine's metrics.
 _METRICS_S = 5.0
 _SYSTEMCTL_S = 60.0
+_GOES_ON = (What.IDLE, What.WORKS, What.WAIT)
 
 
 def main(argv: List[str]) -> int:
@@ -236,7 +237,9 @@ class _Watch:
         )
         self._samples.append(sample)
         verdict = judge(list(self._samples), self._limits)
-        goes_on = verdict.what in (What.IDLE, What.WORKS) and looked.steps is not None
+        # A start that systemd calls active has answered a chat; of the one that hung a step counts.
+        signs = (What.IDLE, What.WORKS) if looked.start == self.left else _GOES_ON
+        goes_on = verdict.what in signs and looked.steps is not None
         if goes_on:
             # Where it hung and went on by itself, the next time counts as one of its own.
             self.left = "" if looked.start == self.left else self.left

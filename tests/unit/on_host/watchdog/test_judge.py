@@ -38,7 +38,7 @@ def test_a_long_prompt_moves_the_use_of_the_cache_and_is_no_hang() -> None:
         for at in range(0, 6000, 50)
     ]
     limits = replace(LIMITS, every=50)
-    assert {judge(rows[: count + 1], limits).what for count in range(len(rows))} == {What.WORKS}
+    assert {judge(rows[:count], limits).what for count in range(2, len(rows))} == {What.WORKS}
 
 
 def test_it_is_asked_after_the_time_of_a_step_and_not_before() -> None:
