@@ -24,6 +24,7 @@ from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.system.local_secrets import Secrets
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.system.process import NOT_FOUND, run
+from kimi_prov.on_host.watchdog import bundles
 
 # Of each unit, and of the kernel.
 MOST_LINES = 3000
@@ -70,6 +71,7 @@ def gather(paths: Paths) -> Dict[str, Any]:
         "metrics": lambda: engine_metrics(plan),
         "packages": lambda: packages(Path(ENGINE)),
         "gpus": _gpus,
+        "hangs": lambda: bundles.read(paths),
         "facts": lambda: collect.described(Machine(), timed=False),
     }
     for name, part in parts.items():

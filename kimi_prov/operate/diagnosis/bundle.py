@@ -38,6 +38,7 @@ What `kimi-prov diagnose` gathered for a bug report.
   HOST/metrics/        /metrics of each engine, twice where requests ran
   HOST/packages.txt    the packages of the engine's environment
   HOST/nvidia-smi.txt  nvidia-smi -q
+  HOST/hangs/NAME/     what the watchdog kept of engines that hung: stacks, processes, logs
 
 Keys, passwords and tokens are masked as ********. Names of hosts, addresses and serial numbers are
 not. Engines write no prompts and no answers into their logs, unless somebody told them to: look
@@ -68,6 +69,7 @@ def _of_host(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if found.get("kernel"):
         yield "kernel.log", _log(_mapping(found["kernel"]))
     yield from _metrics(found.get("metrics"))
+    yield from _hangs(found.get("hangs"))
     packages = found.get("packages")
     listed = "\n".join(map(clean_text.row, packages)) if isinstance(packages, list) else ""
     for text, name in (
@@ -85,6 +87,17 @@ def _metrics(rows: object) -> Iterator[tuple[str, str]]:
         for part, suffix in (("first", ""), ("second", "-later")):
             if isinstance(text := row.get(part), str) and text:
                 yield f"metrics/{unit}{suffix}.txt", clean_text.block(text)
+
+
+def _hangs(rows: object) -> Iterator[tuple[str, str]]:
+    for row in map(_mapping, rows if isinstance(rows, list) else ()):
+        folder = f"hangs/{_name(str(row.get('name')))}"
+        yield f"{folder}/summary.json", _json(row.get("summary"))
+        files = _mapping(row.get("files"))
+        names = _distinct(files)
+        for part, text in files.items():
+            if isinstance(text, str) and text:
+                yield f"{folder}/{names[part]}", clean_text.block(text)
 
 
 def _log(told: Mapping[str, Any]) -> str:

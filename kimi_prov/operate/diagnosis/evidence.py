@@ -56,7 +56,8 @@ class Evidence:
     """Everything that rules may look at; what could not be gathered is empty.
 
     `serving`: all that should run does. `down`: the units that should run and do not, but for
-    those that start for the first time.
+    those that start for the first time. `hangs`: what the watchdog kept, the newest first; of the
+    last one `hang` says what came of it.
     """
 
     plan: Mapping[str, Any] = field(default_factory=dict)
@@ -65,6 +66,8 @@ class Evidence:
     logs: Mapping[str, tuple[LogEntry, ...]] = field(default_factory=dict)
     kernel: tuple[LogEntry, ...] = ()
     metrics: tuple[Metrics, ...] = ()
+    hangs: tuple[Mapping[str, Any], ...] = ()
+    hang: Mapping[str, Any] = field(default_factory=dict)
 
     def planned(self, *path: str) -> Any:  # noqa: ANN401  (what a machine's plan holds there)
         """Return what stands in the plan under these keys, None where one of them is not there."""
@@ -124,6 +127,8 @@ def of(gathered: Mapping[str, Any]) -> Evidence:
         logs=logs,
         kernel=progress.entries(_mapping(gathered.get("kernel")).get("entries")),
         metrics=tuple(_metrics(gathered.get("metrics"))),
+        hangs=tuple(_bundles(gathered.get("hangs"))),
+        hang=_mapping(_mapping(status.get("watchdog")).get("last_hang")),
     )
 
 
@@ -152,6 +157,10 @@ def _metrics(rows: object) -> Iterator[Metrics]:
                 float(apart) if isinstance(apart, int | float) else 0.0,
                 metrics.state(first),
             )
+
+
+def _bundles(rows: object) -> Iterator[Mapping[str, Any]]:
+    return (_mapping(row) for row in (rows if isinstance(rows, list) else ()))
 
 
 def _last(entries: Iterable[LogEntry], pattern: re.Pattern[str]) -> Hit | None:

@@ -395,6 +395,27 @@ def no_progress(evidence: Evidence) -> Observation | None:
     return None
 
 
+@rule("diagnose.hang")
+def hang(evidence: Evidence) -> Observation | None:
+    """Tell of an engine that the watchdog saw hang, and what each of its processes was at."""
+    last = evidence.hang
+    if not last:
+        return None
+    over = isinstance(last.get("served_again_s"), int | float)
+    ended = f"it went on {last['served_again_s']:.0f} s after its last step" if over else "since"
+    many = len(evidence.hangs)
+    severity: Severity = "warning" if evidence.serving else "blocker"
+    return Observation(
+        observed=f"{last.get('unit')}, {last.get('at')}: {last.get('why')} ({last.get('done')}); "
+        f"{ended}{f'; {many} bundles are kept' if many > 1 else ''}",
+        required="an engine that goes on while requests wait",
+        fix="read hangs/ in the bundle: the process in stacks.txt that waits for nobody is the one "
+        "that stands still; where it comes again set another kimi_engine_version and apply, and "
+        "report it to the engine's project with this bundle",
+        severity="info" if over and many < 2 else severity,
+    )
+
+
 @rule("diagnose.preemptions")
 def preemptions(evidence: Evidence) -> Observation | None:
     """Tell of a cache that is too small for what runs at once."""

@@ -57,6 +57,12 @@ DEFINITIONS = (
         "github.com/kvcache-ai/ktransformers/issues/1651",
     ),
     _seen(
+        "diagnose.hang",
+        "An engine hung: requests waited and no step came",
+        "what the watchdog saw and kept; github.com/vllm-project/vllm/issues/27313, 46611",
+        "process",
+    ),
+    _seen(
         "diagnose.head_lost",
         "The other hosts of the group lost the one that leads them",
         "github.com/vllm-project/vllm/issues/32136",

@@ -76,8 +76,31 @@ def test_a_recorded_trouble_is_recognised_and_no_other(folder: Path) -> None:
 
 def test_every_rule_has_a_recording() -> None:
     recorded = {f"diagnose.{folder.name}" for folder in FOLDERS}
-    # What is down is known of systemd.
-    assert set(RULES) == recorded | {"diagnose.down"}
+    # What is down is known of systemd, what hung of the watchdog.
+    assert set(RULES) == recorded | {"diagnose.down", "diagnose.hang"}
+
+
+HANG = {
+    "unit": UNIT,
+    "at": "2026-11-24T06:27:42Z",
+    "why": "no step for 120 s while 2 requests wait or run",
+    "done": "restarted",
+}
+
+
+@pytest.mark.parametrize(
+    ("again_s", "bundles", "serving", "severity"),
+    [(115.0, 1, True, "info"), (115.0, 2, True, "warning"), (None, 1, False, "blocker")],
+)
+def test_what_the_watchdog_saw_is_told_by_what_came_of_it(
+    again_s: float | None, bundles: int, serving: bool, severity: str
+) -> None:
+    told = gathered(None, READY, ok=serving)
+    told["status"]["watchdog"] = {"last_hang": {**HANG, "served_again_s": again_s}}
+    told["hangs"] = [{"name": f"hang-{number}", "summary": {}} for number in range(bundles)]
+    (row,) = (row for row in recognised(evidence.of(told)) if row["id"] == "diagnose.hang")
+    assert row["severity"] == severity
+    assert HANG["why"] in row["observed"]
     assert set(RULES) == {name for name in DEFINITIONS if name.startswith("diagnose.")}
 
 
