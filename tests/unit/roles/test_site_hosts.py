@@ -38,7 +38,9 @@ STUBS = {
       upgrade: {keep_versions: 2}
       web: null
       drift: {timer: false}
-      units: {web: kimi-web.service, drift_timer: kimi-drift.timer}
+      watchdog: {enabled: false}
+      units: {web: kimi-web.service, drift_timer: kimi-drift.timer,
+              watchdog: kimi-watchdog.service}
     kimi_facts: {kimi: {units: {}}}
 - kimi_lock: {state: present}
 """,
