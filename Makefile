@@ -78,7 +78,11 @@ lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 test-fast: lint ## lint, types and units
 	pytest tests/unit
 test: lint deps ## lint, types, units and the lab, without what is slow
-	pytest tests/unit tests/lab -m "not slow"
+	@# Hosts are waited for more than computed with: the units run meanwhile, and say so at the end.
+	@said=$$(mktemp); pytest tests/unit -m "not slow" >$$said 2>&1 & units=$$!; \
+	trap 'kill $$units 2>/dev/null; rm -f $$said' EXIT; \
+	pytest tests/lab -m "not slow"; lab=$$?; \
+	wait $$units; ended=$$?; cat $$said; trap 'rm -f $$said' EXIT; exit $$((lab || ended))
 test-slow: $(STAMP) deps-slow ## emulated machines and large installs
 	pytest tests -m slow
 gpu: $(STAMP) deps ## on a machine with GPUs: apply, verify, bench, kill, destroy for real (report: gpu-report/)
