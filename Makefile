@@ -79,7 +79,8 @@ test-fast: lint ## lint, types and units
 	pytest tests/unit
 test: lint deps ## lint, types, units and the lab, without what is slow
 	@# Hosts are waited for more than computed with: the units run meanwhile, and say so at the end.
-	@said=$$(mktemp); pytest tests/unit -m "not slow" >$$said 2>&1 & units=$$!; \
+	@# Job control (-m), for what a shell starts beside it ignores Ctrl-C otherwise, and tests send that.
+	@said=$$(mktemp); set -m; pytest tests/unit -m "not slow" >$$said 2>&1 & units=$$!; set +m; \
 	trap 'kill $$units 2>/dev/null; rm -f $$said' EXIT; \
 	pytest tests/lab -m "not slow"; lab=$$?; \
 	wait $$units; ended=$$?; cat $$said; trap 'rm -f $$said' EXIT; exit $$((lab || ended))
