@@ -5,13 +5,28 @@ Days are UTC's. No question and no answer is in it, nor who asked from where.
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import sqlite3
 import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Tuple,
+)
+
+from kimi_prov.contract.key_rules import LIMITS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +71,22 @@ INSERT INTO minute (key, second, requests, tokens) VALUES (?, ?, ?, ?)
 ON CONFLICT (key, second) DO UPDATE SET
     requests = requests + excluded.requests, tokens = tokens + excluded.tokens
 """
+# Of a backup: the larger number of all days together, so that putting it back twice adds nothing.
+_KEPT = """
+INSERT INTO used (key, day, requests, prompt_tokens, completion_tokens, last_at)
+VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key, day) DO UPDATE SET
+    requests = max(requests, excluded.requests),
+    prompt_tokens = max(prompt_tokens, excluded.prompt_tokens),
+    completion_tokens = max(completion_tokens, excluded.completion_tokens),
+    last_at = max(last_at, excluded.last_at)
+"""
+_KEPT_REFUSED = """
+INSERT INTO refused (key, day, reason, requests) VALUES (?, ?, ?, ?)
+ON CONFLICT (key, day, reason) DO UPDATE SET requests = max(requests, excluded.requests)
+"""
+_COLUMNS = ("requests", "prompt_tokens", "completion_tokens", "last_at")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_DAY = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})?")
 
 
 @dataclass(frozen=True)
@@ -258,13 +289,12 @@ def rows_of(db: sqlite3.Connection, since: str = "", until: str = "9999") -> Lis
         (since, until),
     )
     for key, day, *numbers in used:
-        names = ("requests", "prompt_tokens", "completion_tokens", "last_at")
-        found[key, day] = {"key": key, "day": day, **dict(zip(names, numbers)), "refused": {}}
+        found[key, day] = {"key": key, "day": day, **dict(zip(_COLUMNS, numbers)), "refused": {}}
     refused = db.execute(
         "SELECT key, day, reason, requests FROM refused WHERE day BETWEEN ? AND ?", (since, until)
     )
     for key, day, reason, requests in refused:
-        empty = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "last_at": 0}
+        empty = dict.fromkeys(_COLUMNS, 0)
         row = found.setdefault((key, day), {"key": key, "day": day, **empty, "refused": {}})
         row["refused"][reason] = requests
     return [found[name] for name in sorted(found)]
@@ -283,14 +313,37 @@ def read(path: Path, since: str = "", until: str = "9999") -> List[Dict[str, Any
         return rows_of(db, since, until)
 
 
-def copy(path: Path, to: Path) -> bool:
-    """Copy the database whole while it is written; False where there is none."""
-    if not path.exists():
-        return False
-    with (
-        closing(sqlite3.connect(str(path), timeout=10)) as db,
-        closing(sqlite3.connect(str(to))) as new,
-    ):
-        db.backup(new)
-        new.execute("PRAGMA journal_mode=DELETE")
-    return True
+def saved(path: Path) -> bytes:
+    """Return the rows of all days as JSON, for a backup."""
+    return json.dumps(read(path)).encode()
+
+
+def restorable(rows: object) -> Iterator[Dict[str, Any]]:
+    """Give rows of a backup, checked. Raises ValueError, KeyError or TypeError for others."""
+    if not isinstance(rows, list):
+        raise TypeError("no list")
+    for row in rows:
+        found = {name: row[name] for name in (*_COLUMNS, "key", "day", "refused")}
+        numbers = [*(found[name] for name in _COLUMNS), *found["refused"].values()]
+        if not all(type(number) is int and 0 <= number <= 1 << 62 for number in numbers):
+            raise ValueError("no numbers")
+        if not _NAME.fullmatch(found["key"]) or not _DAY.fullmatch(found["day"]):
+            raise ValueError("no names")
+        if not {*found["refused"]} <= {*LIMITS}:
+            raise ValueError("no limits")
+        yield found
+
+
+def put_back(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Add rows of a backup. Of a key and day that are there already, what is there counts."""
+    with closing(sqlite3.connect(str(path), isolation_level=None, timeout=30)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        for row in rows:
+            name = (row["key"], row["day"])
+            there = "SELECT 1 FROM used WHERE key = ? AND day = ?"
+            if row["day"] != EVER and db.execute(there, name).fetchone():
+                continue
+            db.execute(_KEPT, (*name, *(row[column] for column in _COLUMNS)))
+            for reason, requests in row["refused"].items():
+                db.execute(_KEPT_REFUSED, (*name, reason, requests))
+        db.execute("COMMIT")

@@ -1,4 +1,4 @@
-"""What passes an engine's web server is counted, by a counter that runs, and refused past a limit."""
+"""What passes an engine's web server is counted by a counter that runs, and held to limits."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def sums(db: store.Store) -> dict[str, tuple[int, int, int]]:
 
 DONE = event("[DONE]")
 LAST = event({"id": "c", "choices": [], "usage": USAGE})
-STREAM = (piece("", 0), piece("dröhn data: \n\n\"usage\":{}", 2), piece("b", 3), LAST, DONE)
+STREAM = (piece("", 0), piece('dröhn data: \n\n"usage":{}', 2), piece("b", 3), LAST, DONE)
 
 
 def test_a_plain_answer_counts_by_its_usage_and_passes_as_it_is(db: Any, tmp_path: Path) -> None:
@@ -151,7 +151,9 @@ def test_a_stream_counts_and_the_client_gets_no_usage_that_it_did_not_want(
     [(_, _, got)] = run(db, tmp_path, engine, {"body": body})
     options = {"include_usage": True, "continuous_usage_stats": True}
     assert engine.bodies == [{**body, "stream_options": options}]
-    assert engine.lengths == [len(json.dumps(body)) + len('"stream_options":,') + len(json.dumps(options))]
+    assert engine.lengths == [
+        len(json.dumps(body)) + len('"stream_options":,') + len(json.dumps(options))
+    ]
     events = [part.removeprefix("data: ") for part in got.decode().split("\n\n") if part]
     assert events.pop() == "[DONE]"
     told = [json.loads(part) for part in events]
@@ -178,21 +180,29 @@ def test_a_client_that_wants_usage_gets_it_as_it_asked(
 def test_events_may_come_in_any_pieces(db: Any, tmp_path: Path) -> None:
     whole = b"".join(STREAM)
     engine = Engine(*(whole[n : n + 7] for n in range(0, len(whole), 7)))
-    body = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    body = {
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
     [(_, _, got)] = run(db, tmp_path, engine, {"body": body})
     assert got == whole
     assert sums(db) == {"alice": (1, 5, 3)}
 
 
 def test_responses_and_messages_count_by_their_own_words(db: Any, tmp_path: Path) -> None:
-    done = {"type": "response.completed", "response": {"usage": {"input_tokens": 7, "output_tokens": 2}}}
+    used = {"usage": {"input_tokens": 7, "output_tokens": 2}}
     start = {"type": "message_start", "message": {"usage": {"input_tokens": 4, "output_tokens": 0}}}
     usage = {"input_tokens": 1, "cache_read_input_tokens": 3, "output_tokens": 6}
-    delta = {"type": "message_delta", "usage": usage}
-    for path, events in (
-        ("/v1/responses", (event({"type": "response.created", "response": {"usage": None}}), event(done, "response.completed"))),
-        ("/v1/messages", (event(start, "message_start"), event(delta, "message_delta"), event({}, "message_stop"))),
-    ):
+    responses = (
+        event({"type": "response.created", "response": {"usage": None}}),
+        event({"type": "response.completed", "response": used}, "response.completed"),
+    )
+    messages = (
+        event(start, "message_start"),
+        event({"type": "message_delta", "usage": usage}, "message_delta"),
+        event({}, "message_stop"),
+    )
+    for path, events in (("/v1/responses", responses), ("/v1/messages", messages)):
         [(_, _, got)] = run(db, tmp_path, Engine(*events), {"body": {"stream": True}, "path": path})
         assert got == b"".join(events)
     assert sums(db) == {"alice": (2, 11, 8)}
@@ -224,7 +234,9 @@ def test_a_limit_bites_on_the_next_request_of_its_key_and_of_no_other(
 ) -> None:
     engine = Engine(answer={"usage": USAGE})
     wish = {"body": {}, "tokens_per_day": 8}
-    got = run(db, tmp_path, engine, wish, wish, {**wish, "key": "bob"}, {**wish, "tokens_per_day": 9})
+    got = run(
+        db, tmp_path, engine, wish, wish, {**wish, "key": "bob"}, {**wish, "tokens_per_day": 9}
+    )
     assert [status for status, *_ in got] == [200, 429, 200, 200]
     _, headers, body = got[1]
     error = json.loads(body)["error"]

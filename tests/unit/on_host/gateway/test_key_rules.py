@@ -51,7 +51,11 @@ def test_a_key_ends_with_the_request_after_its_time_and_no_other_does(make_proxy
 def test_the_engine_is_told_whose_request_it_is_whatever_the_client_says(make_proxy):
     proxy = make_proxy()
     fresh = keys.add(proxy.paths, "bob", {"limits": {"tokens_per_day": 7}})
-    forged = {"X-Kimi-Key": "verify", "x-kimi-rule": "0:0:0:0:0", "Content-Type": "application/json"}
+    forged = {
+        "X-Kimi-Key": "verify",
+        "x-kimi-rule": "0:0:0:0:0",
+        "Content-Type": "application/json",
+    }
     for key, name, rule in ((fresh, "bob", "0:0:0:0:7"), (proxy.key(), "verify", None)):
         connection = api.connect(proxy.endpoint)
         headers = {**forged, "Authorization": f"Bearer {key}"}
@@ -79,7 +83,11 @@ def test_names_that_are_taken_and_rules_that_make_no_sense_are_refused(make_prox
     for name in ("alice", "operator", "verify", "watchdog", "web", "a b", ""):
         with pytest.raises(HostError):
             keys.add(proxy.paths, name, {})
-    for wish in ({"limits": {"tokens_per_hour": 1}}, {"limits": {"tokens_per_day": 0}}, {"ends": 0}):
+    for wish in (
+        {"limits": {"tokens_per_hour": 1}},
+        {"limits": {"tokens_per_day": 0}},
+        {"ends": 0},
+    ):
         with pytest.raises(HostError):
             keys.add(proxy.paths, "bob", wish)
     with pytest.raises(HostError, match="no key nobody"):

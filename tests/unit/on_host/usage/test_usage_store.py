@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sqlite3
 import subprocess
@@ -180,15 +181,43 @@ def test_a_kill_loses_nothing_that_was_answered(tmp_path):
     db.close()
 
 
-def test_a_reader_sees_what_the_writer_has_and_a_copy_is_whole(db, tmp_path):
+def test_a_reader_sees_what_the_writer_has(db, tmp_path):
     ask(db, "a-0")
     use(db, "a-0", 2, 3)
     path = tmp_path / "usage.db"
     assert [r["requests"] for r in store.read(path, "2026-01-01", "2026-12-31")] == [1]
-    assert store.copy(path, tmp_path / "copy.db")
-    assert store.read(tmp_path / "copy.db") == store.read(path)
     assert store.read(tmp_path / "none.db") == []
-    assert not store.copy(tmp_path / "none.db", tmp_path / "other.db")
+
+
+def test_what_was_saved_comes_back_once_and_what_is_there_stays(db, tmp_path, time):
+    ask(db, "a-0", requests_per_day=2)
+    use(db, "a-0", 2, 3)
+    assert ask(db, "a-1", requests_per_day=1) is not None
+    rows = list(store.restorable(json.loads(store.saved(tmp_path / "usage.db"))))
+    new = store.Store(tmp_path / "new.db", keep_days=400, clock=time.clock())
+    ask(new, "b-0")
+    for _ in range(2):
+        store.put_back(tmp_path / "new.db", rows)
+        assert sums(new) == {"a": (1, 2, 3), "b": (1, 0, 0)}
+        assert sums(new, "2026-11-24") == sums(new)
+    assert ask(new, "a-2", requests_per_day=1)[0] == "requests_per_day"
+    new.close()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"key": "a b"}, {"day": "today"}, {"requests": -1}, {"requests": "1"},
+        {"requests": 1 << 70}, {"last_at": None}, {"refused": {"other": 1}},
+        {"refused": {"requests_per_day": True}},
+    ],
+)  # fmt: skip
+def test_rows_of_a_backup_that_are_none_are_refused(row):
+    good = {"key": "a", "day": "2026-11-24", "requests": 1, "prompt_tokens": 1,
+            "completion_tokens": 1, "last_at": 1, "refused": {}}  # fmt: skip
+    assert list(store.restorable([good])) == [good]
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        list(store.restorable([{**good, **row}]))
 
 
 def test_the_sums_are_written_as_prometheus_reads_them(db):
