@@ -60,6 +60,8 @@ VERIFY_KEY = f"{KEYS}/verify.key"
 WEB_KEY = f"{KEYS}/web.key"
 # As `key --list` shows it.
 WEB_KEY_NAME = "web"
+# Of each key when it was made, when it ends, its limits; of those that `key --add` made the hash.
+KEY_BOOK = f"{KEYS}/book.json"
 WEB_SECRETS = f"{ETC}/web.env"
 WEB_ADMIN = f"{ETC}/web-admin.env"
 WEB_ADMIN_NEW = f"{KEYS}/web-admin.new"
@@ -67,6 +69,8 @@ PROXY = f"{ETC}/proxy"
 PROXY_CONFIG = f"{PROXY}/haproxy.cfg"
 PROXY_STAMP = f"{PROXY}/stamp.cfg"
 KEY_MAP = f"{PROXY}/keys.map"
+# When keys end and what limits they have, by name (contract/key_rules.py).
+KEY_RULES = f"{PROXY}/rules.map"
 TLS_PEM = f"{PROXY}/tls.pem"
 # Its certificates alone, without the private key.
 TLS_CERTIFICATE = f"{PROXY}/tls.crt"
@@ -118,6 +122,12 @@ APPLIED = f"{STATE}/applied.json"
 HISTORY = f"{STATE}/history"
 # What kimi-drift.timer found last, for `status`.
 DRIFT_STATE = f"{STATE}/drift.json"
+# What keys used: the counter's database, and what it tells the monitoring.
+USAGE = f"{HOME}/usage"
+USAGE_DB = f"{USAGE}/usage.db"
+USAGE_PROM = f"{USAGE}/usage.prom"
+# Whatever is to be collected of this machine, as files for the node exporter.
+METRICS = f"{HOME}/metrics"
 # A switch under way: written before the first file changes, removed after the verdict.
 SWITCH = f"{STATE}/switch.json"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
@@ -137,6 +147,8 @@ APPLY_LOCK = "/run/kimi-apply.lock"
 # How often a group's engine did not come up; kept while its unit is started anew.
 GROUP_RUN = "/run/kimi-group"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
+# Where engines ask the counter whether a key may, and tell it what was used.
+USAGE_SOCKET = "/run/kimi-usage/counter.sock"
 
 # Written last into an engine's environment, and beside an interpreter that was brought: without it
 # either is half made.
@@ -154,6 +166,7 @@ MANAGED = (
     SYSCTL,
     f"{UNITS}/{unit_names.FIREWALL}",
     f"{UNITS}/{unit_names.PROXY}",
+    f"{UNITS}/{unit_names.USAGE}",
     f"{UNITS}/{unit_names.ACME}",
     f"{UNITS}/{unit_names.ACME_TIMER}",
     f"{UNITS}/{unit_names.DRIFT}",
@@ -202,6 +215,7 @@ RESTORED = (
 LIVING = (
     f"{KEYS}/*",
     KEY_MAP,
+    KEY_RULES,
     TLS_PEM,
     TLS_CERTIFICATE,
     ACME_PEM,
@@ -259,6 +273,10 @@ class Paths:
         self.operator_new = self.at(OPERATOR_NEW)
         self.verify_key = self.at(VERIFY_KEY)
         self.web_key = self.at(WEB_KEY)
+        self.key_book = self.at(KEY_BOOK)
+        self.key_rules = self.at(KEY_RULES)
+        self.usage_db = self.at(USAGE_DB)
+        self.usage_socket = self.at(USAGE_SOCKET)
         self.web_secrets = self.at(WEB_SECRETS)
         self.web_admin = self.at(WEB_ADMIN)
         self.web_admin_new = self.at(WEB_ADMIN_NEW)
@@ -335,6 +353,10 @@ def paths() -> dict[str, str]:
         "proxy_stamp": PROXY_STAMP,
         "proxy_socket": PROXY_SOCKET,
         "key_map": KEY_MAP,
+        "key_rules": KEY_RULES,
+        "usage": USAGE,
+        "usage_prom": USAGE_PROM,
+        "metrics": METRICS,
         "tls_pem": TLS_PEM,
         "acme": ACME,
         "firewall": FIREWALL,

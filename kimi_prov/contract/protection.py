@@ -72,6 +72,8 @@ KINDS: Dict[str, Needs] = {
         network="any", capabilities=("CAP_DAC_OVERRIDE",), home="read-only", tmp=True, proc=True
     ),
     "proxy": Needs(network="any", without_calls=("@privileged", "@resources")),
+    # Engines ask it over a socket of the machine.
+    "usage": Needs(without_calls=("@privileged", "@resources")),
     # On the loopback alone; the packet filter leaves it two ports there.
     "web": Needs(network="loopback", without_calls=("@privileged", "@resources")),
     # Opens a port, runs certbot as another user, hands it its directory and has the proxy reload.

@@ -15,6 +15,8 @@ WARM = "kimi-warm.service"
 RAM_MOUNT = "srv-kimi-ram.mount"
 PROXY = "kimi-proxy.service"
 WEB = "kimi-web.service"
+# Counts what keys use, and says which of them may go on.
+USAGE = "kimi-usage.service"
 FIREWALL = "kimi-firewall.service"
 # Orders and renews the certificate, and closes the port of its challenge.
 ACME = "kimi-acme.service"
@@ -52,6 +54,7 @@ OURS = (
     WARM,
     RAM_MOUNT,
     PROXY,
+    USAGE,
     WEB,
     FIREWALL,
     ACME,
@@ -78,6 +81,7 @@ LASTING = (
     WARM,
     RAM_MOUNT,
     PROXY,
+    USAGE,
     WEB,
     FIREWALL,
     ACME,
@@ -150,6 +154,7 @@ def units() -> dict[str, str]:
         "warm": WARM,
         "ram_mount": RAM_MOUNT,
         "proxy": PROXY,
+        "usage": USAGE,
         "web": WEB,
         "firewall": FIREWALL,
         "acme": ACME,

@@ -41,6 +41,8 @@ COMMANDS = {
     "smoke-test": "kimi_prov.on_host.gateway.smoke_test",
     "suite": "kimi_prov.on_host.acceptance.run",
     "runtime": "kimi_prov.on_host.engine.runtime",
+    "usage-count": "kimi_prov.on_host.usage.counter",
+    "usage": "kimi_prov.on_host.usage.report",
     "history": "kimi_prov.on_host.history.report",
     "clean": "kimi_prov.on_host.history.clean",
     "switch": "kimi_prov.on_host.history.switch",

@@ -252,6 +252,7 @@ def _plan(
         "firewall": gateway.firewall(host, settings, together),
         "web": page,
         "drift": {"timer": settings.drift_timer},
+        "usage": {"keep_days": settings.usage_keep_days},
         "driver": driver_plan,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
         "packages": system.packages(

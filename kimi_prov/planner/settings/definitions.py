@@ -482,6 +482,15 @@ VARIABLES: tuple[Variable, ...] = (
         "came of it. `kimi-prov drift` needs no timer.",
     ),
     _v(
+        _WATCH,
+        "usage_keep_days",
+        "count",
+        400,
+        "800",
+        "Days for which `kimi-prov usage` knows what each key used.",
+        most=36500,
+    ),
+    _v(
         _GROUP,
         "hosts_per_model",
         "count",

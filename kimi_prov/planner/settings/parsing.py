@@ -137,6 +137,7 @@ class Settings:
     engine_stand_in: str | None
     start_timeout_s: int | Literal["auto"]
     drift_timer: bool
+    usage_keep_days: int
     upgrade_min_speed: float | None
     upgrade_in_place: bool
     keep_versions: int

@@ -150,6 +150,7 @@ class Proxy:
         plan = {
             "paths": {
                 "key_map": str(self.paths.key_map),
+                "key_rules": str(self.paths.key_rules),
                 "machine_key": str(self.paths.machine_key),
                 "proxy_socket": str(self.paths.socket),
                 "tls_pem": str(self.paths.tls_pem),
