@@ -14,6 +14,8 @@ PROXY_USER = "kimi-proxy"
 WEB_USER = "kimi-web"
 # As whom the ACME client runs: it reads what certificate authorities answer.
 ACME_USER = "kimi-acme"
+# As whom Prometheus and Alertmanager run on a host that watches.
+MONITOR_USER = "kimi-monitor"
 
 ROOT = "/srv/kimi"
 ENGINES = f"{ROOT}/engines"
@@ -63,7 +65,10 @@ WEB_KEY_NAME = "web"
 WEB_SECRETS = f"{ETC}/web.env"
 WEB_ADMIN = f"{ETC}/web-admin.env"
 WEB_ADMIN_NEW = f"{KEYS}/web-admin.new"
+# By which metrics are read, where the control machine gave none; its hash, as the proxy reads it.
+METRICS_KEY = f"{KEYS}/metrics.key"
 PROXY = f"{ETC}/proxy"
+METRICS_KEY_MAP = f"{PROXY}/metrics-keys.map"
 PROXY_CONFIG = f"{PROXY}/haproxy.cfg"
 PROXY_STAMP = f"{PROXY}/stamp.cfg"
 KEY_MAP = f"{PROXY}/keys.map"
@@ -118,6 +123,16 @@ APPLIED = f"{STATE}/applied.json"
 HISTORY = f"{STATE}/history"
 # What kimi-drift.timer found last, for `status`.
 DRIFT_STATE = f"{STATE}/drift.json"
+# What the node exporter shows beside the machine's own: `*.prom`, each written by its own unit.
+METRICS = f"{HOME}/metrics"
+METRICS_FILE = f"{METRICS}/kimi.prom"
+# Counts that outlast a boot, and what is looked at more seldom than metrics are written.
+METRICS_STATE = f"{STATE}/metrics.json"
+# Written before the distribution's node exporter is installed for us: its own unit stays off.
+NODE_EXPORTER_STATE = f"{STATE}/node-exporter.json"
+# Of a host that watches: its settings and keys; its series, and what was there before.
+MONITOR_ETC = "/etc/kimi-monitor"
+MONITOR_HOME = "/var/lib/kimi-monitor"
 # A switch under way: written before the first file changes, removed after the verdict.
 SWITCH = f"{STATE}/switch.json"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
@@ -158,6 +173,9 @@ MANAGED = (
     f"{UNITS}/{unit_names.ACME_TIMER}",
     f"{UNITS}/{unit_names.DRIFT}",
     f"{UNITS}/{unit_names.DRIFT_TIMER}",
+    f"{UNITS}/{unit_names.METRICS}",
+    f"{UNITS}/{unit_names.METRICS_TIMER}",
+    f"{UNITS}/{unit_names.NODE_EXPORTER}",
     f"{UNITS}/{unit_names.RETURN}",
     FIREWALL_DROP_IN,
     TUNING_TMPFILES,
@@ -202,6 +220,7 @@ RESTORED = (
 LIVING = (
     f"{KEYS}/*",
     KEY_MAP,
+    METRICS_KEY_MAP,
     TLS_PEM,
     TLS_CERTIFICATE,
     ACME_PEM,
@@ -268,6 +287,13 @@ class Paths:
         self.web_before = self.at(WEB_BEFORE)
         self.proxy = self.at(PROXY)
         self.key_map = self.at(KEY_MAP)
+        self.metrics_key = self.at(METRICS_KEY)
+        self.metrics_key_map = self.at(METRICS_KEY_MAP)
+        self.metrics = self.at(METRICS)
+        self.metrics_file = self.at(METRICS_FILE)
+        self.metrics_state = self.at(METRICS_STATE)
+        self.monitor_etc = self.at(MONITOR_ETC)
+        self.monitor_home = self.at(MONITOR_HOME)
         self.tls_pem = self.at(TLS_PEM)
         self.tls_crt = self.at(TLS_CERTIFICATE)
         self.acme_settings = self.at(ACME_SETTINGS)
@@ -357,6 +383,12 @@ def paths() -> dict[str, str]:
         "switch": SWITCH,
         "switch_progress": SWITCH_PROGRESS,
         "drift_state": DRIFT_STATE,
+        "metrics": METRICS,
+        "metrics_file": METRICS_FILE,
+        "metrics_state": METRICS_STATE,
+        "metrics_key": METRICS_KEY,
+        "metrics_key_map": METRICS_KEY_MAP,
+        "node_exporter_state": NODE_EXPORTER_STATE,
     }
 
 

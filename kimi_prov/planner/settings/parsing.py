@@ -137,6 +137,11 @@ class Settings:
     engine_stand_in: str | None
     start_timeout_s: int | Literal["auto"]
     drift_timer: bool
+    metrics: bool
+    metrics_port: int
+    metrics_networks: list[str]
+    metrics_key_file: str | None
+    monitor_local: bool
     upgrade_min_speed: float | None
     upgrade_in_place: bool
     keep_versions: int
