@@ -144,7 +144,13 @@ def _not_ours(host: Host) -> str:
 
 
 def packages(
-    host: Host, python: str | None, *, compiles: bool, drives: bool, orders: bool, watched: bool = False
+    host: Host,
+    python: str | None,
+    *,
+    compiles: bool,
+    drives: bool,
+    orders: bool,
+    watched: bool = False,
 ) -> list[str]:
     """Debian packages that the roles need; `python` is the interpreter's path.
 

@@ -43,7 +43,9 @@ def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
     """Return what ufw or firewalld has to hold for the plan's `firewall`."""
     allowed = [*settings["ipv4"], *settings["ipv6"]]
     own = settings.get("metrics") or {}
-    networks = [(net, port) for port in settings["ports"] if port != own.get("port") for net in allowed]
+    networks = [
+        (net, port) for port in settings["ports"] if port != own.get("port") for net in allowed
+    ]
     networks += [(net, own["port"]) for net in (*own.get("ipv4", ()), *own.get("ipv6", ()))]
     if settings.get("challenge_port"):
         # Our own table keeps it closed but while an order is answered, and comes before theirs.

@@ -6,14 +6,11 @@ whoever sets up a Prometheus; one that was given does not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping, Optional
+from typing import Any, Mapping, Optional
 
 from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway.keys import digest, new_key, render_map
 from kimi_prov.on_host.system.files import read_text, remove, write_atomic
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "metrics"
 
@@ -24,14 +21,17 @@ def read(paths: Paths) -> str:
 
 
 def ensure(paths: Paths, wanted: Optional[Mapping[str, Any]], *, check: bool = False) -> bool:
-    """Converge the key to {"sha256": of a given key, or null}; None takes it away.
+    """Converge the key to {"sha256": of a given key, or null}; None leaves all as it is.
 
-    True when something was (or would be) changed.
+    A rollback may need it again, and `destroy` takes it. True when something was (or would be)
+    changed.
     """
     if wanted is None:
-        return _remove([paths.metrics_key_map, paths.metrics_key], check=check)
+        return False
     given = wanted.get("sha256")
-    changed = _remove([paths.metrics_key], check=check) if given else False
+    changed = bool(given) and paths.metrics_key.exists()
+    if changed and not check:
+        remove(str(paths.metrics_key))
     key = "" if given else read(paths)
     if not given and not key:
         key, changed = new_key(), True
@@ -43,10 +43,3 @@ def ensure(paths: Paths, wanted: Optional[Mapping[str, Any]], *, check: bool = F
         if not check:
             write_atomic(paths.metrics_key_map, text, 0o640, PROXY_USER)
     return changed
-
-
-def _remove(files: list[Path], *, check: bool) -> bool:
-    there = [file for file in files if file.exists()]
-    for file in there if not check else []:
-        remove(str(file))
-    return bool(there)
