@@ -122,7 +122,7 @@ KINDS: Dict[str, Needs] = {
         processes=True,
         clock=True,
     ),
-    # The distribution's node exporter, asked by the proxy: it reads what the kernel tells everybody.
+    # The distribution's node exporter, asked by the proxy: it reads what the kernel tells all.
     "exporter": Needs(
         network="loopback",
         netlink=True,

@@ -105,7 +105,8 @@ def firewall(
 ) -> dict[str, Any]:
     """Give the plan's `firewall`: an accept of ours cannot undo another table's drop.
 
-    `watched`: the plan's `metrics`. `group`: the plan's. Clients reach its head alone; its other members serve on no port.
+    `watched`: the plan's `metrics`. `group`: the plan's. Clients reach its head alone; its other
+    members serve on no port.
     """
     networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
     serves = group is None or group["rank"] == 0

@@ -84,7 +84,7 @@ class Look:
             self.failed[name] = plain(error)
 
     def planned(self) -> List[Sample]:
-        """What the plan says, and what speed was seen."""
+        """Tell what the plan says, and what speed was seen."""
         plan, speed = self.plan, self.plan["throughput"]
         info = {
             "hash": hashlib.sha256(read_text(self.paths.plan).encode()).hexdigest()[:12],
@@ -116,7 +116,7 @@ class Look:
         return None
 
     def weights(self) -> List[Sample]:
-        """Whether the mark of verified weights is there, and the copy in memory."""
+        """Tell whether the mark of verified weights is there, and the copy in memory."""
         mark = self.paths.at(f"{self.plan['model']['dir']}/{layout.MODEL_VERIFIED}")
         found = [Sample("kimi_weights_verified", mark.exists())]
         if self.plan["ram_disk"]["enabled"]:
@@ -125,13 +125,13 @@ class Look:
         return [*found, Sample("kimi_ram_disk_filled", 0)]
 
     def certificate(self) -> List[Sample]:
-        """When the certificate ends."""
+        """Tell when the certificate ends."""
         found = certificate.read(read_text(self.paths.tls_crt))
         ends = found.not_after if found else None
         return [Sample("kimi_certificate_expires_timestamp_seconds", ends)]
 
     def engines(self) -> List[Sample]:
-        """What of the engine runs."""
+        """Tell what of the engine runs."""
         names = [unit_names.engine(row) for row in self.plan["instances"]]
         found, keep = instances.collect(
             self.plan,
@@ -144,14 +144,14 @@ class Look:
         return found
 
     def gpus(self) -> List[Sample]:
-        """What the GPUs do, where the plan has some."""
+        """Tell what the GPUs do, where the plan has some."""
         if not self.plan["metrics"]["gpus"]:
             return []
         planned = {gpu for row in self.plan["instances"] for gpu in row.get("gpus") or ()}
         return gpus.collect(len(planned), _ask)
 
     def driver(self) -> List[Sample]:
-        """Whether the driver that runs is the one that is installed."""
+        """Tell whether the driver that runs is the one that is installed."""
         if not self.plan["metrics"]["gpus"]:
             return []
         text = self.machine.read("/proc/driver/nvidia/version")
@@ -163,11 +163,11 @@ class Look:
         return [Sample("kimi_driver_changed", changed), Sample("kimi_driver_info", 1, label)]
 
     def clock(self) -> List[Sample]:
-        """Whether the clock is kept."""
+        """Tell whether the clock is kept; a container may not ask."""
         return [Sample("kimi_clock_synchronised", clock.clock(self.machine)["synchronized"])]
 
     def group(self) -> List[Sample]:
-        """Which hosts of a group are there; the head's supervisor holds a connection to each."""
+        """Tell which hosts of a group are there: each has a connection to the head's supervisor."""
         group = self.plan.get("group")
         if not group or not groups.serves(self.plan):
             return []
@@ -184,13 +184,13 @@ class Look:
         ]
 
     def drift(self) -> List[Sample]:
-        """What the timer found last."""
+        """Tell what the timer found last."""
         if not (self.plan.get("drift") or {}).get("timer"):
             return []
         return [Sample("kimi_drift_findings", read_json(self.paths.drift_state).get("differences"))]
 
     def updates(self) -> List[Sample]:
-        """What of the operating system waits, as of the last hour."""
+        """Tell what of the operating system waits, as of the last hour."""
         kept, now = self.kept.get("updates") or {}, time.time()
         if not 0 <= now - float(kept.get("at") or 0) < _UPDATES_S:
             rows = waiting.packages()

@@ -1,4 +1,4 @@
-"""`monitor note|ensure [--check] < SETTINGS`: Prometheus and Alertmanager as a host wants them.
+"""`monitor note|ensure|remove [--check] < SETTINGS`: Prometheus and Alertmanager as a host wants them.
 
 What runs is asked, not what a play has just changed: a run that was killed between a file and its
 reload is completed by the next. `note` comes before the packages: it keeps what was there.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shutil
 import sys
 import time
 import urllib.error
@@ -332,14 +333,39 @@ def shown(paths: Paths) -> Optional[Dict[str, Any]]:
     }
 
 
+def remove_all(paths: Paths, *, check: bool = False) -> Dict[str, Any]:
+    """Take away what `ensure` made, the series too; the packages stay, with their units off.
+
+    The record is last: a run that is killed in between is completed by the next.
+    """
+    record = read_json(paths.monitor_home / BEFORE)
+    files = [paths.units / ours for _, _, ours in PARTS]
+    there = [path for path in files if path.exists()]
+    if not record and not there:
+        return {"changed": False}
+    if not check:
+        for path in there:
+            units.systemctl("disable", "--now", path.name)
+            remove(str(path))
+        units.systemctl("daemon-reload")
+        if _is_user(MONITOR_USER) and not record.get("user_existed"):
+            run("userdel", MONITOR_USER)
+        for folder in (paths.monitor_etc, paths.monitor_home):
+            if folder.exists():
+                shutil.rmtree(str(folder))
+    return {"changed": True}
+
+
 def main(argv: List[str]) -> int:
-    """`monitor note|ensure [--check]`; settings of `ensure` come by standard input."""
+    """`monitor note|ensure|remove [--check]`; settings of `ensure` come by standard input."""
     check = "--check" in argv
     try:
         if argv[:1] == ["note"]:
             return answer({"ok": True, **note(Paths(), check=check)})
         if argv[:1] == ["ensure"]:
             return answer({"ok": True, **ensure(Paths(), json.load(sys.stdin), check=check)})
+        if argv[:1] == ["remove"]:
+            return answer({"ok": True, **remove_all(Paths(), check=check)})
     except OSError as error:
         raise HostError(f"{MONITOR_ETC}, {MONITOR_HOME}: {plain(error)}") from None
-    raise HostError("usage: monitor note|ensure [--check] < SETTINGS")
+    raise HostError("usage: monitor note|ensure|remove [--check] < SETTINGS")

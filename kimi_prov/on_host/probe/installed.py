@@ -30,6 +30,7 @@ _UNITS = (
     unit_names.FIREWALL,
     unit_names.METRICS_TIMER,
     unit_names.NODE_EXPORTER,
+    unit_names.PROMETHEUS,
     unit_names.PROXY,
     unit_names.WEB,
     unit_names.ALL_SERVE,

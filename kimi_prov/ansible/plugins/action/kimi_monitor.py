@@ -1,6 +1,6 @@
 """Action `kimi_monitor`: Prometheus and Alertmanager on a host that watches others, or itself.
 
-`state`: noted (before the packages come) or running. `hosts`: names of those that are watched, of
+`state`: noted (before the packages come), running or absent. `hosts`: names of those that are watched, of
 which this run has read what it reached; `local` watches itself alone.
 """
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LOOPBACK = "127.0.0.1"
+_VERBS = {"noted": "note", "absent": "remove"}
 
 
 def secret(path: str, option: str) -> str:
@@ -85,13 +86,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Note what was there, or converge; keys and addresses of receivers go by standard input."""
+        """Note what was there, or converge; keys and receivers go by standard input."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         args, variables = self._task.args, task_vars or {}
         options = ["--check"] if self._task.check_mode else []
         try:
-            if args.get("state") == "noted":
-                return result | run_sent(self, "monitor", "note", *options)
+            if args.get("state") in _VERBS:
+                return result | run_sent(self, "monitor", _VERBS[args["state"]], *options)
             wanted = self._wanted(args, variables)
             done = run_sent(self, "monitor", "ensure", *options, stdin=wanted)
         except UserError as error:
@@ -102,9 +103,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | failure(error)
         result |= {"changed": done["changed"], "did": done["did"]}
         if done["unknown"]:
-            result["msg"] = (
-                f"not watched yet: {', '.join(done['unknown'])}; an apply that reaches them adds them"
-            )
+            names = ", ".join(done["unknown"])
+            result["msg"] = f"not watched yet: {names}; an apply that reaches them adds them"
         return result
 
     def _wanted(self, args: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
