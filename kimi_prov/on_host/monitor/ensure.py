@@ -1,4 +1,4 @@
-"""`monitor note|ensure|remove [--check] < SETTINGS`: Prometheus and Alertmanager as a host wants them.
+"""`monitor note|ensure|remove [--check] < SETTINGS`: Prometheus and Alertmanager of a host.
 
 What runs is asked, not what a play has just changed: a run that was killed between a file and its
 reload is completed by the next. `note` comes before the packages: it keeps what was there.

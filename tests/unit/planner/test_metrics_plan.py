@@ -65,5 +65,3 @@ def test_ufw_and_firewalld_get_the_port_for_its_own_networks_alone() -> None:
         ("10.0.0.0/8", "8000"),
         ("10.9.0.5/32", "9443"),
     }
-
-

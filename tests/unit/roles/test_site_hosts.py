@@ -39,7 +39,10 @@ STUBS = {
       web: null
       drift: {timer: false}
       metrics: null
-      units: {web: kimi-web.service, drift_timer: kimi-drift.timer, metrics_timer: kimi-metrics.timer}
+      units:
+        web: kimi-web.service
+        drift_timer: kimi-drift.timer
+        metrics_timer: kimi-metrics.timer
     kimi_facts: {kimi: {units: {}}}
 - kimi_lock: {state: present}
 """,

@@ -1,7 +1,7 @@
 """Action `kimi_monitor`: Prometheus and Alertmanager on a host that watches others, or itself.
 
-`state`: noted (before the packages come), running or absent. `hosts`: names of those that are watched, of
-which this run has read what it reached; `local` watches itself alone.
+`state`: noted (before the packages come), running or absent. `hosts`: names of those
+that are watched, of which this run has read what it reached.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-OWN = "# HELP kimi_weights_verified 1.\n# TYPE kimi_weights_verified gauge\nkimi_weights_verified 1\n"
+OWN = (
+    "# HELP kimi_weights_verified 1.\n# TYPE kimi_weights_verified gauge\nkimi_weights_verified 1\n"
+)
 
 
 def ask(

@@ -64,7 +64,7 @@ def test_errors_of_all_links_of_a_card_are_summed() -> None:
     query = f"{answer()}\n{answer(index='1')}"
     links = (
         "GPU 0: NVIDIA H200 (UUID: GPU-0)\n\t Link 0: Replay Errors: 1\n\t Link 0: CRC Errors: 2\n"
-        "\t Link 1: Recovery Errors: 4\nGPU 1: NVIDIA H200 (UUID: GPU-1)\n\t Link 0: CRC Errors: 0\n"
+        "\t Link 1: Recovery Errors: 4\nGPU 1: NVIDIA H200 (UUID: GPU-1)\n\t Link 0: CRC Errors: 0"
     )
     rows = shown(2, query, links)
     assert 'kimi_gpu_nvlink_errors_total{gpu="0"} 7' in rows
