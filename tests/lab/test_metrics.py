@@ -124,7 +124,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     (inventory / "group_vars" / "kimi_monitor.yml").write_text(yaml.safe_dump(options))
     made.up()
     try:
-        done = kimi_prov("apply", inventory)
+        done = kimi_prov("apply", made.inventory)
         assert done.returncode == 0, done.stdout + done.stderr
         yield made
     finally:
