@@ -159,6 +159,7 @@ def _space(host: Mapping[str, Any]) -> list[str]:
         *entry("machine up", duration(host["uptime_seconds"])),
         *_updates(host),
         *_drift(host.get("drift")),
+        *_metrics(host.get("metrics")),
     ]
 
 
@@ -180,6 +181,24 @@ def _updates(host: Mapping[str, Any]) -> list[str]:
             f"  {row['kind']}", f"{row['name']} {row['installed']} to {row['candidate']}{held}"
         )
     return lines + pending(found)
+
+
+def _metrics(found: Mapping[str, Any] | None) -> list[str]:
+    """Tell where metrics are read, and how the machine watches itself; else nothing."""
+    if not found:
+        return []
+    state = "open" if found["listening"] else "not open"
+    who = ", ".join(found["allowed_networks"]) or "this machine alone"
+    written = f"written {found['written_at']}" if found["written_at"] else "nothing written yet"
+    lines = entry("metrics", f"port {found['port']} {state}, for {who}; {written}")
+    if watching := found["monitor"]:
+        down = f", {watching['targets_down']} down" if watching["targets_down"] else ""
+        lines += entry(
+            "monitor",
+            f"Prometheus {watching['prometheus']} on {watching['listen']} port {watching['port']}, "
+            f"{watching['targets']} targets{down}; Alertmanager {watching['alertmanager']}",
+        )
+    return lines
 
 
 def _drift(found: Mapping[str, Any] | None) -> list[str]:

@@ -24,6 +24,13 @@ ACME_TIMER = "kimi-acme.timer"
 # Compares the machine with what was applied to it.
 DRIFT = "kimi-drift.service"
 DRIFT_TIMER = "kimi-drift.timer"
+# Writes what kimi-prov knows of the machine as metrics; and what shows these and the machine's own.
+METRICS = "kimi-metrics.service"
+METRICS_TIMER = "kimi-metrics.timer"
+NODE_EXPORTER = "kimi-node-exporter.service"
+# Of a host that watches others, or itself.
+PROMETHEUS = "kimi-prometheus.service"
+ALERTMANAGER = "kimi-alertmanager.service"
 # At a boot, before the engines: puts back what served where a switch was cut.
 RETURN = "kimi-return.service"
 # Transient: they run while something is installed, switched, tuned or measured.
@@ -61,6 +68,11 @@ OURS = (
     ACME_TIMER,
     DRIFT,
     DRIFT_TIMER,
+    METRICS,
+    METRICS_TIMER,
+    NODE_EXPORTER,
+    PROMETHEUS,
+    ALERTMANAGER,
     RETURN,
     SWITCH,
     DRIVER,
@@ -87,12 +99,20 @@ LASTING = (
     ACME,
     ACME_TIMER,
     DRIFT_TIMER,
+    METRICS_TIMER,
+    NODE_EXPORTER,
+    PROMETHEUS,
+    ALERTMANAGER,
     RETURN,
     RANK,
 )
 _INSTANCE = re.compile(re.escape(SERVE_PREFIX) + r"\d+\.service")
 
 HAPROXY = "haproxy.service"
+# The distribution's own units of programs that ours run.
+SITE_NODE_EXPORTER = "prometheus-node-exporter.service"
+SITE_PROMETHEUS = "prometheus.service"
+SITE_ALERTMANAGER = "prometheus-alertmanager.service"
 FIREWALLD = "firewalld.service"
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
 PERSISTENCED = "nvidia-persistenced.service"
@@ -161,6 +181,10 @@ def units() -> dict[str, str]:
         "acme_timer": ACME_TIMER,
         "drift": DRIFT,
         "drift_timer": DRIFT_TIMER,
+        "metrics": METRICS,
+        "metrics_timer": METRICS_TIMER,
+        "node_exporter": NODE_EXPORTER,
+        "site_node_exporter": SITE_NODE_EXPORTER,
         "install": INSTALL,
         "switch": SWITCH,
         "return": RETURN,

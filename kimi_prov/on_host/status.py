@@ -15,6 +15,7 @@ from kimi_prov.on_host.engine import runtime
 from kimi_prov.on_host.gateway import certificate, haproxy, keys, tls
 from kimi_prov.on_host.group import record
 from kimi_prov.on_host.history import applied, switch
+from kimi_prov.on_host.monitor import ensure as monitor
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system import boot, units
 from kimi_prov.on_host.system.envelope import answer
@@ -36,6 +37,10 @@ SUPPORT = (
     unit_names.CONVERT,
     unit_names.ACME_TIMER,
     unit_names.DRIFT_TIMER,
+    unit_names.METRICS_TIMER,
+    unit_names.NODE_EXPORTER,
+    unit_names.PROMETHEUS,
+    unit_names.ALERTMANAGER,
 )
 
 
@@ -157,6 +162,7 @@ def collect(paths: Paths) -> dict[str, Any]:
     web = plan.get("web")
     needed = [*serving, unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
     needed += [unit_names.PROXY] if serves else []
+    needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
     # A plan of an earlier version says nothing of it.
     needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
@@ -200,6 +206,7 @@ def collect(paths: Paths) -> dict[str, Any]:
         "updates": _updates(),
         "uptime_seconds": boot.uptime_s(),
         "drift": _drift(paths, states),
+        "metrics": _metrics(paths, plan, states),
     }
 
 
@@ -225,6 +232,32 @@ def _drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, Any] | 
         "findings": found.get("findings") or {},
         "detail": found.get("detail") or "nothing was compared yet",
     }
+
+
+def _metrics(
+    paths: Paths, plan: dict[str, Any], states: dict[str, dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Say where metrics are read and when they were written; None where none are shown."""
+    planned = plan.get("metrics")
+    if not planned:
+        return None
+    try:
+        written = os.stat(str(paths.metrics_file)).st_mtime
+    except OSError:
+        written = None
+    return {
+        "port": planned["port"],
+        "allowed_networks": planned["allowed_networks"],
+        "listening": runtime.listening([planned["port"]])[str(planned["port"])],
+        "node_exporter": states.get(unit_names.NODE_EXPORTER, {}).get("state"),
+        "timer": states.get(unit_names.METRICS_TIMER, {}).get("state"),
+        "written_at": None if written is None else _moment(written),
+        "monitor": monitor.shown(paths),
+    }
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def _applied(paths: Paths) -> dict[str, Any] | None:

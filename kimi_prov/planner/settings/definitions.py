@@ -491,6 +491,48 @@ VARIABLES: tuple[Variable, ...] = (
         most=36500,
     ),
     _v(
+        _WATCH,
+        "metrics",
+        "switch",
+        _OFF,
+        "true",
+        "Show metrics of engine, proxy, machine and GPUs on a port of their own, for a Prometheus.",
+    ),
+    _v(
+        _WATCH,
+        "metrics_port",
+        "port",
+        9443,
+        "9443",
+        "TCP port of the metrics, behind the proxy, with its certificate and a key of its own.",
+    ),
+    _v(
+        _WATCH,
+        "metrics_networks",
+        "networks",
+        [],
+        '["10.0.9.5/32"]',
+        "Networks from which metrics may be read. Empty: from the machine itself alone.",
+    ),
+    _v(
+        _WATCH,
+        "metrics_key_file",
+        "file",
+        None,
+        "secrets/metrics-key",
+        "File on the control machine with the key that metrics ask for, in one line. Not set: the "
+        "machine makes one, /etc/kimi/keys/metrics.key.",
+    ),
+    _v(
+        _WATCH,
+        "monitor_local",
+        "switch",
+        _OFF,
+        "true",
+        "Have the machine run Prometheus and Alertmanager for itself; hosts of the group "
+        "kimi_monitor do that for all of the inventory.",
+    ),
+    _v(
         _GROUP,
         "hosts_per_model",
         "count",
