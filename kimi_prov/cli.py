@@ -313,6 +313,15 @@ def verify(  # noqa: PLR0913
 @APPLIED
 @LIMIT
 @click.option("--sbom", is_flag=True, help="Write what the engines are made of: CycloneDX JSON.")
+@click.option("--watch", is_flag=True, help="Go on showing what each machine does, until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(1, 3600),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks of --watch.",
+)
 @FORMAT
 @OUTPUT
 @clustered
@@ -324,6 +333,7 @@ def status(
     path: Path,
     *,
     sbom: bool,
+    watch: bool,
     form: str,
     output: Path | None,
     target: Target,
@@ -334,13 +344,21 @@ def status(
     DIR is a folder that `render kubernetes` made: its pods, restarts, nodes and state are told, and
     what was stopped on purpose exits 0.
 
+    With `--watch` it shows tokens a second, requests, cache, GPUs and memory anew every few
+    seconds: as one picture on a terminal, as a line for each look elsewhere.
+
     With `--sbom` it writes a software bill of materials instead, for all hosts in one document: a
     list of packages with `--format text`. Exits 1 when a host is not provisioned.
     """
     from kimi_prov.commands import status as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
+    interval = options.pop("interval")
     chosen = PlaybookOptions(**options)
+    if sbom and watch:
+        raise click.UsageError("--sbom and --watch: a list of packages does not change by itself")
+    if watch:
+        return command.watch(path, chosen, _output(form, output), target, interval)
     if not sbom:
         return command.run(path, chosen, _output(form, output), target)
     asked = context.get_parameter_source("form") is not click.core.ParameterSource.DEFAULT

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.console import activity_text
 from kimi_prov.console.host_lines import entry, head, pending, stand_ins
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
@@ -19,7 +20,8 @@ def text(document: Mapping[str, Any]) -> str:
     for name, host in document["hosts"].items():
         lines += head(name, host["detail"])
         if host.get("provisioned"):
-            lines += _served(host) + _page(host) + _units(host) + _space(host)
+            lines += _served(host) + activity_text.lines(host)
+            lines += _page(host) + _units(host) + _space(host)
         lines += [*stand_ins(host), ""]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -141,6 +141,10 @@ NODE_EXPORTER_STATE = f"{STATE}/node-exporter.json"
 # Of a host that watches: its settings and keys; its series, and what was there before.
 MONITOR_ETC = "/etc/kimi-monitor"
 MONITOR_HOME = "/var/lib/kimi-monitor"
+# What the watchdog saw and did, its metrics, and what it kept of engines that hung.
+WATCHDOG_STATE = f"{STATE}/watchdog.json"
+WATCHDOG_METRICS = f"{METRICS}/watchdog.prom"
+HANGS = f"{HOME}/hangs"
 # A switch under way: written before the first file changes, removed after the verdict.
 SWITCH = f"{STATE}/switch.json"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
@@ -187,6 +191,7 @@ MANAGED = (
     f"{UNITS}/{unit_names.METRICS}",
     f"{UNITS}/{unit_names.METRICS_TIMER}",
     f"{UNITS}/{unit_names.NODE_EXPORTER}",
+    f"{UNITS}/{unit_names.WATCHDOG}",
     f"{UNITS}/{unit_names.RETURN}",
     FIREWALL_DROP_IN,
     TUNING_TMPFILES,
@@ -336,6 +341,9 @@ class Paths:
     history = _At(HISTORY)
     switch = _At(SWITCH)
     drift_state = _At(DRIFT_STATE)
+    watchdog_state = _At(WATCHDOG_STATE)
+    watchdog_metrics = _At(WATCHDOG_METRICS)
+    hangs = _At(HANGS)
     firewall_state = _At(FIREWALL_STATE)
     before = _At(BEFORE)
     units = _At(UNITS)
@@ -419,6 +427,9 @@ def paths() -> dict[str, str]:
         "metrics_key": METRICS_KEY,
         "metrics_key_map": METRICS_KEY_MAP,
         "node_exporter_state": NODE_EXPORTER_STATE,
+        "hangs": HANGS,
+        "watchdog_state": WATCHDOG_STATE,
+        "watchdog_metrics": WATCHDOG_METRICS,
     }
 
 

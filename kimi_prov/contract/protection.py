@@ -136,6 +136,15 @@ KINDS: Dict[str, Needs] = {
     ),
     # Prometheus and Alertmanager: they ask other machines, and are asked.
     "monitor": Needs(network="any", netlink=True, without_calls=("@privileged", "@resources")),
+    # Asks engines and the proxy on loopback, and reads the stacks of other users' processes without
+    # stopping them. It restarts units by asking systemd.
+    "watching": Needs(
+        network="loopback",
+        capabilities=("CAP_DAC_OVERRIDE", "CAP_SYS_PTRACE"),
+        without_calls=("@resources",),
+        proc=True,
+        processes=True,
+    ),
     # A model wrote it: it computes, reads the system and writes to its standard output. Without
     # @network-io it makes no socket of any family (systemd-run cannot say "none"); io_uring, of
     # @aio, makes sockets and files past the filter of calls.

@@ -31,6 +31,8 @@ NODE_EXPORTER = "kimi-node-exporter.service"
 # Of a host that watches others, or itself.
 PROMETHEUS = "kimi-prometheus.service"
 ALERTMANAGER = "kimi-alertmanager.service"
+# Sees that an engine hangs, keeps why, and restarts it.
+WATCHDOG = "kimi-watchdog.service"
 # At a boot, before the engines: puts back what served where a switch was cut.
 RETURN = "kimi-return.service"
 # Transient: they run while something is installed, switched, tuned or measured.
@@ -73,6 +75,7 @@ OURS = (
     NODE_EXPORTER,
     PROMETHEUS,
     ALERTMANAGER,
+    WATCHDOG,
     RETURN,
     SWITCH,
     DRIVER,
@@ -103,6 +106,7 @@ LASTING = (
     NODE_EXPORTER,
     PROMETHEUS,
     ALERTMANAGER,
+    WATCHDOG,
     RETURN,
     RANK,
 )
@@ -185,6 +189,7 @@ def units() -> dict[str, str]:
         "metrics_timer": METRICS_TIMER,
         "node_exporter": NODE_EXPORTER,
         "site_node_exporter": SITE_NODE_EXPORTER,
+        "watchdog": WATCHDOG,
         "install": INSTALL,
         "switch": SWITCH,
         "return": RETURN,

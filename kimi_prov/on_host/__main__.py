@@ -52,6 +52,7 @@ COMMANDS = {
     "metrics-door": "kimi_prov.on_host.metrics.door",
     "monitor": "kimi_prov.on_host.monitor.ensure",
     "diagnose": "kimi_prov.on_host.diagnose",
+    "watchdog": "kimi_prov.on_host.watchdog.service",
     "driver": "kimi_prov.on_host.driver.steps",
     "update": "kimi_prov.on_host.update.steps",
     "package-manager": "kimi_prov.on_host.probe.package_manager",

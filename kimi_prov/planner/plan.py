@@ -21,6 +21,7 @@ from kimi_prov.planner import (
     stand_in,
     system,
     timeouts,
+    watchdog,
     web,
 )
 from kimi_prov.planner.decisions import Served
@@ -289,6 +290,7 @@ def _plan(
         "users": paths.users(),
     }
     plan["installation"] = installation.document(settings, choice, catalogue, plan)
+    plan["watchdog"] = watchdog.document(settings, catalogue, plan, flags)
     gateway.check_access(settings, group, findings)
     context = PlanContext(
         host, settings, catalogue, model, choice, budget, place, bound, proposed, flags, plan, group

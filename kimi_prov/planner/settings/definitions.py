@@ -533,6 +533,15 @@ VARIABLES: tuple[Variable, ...] = (
         "kimi_monitor do that for all of the inventory.",
     ),
     _v(
+        _WATCH,
+        "watchdog",
+        "switch",
+        _ON,
+        "false",
+        "Have the machine see that an engine hangs (requests wait, and no token comes), keep what "
+        "it was at, and restart it. Its limits are options of the role watchdog.",
+    ),
+    _v(
         _GROUP,
         "hosts_per_model",
         "count",

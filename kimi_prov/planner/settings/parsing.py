@@ -143,6 +143,7 @@ class Settings:
     metrics_networks: list[str]
     metrics_key_file: str | None
     monitor_local: bool
+    watchdog: bool
     upgrade_min_speed: float | None
     upgrade_in_place: bool
     keep_versions: int
