@@ -67,6 +67,8 @@ PROXY = f"{ETC}/proxy"
 PROXY_CONFIG = f"{PROXY}/haproxy.cfg"
 PROXY_STAMP = f"{PROXY}/stamp.cfg"
 KEY_MAP = f"{PROXY}/keys.map"
+# What clients are told while the machine does not serve on purpose; empty while it does.
+REST_MAP = f"{PROXY}/rest.map"
 TLS_PEM = f"{PROXY}/tls.pem"
 # Its certificates alone, without the private key.
 TLS_CERTIFICATE = f"{PROXY}/tls.crt"
@@ -118,6 +120,10 @@ APPLIED = f"{STATE}/applied.json"
 HISTORY = f"{STATE}/history"
 # What kimi-drift.timer found last, for `status`.
 DRIFT_STATE = f"{STATE}/drift.json"
+# While it stands no engine starts: stopped by the operator, or asleep.
+STOPPED = f"{STATE}/stopped.json"
+# How long the last starts took.
+STARTS = f"{STATE}/starts.json"
 # A switch under way: written before the first file changes, removed after the verdict.
 SWITCH = f"{STATE}/switch.json"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
@@ -131,12 +137,18 @@ STAGE_PROGRESS = f"{PROGRESS}/stage.json"
 CONVERT_PROGRESS = f"{PROGRESS}/convert/convert.json"
 BENCH_PROGRESS = f"{PROGRESS}/bench.json"
 SWITCH_PROGRESS = f"{PROGRESS}/switch.json"
+REST_PROGRESS = f"{PROGRESS}/rest.json"
 # A file for each run of the unit of that name, while it lasts; for root's eyes.
 SANDBOX_ENVS = f"{RUN}/sandbox"
 APPLY_LOCK = "/run/kimi-apply.lock"
 # How often a group's engine did not come up; kept while its unit is started anew.
 GROUP_RUN = "/run/kimi-group"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
+# Gone after a boot: what kimi-rest.service is to do, when a start was asked for, and whether the
+# engines may start though STOPPED stands, for somebody wakes them.
+REST_JOB = "/run/kimi-rest.json"
+BEGUN = "/run/kimi-begun.json"
+WAKING = "/run/kimi-waking"
 
 # Written last into an engine's environment, and beside an interpreter that was brought: without it
 # either is half made.
@@ -202,6 +214,7 @@ RESTORED = (
 LIVING = (
     f"{KEYS}/*",
     KEY_MAP,
+    REST_MAP,
     TLS_PEM,
     TLS_CERTIFICATE,
     ACME_PEM,
@@ -268,6 +281,7 @@ class Paths:
         self.web_before = self.at(WEB_BEFORE)
         self.proxy = self.at(PROXY)
         self.key_map = self.at(KEY_MAP)
+        self.rest_map = self.at(REST_MAP)
         self.tls_pem = self.at(TLS_PEM)
         self.tls_crt = self.at(TLS_CERTIFICATE)
         self.acme_settings = self.at(ACME_SETTINGS)
@@ -285,6 +299,11 @@ class Paths:
         self.applied = self.at(APPLIED)
         self.history = self.at(HISTORY)
         self.switch = self.at(SWITCH)
+        self.stopped = self.at(STOPPED)
+        self.starts = self.at(STARTS)
+        self.rest_job = self.at(REST_JOB)
+        self.begun = self.at(BEGUN)
+        self.waking = self.at(WAKING)
         self.drift_state = self.at(DRIFT_STATE)
         self.firewall_state = self.at(FIREWALL_STATE)
         self.before = self.at(BEFORE)
@@ -335,6 +354,7 @@ def paths() -> dict[str, str]:
         "proxy_stamp": PROXY_STAMP,
         "proxy_socket": PROXY_SOCKET,
         "key_map": KEY_MAP,
+        "rest_map": REST_MAP,
         "tls_pem": TLS_PEM,
         "acme": ACME,
         "firewall": FIREWALL,
@@ -356,6 +376,8 @@ def paths() -> dict[str, str]:
         "bench_progress": BENCH_PROGRESS,
         "switch": SWITCH,
         "switch_progress": SWITCH_PROGRESS,
+        "stopped": STOPPED,
+        "waking": WAKING,
         "drift_state": DRIFT_STATE,
     }
 

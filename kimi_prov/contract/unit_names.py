@@ -24,8 +24,9 @@ DRIFT = "kimi-drift.service"
 DRIFT_TIMER = "kimi-drift.timer"
 # At a boot, before the engines: puts back what served where a switch was cut.
 RETURN = "kimi-return.service"
-# Transient: they run while something is installed, switched, tuned or measured.
+# Transient: they run while something is installed, switched, stopped, tuned or measured.
 SWITCH = "kimi-switch.service"
+REST = "kimi-rest.service"
 DRIVER = "kimi-driver.service"
 UPDATE = "kimi-update.service"
 INSTALL = "kimi-install.service"
@@ -60,6 +61,7 @@ OURS = (
     DRIFT_TIMER,
     RETURN,
     SWITCH,
+    REST,
     DRIVER,
     UPDATE,
     INSTALL,
@@ -158,6 +160,7 @@ def units() -> dict[str, str]:
         "drift_timer": DRIFT_TIMER,
         "install": INSTALL,
         "switch": SWITCH,
+        "rest": REST,
         "return": RETURN,
         "tune": TUNE,
         "bench": BENCH,

@@ -80,6 +80,7 @@ _PAGE = "The page to talk to the model"
 _ENGINE = "Engine"
 _UPGRADE = "Upgrades"
 _WATCH = "Watching"
+_REST = "Stopped and asleep"
 _DRIVER = "NVIDIA driver"
 _SITE = "Sites behind a mirror"
 _GROUP = "One model over several machines"
@@ -480,6 +481,17 @@ VARIABLES: tuple[Variable, ...] = (
         "true",
         "Have the machine compare itself once an hour with what was applied; `status` tells what "
         "came of it. `kimi-prov drift` needs no timer.",
+    ),
+    _v(
+        _REST,
+        "stopped_memory",
+        "choice",
+        "free",
+        "keep",
+        "What becomes of the RAM disk while the machine is stopped or asleep. free: its memory is "
+        "given back, and a start fills it again. keep: it stays, also over a reboot, and a start "
+        "is quicker.",
+        choices=("free", "keep"),
     ),
     _v(
         _GROUP,

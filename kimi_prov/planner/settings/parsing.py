@@ -140,6 +140,7 @@ class Settings:
     upgrade_min_speed: float | None
     upgrade_in_place: bool
     keep_versions: int
+    stopped_memory: Literal["free", "keep"]
     hosts_per_model: int
     group_port: int
     group_address: str | None

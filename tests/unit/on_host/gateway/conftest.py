@@ -20,6 +20,7 @@ from waiting import HANGS_S, until
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import keys, tls
 from kimi_prov.on_host.gateway.api import Endpoint
+from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import machine_key
 from kimi_prov.packaging.resources import root
 
@@ -150,6 +151,7 @@ class Proxy:
         plan = {
             "paths": {
                 "key_map": str(self.paths.key_map),
+                "rest_map": str(self.paths.rest_map),
                 "machine_key": str(self.paths.machine_key),
                 "proxy_socket": str(self.paths.socket),
                 "tls_pem": str(self.paths.tls_pem),
@@ -222,6 +224,7 @@ def make_proxy(tmp_path, request):
         tls.ensure(paths, {"mode": "self-signed", "names": ["lab1", "10.0.0.1"]})
         keys.ensure(paths, {n: keys.digest(k) for n, k in (given or {}).items()})
         machine_key.ensure(paths.machine_key)
+        mark.ensure(paths)
         proxy = Proxy(
             paths,
             free_port(),
