@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.console.host_lines import entry, head, pending, stand_ins
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import duration, in_words
 from kimi_prov.contract.sizes import human
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ def _rest(found: Mapping[str, Any] | None) -> list[str]:
     if found["since"]:
         cut = found["requests_cut"]
         lines += entry("stopped", f"since {found['since']}; {cut or 'no'} requests were cut")
+    if found["failed"]:
+        lines += entry("woken", f"in vain: {found['failed']}")
+    lines += _idle(found["idle"])
     if found["start"]:
         lines += entry("a start", _expected(found["start"]))
     last = found["last_start"]
@@ -73,6 +76,18 @@ def _rest(found: Mapping[str, Any] | None) -> list[str]:
         place = f", weights in the {last['held']}" if last["held"] != "unknown" else ""
         lines += entry("last start", f"{duration(last['seconds'])}{place}, at {last['at']}")
     return lines
+
+
+def _idle(found: Mapping[str, Any] | None) -> list[str]:
+    """Announce when the machine will rest."""
+    if not found:
+        return []
+    left, words = found["asleep_in_seconds"], {"stop": "asleep", "poweroff": "off", "hook": "hook"}
+    if left is not None:
+        told = f"{words[found['action']]} in {in_words(left)}, if nobody asks until then"
+    else:
+        told = f"after {in_words(found['after_seconds'])} without a request; {found['why_not']}"
+    return entry("rests", told)
 
 
 def _expected(found: Mapping[str, Any]) -> str:

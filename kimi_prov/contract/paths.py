@@ -149,6 +149,9 @@ PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
 REST_JOB = "/run/kimi-rest.json"
 BEGUN = "/run/kimi-begun.json"
 WAKING = "/run/kimi-waking"
+# How long nobody has asked, by the monotonic clock.
+IDLE = "/run/kimi-idle.json"
+WAKE_SOCKET = "/run/kimi-wake.sock"
 
 # Written last into an engine's environment, and beside an interpreter that was brought: without it
 # either is half made.
@@ -171,6 +174,10 @@ MANAGED = (
     f"{UNITS}/{unit_names.DRIFT}",
     f"{UNITS}/{unit_names.DRIFT_TIMER}",
     f"{UNITS}/{unit_names.RETURN}",
+    f"{UNITS}/{unit_names.IDLE}",
+    f"{UNITS}/{unit_names.IDLE_TIMER}",
+    f"{UNITS}/{unit_names.WAKE}",
+    f"{UNITS}/{unit_names.WAKE_SOCKET}",
     FIREWALL_DROP_IN,
     TUNING_TMPFILES,
     TMPFILES,
@@ -304,6 +311,8 @@ class Paths:
         self.rest_job = self.at(REST_JOB)
         self.begun = self.at(BEGUN)
         self.waking = self.at(WAKING)
+        self.idle = self.at(IDLE)
+        self.wake_socket = self.at(WAKE_SOCKET)
         self.drift_state = self.at(DRIFT_STATE)
         self.firewall_state = self.at(FIREWALL_STATE)
         self.before = self.at(BEFORE)
@@ -378,6 +387,7 @@ def paths() -> dict[str, str]:
         "switch_progress": SWITCH_PROGRESS,
         "stopped": STOPPED,
         "waking": WAKING,
+        "wake_socket": WAKE_SOCKET,
         "drift_state": DRIFT_STATE,
     }
 

@@ -22,6 +22,11 @@ ACME_TIMER = "kimi-acme.timer"
 # Compares the machine with what was applied to it.
 DRIFT = "kimi-drift.service"
 DRIFT_TIMER = "kimi-drift.timer"
+# Counts how long nobody has asked; wakes the machine when somebody does.
+IDLE = "kimi-idle.service"
+IDLE_TIMER = "kimi-idle.timer"
+WAKE = "kimi-wake.service"
+WAKE_SOCKET = "kimi-wake.socket"
 # At a boot, before the engines: puts back what served where a switch was cut.
 RETURN = "kimi-return.service"
 # Transient: they run while something is installed, switched, stopped, tuned or measured.
@@ -59,6 +64,10 @@ OURS = (
     ACME_TIMER,
     DRIFT,
     DRIFT_TIMER,
+    IDLE,
+    IDLE_TIMER,
+    WAKE,
+    WAKE_SOCKET,
     RETURN,
     SWITCH,
     REST,
@@ -85,6 +94,8 @@ LASTING = (
     ACME,
     ACME_TIMER,
     DRIFT_TIMER,
+    IDLE_TIMER,
+    WAKE_SOCKET,
     RETURN,
     RANK,
 )
@@ -158,6 +169,10 @@ def units() -> dict[str, str]:
         "acme_timer": ACME_TIMER,
         "drift": DRIFT,
         "drift_timer": DRIFT_TIMER,
+        "idle": IDLE,
+        "idle_timer": IDLE_TIMER,
+        "wake": WAKE,
+        "wake_socket": WAKE_SOCKET,
         "install": INSTALL,
         "switch": SWITCH,
         "rest": REST,

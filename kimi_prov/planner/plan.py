@@ -252,7 +252,7 @@ def _plan(
         "proxy": gateway.proxy(host, settings, backends),
         "firewall": gateway.firewall(host, settings, together),
         "web": page,
-        "rest": rest.document(settings),
+        "rest": rest.document(settings, tmpfs, findings),
         "drift": {"timer": settings.drift_timer},
         "driver": driver_plan,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},

@@ -26,6 +26,8 @@ _UNITS = (
     unit_names.ACME_TIMER,
     unit_names.CONVERT,
     unit_names.DRIFT_TIMER,
+    unit_names.IDLE_TIMER,
+    unit_names.WAKE_SOCKET,
     unit_names.FETCH,
     unit_names.FIREWALL,
     unit_names.PROXY,

@@ -99,7 +99,9 @@ def _entries(mark: Mapping[str, Any]) -> dict[str, str]:
     """Return what the map holds: nothing while the machine serves."""
     if not mark:
         return {}
+    wakes = mark["state"] == ASLEEP and mark.get("wake") in ("refuse", "hold")
     return {
+        **({"wake": str(mark["wake"])} if wakes else {}),
         "state": str(mark["state"]),
         "code": _CODES[mark["state"]],
         "why": sentence(mark),

@@ -6,6 +6,7 @@
     rest started             note how long the start took
     rest outcome             what kimi-rest.service did last
     rest run                 that unit
+    rest idle                kimi-idle.service: count how long nobody has asked, and rest at last
 
 The mark is written before anything else, and removed before the engines start: a machine whose
 power is cut in between comes back as it was to be.
@@ -21,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from kimi_prov.contract import clean_text, groups, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import duration, in_words
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import draining, smoke_test
-from kimi_prov.on_host.rest import mark, standing, starts
+from kimi_prov.on_host.gateway import draining, haproxy, smoke_test
+from kimi_prov.on_host.rest import idle, mark, standing, starts
 from kimi_prov.on_host.system import apply_lock, files, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.process import run
@@ -35,9 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Tell = Callable[[str], None]
-STOP, RESTART = "stop", "restart"
+STOP, RESTART, SLEEP = "stop", "restart", "sleep"
 FREE, KEEP = "free", "keep"
 _STEP_S = 1.0
+# Of answers that begin at the last moment.
+_SLEEP_DRAIN_S = 300.0
 # Beyond what a unit allows its processes before it kills them.
 _STOP_LIMIT_S = 900.0
 
@@ -166,6 +169,74 @@ def _stopped(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell
     return f"stopped in {duration(done['seconds'])}; {ended}"
 
 
+# --- idle --------------------------------------------------------------------------------------
+
+
+def look(paths: Paths) -> str:
+    """Count on how long nobody has asked, and rest where that was long enough."""
+    plan = plan_of(paths)
+    if not plan["rest"].get("idle"):
+        return ""
+    found, news = idle.look(paths, plan)
+    if found["asleep_in_s"] != 0:
+        return news
+    launch(paths, {"job": SLEEP, "used": found["used"], "drain_s": _SLEEP_DRAIN_S})
+    return "nobody has asked for long enough: resting"
+
+
+def _asleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    """Rest as the inventory wishes: sleep, switch the machine off, or run the operator's hook."""
+    chosen = plan["rest"]["idle"]
+    if haproxy.variable(paths.socket, idle.USED) != job["used"] or apply_lock.holder():
+        return "not asleep: somebody asked at the last moment"
+    try:
+        return _RESTS[chosen["action"]](paths, plan, job, tell)
+    except HostError as error:
+        idle.failed(paths, error.message)
+        raise
+
+
+def _sleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    mark.write(paths, _sleeping(plan))
+    return _stopped(paths, plan, job, tell)
+
+
+def _sleeping(plan: Mapping[str, Any]) -> dict[str, Any]:
+    wakes = plan["rest"]["wake"]
+    after = in_words(float(plan["rest"]["idle"]["after_s"]))
+    how = "the operator starts it: kimi-prov start" if wakes == "off" else "a request wakes it"
+    return mark.make(mark.ASLEEP, f"nobody asked for {after}; {how}", wake=wakes)
+
+
+def _poweroff(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    """Switch the machine off: it serves again after its next boot."""
+    starts.note(paths, plan)
+    try:
+        draining.drain(paths, float(job["drain_s"]))
+        tell("switching the machine off")
+        units.systemctl("poweroff")
+    except HostError:
+        draining.balance(paths, draining.READY)
+        raise
+    return "switching the machine off: nobody asked"
+
+
+def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    """Run the operator's program once answers have ended; where it fails, serve on."""
+    mark.write(paths, _sleeping(plan))
+    try:
+        draining.drain(paths, float(job["drain_s"]))
+        idle.hook(plan, str(plan["rest"]["idle"]["hook"]), tell)
+    except HostError:
+        mark.clear(paths)
+        draining.balance(paths, draining.READY)
+        raise
+    return _stopped(paths, plan, job, tell)
+
+
+_RESTS = {idle.STOP: _sleep, idle.POWEROFF: _poweroff, idle.HOOK: _hook}
+
+
 # --- start -------------------------------------------------------------------------------------
 
 
@@ -270,13 +341,13 @@ def _restart_one(
         run("systemctl", "reset-failed", name)
         units.systemctl("restart", "--no-block", name)
         until = time.monotonic() + float(job["start_s"])
-        _await([name], until, partial(_loading, tell, name))
+        await_units([name], until, partial(_loading, tell, name))
         if first:
             starts.note(paths, plan)
     finally:
         # HAProxy's own checks keep out what does not answer.
         draining.balance(paths, draining.READY, own)
-    _await_balance(paths, own, until)
+    await_balance(paths, own, until)
     return cut
 
 
@@ -284,7 +355,7 @@ def _loading(tell: Tell, name: str, line: str) -> None:
     tell(f"{name} is loading: {line}")
 
 
-def _await(names: Sequence[str], until: float, tell: Tell) -> None:
+def await_units(names: Sequence[str], until: float, tell: Tell) -> None:
     """Wait until units have started: until their engines answered. Raises HostError."""
     before = {name: unit["restarts"] for name, unit in units.show(*names).items()}
     told = ""
@@ -313,12 +384,27 @@ def _await(names: Sequence[str], until: float, tell: Tell) -> None:
         time.sleep(_STEP_S)
 
 
-def _await_balance(paths: Paths, own: Sequence[int], until: float) -> None:
-    """Wait until the proxy sends requests to these engines, so that the next one may go."""
+def await_fill(plan: Mapping[str, Any], tell: Tell) -> None:
+    """Wait until memory holds the weights again, where it does. Raises HostError where it fails."""
+    fills = [name for name in starts.ram_disk_units(plan) if name.endswith(".service")]
+    while fills:
+        shown = units.show(*fills)
+        if any(row["state"] == "failed" for row in shown.values()):
+            line = units.cause(units.journal(fills[0], 40))
+            raise HostError(f"{fills[0]} failed: {line}", f"journalctl -u {fills[0]}")
+        if all(row["state"] == "active" for row in shown.values()):
+            return
+        done = files.read_json(layout.STAGE_PROGRESS)
+        tell(f"filling the RAM disk: {done.get('line') or 'it begins'}")
+        time.sleep(_STEP_S)
+
+
+def await_balance(paths: Paths, own: Sequence[int] | None, until: float) -> None:
+    """Wait until the proxy sends requests to these engines, or to all."""
     while paths.socket.exists() and not draining.up(paths, own):
         if time.monotonic() >= until:
             raise HostError(
-                f"the proxy does not see engine{own[0]} answer",
+                "the proxy does not see the engine answer",
                 f"journalctl -u {unit_names.PROXY}",
             )
         time.sleep(0.2)
@@ -343,15 +429,20 @@ def main(argv: list[str]) -> int:
     verb = argv[0] if len(argv) == 1 else ""
     if verb == "run":
         return _run(paths)
+    if verb == "idle":
+        # At the level that its unit lets through: its own starts stay out of the journal.
+        if news := look(paths):
+            print(f"<5>{news}", flush=True)
+        return 0
     if verb in asked:
         return answer({"ok": True, **asked[verb](paths, json.load(sys.stdin))})
     if verb in plain_verbs:
         return answer({"ok": True, **plain_verbs[verb](paths)})
-    raise HostError("usage: rest stop|start|restart|started|outcome|run")
+    raise HostError("usage: rest stop|start|restart|started|outcome|run|idle")
 
 
 def _run(paths: Paths) -> int:
-    jobs = {STOP: _stopped, RESTART: _restarted}
+    jobs = {STOP: _stopped, RESTART: _restarted, SLEEP: _asleep}
     with Progress(layout.REST_PROGRESS, "rest") as progress:
         tell = partial(progress.say, log=True)
         try:

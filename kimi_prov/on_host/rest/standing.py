@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Mapping
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.rest import mark, starts
+from kimi_prov.on_host.system import files
 
 if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 SERVING, STARTING, STOPPING, FAILED = "serving", "starting", "stopping", "failed"
+# The timer looks each half a minute at most.
+_STALE_S = 120.0
 FIX = "kimi-prov start INVENTORY"
 
 
@@ -52,7 +56,29 @@ def document(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) ->
         "by": found.get("by"),
         "requests_cut": found.get("cut"),
         "start": starts.expected(paths, plan, starts.where(plan)) if found else None,
+        "failed": found.get("failed"),
+        "idle": _idle(paths, plan),
         "last_start": {key: last[key] for key in keys} if last else None,
+    }
+
+
+def _idle(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Say when the machine will rest because nobody asks; None where it never does."""
+    wished = (plan.get("rest") or {}).get("idle")
+    if not wished:
+        return None
+    seen = files.read_json(paths.idle)
+    left = seen.get("asleep_in_s")
+    # It was looked at some seconds ago; what another boot has left says nothing.
+    ago = time.monotonic() - float(seen.get("looked_s") or 0)
+    return {
+        "after_seconds": wished["after_s"],
+        "action": wished["action"],
+        "wake": plan["rest"]["wake"],
+        "asleep_in_seconds": max(0, round(float(left) - ago))
+        if left is not None and 0 <= ago < _STALE_S
+        else None,
+        "why_not": seen.get("why_not") if seen else "nobody has looked yet",
     }
 
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from kimi_prov.ansible import apply_lock
+from kimi_prov.ansible import apply_lock, restart_consent
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.contract.durations import duration
+from kimi_prov.planner.findings import make
 from kimi_prov.runner import progress
 
 if TYPE_CHECKING:
@@ -20,14 +21,16 @@ _ASKED = ("stop", "start", "restart")
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """`step`: stop, start, restart, started or outcome, as `rest` on the machine has them.
+    """`step`: stop, start, restart, started or outcome, as `rest` on the machine has them; consent.
+
+    `consent` refuses a machine that would switch itself off where it is its own control machine.
 
     `outcome` and `started` give the host's document. The code is sent; what runs on as a unit is
     the machine's own.
     """
 
     TRANSFERS_FILES = False
-    _supports_check_mode = False
+    _supports_check_mode = True
 
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
@@ -36,6 +39,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
         variables = task_vars or {}
         step = str(self._task.args["step"])
+        if step == "consent":
+            return result | self._consent(variables)
+        if self._task.check_mode:
+            return result | {"skipped": True, "msg": "check mode: nothing is stopped or started"}
         try:
             if step in _ASKED:
                 told = run_sent(self, "rest", step, stdin=self._request(variables))
@@ -50,6 +57,21 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         changed = bool(told.get("started")) or (step == "start" and told["was"] != "serving")
         document = self._document(step, told)
         return result | told | {"changed": changed} | document
+
+    def _consent(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        if self._task.args["plan"]["rest"]["idle"]["poweroff_self"]:
+            return {}
+        host = str(variables.get("inventory_hostname", "the machine"))
+        consented = ("kimi_idle_poweroff_self", True)
+        refused = restart_consent.refusal(
+            self, host, variables.get("kimi_facts") or {}, consented, ""
+        )
+        if refused is None:
+            return {}
+        fix = f"set kimi_idle_poweroff_self: true for {host}, or kimi_idle_action: stop"
+        why = "kimi_idle_action is poweroff, and this is the machine that kimi-prov runs on"
+        finding = make("rest.own_machine", observed=why, required="consent to that", fix=fix)
+        return failure(f"{host}: {why}", fix, "blockers", [finding])
 
     def _request(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         we = apply_lock.holder()

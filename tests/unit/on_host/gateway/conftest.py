@@ -135,6 +135,8 @@ class Proxy:
     web: dict[str, int] | None = None
     tls_mode: str = "self-signed"
     options: dict[str, int] = field(default_factory=dict)
+    # As planned: whether it rests by itself, and what wakes it.
+    rest: dict[str, object] = field(default_factory=lambda: {"idle": None, "wake": "off"})
 
     @property
     def endpoint(self) -> Endpoint:
@@ -153,6 +155,7 @@ class Proxy:
                 "key_map": str(self.paths.key_map),
                 "rest_map": str(self.paths.rest_map),
                 "machine_key": str(self.paths.machine_key),
+                "wake_socket": str(self.paths.wake_socket),
                 "proxy_socket": str(self.paths.socket),
                 "tls_pem": str(self.paths.tls_pem),
                 "proxy": str(self.paths.proxy),
@@ -164,6 +167,7 @@ class Proxy:
                 "tls": {"mode": self.tls_mode, "trusted": self.tls_mode != "self-signed"},
             },
             "web": self.web,
+            "rest": self.rest,
         }
         text = environment.get_template("haproxy.cfg.j2").render(
             kimi_plan=plan,
@@ -216,6 +220,7 @@ def make_proxy(tmp_path, request):
         engines: int = 1,
         given: dict[str, str] | None = None,
         upload_max_bytes: int = 0,
+        wake: str = "off",
         **options: int,
     ) -> Proxy:
         paths = Paths(tmp_path)
@@ -232,6 +237,7 @@ def make_proxy(tmp_path, request):
             tmp_path / "haproxy.cfg",
             web=page_of(upload_max_bytes) if upload_max_bytes else None,
             options=options,
+            rest={"idle": {} if wake == "off" else {"after_s": 60}, "wake": wake},
         )
         made.append(proxy)
         proxy.start()

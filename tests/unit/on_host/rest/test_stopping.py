@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +12,9 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.rest import mark, run, standing, starts
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 UNIT = "kimi-serve@0.service"
 ASKED = {"by": {"user": "ann", "control_host": "desk"}, "drain_s": 5, "part": "serving"}
@@ -28,7 +30,7 @@ class Machine:
             "engine": {"env_name": "vllm-1"},
             "model": {"name": "m", "serve_dir": "/srv/kimi/models/m"},
             "instances": [{"index": 0}],
-            "rest": {"memory": "free"},
+            "rest": {"memory": "free", "idle": None, "wake": "off"},
             "ram_disk": {"enabled": True, "units": ["srv-kimi-ram.mount", "kimi-stage.service"]},
             "throughput": {"load_s": {"expected": 240.0}},
             "timeouts": {"start_s": 600},
