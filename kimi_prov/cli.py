@@ -1394,27 +1394,61 @@ def chat(place: str, **options: Any) -> ExitCode:  # noqa: ANN401
     )
 
 
-@cli.command()
-@RENDERED
-@clustered
-def stop(directory: Path, target: Target) -> ExitCode:
-    """End the engine of a folder that `render kubernetes` made; its volume stays.
+DRAIN = click.option(
+    "--drain",
+    "drain_s",
+    type=click.IntRange(0, 86_400),
+    metavar="SECONDS",
+    help="What answers under way have before they are cut.  [default: 300]",
+)
 
-    Answers may end first. `start` or `apply` starts it again.
+
+@cli.command()
+@APPLIED
+@LIMIT
+@DRAIN
+@clustered
+@connected
+def stop(path: Path, target: Target, drain_s: int | None, **options: Any) -> ExitCode:  # noqa: ANN401
+    """End what is served, on purpose, over reboots too; `start` or `apply` starts it again.
+
+    Answers under way may end first. Memory and GPUs are free then; weights, keys, page, history and
+    certificate stay, and the port answers 503 with the reason. DIR is a folder that `render
+    kubernetes` made: its volume stays.
     """
     from kimi_prov.commands import power as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    return command.stop(directory, target)
+    return command.stop(path, PlaybookOptions(**options), target, drain_s)
 
 
 @cli.command()
-@RENDERED
+@APPLIED
+@LIMIT
 @clustered
-def start(directory: Path, target: Target) -> ExitCode:
-    """Start the engine of a folder that was stopped, and wait until it answers."""
-    from kimi_prov.commands import power as command
+@connected
+def start(path: Path, target: Target, **options: Any) -> ExitCode:  # noqa: ANN401
+    """Start what was stopped or is asleep, and wait until it answers.
 
-    return command.start(directory, target)
+    It says how long that will take, by what the last starts on the machine took.
+    """
+    from kimi_prov.commands import power as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    return command.start(path, PlaybookOptions(**options), target)
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@DRAIN
+@connected
+def restart(inventory: Path, drain_s: int | None, **options: Any) -> ExitCode:  # noqa: ANN401
+    """Restart what is served: instance after instance, so that the others go on serving."""
+    from kimi_prov.commands import power as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    return command.restart(inventory, PlaybookOptions(**options), drain_s)
 
 
 @cli.group()

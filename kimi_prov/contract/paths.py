@@ -76,6 +76,8 @@ PROXY_STAMP = f"{PROXY}/stamp.cfg"
 KEY_MAP = f"{PROXY}/keys.map"
 # When keys end and what limits they have, by name (contract/key_rules.py).
 KEY_RULES = f"{PROXY}/rules.map"
+# What clients are told while the machine does not serve on purpose; empty while it does.
+REST_MAP = f"{PROXY}/rest.map"
 TLS_PEM = f"{PROXY}/tls.pem"
 # Its certificates alone, without the private key.
 TLS_CERTIFICATE = f"{PROXY}/tls.crt"
@@ -145,6 +147,10 @@ MONITOR_HOME = "/var/lib/kimi-monitor"
 WATCHDOG_STATE = f"{STATE}/watchdog.json"
 WATCHDOG_METRICS = f"{METRICS}/watchdog.prom"
 HANGS = f"{HOME}/hangs"
+# While it stands no engine starts: stopped by the operator, or asleep.
+STOPPED = f"{STATE}/stopped.json"
+# How long the last starts took.
+STARTS = f"{STATE}/starts.json"
 # A switch under way: written before the first file changes, removed after the verdict.
 SWITCH = f"{STATE}/switch.json"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
@@ -158,6 +164,7 @@ STAGE_PROGRESS = f"{PROGRESS}/stage.json"
 CONVERT_PROGRESS = f"{PROGRESS}/convert/convert.json"
 BENCH_PROGRESS = f"{PROGRESS}/bench.json"
 SWITCH_PROGRESS = f"{PROGRESS}/switch.json"
+REST_PROGRESS = f"{PROGRESS}/rest.json"
 # A file for each run of the unit of that name, while it lasts; for root's eyes.
 SANDBOX_ENVS = f"{RUN}/sandbox"
 APPLY_LOCK = "/run/kimi-apply.lock"
@@ -166,6 +173,14 @@ GROUP_RUN = "/run/kimi-group"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
 # Where engines ask the counter whether a key may, and tell it what was used.
 USAGE_SOCKET = "/run/kimi-usage/counter.sock"
+# Gone after a boot: what kimi-rest.service is to do, when a start was asked for, and whether the
+# engines may start though STOPPED stands, for somebody wakes them.
+REST_JOB = "/run/kimi-rest.json"
+BEGUN = "/run/kimi-begun.json"
+WAKING = "/run/kimi-waking"
+# How long nobody has asked, by the monotonic clock.
+IDLE = "/run/kimi-idle.json"
+WAKE_SOCKET = "/run/kimi-wake.sock"
 
 # Written last into an engine's environment, and beside an interpreter that was brought: without it
 # either is half made.
@@ -193,6 +208,10 @@ MANAGED = (
     f"{UNITS}/{unit_names.NODE_EXPORTER}",
     f"{UNITS}/{unit_names.WATCHDOG}",
     f"{UNITS}/{unit_names.RETURN}",
+    f"{UNITS}/{unit_names.IDLE}",
+    f"{UNITS}/{unit_names.IDLE_TIMER}",
+    f"{UNITS}/{unit_names.WAKE}",
+    f"{UNITS}/{unit_names.WAKE_SOCKET}",
     FIREWALL_DROP_IN,
     TUNING_TMPFILES,
     TMPFILES,
@@ -238,6 +257,7 @@ LIVING = (
     KEY_MAP,
     KEY_RULES,
     METRICS_KEY_MAP,
+    REST_MAP,
     TLS_PEM,
     TLS_CERTIFICATE,
     ACME_PEM,
@@ -344,6 +364,14 @@ class Paths:
     watchdog_state = _At(WATCHDOG_STATE)
     watchdog_metrics = _At(WATCHDOG_METRICS)
     hangs = _At(HANGS)
+    rest_map = _At(REST_MAP)
+    stopped = _At(STOPPED)
+    starts = _At(STARTS)
+    rest_job = _At(REST_JOB)
+    begun = _At(BEGUN)
+    waking = _At(WAKING)
+    idle = _At(IDLE)
+    wake_socket = _At(WAKE_SOCKET)
     firewall_state = _At(FIREWALL_STATE)
     before = _At(BEFORE)
     units = _At(UNITS)
@@ -399,6 +427,7 @@ def paths() -> dict[str, str]:
         "key_rules": KEY_RULES,
         "usage": USAGE,
         "usage_prom": USAGE_PROM,
+        "rest_map": REST_MAP,
         "tls_pem": TLS_PEM,
         "acme": ACME,
         "firewall": FIREWALL,
@@ -420,6 +449,9 @@ def paths() -> dict[str, str]:
         "bench_progress": BENCH_PROGRESS,
         "switch": SWITCH,
         "switch_progress": SWITCH_PROGRESS,
+        "stopped": STOPPED,
+        "waking": WAKING,
+        "wake_socket": WAKE_SOCKET,
         "drift_state": DRIFT_STATE,
         "metrics": METRICS,
         "metrics_file": METRICS_FILE,

@@ -99,6 +99,15 @@ KINDS: Dict[str, Needs] = {
     "restoring": Needs(
         capabilities=("CAP_CHOWN", "CAP_FOWNER", "CAP_DAC_OVERRIDE"), without_calls=("@resources",)
     ),
+    # Asks systemd, and the proxy by its closed socket, whose map it writes; hands requests on to an
+    # engine.
+    "resting": Needs(
+        network="loopback",
+        capabilities=("CAP_CHOWN", "CAP_DAC_OVERRIDE"),
+        without_calls=("@resources",),
+        proc=True,
+        processes=True,
+    ),
     # Describes the machine as the probe does, compiles a program that reads memory and asks the
     # proxy; the engine's own code it has run in a unit of the kind `engine`.
     "measuring": Needs(

@@ -33,10 +33,16 @@ PROMETHEUS = "kimi-prometheus.service"
 ALERTMANAGER = "kimi-alertmanager.service"
 # Sees that an engine hangs, keeps why, and restarts it.
 WATCHDOG = "kimi-watchdog.service"
+# Counts how long nobody has asked; wakes the machine when somebody does.
+IDLE = "kimi-idle.service"
+IDLE_TIMER = "kimi-idle.timer"
+WAKE = "kimi-wake.service"
+WAKE_SOCKET = "kimi-wake.socket"
 # At a boot, before the engines: puts back what served where a switch was cut.
 RETURN = "kimi-return.service"
-# Transient: they run while something is installed, switched, tuned or measured.
+# Transient: they run while something is installed, switched, stopped, tuned or measured.
 SWITCH = "kimi-switch.service"
+REST = "kimi-rest.service"
 DRIVER = "kimi-driver.service"
 UPDATE = "kimi-update.service"
 INSTALL = "kimi-install.service"
@@ -76,8 +82,13 @@ OURS = (
     PROMETHEUS,
     ALERTMANAGER,
     WATCHDOG,
+    IDLE,
+    IDLE_TIMER,
+    WAKE,
+    WAKE_SOCKET,
     RETURN,
     SWITCH,
+    REST,
     DRIVER,
     UPDATE,
     INSTALL,
@@ -107,6 +118,8 @@ LASTING = (
     PROMETHEUS,
     ALERTMANAGER,
     WATCHDOG,
+    IDLE_TIMER,
+    WAKE_SOCKET,
     RETURN,
     RANK,
 )
@@ -190,8 +203,13 @@ def units() -> dict[str, str]:
         "node_exporter": NODE_EXPORTER,
         "site_node_exporter": SITE_NODE_EXPORTER,
         "watchdog": WATCHDOG,
+        "idle": IDLE,
+        "idle_timer": IDLE_TIMER,
+        "wake": WAKE,
+        "wake_socket": WAKE_SOCKET,
         "install": INSTALL,
         "switch": SWITCH,
+        "rest": REST,
         "return": RETURN,
         "tune": TUNE,
         "bench": BENCH,

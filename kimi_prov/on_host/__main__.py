@@ -46,6 +46,8 @@ COMMANDS = {
     "history": "kimi_prov.on_host.history.report",
     "clean": "kimi_prov.on_host.history.clean",
     "switch": "kimi_prov.on_host.history.switch",
+    "wake": "kimi_prov.on_host.rest.wake",
+    "rest": "kimi_prov.on_host.rest.run",
     "status": "kimi_prov.on_host.status",
     "drift": "kimi_prov.on_host.drift.run",
     "metrics": "kimi_prov.on_host.metrics.collect",

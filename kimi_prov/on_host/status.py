@@ -18,6 +18,7 @@ from kimi_prov.on_host.group import record
 from kimi_prov.on_host.history import applied, switch
 from kimi_prov.on_host.monitor import ensure as monitor
 from kimi_prov.on_host.probe import nvidia_smi
+from kimi_prov.on_host.rest import mark, standing
 from kimi_prov.on_host.system import boot, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
@@ -171,7 +172,8 @@ def collect(paths: Paths) -> dict[str, Any]:
     states = units.show(*serving, unit_names.PROXY, unit_names.WEB, unit_names.FIREWALL, *SUPPORT)
     shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
     web = plan.get("web")
-    needed = [*serving, unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
+    rests = mark.read(paths)
+    needed = [*([] if rests else serving), unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
     needed += [unit_names.PROXY] if serves else []
     needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
     # A plan of an earlier version says nothing of it.
@@ -182,17 +184,24 @@ def collect(paths: Paths) -> dict[str, Any]:
     refused = _REFUSED.get(port["certificate"]["state"], "") if port else ""
     group = _group(paths, plan, serving[0]) if plan.get("group") else None
     watchdog = _watchdog(paths, plan, states)
-    detail = "not active: " + ", ".join(down) if down else "serving"
-    if group and not down:
+    state = standing.state(rests, {name: states.get(name, {}) for name in serving}, bool(down))
+    detail = "not active: " + ", ".join(down) if down else state
+    if rests and not down:
+        detail = f"{standing.told(rests)}: {standing.FIX}"
+    elif group and not down:
         served = detail if serves else f"rank {group['rank']}; {group['head']} serves"
         detail = served if group["phase"] == record.SERVING else group["said"] or "not serving yet"
     return {
-        "ok": not down and not refused and (not group or group["phase"] == record.SERVING),
+        "ok": not down
+        and not refused
+        and bool(rests or not group or group["phase"] == record.SERVING),
+        "state": state,
         "provisioned": True,
         "random_weights": bool(model["random_weights"]),
         "trained_on": model.get("trained_on"),
         "stand_in": (plan.get("stand_in") or {}).get("said"),
         "detail": detail + refused,
+        "rest": standing.document(paths, plan, rests),
         "units": shown,
         "applied": _applied(paths),
         "group": group,

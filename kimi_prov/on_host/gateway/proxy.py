@@ -16,6 +16,7 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.gateway import haproxy, key_book, keys, metrics_key, tls
+from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import file_lock, machine_key, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, remove, write_atomic
@@ -48,8 +49,9 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
     known = keys.ensure(paths, settings["api_keys"], page=page, check=check)
     own = machine_key.ensure(paths.machine_key, check=check)
     own = metrics_key.ensure(paths, settings.get("metrics"), check=check) or own
+    told = mark.ensure(paths, check=check)
     return {
-        "changed": made or certificate["changed"] or known["changed"] or own,
+        "changed": made or certificate["changed"] or known["changed"] or own or told,
         "certificate": certificate,
         "keys": known,
         "converged": converged(paths),

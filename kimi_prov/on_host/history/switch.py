@@ -29,7 +29,7 @@ from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
 from kimi_prov.contract.unit_form import stamp_in
 from kimi_prov.on_host.engine import serve
-from kimi_prov.on_host.gateway import checks, firewall, haproxy, proxy, smoke_test, tls
+from kimi_prov.on_host.gateway import checks, draining, firewall, proxy, smoke_test, tls
 from kimi_prov.on_host.history import applied, entries, speed
 from kimi_prov.on_host.system import apply_lock, files, started, units
 from kimi_prov.on_host.system.envelope import answer
@@ -388,6 +388,7 @@ def _restarts(paths: Paths) -> bool:
 def start_planned(paths: Paths) -> None:
     """Let exactly the engines of the plan in place run."""
     places = started.UnitPaths(str(paths.root))
+    serve.wake(places)
     serve.ensure(*serve.planned(files.read_json(paths.plan), places), places, check=False)
 
 
@@ -398,23 +399,15 @@ def drain(paths: Paths, limit_s: float) -> int:
     """
     if not limit_s:
         return 0
-    balance(paths, "drain")
-    until = time.monotonic() + limit_s
-    left = 0
     with contextlib.suppress(OSError, HostError):
-        while True:
-            left = sum(int(row["requests"]) for row in haproxy.servers(paths.socket))
-            if not left or time.monotonic() >= until:
-                break
-            time.sleep(0.2)
-    return left
+        return draining.drain(paths, limit_s)
+    return 0
 
 
 def balance(paths: Paths, state: str) -> None:
-    """Put every engine of the proxy into `drain` or `ready`."""
+    """Put every engine of the proxy into `drain` or `ready`, where one answers."""
     with contextlib.suppress(OSError, HostError):
-        for row in haproxy.servers(paths.socket):
-            haproxy.set_state(paths.socket, int(str(row["name"])[len("engine") :]), state)
+        draining.balance(paths, state)
 
 
 def wait(paths: Paths, limit_s: float, tell: Tell) -> None:

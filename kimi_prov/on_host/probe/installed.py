@@ -27,6 +27,8 @@ _UNITS = (
     unit_names.CONVERT,
     unit_names.DRIFT_TIMER,
     unit_names.WATCHDOG,
+    unit_names.IDLE_TIMER,
+    unit_names.WAKE_SOCKET,
     unit_names.FETCH,
     unit_names.FIREWALL,
     unit_names.METRICS_TIMER,

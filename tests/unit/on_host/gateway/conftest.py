@@ -21,6 +21,7 @@ from waiting import HANGS_S, until
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import keys, metrics_key, tls
 from kimi_prov.on_host.gateway.api import Endpoint
+from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import machine_key
 from kimi_prov.packaging.resources import root
 
@@ -137,6 +138,8 @@ class Proxy:
     metrics: dict[str, Any] | None = None
     tls_mode: str = "self-signed"
     options: dict[str, int] = field(default_factory=dict)
+    # As planned: whether it rests by itself, and what wakes it.
+    rest: dict[str, object] = field(default_factory=lambda: {"idle": None, "wake": "off"})
 
     @property
     def endpoint(self) -> Endpoint:
@@ -155,7 +158,9 @@ class Proxy:
                 "key_map": str(self.paths.key_map),
                 "key_rules": str(self.paths.key_rules),
                 "metrics_key_map": str(self.paths.metrics_key_map),
+                "rest_map": str(self.paths.rest_map),
                 "machine_key": str(self.paths.machine_key),
+                "wake_socket": str(self.paths.wake_socket),
                 "proxy_socket": str(self.paths.socket),
                 "tls_pem": str(self.paths.tls_pem),
                 "proxy": str(self.paths.proxy),
@@ -168,6 +173,7 @@ class Proxy:
             },
             "web": self.web,
             "metrics": self.metrics,
+            "rest": self.rest,
         }
         text = environment.get_template("haproxy.cfg.j2").render(
             kimi_plan=plan,
@@ -225,6 +231,7 @@ def make_proxy(tmp_path, request):
         given: dict[str, str] | None = None,
         upload_max_bytes: int = 0,
         metrics: bool = False,
+        wake: str = "off",
         **options: int,
     ) -> Proxy:
         paths = Paths(tmp_path)
@@ -235,6 +242,7 @@ def make_proxy(tmp_path, request):
         machine_key.ensure(paths.machine_key)
         if metrics:
             metrics_key.ensure(paths, {"sha256": None})
+        mark.ensure(paths)
         proxy = Proxy(
             paths,
             free_port(),
@@ -243,6 +251,7 @@ def make_proxy(tmp_path, request):
             web=page_of(upload_max_bytes) if upload_max_bytes else None,
             metrics=shown_metrics() if metrics else None,
             options=options,
+            rest={"idle": {} if wake == "off" else {"after_s": 60}, "wake": wake},
         )
         made.append(proxy)
         proxy.start()
