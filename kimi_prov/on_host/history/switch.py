@@ -332,6 +332,7 @@ def _forward(paths: Paths, state: dict[str, Any], tell: Tell) -> str:
         tell("waiting for the requests under way")
         since = time.monotonic()
         drain(paths, state["drain_s"])
+        tell("stopping the engine and starting the new one")
         if state["kind"] == entries.ROLLBACK:
             put_back(paths, entries.read(paths, int(state["restores"])))
         else:
