@@ -1,4 +1,4 @@
-"""A model changed to another format and back, by apply and by hand, and what clean frees after it."""
+"""A model changed to another format and back, by apply and by hand; what clean frees then."""
 
 from __future__ import annotations
 

@@ -64,9 +64,7 @@ def test_no_room_for_both_is_a_blocker_and_in_place_removes_what_serves(
     assert found["entries"][-1]["serves"]["model"] == SECOND
     gone = next(row for row in reversed(found["entries"]) if row["serves"]["model"] == DEEP)
     assert not gone["restorable"]
-    back = kimi_prov(
-        "rollback", host.inventory, "--limit", host.name, "--to", str(gone["number"])
-    )
+    back = kimi_prov("rollback", host.inventory, "--limit", host.name, "--to", str(gone["number"]))
     assert back.returncode == 1
     assert "its weights are gone" in back.stderr
     assert full.answers()

@@ -1,4 +1,4 @@
-"""What an upgrade ends with, seen by a client: wrong and slow ones are gone back from, good ones stay.
+"""What an upgrade ends with: wrong and slow ones are gone back from, good ones stay.
 
 The seconds without service are printed at the end.
 """

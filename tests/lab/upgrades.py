@@ -200,10 +200,10 @@ def disks(lab: Lab, size_bytes: int) -> Iterator[dict[str, Disk]]:
             lab.up()
             yield made
         finally:
-            for host in made:
+            for host, disk in made.items():
                 with suppress(Exception):
                     commands.power(lab.inventory, host, on=False, hard=True)
-                _run("umount", "--lazy", made[host].folder)
+                _run("umount", "--lazy", disk.folder)
             lab.down()
 
 
@@ -340,6 +340,7 @@ INT4, SECOND, DEEP = "kimi-k2-lab-int4", "kimi-k2-lab-second", "kimi-k2-lab-deep
 NETWORK = "10.93.110"
 # For three environments of vLLM's CPU build.
 DISK_BYTES = 12 << 30
+FIRST = 4
 
 
 @dataclass
@@ -352,7 +353,8 @@ class Shaken:
     inside: Inside
     key: str
     fingerprint: str
-    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(5))
+    settings: dict[str, Any] = field(default_factory=lambda: {"kimi_concurrency": FIRST})
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(FIRST + 1))
 
     def answers(self) -> bool:
         """Whether a chat is answered now."""
@@ -363,9 +365,13 @@ class Shaken:
         pid = "systemctl show -P MainPID kimi-serve@0"
         return self.host.ssh(f"tr '\\0' ' ' </proc/$({pid})/cmdline")
 
-    def planned(self) -> str:
-        """The command line of the engine that the plan in place has."""
-        return " ".join(self.inside.json(paths.PLAN)["instances"][0]["argv"])
+    def serving(self) -> int:
+        """The concurrency by which versions differ here, of the engine that runs."""
+        words = self.argv().split()
+        planned = self.inside.json(paths.PLAN)["instances"][0]["argv"]
+        # One of the two, and not a mixture.
+        assert words[-len(planned) + 1 :] == planned[1:]
+        return int(words[words.index("--max-num-seqs") + 1])
 
 
 @contextmanager
@@ -378,7 +384,7 @@ def shaken_host(folder: Path) -> Iterator[Shaken]:
         nodes=["shaken"],
         files=[{"src": src, "dest": f"/opt/models/{name}"} for name, src in models.items()],
         kimi_served_names=["kimi-k2-lab"],
-        kimi_concurrency=4,
+        kimi_concurrency=FIRST,
     )
     lab_model.make(folder / "deep", "bf16", replace(lab_model.TINY, layers=30))
     lab_model.make(folder / "second")
