@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import TYPE_CHECKING, Any, Mapping
 
@@ -10,6 +11,7 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.gateway import firewall, proxy
 from kimi_prov.on_host.history import engines, entries, open_switch
@@ -29,6 +31,7 @@ _KERNEL = {
 
 def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell) -> str:
     """Put back what served, wait for it and verify it. Raises HostError that says why, always."""
+    why += _of_a_full_disk(paths)
     state = {**state, "phase": open_switch.RETURNING, "why": why}
     open_switch.reserve(paths).unlink(missing_ok=True)
     open_switch.write(paths, state)
@@ -67,6 +70,15 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell
         "mend what the reason names, or the inventory, and run `kimi-prov apply` again; "
         f"`kimi-prov history` shows entry {ended['number']}",
     )
+
+
+def _of_a_full_disk(paths: Paths) -> str:
+    """Say that the disk is full, which errors seldom name; empty where it is not."""
+    about = os.statvfs(str(paths.state))
+    free_bytes = about.f_bavail * about.f_frsize
+    if free_bytes >= open_switch.RESERVE_BYTES:
+        return ""
+    return f" (the disk is full: {human(free_bytes)} free below {layout.STATE})"
 
 
 def told(error: Exception) -> HostError:

@@ -12,6 +12,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.gateway import checks, haproxy, smoke_test, tls
 from kimi_prov.on_host.system import apply_lock, files, started, units
+from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
@@ -31,8 +32,14 @@ def restarts(paths: Paths) -> bool:
 
 
 def start_planned(paths: Paths) -> None:
-    """Let exactly the engines of the plan in place run."""
+    """Let exactly the engines of the plan in place run; no failure of a former start counts."""
     places = started.UnitPaths(str(paths.root))
+    names = [unit_names.engine(row) for row in files.read_json(paths.plan)["instances"]]
+    for name, state in serve.show(names).items():
+        # It would begin by itself in a while, and that would look like one more failure.
+        if str(state.get("SubState", "")).startswith("auto-restart"):
+            units.systemctl("stop", name)
+            run("systemctl", "reset-failed", name)
     serve.ensure(*serve.planned(files.read_json(paths.plan), places), places, check=False)
 
 

@@ -56,6 +56,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                         verdict.fix
                         or "remove the cause and run this again: what is done is kept "
                         f"(log: journalctl -u {unit})",
+                        "unit",
                     )
                     | {"journal": answer.get("journal") or []}
                 )

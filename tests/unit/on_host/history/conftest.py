@@ -59,13 +59,14 @@ class Applied:
         entries.write(self.places, ended)
         return ended
 
-    def runs(self, state: str, version: str = "") -> None:
+    def runs(self, state: str, version: str = "", sub: str = "") -> None:
         """Say in which state the engine is, and with which version it was started."""
         process = self.places.at("/proc/4711")
         process.mkdir(parents=True, exist_ok=True)
         (process / "environ").write_bytes(f"KIMI_STAMP={version}\0".encode())
         pid = 4711 if version else 0
         rows = {"Id": UNIT, "LoadState": "loaded", "ActiveState": state, "MainPID": pid}
+        rows["SubState"] = sub
         text = "".join(f"{name}={value}\n" for name, value in rows.items())
         self.places.at("/said").write_text(text)
 

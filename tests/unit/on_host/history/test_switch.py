@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -198,6 +199,33 @@ def test_where_the_former_does_not_serve_either_both_reasons_are_told(
         back.go_back(machine.places, open_switch.read(machine.places), "too slow", lambda _: None)
     assert machine.in_place == "1"
     assert newest(machine)["result"] == entries.FAILED
+
+
+def test_the_failures_of_the_new_engine_do_not_count_for_the_former(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the new one fails at once, and waits to be started again."""
+    monkeypatch.setattr(engines, "wait", lambda *_: None)
+    monkeypatch.setattr(engines, "verify", lambda *_: [])
+    begin(machine)
+    machine.version("2")
+    machine.runs("activating", sub="auto-restart")
+    with pytest.raises(HostError, match="serves again"):
+        back.go_back(machine.places, open_switch.read(machine.places), "it failed", lambda _: None)
+    at = machine.told.index("stop kimi-serve@0.service")
+    assert machine.told[at + 1] == "reset-failed kimi-serve@0.service"
+
+
+def test_the_reason_says_that_the_disk_is_full(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "wait", lambda *_: None)
+    monkeypatch.setattr(engines, "verify", lambda *_: [])
+    begin(machine)
+    free = os.statvfs_result((4096, 4096, 9, 2, 2, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(back.os, "statvfs", lambda _: free)
+    with pytest.raises(HostError, match=r"it failed \(the disk is full: 8.0 KiB free below"):
+        back.go_back(machine.places, open_switch.read(machine.places), "it failed", lambda _: None)
 
 
 def test_a_way_back_that_fails_is_left_open_for_the_next(machine: Applied) -> None:
