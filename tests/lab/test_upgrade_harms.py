@@ -166,3 +166,25 @@ def test_one_of_the_two_serves_and_the_next_run_says_which(
     assert shaken.inside.entry()["result"] is not None
     assert shaken.serving() == shaken.settings["kimi_concurrency"]
     assert shaken.answers()
+
+
+@pytest.mark.parametrize("point", ["starting", "verifying", "going back"])
+def test_a_switch_whose_own_process_is_killed_goes_back(
+    shaken: Shaken,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+    point: str,
+) -> None:
+    settings = wanted(shaken, point)
+    before = shaken.inside.text(paths.PLAN)
+    with streaming(shaken.host, record_property, tokens=400):
+        with applying(shaken.host, tmp_path, settings) as run:
+            run.reaches(lambda: POINTS[point](shaken, before), point)
+            shaken.host.ssh("systemctl kill --signal=SIGKILL kimi-switch")
+            assert run.ended() == 1, run.said
+        assert until(shaken.answers, HANGS_S), run.said
+    record_property("the run said", run.said[-1000:])
+    assert shaken.inside.entry()["result"] == "returned"
+    assert not shaken.inside.phase
+    assert shaken.serving() == shaken.settings["kimi_concurrency"]
+    assert "changed=0" in changed(shaken.host, tmp_path, shaken.settings).stdout

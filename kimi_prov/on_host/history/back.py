@@ -29,12 +29,17 @@ _KERNEL = {
 }
 
 
+class StuckError(HostError):
+    """The way back could not be gone: what is in the way may go, and it is tried again."""
+
+
 def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell) -> str:
-    """Put back what served, wait for it and verify it. Raises HostError that says why, always."""
+    """Put back what served, wait for it and verify it. Raises HostError that says why, always.
+
+    StuckError where the files could not be put back.
+    """
     why += _of_a_full_disk(paths)
     state = {**state, "phase": open_switch.RETURNING, "why": why}
-    open_switch.reserve(paths).unlink(missing_ok=True)
-    open_switch.write(paths, state)
     number = int(state["from"])
     former = entries.read(paths, number)
     entry = entries.read(paths, int(state["to"]))
@@ -42,12 +47,14 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell
         entry["serves"] = entries.serves(paths)
     tell("going back to what served")
     since = time.monotonic()
+    open_switch.reserve(paths).unlink(missing_ok=True)
     try:
+        open_switch.write(paths, state)
         put_back(paths, former)
     except Exception as error:  # noqa: BLE001
-        # Left open: the end of the apply tries once more, and the next boot or apply does.
+        # Left open: the unit tries again; so do the end of the apply, the next boot and apply.
         failed = told(error)
-        raise HostError(f"{why}. The way back failed: {failed.message}", failed.fix) from None
+        raise StuckError(f"{why}. The way back failed: {failed.message}", failed.fix) from None
     try:
         plan = files.read_json(paths.plan)
         own_s = float((plan.get("timeouts") or {}).get("start_s") or 0)

@@ -151,6 +151,13 @@ def _run(paths: Paths) -> int:
     with Progress(layout.SWITCH_PROGRESS, "switch") as progress:
         try:
             progress.done(switch(paths, partial(progress.say, log=True)))
+        except back.StuckError as error:
+            progress.fail(HostError(error.message, error.fix))
+            return unit.AGAIN
+        except OSError as error:
+            # A disk without a block: how it ended cannot be written.
+            progress.fail(HostError.of_system(error))
+            return unit.AGAIN
         except HostError as error:
             progress.fail(HostError(error.message, error.fix))
             return 1

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 
+# Exit status by which it is started again: EX_TEMPFAIL.
+AGAIN = 75
+
+
 def start(paths: Paths) -> dict[str, Any]:
     """Start the unit that switches, where a switch is open."""
     if not open_switch.read(paths):
@@ -28,8 +32,10 @@ def start(paths: Paths) -> dict[str, Any]:
         *("--service-type=oneshot", "--remain-after-exit"),
         # It starts engines and waits for them: its own parts have their limits.
         *("--property=TimeoutStartSec=infinity", "--property=KillMode=process"),
-        # Killed, it goes on: back.
-        *("--property=Restart=on-abnormal", "--property=RestartSec=1"),
+        # Killed, it goes on: back. A way back that is stuck, on a full disk say, is tried
+        # until it is free.
+        *("--property=Restart=on-abnormal", f"--property=RestartForceExitStatus={AGAIN}"),
+        *("--property=RestartSec=5", "--property=StartLimitIntervalSec=0"),
         *(sys.executable, "-I", layout.ZIPAPP, "switch", "run"),
     )
     if done.returncode != 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,13 @@ from kimi_prov.on_host.history import (
     open_switch,
     report,
     switch,
+    unit,
 )
 from kimi_prov.on_host.history import begin as beginning
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from conftest import Applied
 
 DROP_IN = f"{layout.UNITS}/kimi-serve@0.service.d/10-plan.conf"
@@ -233,9 +237,26 @@ def test_a_way_back_that_fails_is_left_open_for_the_next(machine: Applied) -> No
     begin(machine)
     machine.version("2")
     entries.copy_of(machine.places, entries.read(machine.places, 1), DROP_IN).unlink()
-    with pytest.raises(HostError, match=r"too slow. The way back failed: .*has lost"):
+    with pytest.raises(back.StuckError, match=r"too slow. The way back failed: .*has lost"):
         back.go_back(machine.places, open_switch.read(machine.places), "too slow", lambda _: None)
     assert open_switch.read(machine.places)["phase"] == open_switch.RETURNING
+
+
+@pytest.mark.parametrize(
+    "error", [back.StuckError("no room"), OSError(28, "No space left on device")]
+)
+def test_a_way_back_that_is_stuck_is_tried_again_by_the_unit(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    def fails(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(switch, "switch", fails)
+    monkeypatch.setattr(switch, "Paths", lambda: machine.places)
+    monkeypatch.setattr(switch.layout, "SWITCH_PROGRESS", str(tmp_path / "progress.json"))
+    assert switch.main(["run"]) == unit.AGAIN
+    told = json.loads((tmp_path / "progress.json").read_text())
+    assert (told["state"], bool(told["message"])) == ("failed", True)
 
 
 def test_a_switch_that_was_cut_in_the_middle_goes_back(
