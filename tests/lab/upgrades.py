@@ -43,9 +43,8 @@ if TYPE_CHECKING:
 
 # Its parser takes the flag; the engine refuses it of weights that are not of that form.
 NO_START = {"kimi_engine_args": {"quantization": "awq"}}
-# It answers chats, and refuses the longer ones that verify asks.
-WRONG = {"kimi_context": 512}
-GOOD = {"kimi_concurrency": 8}
+# It answers, and what it answers is nonsense.
+WRONG = {"kimi_model": "kimi-k2-lab-wrong", "kimi_weights_source": "file:///opt/models/kimi-k2-lab"}
 OWN_MODELS = {"KIMI_PROV_CATALOG": str(Path(__file__).parent / "catalogue")}
 
 
