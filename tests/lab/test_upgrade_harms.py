@@ -153,6 +153,8 @@ def test_one_of_the_two_serves_and_the_next_run_says_which(
     ended, which = shaken.inside.entry(), shaken.serving()
     record_property("then", f"{ended['kind']} {ended['number']}: {ended['result']}; {which}")
     assert which in (before[1], settings["kimi_concurrency"])
+    # What the history says is so.
+    assert ended["result"] != "failed"
     assert shaken.host.ssh("systemctl is-active kimi-firewall").strip() == "active"
 
     # To what the cut run wanted, or to what the inventory said before it: both converge.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.history import applied, entries, open_switch
 from kimi_prov.on_host.system import files, units
 
@@ -103,8 +104,7 @@ def _open(
 ) -> dict[str, Any]:
     """Open the entry and the switch; nothing of what serves has changed before that."""
     files.make_directory(paths.state, 0o700)
-    with open_switch.reserve(paths).open("wb") as stream:
-        os.posix_fallocate(stream.fileno(), 0, open_switch.RESERVE_BYTES)
+    _reserve_room(paths)
     entry = entries.open_entry(paths, kind, request, restores=restores, told=False)
     open_switch.write(
         paths,
@@ -122,6 +122,21 @@ def _open(
         },
     )
     return {"opened": True, "from": former["number"], "to": entry["number"]}
+
+
+def _reserve_room(paths: Paths) -> None:
+    """Keep room for the way back. Raises HostError where there is none, and leaves nothing."""
+    place = open_switch.reserve(paths)
+    try:
+        with place.open("wb") as stream:
+            os.posix_fallocate(stream.fileno(), 0, open_switch.RESERVE_BYTES)
+    except OSError as error:
+        place.unlink(missing_ok=True)
+        raise HostError(
+            f"there is no room for a way back: {human(open_switch.RESERVE_BYTES)} are reserved "
+            f"below {layout.STATE}, and that failed: {plain(error)}",
+            "make room on that file system: `kimi-prov clean` says what no version needs",
+        ) from None
 
 
 def _freed(paths: Paths, names: list[str]) -> dict[str, Any]:

@@ -205,6 +205,19 @@ def test_where_the_former_does_not_serve_either_both_reasons_are_told(
     assert newest(machine)["result"] == entries.FAILED
 
 
+def test_without_room_for_a_way_back_nothing_begins(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(beginning.os, "posix_fallocate", full)
+    with pytest.raises(HostError, match=r"no room for a way back: 8.0 MiB .*No space left"):
+        begin(machine)
+    assert not open_switch.reserve(machine.places).exists()
+    assert open_switch.read(machine.places) == {}
+
+
 def test_the_failures_of_the_new_engine_do_not_count_for_the_former(
     machine: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
