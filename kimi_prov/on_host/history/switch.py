@@ -160,5 +160,5 @@ def _run(paths: Paths) -> int:
             return unit.AGAIN
         except HostError as error:
             progress.fail(HostError(error.message, error.fix))
-            return 1
+            return unit.WENT_BACK
     return 0

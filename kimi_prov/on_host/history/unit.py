@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 
-# Exit status by which it is started again: EX_TEMPFAIL.
-AGAIN = 75
+# Exit status of a switch that went back, after which it is not started again; and of one whose way
+# back is stuck: EX_TEMPFAIL.
+WENT_BACK, AGAIN = 1, 75
 
 
 def start(paths: Paths) -> dict[str, Any]:
@@ -33,8 +34,8 @@ def start(paths: Paths) -> dict[str, Any]:
         # It starts engines and waits for them: its own parts have their limits.
         *("--property=TimeoutStartSec=infinity", "--property=KillMode=process"),
         # Killed, it goes on: back. A way back that is stuck, on a full disk say, is tried
-        # until it is free.
-        *("--property=Restart=on-abnormal", f"--property=RestartForceExitStatus={AGAIN}"),
+        # until it is free. One that has gone back has failed, and is done.
+        *("--property=Restart=on-failure", f"--property=RestartPreventExitStatus={WENT_BACK}"),
         *("--property=RestartSec=5", "--property=StartLimitIntervalSec=0"),
         *(sys.executable, "-I", layout.ZIPAPP, "switch", "run"),
     )
