@@ -147,7 +147,8 @@ def _refill(paths: Paths, plan: Mapping[str, Any], changed: list[str]) -> None:
             units.systemctl("restart", "--no-block", name)
     mount = f"{layout.UNITS}/{unit_names.RAM_MOUNT}"
     if mount in changed and (plan.get("ram_disk") or {}).get("enabled"):
-        units.systemctl("reload-or-restart", unit_names.RAM_MOUNT)
+        # One that holds more than its former size is made smaller when it has been filled anew.
+        run("systemctl", "reload-or-restart", unit_names.RAM_MOUNT)
 
 
 def boot(paths: Paths) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import time
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
+from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.errors import HostError
@@ -21,6 +24,7 @@ Tell = Callable[[str], None]
 FILLS = (unit_names.STAGE, unit_names.WARM)
 _WEIGHTS = (unit_names.FETCH, unit_names.CONVERT, *FILLS)
 _STEP_S = 1.0
+_SIZE = re.compile(r"^Options=.*\bsize=(\d+)", re.MULTILINE)
 
 
 def restarts(paths: Paths) -> bool:
@@ -86,6 +90,7 @@ def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
             balance(paths, "ready")
         seen = smoke_test.smoke_test(paths, _STEP_S, restarts)
         if seen["answered"]:
+            _shrink_ram_disk(paths)
             return
         restarts = seen["restarts"]
         tell(f"the engine is loading: {seen['line']}")
@@ -94,6 +99,18 @@ def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
                 f"no token within {duration(limit_s)} ({seen['refusal']}); the engine's last "
                 f"line: {seen['line']}"
             )
+
+
+def _shrink_ram_disk(paths: Paths) -> None:
+    """Give the RAM disk the size of its unit, where it held too much for that before."""
+    found = _SIZE.search(files.read_text(paths.at(f"{layout.UNITS}/{unit_names.RAM_MOUNT}")))
+    place = str(paths.at(layout.RAM))
+    if found is None or not os.path.ismount(place):
+        return
+    about = os.statvfs(place)
+    if about.f_blocks * about.f_frsize > int(found[1]) + about.f_frsize:
+        # Larger than planned it serves as well.
+        run("systemctl", "reload", unit_names.RAM_MOUNT)
 
 
 def verify(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:

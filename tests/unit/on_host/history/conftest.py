@@ -111,11 +111,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Applied:
     stub = tmp_path / "bin" / "systemctl"
     stub.parent.mkdir()
     stub.write_text(
-        f'#!/bin/sh\n[ "$1" = show ] || {{ echo "$@" >> {tmp_path}/told; exit 0; }}\n'
+        f'#!/bin/sh\n[ "$1" = show ] || {{ echo "$@" >> {tmp_path}/told; '
+        f'! grep -qxF "$*" {tmp_path}/refused; exit; }}\n'
         f'case "$*" in *kimi-switch*) echo Id=kimi-switch.service; cat {tmp_path}/switch;;\n'
         f"*) cat {tmp_path}/said;; esac\n"
     )
     stub.chmod(0o755)
+    (tmp_path / "refused").write_text("")
     (tmp_path / "switch").write_text("ActiveState=inactive\n")
     monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
     found = Applied(Paths(tmp_path))

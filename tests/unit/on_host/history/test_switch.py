@@ -205,6 +205,31 @@ def test_where_the_former_does_not_serve_either_both_reasons_are_told(
     assert newest(machine)["result"] == entries.FAILED
 
 
+RAM_UNIT = f"{layout.UNITS}/srv-kimi-ram.mount"
+
+
+def test_a_ram_disk_that_holds_too_much_does_not_keep_the_former_away(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is filled anew, and then made smaller."""
+    plan = json.loads(machine.places.plan.read_text())
+    machine.put(layout.PLAN, json.dumps({**plan, "ram_disk": {"enabled": True}}), 0o640)
+    machine.put(RAM_UNIT, "[Mount]\nOptions=size=4096,noswap\n")
+    begin(machine)
+    machine.put(RAM_UNIT, "[Mount]\nOptions=size=8192,noswap\n")
+    machine.places.at("/refused").write_text("reload-or-restart srv-kimi-ram.mount\n")
+
+    back.put_back(machine.places, entries.read(machine.places, 1))
+
+    assert "reload-or-restart srv-kimi-ram.mount" in machine.told
+    size = os.statvfs_result((4096, 4096, 9, 2, 2, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(engines.os.path, "ismount", lambda _: True)
+    monkeypatch.setattr(engines.os, "statvfs", lambda _: size)
+    monkeypatch.setattr(engines.smoke_test, "smoke_test", lambda *_: {"answered": True})
+    engines.wait(machine.places, 9, lambda _: None)
+    assert machine.told[-1] == "reload srv-kimi-ram.mount"
+
+
 def test_without_room_for_a_way_back_nothing_begins(
     machine: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
