@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
-LARGE = {"kimi_model": DEEP, "kimi_weights_source": f"file:///opt/models/{DEEP}"}
+LARGE = {
+    "kimi_model": DEEP,
+    "kimi_weights_source": f"file:///opt/models/{DEEP}",
+    # Its random weights think without end.
+    "kimi_engine_args": {"reasoning-parser": None},
+}
 # What the plan keeps free beside what comes, and less than the model that comes.
 LEAVE_BYTES = 1_000_000_000 + 5_000_000
 SLOW = 500_000

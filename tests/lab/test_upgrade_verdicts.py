@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
-# The real engine, of a model with ten times as many layers.
-SLOW = {"kimi_model": DEEP, "kimi_weights_source": f"file:///opt/models/{DEEP}"}
+# The real engine, of a model with ten times as many layers. Its random weights think without end,
+# so that reasoning is not asked for.
+SLOW = {
+    "kimi_model": DEEP,
+    "kimi_weights_source": f"file:///opt/models/{DEEP}",
+    "kimi_engine_args": {"reasoning-parser": None},
+}
 
 
 @pytest.mark.parametrize(
