@@ -43,8 +43,12 @@ if TYPE_CHECKING:
 
 # Its parser takes the flag; the engine refuses it of weights that are not of that form.
 NO_START = {"kimi_engine_args": {"quantization": "awq"}}
-# It answers, and what it answers is nonsense.
-WRONG = {"kimi_model": "kimi-k2-lab-wrong", "kimi_weights_source": "file:///opt/models/kimi-k2-lab"}
+# It answers, and what it answers is nonsense. The context bounds how much of it.
+WRONG = {
+    "kimi_model": "kimi-k2-lab-wrong",
+    "kimi_weights_source": "file:///opt/models/kimi-k2-lab",
+    "kimi_context": 1024,
+}
 OWN_MODELS = {"KIMI_PROV_CATALOG": str(Path(__file__).parent / "catalogue")}
 
 
