@@ -15,7 +15,7 @@ from kimi_prov.on_host.activity.sample import Sample
 from kimi_prov.on_host.engine import runtime
 from kimi_prov.on_host.gateway import certificate, haproxy, keys, tls
 from kimi_prov.on_host.group import record
-from kimi_prov.on_host.history import applied, switch
+from kimi_prov.on_host.history import applied, open_switch
 from kimi_prov.on_host.monitor import ensure as monitor
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.rest import mark, standing
@@ -330,7 +330,7 @@ def _moment(seconds: float) -> str:
 def _applied(paths: Paths) -> dict[str, Any] | None:
     """Say what was applied last, and whether a switch is open; None where it is not known."""
     found = applied.read(paths)
-    state = switch.read(paths)
+    state = open_switch.read(paths)
     if not found:
         return None
     return {
@@ -338,7 +338,11 @@ def _applied(paths: Paths) -> dict[str, Any] | None:
         "at": found["at"],
         "by": found["by"],
         "kimi_prov": found["kimi_prov"],
-        "switch": {"entry": state["to"], "phase": state["phase"], "under_way": switch.under_way()}
+        "switch": {
+            "entry": state["to"],
+            "phase": state["phase"],
+            "under_way": open_switch.under_way(),
+        }
         if state
         else None,
     }
