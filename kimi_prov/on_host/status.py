@@ -15,8 +15,10 @@ from kimi_prov.on_host.activity.sample import Sample
 from kimi_prov.on_host.engine import runtime
 from kimi_prov.on_host.gateway import certificate, haproxy, keys, tls
 from kimi_prov.on_host.group import record
-from kimi_prov.on_host.history import applied, switch
+from kimi_prov.on_host.history import applied, open_switch
+from kimi_prov.on_host.monitor import ensure as monitor
 from kimi_prov.on_host.probe import nvidia_smi
+from kimi_prov.on_host.rest import mark, standing
 from kimi_prov.on_host.system import boot, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
@@ -39,6 +41,10 @@ SUPPORT = (
     unit_names.CONVERT,
     unit_names.ACME_TIMER,
     unit_names.DRIFT_TIMER,
+    unit_names.METRICS_TIMER,
+    unit_names.NODE_EXPORTER,
+    unit_names.PROMETHEUS,
+    unit_names.ALERTMANAGER,
     unit_names.WATCHDOG,
 )
 
@@ -166,8 +172,10 @@ def collect(paths: Paths) -> dict[str, Any]:
     states = units.show(*serving, unit_names.PROXY, unit_names.WEB, unit_names.FIREWALL, *SUPPORT)
     shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
     web = plan.get("web")
-    needed = [*serving, unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
+    rests = mark.read(paths)
+    needed = [*([] if rests else serving), unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
     needed += [unit_names.PROXY] if serves else []
+    needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
     # A plan of an earlier version says nothing of it.
     needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
@@ -176,17 +184,24 @@ def collect(paths: Paths) -> dict[str, Any]:
     refused = _REFUSED.get(port["certificate"]["state"], "") if port else ""
     group = _group(paths, plan, serving[0]) if plan.get("group") else None
     watchdog = _watchdog(paths, plan, states)
-    detail = "not active: " + ", ".join(down) if down else "serving"
-    if group and not down:
+    state = standing.state(rests, {name: states.get(name, {}) for name in serving}, bool(down))
+    detail = "not active: " + ", ".join(down) if down else state
+    if rests and not down:
+        detail = f"{standing.told(rests)}: {standing.FIX}"
+    elif group and not down:
         served = detail if serves else f"rank {group['rank']}; {group['head']} serves"
         detail = served if group["phase"] == record.SERVING else group["said"] or "not serving yet"
     return {
-        "ok": not down and not refused and (not group or group["phase"] == record.SERVING),
+        "ok": not down
+        and not refused
+        and bool(rests or not group or group["phase"] == record.SERVING),
+        "state": state,
         "provisioned": True,
         "random_weights": bool(model["random_weights"]),
         "trained_on": model.get("trained_on"),
         "stand_in": (plan.get("stand_in") or {}).get("said"),
         "detail": detail + refused,
+        "rest": standing.document(paths, plan, rests),
         "units": shown,
         "applied": _applied(paths),
         "group": group,
@@ -212,6 +227,7 @@ def collect(paths: Paths) -> dict[str, Any]:
         "updates": _updates(),
         "uptime_seconds": boot.uptime_s(),
         "drift": _drift(paths, states),
+        "metrics": _metrics(paths, plan, states),
         "watchdog": watchdog,
         "now": sample.read(port["engines"] if port else ()),
     }
@@ -285,10 +301,36 @@ def _drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, Any] | 
     }
 
 
+def _metrics(
+    paths: Paths, plan: dict[str, Any], states: dict[str, dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Say where metrics are read and when they were written; None where none are shown."""
+    planned = plan.get("metrics")
+    if not planned:
+        return None
+    try:
+        written = os.stat(str(paths.metrics_file)).st_mtime
+    except OSError:
+        written = None
+    return {
+        "port": planned["port"],
+        "allowed_networks": planned["allowed_networks"],
+        "listening": runtime.listening([planned["port"]])[str(planned["port"])],
+        "node_exporter": states.get(unit_names.NODE_EXPORTER, {}).get("state"),
+        "timer": states.get(unit_names.METRICS_TIMER, {}).get("state"),
+        "written_at": None if written is None else _moment(written),
+        "monitor": monitor.shown(paths),
+    }
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
 def _applied(paths: Paths) -> dict[str, Any] | None:
     """Say what was applied last, and whether a switch is open; None where it is not known."""
     found = applied.read(paths)
-    state = switch.read(paths)
+    state = open_switch.read(paths)
     if not found:
         return None
     return {
@@ -296,7 +338,11 @@ def _applied(paths: Paths) -> dict[str, Any] | None:
         "at": found["at"],
         "by": found["by"],
         "kimi_prov": found["kimi_prov"],
-        "switch": {"entry": state["to"], "phase": state["phase"], "under_way": switch.under_way()}
+        "switch": {
+            "entry": state["to"],
+            "phase": state["phase"],
+            "under_way": open_switch.under_way(),
+        }
         if state
         else None,
     }

@@ -18,15 +18,13 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
-from kimi_prov.contract import processes
+from kimi_prov.contract import key_rules, processes
 from kimi_prov.contract.paths import MACHINE_KEY, MODEL_VERIFIED
 from kimi_prov.on_host.system import machine_key
 from kimi_prov.on_host.system.process import run
 
 _PAUSE_S = 1.0
 _TIMEOUT_S = 120.0
-# By which the proxy tells an engine whose key a request has.
-_ASKER = "X-Kimi-Key"
 # Beyond any answer of an engine, also with the metrics of many ranks.
 _MOST_BYTES = 32 << 20
 _GPU_PATIENCE_S = 120.0
@@ -171,7 +169,7 @@ def ask(
     key = machine_key.read(Path(MACHINE_KEY))
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     if asker:
-        headers[_ASKER] = asker
+        headers[key_rules.KEY_HEADER] = asker
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()

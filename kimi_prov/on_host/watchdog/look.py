@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 # Who renews the apply lock less often has gone, or waits for something that needs no engine.
 _LOCK_FRESH_S = 900.0
 # Units that do something with the engines, or with the machine below them, while they run.
-_AT_WORK = (unit_names.SWITCH, unit_names.BENCH, unit_names.UPDATE, unit_names.DRIVER)
+_AT_WORK = (
+    unit_names.REST,
+    unit_names.SWITCH,
+    unit_names.BENCH,
+    unit_names.UPDATE,
+    unit_names.DRIVER,
+)
 _PROPERTIES = ("ActiveState", "SubState", "InvocationID", "ControlGroup", "Job")
 _NO_REQUESTS = ("DRAIN", "MAINT")
 
@@ -67,10 +73,10 @@ def machine(paths: Paths, found: List[Engine]) -> Machine:
     """Look at what all engines have in common."""
     names = [engine.unit for engine in found]
     shown = units.properties([*names, *_AT_WORK], _PROPERTIES)
-    return Machine(_held(shown), shown, _proxy(paths))
+    return Machine(_held(paths, shown), shown, _proxy(paths))
 
 
-def _held(shown: Mapping[str, Mapping[str, str]]) -> str:
+def _held(paths: Paths, shown: Mapping[str, Mapping[str, str]]) -> str:
     """Say why no engine of this machine is to be judged now; empty where they are."""
     holder = apply_lock.holder(fresh_s=_LOCK_FRESH_S)
     if holder is not None:
@@ -79,6 +85,8 @@ def _held(shown: Mapping[str, Mapping[str, str]]) -> str:
     for name in _AT_WORK:
         if shown.get(name, {}).get("ActiveState") in ("active", "activating", "deactivating"):
             return f"{name} is at work"
+    if paths.stopped.exists():
+        return "the machine is stopped or asleep on purpose"
     return ""
 
 

@@ -39,8 +39,12 @@ STUBS = {
       web: null
       drift: {timer: false}
       watchdog: {enabled: false}
-      units: {web: kimi-web.service, drift_timer: kimi-drift.timer,
-              watchdog: kimi-watchdog.service}
+      metrics: null
+      units:
+        web: kimi-web.service
+        drift_timer: kimi-drift.timer
+        metrics_timer: kimi-metrics.timer
+        watchdog: kimi-watchdog.service
     kimi_facts: {kimi: {units: {}}}
 - kimi_lock: {state: present}
 """,

@@ -253,6 +253,13 @@ def test_what_does_not_serve_is_not_judged(machine: Machine, engine: Engine, sta
     assert machine.told() == []
 
 
+def test_a_machine_that_rests_on_purpose_is_not_judged(machine: Machine, engine: Engine) -> None:
+    engine.chat_status = None
+    machine.paths.stopped.write_text("{}")
+    watchdog = Watchdog(machine.paths, LIMITS, restarts=3)
+    assert not turns(watchdog, lambda: engine.asked_by, most_s=1.5)
+
+
 def test_in_a_group_it_keeps_what_the_engine_is_at_and_asks_and_restarts_nothing(
     machine: Machine, engine: Engine
 ) -> None:
