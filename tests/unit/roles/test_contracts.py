@@ -37,4 +37,4 @@ def test_what_downloads_in_a_unit_does_so_under_its_name() -> None:
         for use in re.findall(r"installation\.run\b(.*)", file.read_text()):
             assert "'--unit=' ~ kimi_plan.units.install" in use, file
             seen += 1
-    assert seen == 4
+    assert seen == 5
