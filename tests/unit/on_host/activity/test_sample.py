@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kimi_prov.on_host.activity import gpus, sample
+from kimi_prov.on_host.probe import nvidia_smi
 
 VLLM = 'vllm:generation_tokens_total{{model_name="k"}} {out}\nvllm:prompt_tokens_total {prompt}\n'
 SGLANG = (
@@ -29,7 +32,8 @@ def test_sglang_counts_at_the_end_of_a_request_and_tells_its_speed_meanwhile() -
     assert sample.rates(first, first, 1.0) == {"decode_tok_s": 11.5, "prefill_tok_s": 0.0}
 
 
-# As nvidia-smi 580 printed it of a machine with two H200, but for what the second is slowed by.
+RECORDED = Path(__file__).resolve().parents[3] / "data" / "recordings" / "h100-x1-idle"
+# In the form of the recorded one; the figures of both are made up.
 TWO = (
     "0, NVIDIA H200, 97, 61, 131072, 143771, 612.34, 700.00, 61, 72, 1755, 1980, 0, "
     "0x0000000000000004\n"
@@ -48,6 +52,24 @@ def test_gpus_by_the_query() -> None:
     assert second["throttled"] == []
     assert second["memory_temperature_c"] is None
     assert second["ecc_uncorrected"] is None
+
+
+def test_a_real_gpu_that_has_nothing_to_do() -> None:
+    """An H100 with driver 580.159.04; the recording has more columns than are asked for."""
+    (row,) = nvidia_smi.table((RECORDED / "query.csv").read_text())
+    # The driver's other names of the same two columns, and the units that `nounits` leaves out.
+    row |= {"clocks.sm": row["clocks.current.sm"]}
+    asked = [row[name].split(" ")[0] for name in (*gpus.COLUMNS, "clocks_event_reasons.active")]
+    asked[gpus.COLUMNS.index("name")] = row["name"]
+    (found,) = gpus.parse(", ".join(asked))
+    assert found["name"] == "NVIDIA H100 80GB HBM3"
+    assert found["busy_share"] == 0.0
+    assert found["memory_total_bytes"] == 81559 << 20
+    assert found["power_w"] == pytest.approx(72.58)
+    assert (found["temperature_c"], found["memory_temperature_c"]) == (33.0, 37.0)
+    assert (found["clock_mhz"], found["clock_max_mhz"]) == (345.0, 1980.0)
+    assert found["ecc_uncorrected"] == 0
+    assert found["throttled"] == []
 
 
 def test_what_is_no_row_is_left_out() -> None:
