@@ -36,6 +36,7 @@ SUPPORT = (
     unit_names.CONVERT,
     unit_names.ACME_TIMER,
     unit_names.DRIFT_TIMER,
+    unit_names.USAGE,
 )
 
 
@@ -157,7 +158,8 @@ def collect(paths: Paths) -> dict[str, Any]:
     web = plan.get("web")
     needed = [*serving, unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
     needed += [unit_names.PROXY] if serves else []
-    # A plan of an earlier version says nothing of it.
+    # A plan of an earlier version says nothing of these.
+    needed += [unit_names.USAGE] if serves and plan.get("usage") else []
     needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     placed = runtime.collect(paths)["instances"]

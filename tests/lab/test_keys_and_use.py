@@ -224,7 +224,8 @@ def test_what_was_counted_stays_whatever_ends_the_counter_the_proxy_or_the_engin
     host.ssh("systemctl stop kimi-serve@0; systemctl start kimi-serve@0", timeout=1200)
     requests, _, completion = so_far()
     assert requests == client.told[0] + 1
-    assert completion - client.told[2] <= len(got)
+    # Parts of it were told while it ran; the client itself may have read less than was sent.
+    assert 0 < completion - client.told[2] <= 2000
     client.told = so_far()
     client.plain()
     assert so_far() == client.told
