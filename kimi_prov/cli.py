@@ -313,6 +313,15 @@ def verify(  # noqa: PLR0913
 @APPLIED
 @LIMIT
 @click.option("--sbom", is_flag=True, help="Write what the engines are made of: CycloneDX JSON.")
+@click.option("--watch", is_flag=True, help="Go on showing what each machine does, until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(1, 3600),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks of --watch.",
+)
 @FORMAT
 @OUTPUT
 @clustered
@@ -324,6 +333,7 @@ def status(
     path: Path,
     *,
     sbom: bool,
+    watch: bool,
     form: str,
     output: Path | None,
     target: Target,
@@ -334,13 +344,21 @@ def status(
     DIR is a folder that `render kubernetes` made: its pods, restarts, nodes and state are told, and
     what was stopped on purpose exits 0.
 
+    With `--watch` it shows tokens a second, requests, cache, GPUs and memory anew every few
+    seconds: as one picture on a terminal, as a line for each look elsewhere.
+
     With `--sbom` it writes a software bill of materials instead, for all hosts in one document: a
     list of packages with `--format text`. Exits 1 when a host is not provisioned.
     """
     from kimi_prov.commands import status as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
+    interval = options.pop("interval")
     chosen = PlaybookOptions(**options)
+    if sbom and watch:
+        raise click.UsageError("--sbom and --watch: a list of packages does not change by itself")
+    if watch:
+        return command.watch(path, chosen, _output(form, output), target, interval)
     if not sbom:
         return command.run(path, chosen, _output(form, output), target)
     asked = context.get_parameter_source("form") is not click.core.ParameterSource.DEFAULT
@@ -1376,27 +1394,61 @@ def chat(place: str, **options: Any) -> ExitCode:  # noqa: ANN401
     )
 
 
-@cli.command()
-@RENDERED
-@clustered
-def stop(directory: Path, target: Target) -> ExitCode:
-    """End the engine of a folder that `render kubernetes` made; its volume stays.
+DRAIN = click.option(
+    "--drain",
+    "drain_s",
+    type=click.IntRange(0, 86_400),
+    metavar="SECONDS",
+    help="What answers under way have before they are cut.  [default: 300]",
+)
 
-    Answers may end first. `start` or `apply` starts it again.
+
+@cli.command()
+@APPLIED
+@LIMIT
+@DRAIN
+@clustered
+@connected
+def stop(path: Path, target: Target, drain_s: int | None, **options: Any) -> ExitCode:  # noqa: ANN401
+    """End what is served, on purpose, over reboots too; `start` or `apply` starts it again.
+
+    Answers under way may end first. Memory and GPUs are free then; weights, keys, page, history and
+    certificate stay, and the port answers 503 with the reason. DIR is a folder that `render
+    kubernetes` made: its volume stays.
     """
     from kimi_prov.commands import power as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    return command.stop(directory, target)
+    return command.stop(path, PlaybookOptions(**options), target, drain_s)
 
 
 @cli.command()
-@RENDERED
+@APPLIED
+@LIMIT
 @clustered
-def start(directory: Path, target: Target) -> ExitCode:
-    """Start the engine of a folder that was stopped, and wait until it answers."""
-    from kimi_prov.commands import power as command
+@connected
+def start(path: Path, target: Target, **options: Any) -> ExitCode:  # noqa: ANN401
+    """Start what was stopped or is asleep, and wait until it answers.
 
-    return command.start(directory, target)
+    It says how long that will take, by what the last starts on the machine took.
+    """
+    from kimi_prov.commands import power as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    return command.start(path, PlaybookOptions(**options), target)
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@DRAIN
+@connected
+def restart(inventory: Path, drain_s: int | None, **options: Any) -> ExitCode:  # noqa: ANN401
+    """Restart what is served: instance after instance, so that the others go on serving."""
+    from kimi_prov.commands import power as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    return command.restart(inventory, PlaybookOptions(**options), drain_s)
 
 
 @cli.group()

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
-from kimi_prov.on_host.gateway import haproxy, key_book, keys, tls
+from kimi_prov.on_host.gateway import haproxy, key_book, keys, metrics_key, tls
+from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import file_lock, machine_key, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, remove, write_atomic
@@ -33,9 +34,10 @@ OTHER_S = 120.0
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Converge certificate and keys to `settings`.
 
-    These are {"tls": {...}, "api_keys": as `keys.ensure` takes them, "page": whether there is one}.
-    The machine key is made where there is none. The running proxy takes new keys over at once; a
-    new certificate waits for `converge`.
+    These are {"tls": {...}, "api_keys": as `keys.ensure` takes them, "page": whether there is one,
+    "metrics": null, or {"sha256": of the key that was given, else null}}. The machine key is made
+    where there is none. The running proxy takes new keys over at once; a new certificate waits for
+    `converge`.
     `converged`: whether the proxy runs what is in place now, which saves a second query.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
@@ -46,8 +48,10 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
     page = bool(settings.get("page"))
     known = keys.ensure(paths, settings["api_keys"], page=page, check=check)
     own = machine_key.ensure(paths.machine_key, check=check)
+    own = metrics_key.ensure(paths, settings.get("metrics"), check=check) or own
+    told = mark.ensure(paths, check=check)
     return {
-        "changed": made or certificate["changed"] or known["changed"] or own,
+        "changed": made or certificate["changed"] or known["changed"] or own or told,
         "certificate": certificate,
         "keys": known,
         "converged": converged(paths),
@@ -64,7 +68,10 @@ def _digest(*files: Path) -> str:
 def stamp(paths: Paths) -> str:
     """Return the stamp of what should run: of the unit, then of what the configuration reads."""
     unit = _digest(paths.units / unit_names.PROXY)
-    return f"{unit}-{_digest(paths.proxy_config, paths.tls_pem, paths.machine_key)}"
+    read = [paths.proxy_config, paths.tls_pem, paths.machine_key]
+    # Where there is one: without metrics the stamp is as it was.
+    read += [paths.metrics_key_map] if paths.metrics_key_map.exists() else []
+    return f"{unit}-{_digest(*read)}"
 
 
 def _running(paths: Paths) -> str:
