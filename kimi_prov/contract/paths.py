@@ -124,6 +124,8 @@ DRIFT_STATE = f"{STATE}/drift.json"
 STOPPED = f"{STATE}/stopped.json"
 # How long the last starts took.
 STARTS = f"{STATE}/starts.json"
+# How long the machine has rested, in all and the last times.
+RESTS = f"{STATE}/rests.json"
 # A switch under way: written before the first file changes, removed after the verdict.
 SWITCH = f"{STATE}/switch.json"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
@@ -308,6 +310,7 @@ class Paths:
         self.switch = self.at(SWITCH)
         self.stopped = self.at(STOPPED)
         self.starts = self.at(STARTS)
+        self.rests = self.at(RESTS)
         self.rest_job = self.at(REST_JOB)
         self.begun = self.at(BEGUN)
         self.waking = self.at(WAKING)

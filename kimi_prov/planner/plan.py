@@ -210,6 +210,7 @@ def _plan(
         )
 
     shown = _model(model, checkpoint, choice, budget, served)
+    power = prediction.power(host, catalogue)
     digest = groups.digest(choice, shown, flags, served.names)
     together = groups.document(group, settings, digest)
     plan = {
@@ -233,7 +234,7 @@ def _plan(
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
         "throughput": speeds(settings.concurrency),
         "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
-        "power": prediction.power(host, catalogue),
+        "power": power,
         "ram_disk": {
             **ram_disk.document(tmpfs, host, files_dir),
             **ram_disk.units(tmpfs, warm),
@@ -252,7 +253,7 @@ def _plan(
         "proxy": gateway.proxy(host, settings, backends),
         "firewall": gateway.firewall(host, settings, together),
         "web": page,
-        "rest": rest.document(settings, tmpfs, findings),
+        "rest": rest.document(settings, tmpfs, findings, catalogue, power),
         "drift": {"timer": settings.drift_timer},
         "driver": driver_plan,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
