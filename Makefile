@@ -53,7 +53,7 @@ image: $(STAMP) ## an engine's image for pods, by buildah (ENGINE=, BASE=, PYTHO
 
 .PHONY: deps deps-slow
 deps: $(STAMP) # what the lab and the real parts under test come from
-	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg age pebble chromium fonts-dejavu-core podman crun
+	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg age pebble chromium fonts-dejavu-core podman crun prometheus prometheus-node-exporter prometheus-alertmanager
 	@tests/unpacked-program prometheus usr/bin/promtool $(BIN)
 deps-slow: deps
 	@tests/system-packages buildah qemu-system-x86 qemu-utils e2fsprogs fakeroot

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.console import activity_text
 from kimi_prov.console.host_lines import entry, head, pending, stand_ins
 from kimi_prov.contract.durations import duration, in_words
 from kimi_prov.contract.sizes import human
@@ -19,7 +20,8 @@ def text(document: Mapping[str, Any]) -> str:
     for name, host in document["hosts"].items():
         lines += head(name, host["detail"])
         if host.get("provisioned"):
-            lines += _served(host) + _page(host) + _units(host) + _space(host)
+            lines += _served(host) + activity_text.lines(host)
+            lines += _page(host) + _units(host) + _space(host)
         lines += [*stand_ins(host), ""]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -208,6 +210,7 @@ def _space(host: Mapping[str, Any]) -> list[str]:
         *entry("machine up", duration(host["uptime_seconds"])),
         *_updates(host),
         *_drift(host.get("drift")),
+        *_metrics(host.get("metrics")),
     ]
 
 
@@ -229,6 +232,24 @@ def _updates(host: Mapping[str, Any]) -> list[str]:
             f"  {row['kind']}", f"{row['name']} {row['installed']} to {row['candidate']}{held}"
         )
     return lines + pending(found)
+
+
+def _metrics(found: Mapping[str, Any] | None) -> list[str]:
+    """Tell where metrics are read, and how the machine watches itself; else nothing."""
+    if not found:
+        return []
+    state = "open" if found["listening"] else "not open"
+    who = ", ".join(found["allowed_networks"]) or "this machine alone"
+    written = f"written {found['written_at']}" if found["written_at"] else "nothing written yet"
+    lines = entry("metrics", f"port {found['port']} {state}, for {who}; {written}")
+    if watching := found["monitor"]:
+        down = f", {watching['targets_down']} down" if watching["targets_down"] else ""
+        lines += entry(
+            "monitor",
+            f"Prometheus {watching['prometheus']} on {watching['listen']} port {watching['port']}, "
+            f"{watching['targets']} targets{down}; Alertmanager {watching['alertmanager']}",
+        )
+    return lines
 
 
 def _drift(found: Mapping[str, Any] | None) -> list[str]:

@@ -139,6 +139,13 @@ class Settings:
     engine_stand_in: str | None
     start_timeout_s: int | Literal["auto"]
     drift_timer: bool
+    usage_keep_days: int
+    metrics: bool
+    metrics_port: int
+    metrics_networks: list[str]
+    metrics_key_file: str | None
+    monitor_local: bool
+    watchdog: bool
     upgrade_min_speed: float | None
     upgrade_in_place: bool
     keep_versions: int

@@ -52,6 +52,10 @@ STATEMENTS = {
             "http-request del-header",
             "http-request set-header",
             "http-request track-sc1",
+            "http-request set-uri",
+            "http-request set-log-level",
+            "http-request use-service",
+            "use_backend",
             "http-response set-header",
             "http-response del-header",
             "http-response sc-inc-gpc0",
@@ -87,12 +91,15 @@ DIRECTIVES = {
             *("RestartPreventExitStatus", "SupplementaryGroups", "WorkingDirectory", "UMask"),
             *("Environment", "EnvironmentFile", "LimitNOFILE", "LimitMEMLOCK", "StandardInput"),
             *("SyslogIdentifier", "CapabilityBoundingSet", "PrivateTmp", "WantedBy"),
-            *("Nice", "IOSchedulingClass", "OnActiveSec"),
+            *("Nice", "IOSchedulingClass", "OnActiveSec", "OnUnitActiveSec"),
+            "SyslogLevel",
             *("What", "Where", "Options", "CPUAffinity", "WatchdogSec", "NotifyAccess"),
         ),
         200,
     ),
     "OnCalendar": 197,
+    "AccuracySec": 209,
+    "LogLevelMax": 236,
     "Persistent": 212,
     "RandomizedDelaySec": 229,
     "SystemCallArchitectures": 209,
@@ -168,7 +175,7 @@ SENDS = ("contract/protection.py", "on_host/system/sandbox.py", "on_host/driver/
 
 def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
     defaults = yaml.safe_load((ROOT / "roles/proxy/defaults/main.yml").read_text())
-    names = ("key_map", "machine_key", "proxy_socket", "tls_pem")
+    names = ("key_map", "metrics_key_map", "machine_key", "proxy_socket", "tls_pem")
     plan = {
         "paths": {name: f"/etc/kimi/{name}" for name in names},
         "proxy": {
@@ -178,6 +185,7 @@ def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
             "tls": {"mode": "files", "trusted": True, "acme": {"port": 8003}},
         },
         "web": {"port": 8443, "backend_port": 8002, "api_port": 8003, "upload_max_bytes": 1000},
+        "metrics": {"port": 9443, "node_port": 8004, "allowed_networks": ["10.9.0.0/16"]},
     }
     facts = {"network": {"addresses": list(addresses)}}
     return filled("proxy", "haproxy.cfg.j2", plan, kimi_facts=facts, **defaults)

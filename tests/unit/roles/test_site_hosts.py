@@ -38,7 +38,11 @@ STUBS = {
       upgrade: {keep_versions: 2}
       web: null
       drift: {timer: false}
-      units: {web: kimi-web.service, drift_timer: kimi-drift.timer}
+      metrics: null
+      units:
+        web: kimi-web.service
+        drift_timer: kimi-drift.timer
+        metrics_timer: kimi-metrics.timer
     kimi_facts: {kimi: {units: {}}}
 - kimi_lock: {state: present}
 """,
