@@ -136,7 +136,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 (
                     _host(
                         "sum by (host, code) (rate(haproxy_frontend_http_responses_total"
-                        '{<sel>,code!="other"}[<w>]))',
+                        '{<sel>,proxy="api",code!="other"}[<w>]))',
                         "",
                         "code",
                     ),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RECORDED = Path(__file__).resolve().parents[2] / "data" / "recordings" / "metrics"
+PROXY = Path(__file__).resolve().parents[3] / "roles" / "proxy" / "templates" / "haproxy.cfg.j2"
 HAPROXY = """
 defaults
     mode http
@@ -77,6 +78,13 @@ def test_kimi_prov_writes_every_name() -> None:
 
 def test_the_proxy_has_every_name(haproxy: str) -> None:
     assert lacking("haproxy_", names(haproxy)) == {}
+
+
+def test_the_frontend_of_the_clients_is_called_so() -> None:
+    asked_for = {name for _, text in expressions() for name in re.findall(r'proxy="(\w+)"', text)}
+    frontends = re.findall(r"^frontend (\w+)", PROXY.read_text(), re.MULTILINE)
+    assert asked_for == {"api"}
+    assert asked_for <= set(frontends)
 
 
 def test_the_node_exporter_has_every_name(node_exporter: str) -> None:
