@@ -203,6 +203,8 @@ class Look:
 
     def updates(self) -> List[Sample]:
         """Tell what of the operating system waits, as of the last hour."""
+        if not self.machine.live:
+            return []
         kept, now = self.kept.get("updates") or {}, time.time()
         if not 0 <= now - float(kept.get("at") or 0) < _UPDATES_S:
             from kimi_prov.on_host.update import waiting  # noqa: PLC0415  (a tenth of a second)
