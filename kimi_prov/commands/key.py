@@ -48,23 +48,26 @@ def ruled(
     """Make a key and print `HOST KEY` for each host, or change the rule of one that there is.
 
     `wish`: {"limits": {name: number, or None for none}, "ends": unix time or None, or "ends_in_s"}.
+    Exit 1 where an engine does not hold it to a limit yet.
     """
     _require_name(name)
     wanted = {("kimi_key_add" if add else "kimi_key_set"): name, "kimi_key_wish": dict(wish)}
     inventory, request = playbook_run.prepare("key", "key", path, options, wanted)
     finished = playbook_run.run(request, inventory)
     rows = _served([json.loads(line) for line in finished.key_lines])
+    loose = False
     for row in rows:
         if row.get("key"):
             show(clean_text.row(f"{row['host']} {row['key']}") + "\n")
         else:
             say(clean_text.row(f"{row['host']}: {name} is held to it from its next request on"))
+        loose = bool(wish.get("limits") and row["uncounted"]) or loose
         for index in row["uncounted"] if wish.get("limits") else ():
             late = f"{row['host']}: engine {index} runs since before it could count: no limit holds"
             say(clean_text.row(f"{late} there until `systemctl restart kimi-serve@{index}`"))
     if any(row.get("key") for row in rows):
         say("keep it now: it is not shown again")
-    return playbook_run.conclude(finished)
+    return playbook_run.conclude(finished, *([ExitCode.FAILED] if loose else []))
 
 
 def _require_name(name: str) -> None:

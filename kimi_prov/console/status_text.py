@@ -70,7 +70,7 @@ def _rest(found: Mapping[str, Any] | None) -> list[str]:
         lines += entry("stopped", f"since {found['since']}; {cut or 'no'} requests were cut")
     if found["failed"]:
         lines += entry("woken", f"in vain: {found['failed']}")
-    lines += _idle(found["idle"])
+    lines += _idle(found["idle"]) + _rested(found["rested"])
     if found["start"]:
         lines += entry("a start", _expected(found["start"]))
     last = found["last_start"]
@@ -90,6 +90,16 @@ def _idle(found: Mapping[str, Any] | None) -> list[str]:
     else:
         told = f"after {in_words(found['after_seconds'])} without a request; {found['why_not']}"
     return entry("rests", told)
+
+
+def _rested(found: Mapping[str, Any]) -> list[str]:
+    """Tell how long it has rested in all, and the most that it saved."""
+    if not found["times"]:
+        return []
+    times = f"{found['times']} time{'s' if found['times'] != 1 else ''}"
+    kwh, usd = found["kwh_at_most"], found["usd_at_most"]
+    saved = f": at most {kwh:g} kWh and ${usd:.2f} saved" if kwh is not None else ""
+    return entry("rested", f"{times}, {found['hours']:g} h{saved}")
 
 
 def _expected(found: Mapping[str, Any]) -> str:

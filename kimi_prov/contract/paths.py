@@ -151,6 +151,8 @@ HANGS = f"{HOME}/hangs"
 STOPPED = f"{STATE}/stopped.json"
 # How long the last starts took.
 STARTS = f"{STATE}/starts.json"
+# How long the machine has rested, in all and the last times.
+RESTS = f"{STATE}/rests.json"
 # A switch under way: written before the first file changes, removed after the verdict.
 SWITCH = f"{STATE}/switch.json"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
@@ -367,6 +369,7 @@ class Paths:
     rest_map = _At(REST_MAP)
     stopped = _At(STOPPED)
     starts = _At(STARTS)
+    rests = _At(RESTS)
     rest_job = _At(REST_JOB)
     begun = _At(BEGUN)
     waking = _At(WAKING)

@@ -41,6 +41,7 @@ SUPPORT = (
     unit_names.CONVERT,
     unit_names.ACME_TIMER,
     unit_names.DRIFT_TIMER,
+    unit_names.USAGE,
     unit_names.METRICS_TIMER,
     unit_names.NODE_EXPORTER,
     unit_names.PROMETHEUS,
@@ -175,8 +176,9 @@ def collect(paths: Paths) -> dict[str, Any]:
     rests = mark.read(paths)
     needed = [*([] if rests else serving), unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
     needed += [unit_names.PROXY] if serves else []
+    # A plan of an earlier version says nothing of these.
+    needed += [unit_names.USAGE] if serves and plan.get("usage") else []
     needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
-    # A plan of an earlier version says nothing of it.
     needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     placed = runtime.collect(paths)["instances"]

@@ -117,9 +117,9 @@ def firewall(
         "ports": ports if serves else [],
         "ipv4": [str(n) for n in networks if n.version == 4],
         "ipv6": [str(n) for n in networks if n.version == 6],
-        "metrics": metrics.firewall(watched),
         "manager": host.firewall_manager,
         "challenge_port": certificates.challenge_port(settings) if serves else None,
+        **({"metrics": metrics.firewall(watched)} if watched else {}),
         **(_peers(group) if group else {}),
     }
 

@@ -88,10 +88,8 @@ def ports(metrics: Mapping[str, Any] | None) -> list[int]:
     return [metrics["port"], metrics["node_port"]] if metrics else []
 
 
-def firewall(metrics: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def firewall(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Give `metrics` of the plan's `firewall`: a port, and networks that are not the API's."""
-    if metrics is None:
-        return None
     networks = [ipaddress.ip_network(text) for text in metrics["allowed_networks"]]
     return {
         "port": metrics["port"],

@@ -213,6 +213,7 @@ def _plan(
         )
 
     shown = _model(model, checkpoint, choice, budget, served)
+    power = prediction.power(host, catalogue)
     digest = groups.digest(choice, shown, flags, served.names)
     together = groups.document(group, settings, digest)
     plan = {
@@ -236,7 +237,7 @@ def _plan(
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
         "throughput": speeds(settings.concurrency),
         "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
-        "power": prediction.power(host, catalogue),
+        "power": power,
         "ram_disk": {
             **ram_disk.document(tmpfs, host, files_dir),
             **ram_disk.units(tmpfs, warm),
@@ -256,7 +257,7 @@ def _plan(
         "firewall": gateway.firewall(host, settings, together, watched),
         "web": page,
         "metrics": watched,
-        "rest": rest.document(settings, tmpfs, findings),
+        "rest": rest.document(settings, tmpfs, findings, catalogue, power),
         "drift": {"timer": settings.drift_timer},
         "usage": {"keep_days": settings.usage_keep_days},
         "driver": driver_plan,

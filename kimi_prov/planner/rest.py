@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract.sizes import human
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.planner.decisions import RamDisk
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
@@ -15,10 +18,17 @@ if TYPE_CHECKING:
 _MOST_S, _LEAST_S = 30, 2
 
 
-def document(settings: Settings, tmpfs: RamDisk, findings: Findings) -> dict[str, Any]:
+def document(
+    settings: Settings,
+    tmpfs: RamDisk,
+    findings: Findings,
+    catalogue: Catalogue,
+    power: Mapping[str, Any] | None,
+) -> dict[str, Any]:
     """Give the plan's `rest`: when it begins, what ends it, what memory holds meanwhile.
 
-    Times in seconds. Only a machine that stays on and sleeps can be woken by a request.
+    `power`: the plan's, by which `status` tells what a rest saved. Times in
+    seconds. Only a machine that stays on and sleeps can be woken by a request.
     """
     if settings.stopped_memory == "keep" and tmpfs.enabled:
         findings.add(
@@ -39,5 +49,10 @@ def document(settings: Settings, tmpfs: RamDisk, findings: Findings) -> dict[str
     return {
         "memory": settings.stopped_memory,
         "idle": idle or None,
+        "power": power
+        and {
+            "idle_kw": round(power["kw"] * catalogue.prices.assumed("idle_power"), 3),
+            "usd_per_kwh": catalogue.prices.assumed("electricity"),
+        },
         "wake": settings.wake if wakes else "off",
     }

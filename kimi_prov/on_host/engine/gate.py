@@ -9,18 +9,15 @@ from __future__ import annotations
 import hmac
 import os
 from pathlib import Path
-from typing import Any, Awaitable, Callable, Dict, MutableMapping, Optional, Tuple
+from typing import TYPE_CHECKING, Optional, Tuple
 
 from kimi_prov.contract import key_rules, paths
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.engine.metering import Meter
 from kimi_prov.on_host.system import machine_key
 
-Scope = MutableMapping[str, Any]
-Message = Dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+if TYPE_CHECKING:
+    from kimi_prov.on_host.engine.asgi import App, Message, Receive, Scope, Send
 
 _OPEN = ("/health",)
 _REFUSAL = b'{"error":{"message":"This port is for the proxy of this machine alone.","code":401}}'

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Deque, Dict, List, Mapping, Optional, Tup
 from kimi_prov.contract import key_rules, paths
 
 if TYPE_CHECKING:
-    from kimi_prov.on_host.engine.gate import App, Message, Receive, Scope, Send
+    from kimi_prov.on_host.engine.asgi import App, Message, Receive, Scope, Send
 
 # So long an answer waits for a counter that is being started anew.
 PATIENCE_S = 5.0

@@ -1,7 +1,8 @@
 """`metrics`: write what kimi-prov knows of this machine to /var/lib/kimi/metrics/kimi.prom.
 
 The node exporter shows it beside the machine's own. A part that cannot be looked at is left out and
-counted; what was written before is replaced whole.
+counted; what was written before is replaced whole. It runs twice a minute beside an engine, so what
+takes long to load is loaded where it is needed.
 """
 
 from __future__ import annotations
@@ -16,10 +17,8 @@ from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.driver import apt, steps
 from kimi_prov.on_host.gateway import certificate
 from kimi_prov.on_host.group import record
-from kimi_prov.on_host.history import entries
 from kimi_prov.on_host.metrics import gpus, instances
 from kimi_prov.on_host.metrics.exposition import Sample, render
 from kimi_prov.on_host.probe import clock, nvidia_smi
@@ -33,8 +32,6 @@ from kimi_prov.on_host.system.files import (
 )
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.system.process import run
-from kimi_prov.on_host.update import waiting
-from kimi_prov.on_host.weights import stage
 
 HELPS: Dict[str, str] = {
     "kimi_plan_info": "The plan that was applied last: its hash, model, engine and version.",
@@ -60,7 +57,8 @@ HELPS: Dict[str, str] = {
 _FAULTS = (OSError, HostError, ValueError, LookupError, TypeError, AttributeError)
 # apt's lists change no faster, and reading them takes a second of a processor.
 _UPDATES_S = 3600
-_KINDS = (waiting.SECURITY, waiting.KERNEL, waiting.DRIVER)
+_KINDS = ("security", "kernel", "driver")
+_DPKG = "/var/lib/dpkg/status"
 _ASK_S = 20.0
 _KNOWN_ENTRIES = 20
 
@@ -109,8 +107,10 @@ class Look:
 
     def _measured(self) -> Optional[float]:
         """Return the speed that the last switch measured."""
-        for number in sorted(entries.numbers(self.paths), reverse=True)[:_KNOWN_ENTRIES]:
-            speed = entries.read(self.paths, number).get("speed")
+        # Their names are numbers of at least four digits.
+        folders = sorted(self.paths.history.glob("*"), key=lambda path: (len(path.name), path.name))
+        for folder in folders[: -_KNOWN_ENTRIES - 1 : -1]:
+            speed = read_json(folder / "entry.json").get("speed")
             if speed:
                 return float(speed["decode_tok_s"])
         return None
@@ -119,10 +119,11 @@ class Look:
         """Tell whether the mark of verified weights is there, and the copy in memory."""
         mark = self.paths.at(f"{self.plan['model']['dir']}/{layout.MODEL_VERIFIED}")
         found = [Sample("kimi_weights_verified", mark.exists())]
-        if self.plan["ram_disk"]["enabled"]:
-            filled = stage.in_place(stage.Config.load(str(self.paths.at(layout.STAGE))))
-            return [*found, Sample("kimi_ram_disk_filled", filled)]
-        return [*found, Sample("kimi_ram_disk_filled", 0)]
+        disk = self.plan["ram_disk"]
+        # Written last there too; a RAM disk that was mounted anew has none.
+        copy = self.paths.at(f"{disk['files_dir']}/{layout.MODEL_VERIFIED}")
+        filled = disk["enabled"] and os.path.ismount(self.paths.at(layout.RAM)) and copy.exists()
+        return [*found, Sample("kimi_ram_disk_filled", filled)]
 
     def certificate(self) -> List[Sample]:
         """Tell when the certificate ends."""
@@ -156,11 +157,22 @@ class Look:
             return []
         text = self.machine.read("/proc/driver/nvidia/version")
         running = nvidia_smi.module(text)["version"] or ""
-        family = steps.family(apt.installed())
-        installed = steps.main_version(family) if family else ""
+        installed = self._driver_installed()
         label = {"running": running, "installed": installed}
         changed = bool(running and installed and running != installed)
         return [Sample("kimi_driver_changed", changed), Sample("kimi_driver_info", 1, label)]
+
+    def _driver_installed(self) -> str:
+        """Return the driver's version by dpkg, which is asked again when its list has changed."""
+        changed = os.stat(str(self.paths.at(_DPKG))).st_mtime
+        kept = self.kept.get("driver") or {}
+        if kept.get("changed") != changed:
+            from kimi_prov.on_host.driver import apt, steps  # noqa: PLC0415  (a tenth of a second)
+
+            family = steps.family(apt.installed())
+            version = steps.main_version(family) if family else ""
+            kept = self.kept["driver"] = {"changed": changed, "version": version}
+        return str(kept["version"])
 
     def clock(self) -> List[Sample]:
         """Tell whether the clock is kept; a container may not ask."""
@@ -191,8 +203,12 @@ class Look:
 
     def updates(self) -> List[Sample]:
         """Tell what of the operating system waits, as of the last hour."""
+        if not self.machine.live:
+            return []
         kept, now = self.kept.get("updates") or {}, time.time()
         if not 0 <= now - float(kept.get("at") or 0) < _UPDATES_S:
+            from kimi_prov.on_host.update import waiting  # noqa: PLC0415  (a tenth of a second)
+
             rows = waiting.packages()
             counts = None
             if rows is not None:

@@ -334,8 +334,9 @@ VARIABLES: tuple[Variable, ...] = (
         "file",
         None,
         "secrets/api-keys",
-        "File on the control machine with lines NAME:KEY or NAME:sha256:HEX. Not set: a first key "
-        "is made, and `kimi-prov key` shows it once.",
+        "File on the control machine with lines NAME:KEY or NAME:sha256:HEX, a rule behind it "
+        "where there is one (expires=2027-01-31 tokens_per_day=1000000). Not set: a first key is "
+        "made, and `kimi-prov key` shows it once.",
     ),
     _v(
         _PAGE,

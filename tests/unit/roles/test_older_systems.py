@@ -75,6 +75,7 @@ STATEMENTS = {
 WORDS = {
     *("src", "dst", "strcmp", "req.fhdr", "word", "sha2", "hex", "lower", "map_str", "str"),
     *("req.hdr", "req.hdr_val", "concat", "bool", "status", "sc1_gpc0_rate", "url_dec"),
+    "uuid",
     *("var", "nbsrv", "path", "path_sub", "path_beg", "method", "sc0_conn_cur", "ipmask"),
 }
 # Directives of our units that systemd's NEWS names as new, and where: none is younger than 249.
@@ -97,6 +98,12 @@ DIRECTIVES = {
         ),
         200,
     ),
+    **dict.fromkeys(
+        ("Requires", "OnUnitInactiveSec", "ListenStream", "SocketMode", "Backlog"), 200
+    ),
+    "SocketUser": 214,
+    "RemoveOnStop": 214,
+    "TriggerLimitIntervalSec": 230,
     "OnCalendar": 197,
     "AccuracySec": 209,
     "LogLevelMax": 236,
@@ -187,6 +194,10 @@ def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
         "web": {"port": 8443, "backend_port": 8002, "api_port": 8003, "upload_max_bytes": 1000},
         "metrics": {"port": 9443, "node_port": 8004, "allowed_networks": ["10.9.0.0/16"]},
     }
+    plan["paths"] |= {
+        name: f"/etc/kimi/{name}" for name in ("rest_map", "wake_socket", "key_rules")
+    }
+    plan["rest"] = {"idle": {"after_s": 60}, "wake": "hold"}
     facts = {"network": {"addresses": list(addresses)}}
     return filled("proxy", "haproxy.cfg.j2", plan, kimi_facts=facts, **defaults)
 

@@ -40,7 +40,12 @@ STUBS = {
       drift: {timer: false}
       watchdog: {enabled: false}
       metrics: null
+      rest: {idle: null, wake: "off"}
+      watchdog: {enabled: false}
       units:
+        idle_timer: kimi-idle.timer
+        wake_socket: kimi-wake.socket
+        watchdog: kimi-watchdog.service
         web: kimi-web.service
         drift_timer: kimi-drift.timer
         metrics_timer: kimi-metrics.timer

@@ -11,7 +11,7 @@ import pytest
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.rest import mark, run, standing, starts
+from kimi_prov.on_host.rest import mark, rested, run, standing, starts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -195,6 +195,30 @@ def test_what_an_earlier_version_applied_is_applied_again_first(machine: Machine
 )
 def test_the_state_of_a_host(marked: dict, unit: str, *, down: bool, state: str) -> None:
     assert standing.state(marked, {UNIT: {"state": unit}}, down) == state
+
+
+def test_what_all_rests_saved_is_told_with_the_one_of_now(machine: Machine) -> None:
+    power = {**machine.plan, "rest": {"power": {"idle_kw": 2.0, "usd_per_kwh": 0.15}}}
+    for hours in (3, 7):
+        run.stop(machine.places, ASKED)
+        found = mark.read(machine.places)
+        past = {**found, "since_s": found["since_s"] - hours * 3600}
+        machine.places.stopped.write_text(json.dumps(past))
+        if hours == 3:
+            mark.clear(machine.places)
+    told = rested.document(machine.places, power, mark.read(machine.places))
+    assert (told["times"], round(told["hours"])) == (2, 10)
+    assert (round(told["kwh_at_most"]), round(told["usd_at_most"])) == (20, 3)
+    unknown = rested.document(machine.places, machine.plan, {})
+    assert (unknown["times"], unknown["kwh_at_most"], unknown["usd_at_most"]) == (1, None, None)
+
+
+def test_a_clock_that_was_set_back_saved_nothing(machine: Machine) -> None:
+    run.stop(machine.places, ASKED)
+    found = mark.read(machine.places)
+    machine.places.stopped.write_text(json.dumps({**found, "since_s": found["since_s"] + 86_400}))
+    mark.clear(machine.places)
+    assert rested.read(machine.places)["seconds"] == 0
 
 
 def test_the_mark_is_where_others_look_for_it() -> None:
