@@ -183,6 +183,8 @@ WAKING = "/run/kimi-waking"
 # How long nobody has asked, by the monotonic clock.
 IDLE = "/run/kimi-idle.json"
 WAKE_SOCKET = "/run/kimi-wake.sock"
+# All of these.
+REST_RUN = (REST_JOB, BEGUN, WAKING, IDLE, WAKE_SOCKET)
 
 # Written last into an engine's environment, and beside an interpreter that was brought: without it
 # either is half made.

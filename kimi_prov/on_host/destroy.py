@@ -233,7 +233,7 @@ class Undo:
                 self.act(self.removed, self._name(path), work)
         if self.paths.srv.is_dir():
             self._root(keep=bool(kept))
-        runs = (self.paths.at(layout.RUN), self.paths.at(layout.GROUP_RUN))
+        runs = [self.paths.at(name) for name in (layout.RUN, layout.GROUP_RUN, *layout.REST_RUN)]
         for path in (*self._of_etc(web_stays=layout.WEB in kept), *runs):
             if path.exists():
                 self.act(self.removed, self._name(path), partial(_delete, path))
