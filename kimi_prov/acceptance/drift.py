@@ -52,6 +52,7 @@ def unreached(why: str) -> Row:
         "looked_at": None,
         "applied": None,
         "weights_read": False,
+        "weights_read_from": {},
         "drift": [],
         "unseen": [{"what": "the machine", "why": why, "fix": None}],
         "would_change": None,

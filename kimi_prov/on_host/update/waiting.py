@@ -11,12 +11,13 @@ import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.driver import apt, steps
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system import boot, units
 from kimi_prov.on_host.system.files import read_text
 from kimi_prov.on_host.system.machine import Machine
-from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.system.process import NOT_FOUND, run, within
 
 SECURITY, KERNEL, MICROCODE, DRIVER, OTHER = "security", "kernel", "microcode", "driver", "other"
 # What counts only once the machine has started again.
@@ -32,6 +33,8 @@ _DEBIANS = re.compile(r"Debian (\S+)")
 _RELEASE = re.compile(r"/boot/vmlinuz-(\d\S*)")
 _MAPPED = re.compile(r"^\S+ r-xp .* (/\S+\.so\S*) \(deleted\)$", re.MULTILINE)
 _REBOOT = "/run/reboot-required"
+# Of all that `status` asks of apt and dpkg together: seconds are usual on a slow disk.
+_PATIENCE_S = 30.0
 _OURS = (unit_names.ALL_SERVE, unit_names.RANK, unit_names.PROXY, unit_names.WEB)
 
 
@@ -69,12 +72,17 @@ def _kind(name: str, version: str, origins: List[str]) -> str:
 
 
 def packages() -> Optional[List[Package]]:
-    """Return what waits by the lists that are there; None where apt is not the manager."""
+    """Return what waits by the lists that are there; None where apt is not the manager.
+
+    Raises HostError where apt does not say it: a broken package, or sources that it cannot read.
+    """
     held = run("apt-mark", "showhold")
-    if held.returncode != 0:
+    if held.returncode == NOT_FOUND:
         return None
+    if held.returncode != 0:
+        raise HostError(apt.reason(held.stderr))
     # A hold keeps a package from being named at all.
-    simulated = apt.query("apt-get", "dist-upgrade", "--simulate", "--ignore-hold")
+    simulated = apt.apt("apt-get", "dist-upgrade", "--simulate", "--ignore-hold")
     found = parse(simulated, held.stdout.split())
     rows = [row for row in found if row.installed and row.kind != DRIVER]
     return rows + _drivers(set(held.stdout.split()))
@@ -202,8 +210,17 @@ def lists_age_s() -> Optional[int]:
     return max(0, int(time.time() - max(times))) if len(times) > 1 else None
 
 
-def collect() -> Optional[Dict[str, Any]]:
-    """Return what `status` tells of it; None where apt is not the manager."""
+def collect(patience_s: float = _PATIENCE_S) -> Optional[Dict[str, Any]]:
+    """Return what `status` tells of it; None where apt is not the manager.
+
+    Raises HostError where apt does not say it, or not in `patience_s` seconds: a hanging one would
+    keep a machine's whole status back.
+    """
+    with within(patience_s, "apt"):
+        return _collect()
+
+
+def _collect() -> Optional[Dict[str, Any]]:
     found = packages()
     if found is None:
         return None

@@ -43,6 +43,7 @@ FOUND = {
         "kimi_prov": "1.0",
     },
     "weights_read": False,
+    "weights_read_from": {},
     "drift": [ROW],
     "unseen": [{"what": "weights", "why": "no manifest", "fix": None}],
     "plan": PLAN,
