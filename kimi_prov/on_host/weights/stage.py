@@ -157,7 +157,6 @@ class Staging:
             self._progress.add(-done)
         return matches, hasher.sha256()
 
-
     def _open_direct(self, source: str) -> int:
         try:
             return os.open(source, os.O_RDONLY | os.O_DIRECT)
