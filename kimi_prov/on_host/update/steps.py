@@ -240,13 +240,19 @@ def install(request: Answer) -> Answer:
 
 
 def effect(request: Answer) -> Answer:
-    """Say what has not taken effect. With `restarted` that is a failure: raises HostError."""
+    """Say what has not taken effect. With `restarted` that is a failure: raises HostError.
+
+    `driver_changed`: the driver is another than at the last apply.
+    """
     reasons = waiting.reasons(waiting.effect())
     if reasons and request.get("restarted"):
         raise HostError(
             f"the machine started again, and still: {'; '.join(reasons)}",
             "look which kernel its boot loader takes: /etc/default/grub, uname -r",
         )
+    if request.get("driver_changed"):
+        # Neither is what came with it a drift.
+        applied.amend_driver(Paths())
     return {"restart_reasons": reasons, "stale_units": waiting.stale_units()}
 
 
