@@ -28,8 +28,6 @@ def needed(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     An open switch is one that was cut: this apply takes it over.
     """
     kimi = facts.get("kimi") or {}
-    if plan.get("group"):
-        return False
     if kimi.get("switch_open") or plan["upgrade"]["frees"]:
         return True
     if not kimi.get("serving"):

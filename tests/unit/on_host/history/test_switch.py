@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,42 @@ def test_a_switch_that_is_at_work_is_left_alone(machine: Applied) -> None:
     with pytest.raises(HostError, match="still under way"):
         begin(machine, run="r2")
     assert newest(machine)["result"] is None
+
+
+def grouped(machine: Applied, *hosts: str) -> None:
+    """Let the plan in place be served by these hosts together."""
+    there = json.loads(machine.places.plan.read_text())
+    group = {"members": [{"host": host} for host in hosts], "rank": 1, "digest": "d"}
+    machine.put(layout.PLAN, json.dumps({**there, "group": group}), 0o640)
+
+
+def test_hosts_that_serve_together_have_a_way_back_and_other_hosts_together_none(
+    machine: Applied,
+) -> None:
+    grouped(machine, "a", "b")
+    assert begin(machine, group=["a", "b"])["opened"] is True
+    # The next run finds it open, for other hosts: it ends there, and holds no engine back.
+    found = begin(machine, run="r2", group=["a", "b", "c"])
+    assert (found["opened"], found["interrupted"]["entry"]) == (False, 2)
+    assert switch.read(machine.places) == {}
+    assert entries.read(machine.places, 2)["result"] == entries.INTERRUPTED
+
+
+def test_a_machine_that_joins_a_group_with_an_open_switch_serves_with_it(machine: Applied) -> None:
+    begin(machine)
+    assert switch.read(machine.places)
+    assert begin(machine, run="r2", group=["a", "b"])["opened"] is False
+    assert switch.read(machine.places) == {}
+
+
+def test_a_rollback_to_what_other_hosts_served_is_refused(machine: Applied) -> None:
+    machine.entry()
+    machine.version("2")
+    grouped(machine, "a", "b")
+    machine.entry()
+    with pytest.raises(HostError, match="entry 1 was served by this machine alone"):
+        switch.rollback(machine.places, RUN)
+    assert switch.read(machine.places) == {}
 
 
 def test_a_boot_puts_back_what_served(machine: Applied) -> None:
