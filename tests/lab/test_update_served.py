@@ -114,7 +114,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, Arc
         )
         archive.offer(*version(1))
         with only(host, archive):
-            host.ssh("touch -d '1 week ago' /var/lib/dpkg/info/intel-microcode.list")
+            # Beside it the driver's repository, as the apply configured it.
+            host.ssh(
+                "cp /opt/apt/sources.list.d/kimi-nvidia.sources /etc/apt/sources.list.d/ "
+                "&& apt-get -qq update "
+                "&& touch -d '1 week ago' /var/lib/dpkg/info/intel-microcode.list"
+            )
             yield host, archive
 
 
