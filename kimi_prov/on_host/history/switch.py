@@ -13,8 +13,9 @@ by the end of a failed apply, by the next boot, or by the next apply.
 
 Hosts that serve one model together each have a switch of their own, and need no word of the others:
 what one has put in place serves only where all have, for hosts with different plans do not start
-together. So the one verdict is whether the group serves: where it does not, each goes back when its
-time is up. verify and the speed are told by the head, and nothing follows from them.
+together. So the one verdict is whether the group serves: where it does not, each goes back, at once
+where its engine ended or it is left apart with a plan that the others do not have. verify and the
+speed are told by the head, and nothing follows from them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from kimi_prov.contract.paths import Paths
 from kimi_prov.contract.unit_form import stamp_in
 from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.gateway import checks, firewall, haproxy, proxy, smoke_test, tls
+from kimi_prov.on_host.group import lifecycle
 from kimi_prov.on_host.group import record as supervision
 from kimi_prov.on_host.history import applied, entries, speed
 from kimi_prov.on_host.system import apply_lock, files, started, units
@@ -54,6 +56,8 @@ _STEP_S = 1.0
 _TRIES, _BETWEEN_TRIES_S = 3, 20.0
 # What a rank gives the head to measure what serves, beside the drain, before it stops by itself.
 _HEAD_S = 300.0
+# Hosts that do not switch at the same moment are apart for a while; then one of them has gone back.
+_APART_S = 180.0
 # A rank is the last to give up: it must not go back where its head has just been answered.
 _RANK_LATER_S = 120.0
 _AT_BOOT = "the machine was restarted in the middle of the switch"
@@ -365,7 +369,7 @@ def _forward(paths: Paths, state: dict[str, Any], tell: Tell) -> str:
         else:
             start_planned(paths)
     plan = files.read_json(paths.plan)
-    wait(paths, state["start_s"], tell)
+    wait(paths, state["start_s"], _Together(paths, plan).watched(tell))
     away = None if since is None else round(time.monotonic() - since, 1)
     after, rows, wrong = None, None, None
     if restarts and plan.get("group"):
@@ -510,6 +514,35 @@ def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
                 f"no token within {duration(limit_s)} ({seen['refusal']}); the engine's last "
                 f"line: {seen['line']}"
             )
+
+
+class _Together:
+    """Sees when a host of a group is left apart: nothing starts, for others have other plans."""
+
+    def __init__(self, paths: Paths, plan: Mapping[str, Any]) -> None:
+        self._where = paths.group_run if plan.get("group") else None
+        self._since: float | None = None
+
+    def watched(self, tell: Tell) -> Tell:
+        """Return what tells, and looks each time. On the way back nobody looks: others follow."""
+
+        def told(line: str) -> None:
+            tell(line)
+            self.check()
+
+        return told
+
+    def check(self) -> None:
+        """Raise HostError where it has been so for long enough."""
+        if self._where is None:
+            return
+        seen = supervision.read(self._where)
+        if lifecycle.NOT_EQUAL in seen.said:
+            self._since = self._since or time.monotonic()
+            if time.monotonic() - self._since >= _APART_S:
+                raise HostError(seen.said)
+        elif seen.phase in (supervision.STARTING, supervision.SERVING):
+            self._since = None
 
 
 def verify(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,33 @@ def test_a_machine_that_joins_a_group_with_an_open_switch_serves_with_it(machine
     assert switch.read(machine.places)
     assert begin(machine, run="r2", group=["a", "b"])["opened"] is False
     assert switch.read(machine.places) == {}
+
+
+def test_a_host_that_is_left_apart_goes_back_and_one_that_waits_does_not(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grouped(machine, "a", "b")
+    run = machine.places.group_run
+    run.mkdir(parents=True)
+
+    def says(said: str, phase: str = "waiting") -> None:
+        state = {"phase": phase, "said": said, "pid": os.getpid()}
+        (run / "state.json").write_text(json.dumps(state))
+
+    clock = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(switch.time, "monotonic", lambda: next(clock))
+    together = switch._Together(machine.places, json.loads(machine.places.plan.read_text()))
+    for _ in range(5):
+        says("waiting for a, the head")
+        together.check()
+    says("a refuses this host: plan not as on a; nothing starts until they are equal: apply")
+    together.check()
+    says("all hosts are here and equal", phase="starting")
+    together.check()
+    says("a refuses this host: plan not as on a; nothing starts until they are equal: apply")
+    together.check()
+    with pytest.raises(HostError, match="plan not as on a"):
+        together.watched(lambda _: None)("loading")
 
 
 def test_a_rollback_to_what_other_hosts_served_is_refused(machine: Applied) -> None:
