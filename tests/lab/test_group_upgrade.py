@@ -6,12 +6,14 @@ Two hosts of one computer, vLLM's CPU build and a tiny model; clients ask throug
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from groups import SERVED, START_S, Group, make_group
+from groups import REFUSED, SERVED, START_S, Group, make_group
 from machines import kimi_prov
+from test_update import Archive, only, version
 from waiting import until
 
 from kimi_prov.contract import paths
@@ -127,3 +129,32 @@ def test_a_member_with_an_open_switch_is_taken_over(pair: Group, tmp_path: Path)
     apply(pair, tmp_path, kimi_concurrency=was + 1)
     assert concurrency(pair) == [was + 1] * 2
     assert closed(pair)
+
+
+def test_a_member_is_updated_with_its_head_drained_and_the_group_serves_again(
+    pair: Group, tmp_path: Path
+) -> None:
+    """Stand-in packages; a kernel waits on the rank alone, and its restart ends what all serve."""
+    head, rank = pair.members
+    with closing(Archive(tmp_path, f"{NETWORK}.1")) as archive:
+        archive.offer(*version(1))
+        with only(rank, archive):
+            archive.offer(*version(2))
+            with only(head, archive):
+                for host in pair.members:
+                    host.ssh("touch -d '1 week ago' /var/lib/dpkg/info/intel-microcode.list")
+                assert pair.chat().status == SERVED
+                with pair.asked() as answers:
+                    done = kimi_prov(
+                        "update", pair.lab.inventory, "--reboot-ok", "--format", "json"
+                    )
+                    seen = len(answers)
+                    assert until(lambda: len(answers) > seen + 1, START_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)["hosts"]
+    assert (told["head"]["restarted"], told["rank1"]["restarted"]) == (False, True)
+    assert (told["rank1"]["verified"], told["rank1"]["requests_cut"]) == (True, 0)
+    assert told["rank1"]["seconds_without_service"] > 0
+    # What was asked was answered or refused, and at last answered.
+    assert {answer.status for answer in answers} == {SERVED, REFUSED}
+    assert answers[-1].status == SERVED
