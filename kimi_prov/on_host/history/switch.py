@@ -10,12 +10,6 @@
 An open switch is a file, `/var/lib/kimi/state/switch.json`: written before the first file changes,
 removed after the verdict. As long as it is there, what served can be put back: by the unit itself,
 by the end of a failed apply, by the next boot, or by the next apply.
-
-Hosts that serve one model together each have a switch of their own, and need no word of the others:
-what one has put in place serves only where all have, for hosts with different plans do not start
-together. So the one verdict is whether the group serves: where it does not, each goes back, at once
-where its engine ended or it is left apart with a plan that the others do not have. verify and the
-speed are told by the head, and nothing follows from them.
 """
 
 from __future__ import annotations
@@ -28,16 +22,14 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
-from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
 from kimi_prov.contract.unit_form import stamp_in
 from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.gateway import checks, firewall, haproxy, proxy, smoke_test, tls
-from kimi_prov.on_host.group import lifecycle
-from kimi_prov.on_host.group import record as supervision
 from kimi_prov.on_host.history import applied, entries, speed
 from kimi_prov.on_host.system import apply_lock, files, started, units
 from kimi_prov.on_host.system.envelope import answer
@@ -54,12 +46,6 @@ RESERVE_BYTES = 8 << 20
 _STEP_S = 1.0
 # Of the probe of a new engine that seems too slow: clients come back at that moment.
 _TRIES, _BETWEEN_TRIES_S = 3, 20.0
-# What a rank gives the head to measure what serves, beside the drain, before it stops by itself.
-_HEAD_S = 300.0
-# Hosts that do not switch at the same moment are apart for a while; then one of them has gone back.
-_APART_S = 180.0
-# A rank is the last to give up: it must not go back where its head has just been answered.
-_RANK_LATER_S = 120.0
 _AT_BOOT = "the machine was restarted in the middle of the switch"
 _FILLS = (unit_names.STAGE, unit_names.WARM)
 _WEIGHTS = (unit_names.FETCH, unit_names.CONVERT, *_FILLS)
@@ -95,18 +81,17 @@ def begin(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Open a switch for an apply that changes what serves.
 
     `request`: `run` (id), `by`, `inventory`, `kimi_prov`, `min_speed`, `drain_s`, `start_s`,
-    `frees`: directories that are removed first, with what serves (kimi_upgrade_in_place), `group`:
-    the hosts that are to serve together. Not opened where nothing serves, or other hosts together:
-    then there is nothing to go back to.
+    `frees`: directories that are removed first, with what serves (kimi_upgrade_in_place),
+    `together`: whether several hosts are to serve the model. Not opened where nothing serves: then
+    there is nothing to go back to. Nor for hosts together, which have no way back: one that was
+    left open would hold the engine back, and be put back by the next boot.
     """
     interrupted = _interrupted(paths)
     frees = [str(name) for name in request.get("frees") or ()]
     if frees and _serving(paths) & {*frees}:
         return {**_freed(paths, frees), "interrupted": interrupted}
     _remove(paths, frees)
-    former = _former(paths, interrupted)
-    if former and _hosts(entries.plan_of(paths, former)) != list(request.get("group") or ()):
-        former = None
+    former = None if request.get("together") else _former(paths, interrupted)
     if former is None:
         _close(paths)
         return {"opened": False, "interrupted": interrupted}
@@ -171,18 +156,13 @@ def _former(paths: Paths, interrupted: Mapping[str, Any] | None) -> dict[str, An
         if entry and entries.restorable(paths, entry) is None:
             return entry
     plan = files.read_json(paths.plan)
-    if not plan:
+    if not plan or plan.get("group"):
         return None
     names = [unit_names.engine(row) for row in plan["instances"]]
     shown = units.show(*names)
     if any(shown.get(name, {}).get("state") != "active" for name in names):
         return None
     return as_entry(paths)
-
-
-def _hosts(plan: Mapping[str, Any]) -> list[str]:
-    """Return the hosts that serve a plan together; none where it is one alone."""
-    return [str(row["host"]) for row in (plan.get("group") or {}).get("members", ())]
 
 
 def as_entry(paths: Paths) -> dict[str, Any]:
@@ -256,29 +236,21 @@ def rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     plan = files.read_json(paths.plan)
     if not plan:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
+    if plan.get("group"):
+        raise HostError(
+            "several hosts serve this model together: they do not roll back by themselves yet",
+            "put the former settings into the inventory, and run `kimi-prov apply`",
+        )
     interrupted = _interrupted(paths)
     # Of a switch that was cut the files may be a mixture: what served before it is the way back.
     cut_from = entries.read(paths, int(interrupted["from"])) if interrupted else {}
     whole = cut_from and entries.restorable(paths, cut_from) is None
     current = cut_from if whole else as_entry(paths)
     target = _target(paths, current, request.get("to"))
-    then = entries.plan_of(paths, target)
-    if _hosts(then) != _hosts(plan):
-        hosts = ", ".join(_hosts(then)) or "this machine alone"
-        raise HostError(
-            f"entry {target['number']} was served by {hosts}: other hosts than now",
-            "put the former settings into the inventory, and run `kimi-prov apply`",
-        )
-    limit_s = then["timeouts"]["start_s"]
+    limit_s = entries.plan_of(paths, target)["timeouts"]["start_s"]
     wanted = {**request, "start_s": limit_s}
     opened = _open(paths, wanted, current, entries.ROLLBACK, restores=target["number"])
-    together = {"hosts": _hosts(then), "digest": (then.get("group") or {}).get("digest")}
-    return {
-        **opened,
-        "restores": target["number"],
-        "interrupted": interrupted,
-        "group": together if together["hosts"] else None,
-    }
+    return {**opened, "restores": target["number"], "interrupted": interrupted}
 
 
 def _target(paths: Paths, current: Mapping[str, Any], number: int | None) -> dict[str, Any]:
@@ -362,19 +334,15 @@ def _forward(paths: Paths, state: dict[str, Any], tell: Tell) -> str:
         tell("waiting for the requests under way")
         since = time.monotonic()
         drain(paths, state["drain_s"])
-        if not groups.serves(old):
-            _await_head(paths, state["drain_s"])
         if state["kind"] == entries.ROLLBACK:
             put_back(paths, entries.read(paths, int(state["restores"])))
         else:
             start_planned(paths)
     plan = files.read_json(paths.plan)
-    wait(paths, state["start_s"], _Together(paths, plan).watched(tell))
+    wait(paths, state["start_s"], tell)
     away = None if since is None else round(time.monotonic() - since, 1)
-    after, rows, wrong = None, None, None
-    if restarts and plan.get("group"):
-        after, rows, wrong = _told_of_group(paths, plan, tell)
-    elif restarts:
+    after, rows = None, None
+    if restarts:
         tell("verifying")
         rows = verify(paths, plan)
         tell("measuring what serves now")
@@ -391,44 +359,10 @@ def _forward(paths: Paths, state: dict[str, Any], tell: Tell) -> str:
         checks=rows,
     )
     _close(paths)
-    if wrong:
-        raise HostError(f"{entries.text(ended)} serves, but {wrong}", _GROUP_STAYS)
     told = f"{entries.text(ended)} serves"
     if restarts:
         told += f", {speed.compared(before, after)}; {duration(away or 0)} without service"
     return told
-
-
-_GROUP_STAYS = (
-    "hosts that serve together go back by themselves only where nothing serves:  kimi-prov "
-    "rollback INVENTORY  for all of them"
-)
-
-
-def _await_head(paths: Paths, drain_s: float) -> None:
-    """Let the head end the requests under way: a rank that stops first would cut them."""
-    until = time.monotonic() + drain_s + _HEAD_S
-    while supervision.read(paths.group_run).phase == supervision.SERVING:
-        if time.monotonic() >= until:
-            return
-        apply_lock.renew()
-        time.sleep(_STEP_S)
-
-
-def _told_of_group(
-    paths: Paths, plan: Mapping[str, Any], tell: Tell
-) -> tuple[dict[str, Any] | None, list[dict[str, Any]] | None, str | None]:
-    """Verify and measure what a group serves, on its head; the last is what verify refused."""
-    if not groups.serves(plan):
-        return None, None, None
-    tell("verifying")
-    rows, wrong = None, None
-    try:
-        rows = verify(paths, plan)
-    except HostError as error:
-        wrong = error.message
-    tell("measuring what serves now")
-    return speed.probe(paths, plan), rows, wrong
 
 
 def _measured(
@@ -493,11 +427,7 @@ def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
     """
     until = time.monotonic() + limit_s
     restarts: dict[str, int] = {}
-    plan = files.read_json(paths.plan)
-    if not groups.serves(plan):
-        limit_s += _RANK_LATER_S
-        until += _RANK_LATER_S
-    names = [unit_names.engine(row) for row in plan["instances"]]
+    names = [unit_names.engine(row) for row in files.read_json(paths.plan)["instances"]]
     while True:
         apply_lock.renew()
         if any(unit.get("state") == "activating" for unit in units.show(*_WEIGHTS).values()):
@@ -516,42 +446,8 @@ def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
             )
 
 
-class _Together:
-    """Sees when a host of a group is left apart: nothing starts, for others have other plans."""
-
-    def __init__(self, paths: Paths, plan: Mapping[str, Any]) -> None:
-        self._where = paths.group_run if plan.get("group") else None
-        self._since: float | None = None
-
-    def watched(self, tell: Tell) -> Tell:
-        """Return what tells, and looks each time. On the way back nobody looks: others follow."""
-
-        def told(line: str) -> None:
-            tell(line)
-            self.check()
-
-        return told
-
-    def check(self) -> None:
-        """Raise HostError where it has been so for long enough."""
-        if self._where is None:
-            return
-        seen = supervision.read(self._where)
-        if lifecycle.NOT_EQUAL in seen.said:
-            self._since = self._since or time.monotonic()
-            if time.monotonic() - self._since >= _APART_S:
-                raise HostError(seen.said)
-        elif seen.phase in (supervision.STARTING, supervision.SERVING):
-            self._since = None
-
-
 def verify(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Run verify's checks through the port. Raises HostError naming those that fail.
-
-    On a host that another serves for there is no port.
-    """
-    if not groups.serves(plan):
-        return []
+    """Run verify's checks through the port. Raises HostError naming those that fail."""
     subject = checks.subject_of(
         dict(plan),
         "127.0.0.1",
@@ -769,12 +665,6 @@ def _left_open(paths: Paths, state: Mapping[str, Any]) -> list[str]:
     if under_way():
         follow = f"journalctl -fu {unit_names.SWITCH}"
         return [f"the switch goes on by itself on the machine:  {follow}"]
-    if state["phase"] == WRITING and state["kind"] == entries.ROLLBACK:
-        # Nothing has changed yet.
-        entry = entries.read(paths, int(state["to"]))
-        _end(paths, entry, entries.INTERRUPTED, why="the rollback did not begin")
-        _close(paths)
-        return []
     if state["phase"] != WRITING:
         start(paths)
         return ["the machine goes back to what served by itself:  journalctl -fu kimi-switch"]

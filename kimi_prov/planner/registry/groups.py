@@ -49,10 +49,9 @@ DEFINITIONS = (
     ),
     Definition(
         "upgrade.group",
-        title="Hosts that serve a model together go back where nothing serves, and only then",
+        title="Hosts that serve a model together do not go back by themselves",
         severities=("warning",),
-        source="a switch is of one machine, and hosts with different plans do not start together: "
-        "each sees for itself that its group does not serve, and only its head what verify says",
+        source="a switch is of one machine; the engines of a group have to change together",
         remedy="setting",
         concerns="deployment",
     ),

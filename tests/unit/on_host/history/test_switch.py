@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -87,67 +85,19 @@ def test_a_switch_that_is_at_work_is_left_alone(machine: Applied) -> None:
     assert newest(machine)["result"] is None
 
 
-def grouped(machine: Applied, *hosts: str) -> None:
-    """Let the plan in place be served by these hosts together."""
-    there = json.loads(machine.places.plan.read_text())
-    group = {"members": [{"host": host} for host in hosts], "rank": 1, "digest": "d"}
-    machine.put(layout.PLAN, json.dumps({**there, "group": group}), 0o640)
-
-
-def test_hosts_that_serve_together_have_a_way_back_and_other_hosts_together_none(
-    machine: Applied,
-) -> None:
-    grouped(machine, "a", "b")
-    assert begin(machine, group=["a", "b"])["opened"] is True
-    # The next run finds it open, for other hosts: it ends there, and holds no engine back.
-    found = begin(machine, run="r2", group=["a", "b", "c"])
+def test_a_machine_that_joins_others_with_an_open_switch_has_none_after(machine: Applied) -> None:
+    begin(machine)
+    assert switch.read(machine.places)
+    found = begin(machine, run="r2", together=True)
     assert (found["opened"], found["interrupted"]["entry"]) == (False, 2)
     assert switch.read(machine.places) == {}
     assert entries.read(machine.places, 2)["result"] == entries.INTERRUPTED
-
-
-def test_a_machine_that_joins_a_group_with_an_open_switch_serves_with_it(machine: Applied) -> None:
-    begin(machine)
-    assert switch.read(machine.places)
-    assert begin(machine, run="r2", group=["a", "b"])["opened"] is False
-    assert switch.read(machine.places) == {}
-
-
-def test_a_host_that_is_left_apart_goes_back_and_one_that_waits_does_not(
-    machine: Applied, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grouped(machine, "a", "b")
-    run = machine.places.group_run
-    run.mkdir(parents=True)
-
-    def says(said: str, phase: str = "waiting") -> None:
-        state = {"phase": phase, "said": said, "pid": os.getpid()}
-        (run / "state.json").write_text(json.dumps(state))
-
-    clock = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(switch.time, "monotonic", lambda: next(clock))
-    together = switch._Together(machine.places, json.loads(machine.places.plan.read_text()))
-    for _ in range(5):
-        says("waiting for a, the head")
-        together.check()
-    says("a refuses this host: plan not as on a; nothing starts until they are equal: apply")
-    together.check()
-    says("all hosts are here and equal", phase="starting")
-    together.check()
-    says("a refuses this host: plan not as on a; nothing starts until they are equal: apply")
-    together.check()
-    with pytest.raises(HostError, match="plan not as on a"):
-        together.watched(lambda _: None)("loading")
-
-
-def test_a_rollback_to_what_other_hosts_served_is_refused(machine: Applied) -> None:
-    machine.entry()
-    machine.version("2")
-    grouped(machine, "a", "b")
-    machine.entry()
-    with pytest.raises(HostError, match="entry 1 was served by this machine alone"):
-        switch.rollback(machine.places, RUN)
-    assert switch.read(machine.places) == {}
+    # One that is at work is waited for.
+    begin(machine, run="r3")
+    machine.places.at("/switch").write_text("ActiveState=activating\n")
+    with pytest.raises(HostError, match="still under way") as raised:
+        begin(machine, run="r4", together=True)
+    assert "journalctl -fu kimi-switch" in str(raised.value.fix)
 
 
 def test_a_boot_puts_back_what_served(machine: Applied) -> None:
