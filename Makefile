@@ -53,8 +53,11 @@ image: $(STAMP) ## an engine's image for pods, by buildah (ENGINE=, BASE=, PYTHO
 
 .PHONY: deps deps-slow
 deps: $(STAMP) # what the lab and the real parts under test come from
-	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg age pebble chromium fonts-dejavu-core podman crun
+	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg age pebble chromium fonts-dejavu-core podman crun prometheus prometheus-node-exporter prometheus-alertmanager
 	@tests/unpacked-program prometheus usr/bin/promtool $(BIN)
+	@tests/unpacked-program prometheus usr/bin/prometheus $(BIN)
+	@tests/unpacked-program prometheus-alertmanager usr/bin/prometheus-alertmanager $(BIN)
+	@tests/unpacked-program prometheus-node-exporter usr/bin/prometheus-node-exporter $(BIN)
 deps-slow: deps
 	@tests/system-packages buildah qemu-system-x86 qemu-utils e2fsprogs fakeroot
 	@# Who has node from elsewhere has npm with it.
@@ -78,7 +81,12 @@ lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 test-fast: lint ## lint, types and units
 	pytest tests/unit
 test: lint deps ## lint, types, units and the lab, without what is slow
-	pytest tests/unit tests/lab -m "not slow"
+	@# Hosts are waited for more than computed with: the units run meanwhile, and say so at the end.
+	@# Job control (-m), for what a shell starts beside it ignores Ctrl-C otherwise, and tests send that.
+	@said=$$(mktemp); set -m; pytest tests/unit -m "not slow" >$$said 2>&1 & units=$$!; set +m; \
+	trap 'kill $$units 2>/dev/null; rm -f $$said' EXIT; \
+	pytest tests/lab -m "not slow"; lab=$$?; \
+	wait $$units; ended=$$?; cat $$said; trap 'rm -f $$said' EXIT; exit $$((lab || ended))
 test-slow: $(STAMP) deps-slow ## emulated machines and large installs
 	pytest tests -m slow
 gpu: $(STAMP) deps ## on a machine with GPUs: apply, verify, bench, kill, destroy for real (report: gpu-report/)

@@ -1,5 +1,7 @@
 """Makes docs/reference, the manual page and the picture from what the code defines: `make docs`.
 
+The rules, dashboards, consoles and pages of alerts too, from kimi_prov/monitoring.
+
 `--check` writes nothing, names each page that is stale and exits 1. Nothing of the product imports
 this file.
 """
@@ -20,6 +22,7 @@ from manual import page as manual
 from picture import packages
 
 from kimi_prov.cli import cli
+from kimi_prov.monitoring import generated
 from kimi_prov.planner.registry import DEFINITIONS, SUBJECTS
 from kimi_prov.planner.registry.definition import CONCERNS, REMEDIES, SEVERITIES
 from kimi_prov.planner.settings.definitions import VARIABLES, Variable
@@ -47,6 +50,7 @@ def pages() -> dict[Path, str]:
         DOCS / "real-gpus.md": real_gpus(),
         DOCS / "man" / "kimi-prov.1": manual(cli, "kimi-prov"),
         DOCS / "images" / "packages.svg": packages(ROOT / "kimi_prov"),
+        **generated.files(),
     }
 
 

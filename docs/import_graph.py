@@ -19,7 +19,7 @@ _SEPARATE = "engine_plugins"
 
 # Lowest first. A module imports from its own package and from the packages of lower layers.
 LAYERS = (
-    ("contract", "errors", "schemas", "user_dirs"),
+    ("contract", "errors", "monitoring", "schemas", "user_dirs"),
     ("documents",),
     ("catalog", "inventory_files", "on_host", "packaging"),
     ("clients", "facts", "lab", "runner"),

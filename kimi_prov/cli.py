@@ -18,7 +18,7 @@ from kimi_prov.commands.connection_options import (
     connected,
     connected_beside_key,
 )
-from kimi_prov.commands.option_types import FiniteRange
+from kimi_prov.commands.option_types import Day, Expiry, FiniteRange, key_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -313,6 +313,15 @@ def verify(  # noqa: PLR0913
 @APPLIED
 @LIMIT
 @click.option("--sbom", is_flag=True, help="Write what the engines are made of: CycloneDX JSON.")
+@click.option("--watch", is_flag=True, help="Go on showing what each machine does, until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(1, 3600),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks of --watch.",
+)
 @FORMAT
 @OUTPUT
 @clustered
@@ -324,6 +333,7 @@ def status(
     path: Path,
     *,
     sbom: bool,
+    watch: bool,
     form: str,
     output: Path | None,
     target: Target,
@@ -334,13 +344,21 @@ def status(
     DIR is a folder that `render kubernetes` made: its pods, restarts, nodes and state are told, and
     what was stopped on purpose exits 0.
 
+    With `--watch` it shows tokens a second, requests, cache, GPUs and memory anew every few
+    seconds: as one picture on a terminal, as a line for each look elsewhere.
+
     With `--sbom` it writes a software bill of materials instead, for all hosts in one document: a
     list of packages with `--format text`. Exits 1 when a host is not provisioned.
     """
     from kimi_prov.commands import status as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
+    interval = options.pop("interval")
     chosen = PlaybookOptions(**options)
+    if sbom and watch:
+        raise click.UsageError("--sbom and --watch: a list of packages does not change by itself")
+    if watch:
+        return command.watch(path, chosen, _output(form, output), target, interval)
     if not sbom:
         return command.run(path, chosen, _output(form, output), target)
     asked = context.get_parameter_source("form") is not click.core.ParameterSource.DEFAULT
@@ -513,29 +531,81 @@ def contribute(results: Path, output: Path | None) -> None:
 @INVENTORY
 @LIMIT
 @click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted.")
-@click.option("--list", "listed", is_flag=True, help="Print the names of the keys that there are.")
+@click.option("--list", "listed", is_flag=True, help="Print the keys: made, expires, limits, used.")
+@click.option("--add", metavar="NAME", help="Make a key of this name, and print it once.")
+@click.option("--set", "change", metavar="NAME", help="Change when a key ends, or its limits.")
 @click.option("--remove", metavar="NAME", help="Take a key away, and print those that are left.")
+@click.option(
+    "--expires", type=Expiry(), metavar="TIME", help="30d, 12h, 45m, a day as 2027-01-31, or never."
+)
+@key_limits
 @connected
 def key(
     inventory: Path,
     *,
-    rotate: bool,
-    listed: bool,
-    remove: str | None,
+    expires: dict[str, int | None] | None,
+    limits: dict[str, int | None],
     **options: Any,  # noqa: ANN401
 ) -> ExitCode:
     """Print `HOST KEY` for the API key that nobody has seen yet. It is shown once.
 
-    So is the password of a page's first administrator that was made.
+    So is the password of a page's first administrator that was made. A limit of 0 is none. Limits
+    and expiry hold from a key's next request on.
     """
     from kimi_prov.commands import key as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    if rotate + listed + (remove is not None) > 1:
-        raise click.UsageError("give one of --rotate, --list and --remove")
-    if listed or remove is not None:
-        return command.names(inventory, PlaybookOptions(**options), remove=remove)
-    return command.run(inventory, PlaybookOptions(**options), rotate=rotate)
+    did = {name: options.pop(name) for name in ("rotate", "listed", "add", "change", "remove")}
+    given = [name for name, value in did.items() if value not in (None, False)]
+    if len(given) > 1:
+        raise click.UsageError("give one of --rotate, --list, --add, --set and --remove")
+    wish = {**(expires or {}), **({"limits": limits} if limits else {})}
+    if wish and not {"add", "change"} & {*given}:
+        raise click.UsageError("--expires and limits go with --add or --set")
+    if given == ["change"] and not wish:
+        raise click.UsageError("--set: give --expires or a limit")
+    play = PlaybookOptions(**options)
+    if did["add"] is not None or did["change"] is not None:
+        named = did["change"] if did["add"] is None else did["add"]
+        return command.ruled(inventory, play, named, wish, add=did["add"] is not None)
+    if did["listed"] or did["remove"] is not None:
+        return command.names(inventory, play, remove=did["remove"])
+    return command.run(inventory, play, rotate=did["rotate"])
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@click.option("--since", type=Day(), metavar="DAY", help="First day, as 2026-11-24 or 30d (UTC).")
+@click.option("--until", type=Day(), metavar="DAY", help="Last day.  [default: today]")
+@click.option("--by", type=click.Choice(["key", "day", "host"]), default="key", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "csv"]),
+    default="text",
+    show_default=True,
+)
+@OUTPUT
+@connected
+def usage(
+    inventory: Path,
+    *,
+    since: str | None,
+    until: str | None,
+    by: str,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Say what each key used: requests, tokens in and out, and requests that a limit kept out."""
+    from kimi_prov.commands import usage as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    span = command.Span(since, until, by)
+    return command.run(
+        inventory, span, PlaybookOptions(**options), _output(form, output), csv=form == "csv"
+    )
 
 
 @cli.command()
@@ -1324,27 +1394,61 @@ def chat(place: str, **options: Any) -> ExitCode:  # noqa: ANN401
     )
 
 
-@cli.command()
-@RENDERED
-@clustered
-def stop(directory: Path, target: Target) -> ExitCode:
-    """End the engine of a folder that `render kubernetes` made; its volume stays.
+DRAIN = click.option(
+    "--drain",
+    "drain_s",
+    type=click.IntRange(0, 86_400),
+    metavar="SECONDS",
+    help="What answers under way have before they are cut.  [default: 300]",
+)
 
-    Answers may end first. `start` or `apply` starts it again.
+
+@cli.command()
+@APPLIED
+@LIMIT
+@DRAIN
+@clustered
+@connected
+def stop(path: Path, target: Target, drain_s: int | None, **options: Any) -> ExitCode:  # noqa: ANN401
+    """End what is served, on purpose, over reboots too; `start` or `apply` starts it again.
+
+    Answers under way may end first. Memory and GPUs are free then; weights, keys, page, history and
+    certificate stay, and the port answers 503 with the reason. DIR is a folder that `render
+    kubernetes` made: its volume stays.
     """
     from kimi_prov.commands import power as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    return command.stop(directory, target)
+    return command.stop(path, PlaybookOptions(**options), target, drain_s)
 
 
 @cli.command()
-@RENDERED
+@APPLIED
+@LIMIT
 @clustered
-def start(directory: Path, target: Target) -> ExitCode:
-    """Start the engine of a folder that was stopped, and wait until it answers."""
-    from kimi_prov.commands import power as command
+@connected
+def start(path: Path, target: Target, **options: Any) -> ExitCode:  # noqa: ANN401
+    """Start what was stopped or is asleep, and wait until it answers.
 
-    return command.start(directory, target)
+    It says how long that will take, by what the last starts on the machine took.
+    """
+    from kimi_prov.commands import power as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    return command.start(path, PlaybookOptions(**options), target)
+
+
+@cli.command()
+@INVENTORY
+@LIMIT
+@DRAIN
+@connected
+def restart(inventory: Path, drain_s: int | None, **options: Any) -> ExitCode:  # noqa: ANN401
+    """Restart what is served: instance after instance, so that the others go on serving."""
+    from kimi_prov.commands import power as command
+    from kimi_prov.commands.playbook_run import PlaybookOptions
+
+    return command.restart(inventory, PlaybookOptions(**options), drain_s)
 
 
 @cli.group()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import key_rules
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.gateway.keys import RESERVED, digest
 
@@ -16,10 +18,12 @@ HASH = re.compile(r"^[0-9a-fA-F]{64}$")
 SHORTEST = 16
 
 
-def load(path: Path) -> dict[str, str]:
+def load(path: Path) -> dict[str, Any]:
     """Name to SHA-256 of every key in `path`: lines `name:sha256:<hex>` or `name:<key>`.
 
-    Raises UserError naming the file and line (never the key) where one is malformed.
+    Of a line with a rule, `name:<key> expires=2027-01-31 tokens_per_day=1000000`, it is
+    {"sha256", "ends", "limits"} instead. Raises UserError naming the file and line (never the key)
+    where one is malformed.
     """
     try:
         text = path.read_text()
@@ -28,15 +32,37 @@ def load(path: Path) -> dict[str, str]:
             f"kimi_api_keys_file: {path} cannot be read: {getattr(error, 'strerror', 'no text')}",
             fix="name a text file with one `name:sha256:<hex>` or `name:<key>` a line",
         ) from error
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        name, value = _line(line.strip(), f"{path}:{number}")
+        # A key has no spaces: what stands behind one is a rule, or a fault in the key.
+        key, *words = line.split() if "=" in line else [line.strip()]
+        name, value = _line(key, f"{path}:{number}")
         if name in found:
             raise UserError(f"{path}:{number}: the name {name} is given twice", fix="rename one")
-        found[name] = value
+        rule = _rule(words, f"{path}:{number}")
+        found[name] = {"sha256": value, **rule.to_json()} if words else value
     return found
+
+
+def _rule(words: list[str], where: str) -> key_rules.Rule:
+    """Read what stands behind a key: `expires=DAY` and limits."""
+    given = dict(word.partition("=")[::2] for word in words)
+    day = given.pop("expires", None)
+    try:
+        ends = day and datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+        limits = {name: int(number) for name, number in given.items()}
+        rule = key_rules.read({"ends": int(ends) if ends else None, "limits": limits})
+    except ValueError:
+        rule = None
+    if rule is None or len(rule.limits) + (day is not None) != len(words):
+        raise UserError(
+            f"{where}: what stands behind the key is no rule",
+            fix="write expires=2027-01-31 and limits as tokens_per_day=1000000, each once; limits "
+            f"are {', '.join(key_rules.LIMITS)}",
+        )
+    return rule
 
 
 def _line(line: str, where: str) -> tuple[str, str]:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov import __version__
 from kimi_prov.ansible import apply_lock
+from kimi_prov.ansible.send import run_sent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ansible.plugins.action import ActionBase
 
 # Parts of a plan that hold what is so at the moment; the machine's plan.json has no place for them.
 MOMENTARY = ("findings", "upgrade")
@@ -38,6 +41,15 @@ def needed(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     digest = hashlib.sha256(kept(plan).encode()).hexdigest()
     restarts = any(row["id"] == "serve.restart" for row in plan["findings"])
     return restarts or digest != kimi.get("plan_sha256")
+
+
+def check(action: ActionBase, variables: Mapping[str, Any]) -> None:
+    """Raise RemoteError where a boot went back to what served in the middle of this apply.
+
+    The files are those of then again: a run that went on would mix its own with them.
+    """
+    if ((variables.get("kimi_plan") or {}).get("upgrade") or {}).get("switches"):
+        run_sent(action, "switch", "check", stdin=request(variables))
 
 
 def request(variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def up(path: Path, report: Say = say) -> list[HostReport]:
         state = LabState.of(lab)
         kinds = _choose_kinds(lab, state, report)
         if "nspawn" in kinds.values():
-            network.refuse_overlap(lab)
+            network.claim(lab, orphans.exist, report)
         cancelled = threading.Event()
         machines = [Machine(lab, host, kinds[host.name], cancelled) for host in lab.hosts]
         planned = generated.plan_files(lab, state, machines, control.detect())

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from kimi_prov.contract import key_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _MOST_LOADS, _MOST_AT_ONCE = 16, 10_000
 _LEAST_SIDE, _LARGEST_SIDE = 16, 8192
@@ -55,3 +63,73 @@ class ImageSize(click.ParamType):  # type: ignore[type-arg]
             wanted = f"wanted {_LEAST_SIDE} to {_LARGEST_SIDE} pixels a side"
             self.fail(f"{value!r}: {wanted}", param, ctx)
         return sides[0], sides[1]
+
+
+_SPAN = re.compile(r"([0-9]{1,6})([mhd])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86400}
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def _day(text: str) -> datetime | None:
+    """Return the beginning of a day in UTC; None where it is none."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+class Expiry(click.ParamType):  # type: ignore[type-arg]
+    """When a key ends: a time from now, the beginning of a day in UTC, or never."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Return it as a machine is told, or fail."""
+        if isinstance(value, dict):
+            return value
+        if value == "never":
+            return {"ends": None}
+        span = _SPAN.fullmatch(value)
+        if span and int(span[1]):
+            return {"ends_in_s": int(span[1]) * _SECONDS[span[2]]}
+        day = _day(value) if _DAY.fullmatch(value) else None
+        if day is None:
+            self.fail(f"{value!r}: wanted 30d, 12h, 45m, 2027-01-31 or never", param, ctx)
+        return {"ends": int(day.timestamp())}
+
+
+class Day(click.ParamType):  # type: ignore[type-arg]
+    """A day of UTC, or so many days ago."""
+
+    name = "day"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Return it as 2026-11-24, or fail."""
+        span = _SPAN.fullmatch(value)
+        if span and span[2] == "d":
+            ago = datetime.now(UTC) - timedelta(days=int(span[1]))
+            return ago.strftime("%Y-%m-%d")
+        if not _DAY.fullmatch(value) or _day(value) is None:
+            self.fail(f"{value!r}: wanted a day as 2026-11-24, or 30d", param, ctx)
+        return value
+
+
+def key_limits(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command an option for each limit of a key; it gets those that were given as a dict."""
+
+    def gather(**options: Any) -> Any:  # noqa: ANN401
+        given = {name: options.pop(name) for name in key_rules.LIMITS}
+        limits = {name: number or None for name, number in given.items() if number is not None}
+        return function(limits=limits, **options)
+
+    gather = functools.wraps(function)(gather)
+    for name in reversed(key_rules.LIMITS):
+        what, span = name.split("_per_")
+        gather = click.option(
+            f"--{name.replace('_', '-')}",
+            name,
+            type=click.IntRange(0, key_rules.MOST),
+            metavar="N",
+            help=f"At most so many {what} a {span}.",
+        )(gather)
+    return gather

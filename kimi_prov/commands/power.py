@@ -1,35 +1,64 @@
-"""`kimi-prov stop` and `start`: of folders for a cluster; machines have systemctl as yet."""
+"""`kimi-prov stop`, `start` and `restart`: of an inventory's hosts, or of a cluster's folder."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import kubernetes_apply, rendered
+from kimi_prov.commands import kubernetes_apply, playbook_run, rendered
+from kimi_prov.console.output import show
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
+from kimi_prov.operate.kubernetes.kubectl import Target
+from kimi_prov.runner import locks
+from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from kimi_prov.commands.playbook_run import PlaybookOptions
     from kimi_prov.errors import ExitCode
-    from kimi_prov.operate.kubernetes.kubectl import Target
 
 
-def stop(path: Path, target: Target) -> ExitCode:
-    """Stop what serves. Raises UserError for an inventory, with what does it there."""
-    _check(path, "stop", target)
-    return kubernetes_apply.stop(path, target)
+def stop(path: Path, options: PlaybookOptions, target: Target, drain_s: int | None) -> ExitCode:
+    """Stop what serves; `drain_s`: seconds that answers under way have."""
+    if rendered.is_kubernetes(path, "stop", target, options.given() | {"drain": drain_s}):
+        return kubernetes_apply.stop(path, target)
+    return _play("stop", path, options, _drain(drain_s))
 
 
-def start(path: Path, target: Target) -> ExitCode:
-    """Start what was stopped. Raises UserError for an inventory, with what does it there."""
-    _check(path, "start", target)
-    return kubernetes_apply.start(path, target)
+def start(path: Path, options: PlaybookOptions, target: Target) -> ExitCode:
+    """Start what was stopped or sleeps, and wait until it answers."""
+    if rendered.is_kubernetes(path, "start", target, options.given()):
+        return kubernetes_apply.start(path, target)
+    return _play("start", path, options, {})
 
 
-def _check(path: Path, command: str, target: Target) -> None:
-    if not rendered.is_kubernetes(path, command, target):
+def restart(path: Path, options: PlaybookOptions, drain_s: int | None) -> ExitCode:
+    """Restart what serves, one instance after the other. Raises UserError for a folder."""
+    if rendered.is_kubernetes(path, "restart", Target()):
         raise UserError(
-            f"{path}: {command} is for a folder that `kimi-prov render kubernetes` made, and this "
-            "is none",
-            fix=f"on each host:  systemctl {command} kimi-serve@0",
+            f"{path}: restart is for an inventory, and this was rendered for Kubernetes",
+            fix=f"kimi-prov stop {clean_text.word(path)}, then kimi-prov start",
         )
+    return _play("restart", path, options, _drain(drain_s))
+
+
+def _drain(seconds: int | None) -> dict[str, Any]:
+    return {} if seconds is None else {"stop_drain_s": seconds}
+
+
+def _play(
+    command: str, path: Path, options: PlaybookOptions, variables: Mapping[str, Any]
+) -> ExitCode:
+    inventory, request = playbook_run.prepare(command, command, path, options, variables)
+    with locks.held(path, command, state_home()) as descriptor:
+        finished = playbook_run.run(request, inventory, (descriptor,))
+    told = finished.outcome.documents
+    for host, found in told.items():
+        show(f"{clean_text.line(host)}: {clean_text.line(str(found['detail']))}\n")
+    if command == "stop" and told and not finished.outcome.failures:
+        show(f"next:  kimi-prov start {clean_text.word(path)}\n")
+    finished = replace(finished, outcome=replace(finished.outcome, documents={}))
+    return playbook_run.conclude(finished)

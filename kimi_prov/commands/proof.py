@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Until a tunnel's first answer.
 _OPENS_S = 30.0
 _STEP_S = 0.2
-_HTTP_OK = 200
+_HTTP_OK, _UNAVAILABLE = 200, 503
 
 
 def prove(here: api.Endpoint, key: str, check: Callable[[], None]) -> None:
@@ -43,8 +43,13 @@ def prove(here: api.Endpoint, key: str, check: Callable[[], None]) -> None:
 def judge(reply: api.Reply, url: str) -> None:
     """Raise UserError, exit 1, where the question for the models was not answered with them."""
     if reply.status != _HTTP_OK:
+        error = reply.json().get("error")
+        said = clean_text.line(str(error.get("message"))) if isinstance(error, dict) else ""
+        told = f": {said}" if said and reply.status == _UNAVAILABLE else ""
         raise UserError(
-            f"{url}/models: HTTP {reply.status}",
-            fix="look at its log; with 401 or 403 at the key",
+            f"{url}/models: HTTP {reply.status}{told}",
+            fix="wait, or look at its log"
+            if told
+            else "look at its log; with 401 or 403 at the key",
             exit_code=ExitCode.FAILED,
         )

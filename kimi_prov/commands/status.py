@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.commands import host_reports, kubernetes_status, playbook_run, rendered
 from kimi_prov.console import status_text
 from kimi_prov.console.output import say
-from kimi_prov.errors import ExitCode
+from kimi_prov.console.watch_screen import WatchScreen, draws
+from kimi_prov.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +30,31 @@ def run(path: Path, options: PlaybookOptions, output: Output, target: Target) ->
     output.check()
     finished = host_reports.collect("status", path, options)
     return host_reports.publish("status", finished, output, status_text.text, _unreached)
+
+
+def watch(
+    path: Path, options: PlaybookOptions, output: Output, target: Target, every_s: float
+) -> ExitCode:
+    """Show what every host does, again and again until somebody ends it.
+
+    Raises UserError for what is written once: JSON, a file; and for a folder of a cluster.
+    """
+    rendered.is_kubernetes(path, "status --watch", target, {"watch": True})
+    if output.format != "text" or output.file is not None:
+        raise UserError(
+            "--watch is a picture that changes: it is neither JSON nor a file",
+            fix="run  kimi-prov status --format json  again and again, or take the metrics",
+        )
+    inventory, request = playbook_run.prepare(
+        "status", "status", path, options, {"status_every": every_s}
+    )
+    if options.connection.forks is None:
+        # Each host that is watched keeps one of Ansible's workers.
+        login = replace(request.connection.options, forks=max(5, len(inventory.hosts)))
+        request = replace(request, connection=replace(request.connection, options=login))
+    screen = WatchScreen(sys.stdout, every_s, terminal=draws(sys.stdout))
+    finished = playbook_run.run(request, inventory, screen=screen)
+    return playbook_run.conclude(finished)
 
 
 def bill_of_materials(

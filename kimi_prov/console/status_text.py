@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.console import activity_text
 from kimi_prov.console.host_lines import entry, head, pending, stand_ins
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import duration, in_words
 from kimi_prov.contract.sizes import human
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ def text(document: Mapping[str, Any]) -> str:
     for name, host in document["hosts"].items():
         lines += head(name, host["detail"])
         if host.get("provisioned"):
-            lines += _served(host) + _page(host) + _units(host) + _space(host)
+            lines += _served(host) + activity_text.lines(host)
+            lines += _page(host) + _units(host) + _space(host)
         lines += [*stand_ins(host), ""]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -38,6 +40,7 @@ def _served(host: Mapping[str, Any]) -> list[str]:
         *entry("engine", engine),
         *entry("python", versions.get("engine_python")),
         *_applied(host.get("applied")),
+        *_rest(host.get("rest")),
         *_group(host.get("group")),
         *(_port(versions, port) if port else []),
     ]
@@ -55,6 +58,54 @@ def _applied(found: Mapping[str, Any] | None) -> list[str]:
         how = "UNDER WAY" if state["under_way"] else "CUT: run `kimi-prov apply` again"
         lines += entry("  switch", f"to entry {state['entry']}, {how}")
     return lines
+
+
+def _rest(found: Mapping[str, Any] | None) -> list[str]:
+    """Tell what the last start took, and what the next one will; an earlier version does not."""
+    if not found:
+        return []
+    lines: list[str] = []
+    if found["since"]:
+        cut = found["requests_cut"]
+        lines += entry("stopped", f"since {found['since']}; {cut or 'no'} requests were cut")
+    if found["failed"]:
+        lines += entry("woken", f"in vain: {found['failed']}")
+    lines += _idle(found["idle"]) + _rested(found["rested"])
+    if found["start"]:
+        lines += entry("a start", _expected(found["start"]))
+    last = found["last_start"]
+    if last and not found["start"]:
+        place = f", weights in the {last['held']}" if last["held"] != "unknown" else ""
+        lines += entry("last start", f"{duration(last['seconds'])}{place}, at {last['at']}")
+    return lines
+
+
+def _idle(found: Mapping[str, Any] | None) -> list[str]:
+    """Announce when the machine will rest."""
+    if not found:
+        return []
+    left, words = found["asleep_in_seconds"], {"stop": "asleep", "poweroff": "off", "hook": "hook"}
+    if left is not None:
+        told = f"{words[found['action']]} in {in_words(left)}, if nobody asks until then"
+    else:
+        told = f"after {in_words(found['after_seconds'])} without a request; {found['why_not']}"
+    return entry("rests", told)
+
+
+def _rested(found: Mapping[str, Any]) -> list[str]:
+    """Tell how long it has rested in all, and the most that it saved."""
+    if not found["times"]:
+        return []
+    times = f"{found['times']} time{'s' if found['times'] != 1 else ''}"
+    kwh, usd = found["kwh_at_most"], found["usd_at_most"]
+    saved = f": at most {kwh:g} kWh and ${usd:.2f} saved" if kwh is not None else ""
+    return entry("rested", f"{times}, {found['hours']:g} h{saved}")
+
+
+def _expected(found: Mapping[str, Any]) -> str:
+    if found["seconds"] is None:
+        return str(found["basis"])
+    return f"takes about {duration(found['seconds'])}: {found['basis']}"
 
 
 def _group(group: Mapping[str, Any] | None) -> list[str]:
@@ -159,6 +210,7 @@ def _space(host: Mapping[str, Any]) -> list[str]:
         *entry("machine up", duration(host["uptime_seconds"])),
         *_updates(host),
         *_drift(host.get("drift")),
+        *_metrics(host.get("metrics")),
     ]
 
 
@@ -183,6 +235,24 @@ def _updates(host: Mapping[str, Any]) -> list[str]:
             f"  {row['kind']}", f"{row['name']} {row['installed']} to {row['candidate']}{held}"
         )
     return lines + pending(found)
+
+
+def _metrics(found: Mapping[str, Any] | None) -> list[str]:
+    """Tell where metrics are read, and how the machine watches itself; else nothing."""
+    if not found:
+        return []
+    state = "open" if found["listening"] else "not open"
+    who = ", ".join(found["allowed_networks"]) or "this machine alone"
+    written = f"written {found['written_at']}" if found["written_at"] else "nothing written yet"
+    lines = entry("metrics", f"port {found['port']} {state}, for {who}; {written}")
+    if watching := found["monitor"]:
+        down = f", {watching['targets_down']} down" if watching["targets_down"] else ""
+        lines += entry(
+            "monitor",
+            f"Prometheus {watching['prometheus']} on {watching['listen']} port {watching['port']}, "
+            f"{watching['targets']} targets{down}; Alertmanager {watching['alertmanager']}",
+        )
+    return lines
 
 
 def _drift(found: Mapping[str, Any] | None) -> list[str]:

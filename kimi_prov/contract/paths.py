@@ -14,6 +14,8 @@ PROXY_USER = "kimi-proxy"
 WEB_USER = "kimi-web"
 # As whom the ACME client runs: it reads what certificate authorities answer.
 ACME_USER = "kimi-acme"
+# As whom Prometheus and Alertmanager run on a host that watches.
+MONITOR_USER = "kimi-monitor"
 
 ROOT = "/srv/kimi"
 ENGINES = f"{ROOT}/engines"
@@ -60,13 +62,22 @@ VERIFY_KEY = f"{KEYS}/verify.key"
 WEB_KEY = f"{KEYS}/web.key"
 # As `key --list` shows it.
 WEB_KEY_NAME = "web"
+# Of each key when it was made, when it ends, its limits; of those that `key --add` made the hash.
+KEY_BOOK = f"{KEYS}/book.json"
 WEB_SECRETS = f"{ETC}/web.env"
 WEB_ADMIN = f"{ETC}/web-admin.env"
 WEB_ADMIN_NEW = f"{KEYS}/web-admin.new"
+# By which metrics are read, where the control machine gave none; its hash, as the proxy reads it.
+METRICS_KEY = f"{KEYS}/metrics.key"
 PROXY = f"{ETC}/proxy"
+METRICS_KEY_MAP = f"{PROXY}/metrics-keys.map"
 PROXY_CONFIG = f"{PROXY}/haproxy.cfg"
 PROXY_STAMP = f"{PROXY}/stamp.cfg"
 KEY_MAP = f"{PROXY}/keys.map"
+# When keys end and what limits they have, by name (contract/key_rules.py).
+KEY_RULES = f"{PROXY}/rules.map"
+# What clients are told while the machine does not serve on purpose; empty while it does.
+REST_MAP = f"{PROXY}/rest.map"
 TLS_PEM = f"{PROXY}/tls.pem"
 # Its certificates alone, without the private key.
 TLS_CERTIFICATE = f"{PROXY}/tls.crt"
@@ -118,6 +129,30 @@ APPLIED = f"{STATE}/applied.json"
 HISTORY = f"{STATE}/history"
 # What kimi-drift.timer found last, for `status`.
 DRIFT_STATE = f"{STATE}/drift.json"
+# What keys used: the counter's database, and what it tells the monitoring.
+USAGE = f"{HOME}/usage"
+USAGE_DB = f"{USAGE}/usage.db"
+USAGE_PROM = f"{USAGE}/usage.prom"
+# What the node exporter shows beside the machine's own: `*.prom`, each written by its own unit.
+METRICS = f"{HOME}/metrics"
+METRICS_FILE = f"{METRICS}/kimi.prom"
+# Counts that outlast a boot, and what is looked at more seldom than metrics are written.
+METRICS_STATE = f"{STATE}/metrics.json"
+# Written before the distribution's node exporter is installed for us: its own unit stays off.
+NODE_EXPORTER_STATE = f"{STATE}/node-exporter.json"
+# Of a host that watches: its settings and keys; its series, and what was there before.
+MONITOR_ETC = "/etc/kimi-monitor"
+MONITOR_HOME = "/var/lib/kimi-monitor"
+# What the watchdog saw and did, its metrics, and what it kept of engines that hung.
+WATCHDOG_STATE = f"{STATE}/watchdog.json"
+WATCHDOG_METRICS = f"{METRICS}/watchdog.prom"
+HANGS = f"{HOME}/hangs"
+# While it stands no engine starts: stopped by the operator, or asleep.
+STOPPED = f"{STATE}/stopped.json"
+# How long the last starts took.
+STARTS = f"{STATE}/starts.json"
+# How long the machine has rested, in all and the last times.
+RESTS = f"{STATE}/rests.json"
 # A switch under way: written before the first file changes, removed after the verdict.
 SWITCH = f"{STATE}/switch.json"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
@@ -131,12 +166,23 @@ STAGE_PROGRESS = f"{PROGRESS}/stage.json"
 CONVERT_PROGRESS = f"{PROGRESS}/convert/convert.json"
 BENCH_PROGRESS = f"{PROGRESS}/bench.json"
 SWITCH_PROGRESS = f"{PROGRESS}/switch.json"
+REST_PROGRESS = f"{PROGRESS}/rest.json"
 # A file for each run of the unit of that name, while it lasts; for root's eyes.
 SANDBOX_ENVS = f"{RUN}/sandbox"
 APPLY_LOCK = "/run/kimi-apply.lock"
 # How often a group's engine did not come up; kept while its unit is started anew.
 GROUP_RUN = "/run/kimi-group"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
+# Where engines ask the counter whether a key may, and tell it what was used.
+USAGE_SOCKET = "/run/kimi-usage/counter.sock"
+# Gone after a boot: what kimi-rest.service is to do, when a start was asked for, and whether the
+# engines may start though STOPPED stands, for somebody wakes them.
+REST_JOB = "/run/kimi-rest.json"
+BEGUN = "/run/kimi-begun.json"
+WAKING = "/run/kimi-waking"
+# How long nobody has asked, by the monotonic clock.
+IDLE = "/run/kimi-idle.json"
+WAKE_SOCKET = "/run/kimi-wake.sock"
 
 # Written last into an engine's environment, and beside an interpreter that was brought: without it
 # either is half made.
@@ -154,11 +200,20 @@ MANAGED = (
     SYSCTL,
     f"{UNITS}/{unit_names.FIREWALL}",
     f"{UNITS}/{unit_names.PROXY}",
+    f"{UNITS}/{unit_names.USAGE}",
     f"{UNITS}/{unit_names.ACME}",
     f"{UNITS}/{unit_names.ACME_TIMER}",
     f"{UNITS}/{unit_names.DRIFT}",
     f"{UNITS}/{unit_names.DRIFT_TIMER}",
+    f"{UNITS}/{unit_names.METRICS}",
+    f"{UNITS}/{unit_names.METRICS_TIMER}",
+    f"{UNITS}/{unit_names.NODE_EXPORTER}",
+    f"{UNITS}/{unit_names.WATCHDOG}",
     f"{UNITS}/{unit_names.RETURN}",
+    f"{UNITS}/{unit_names.IDLE}",
+    f"{UNITS}/{unit_names.IDLE_TIMER}",
+    f"{UNITS}/{unit_names.WAKE}",
+    f"{UNITS}/{unit_names.WAKE_SOCKET}",
     FIREWALL_DROP_IN,
     TUNING_TMPFILES,
     TMPFILES,
@@ -202,6 +257,9 @@ RESTORED = (
 LIVING = (
     f"{KEYS}/*",
     KEY_MAP,
+    KEY_RULES,
+    METRICS_KEY_MAP,
+    REST_MAP,
     TLS_PEM,
     TLS_CERTIFICATE,
     ACME_PEM,
@@ -247,50 +305,84 @@ def under(root: str, name: str) -> str:
     return root.rstrip("/") + name
 
 
+class _At:
+    """A path of the machine, below the root of whoever has it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: Paths, owner: object = None) -> Path:
+        return paths.at(self._name)
+
+
 class Paths:
     """Files of the proxy, the keys and the firewall under one root."""
 
+    etc = _At(ETC)
+    plan = _At(PLAN)
+    machine_key = _At(MACHINE_KEY)
+    keys = _At(KEYS)
+    operator_new = _At(OPERATOR_NEW)
+    verify_key = _At(VERIFY_KEY)
+    web_key = _At(WEB_KEY)
+    key_book = _At(KEY_BOOK)
+    key_rules = _At(KEY_RULES)
+    usage_db = _At(USAGE_DB)
+    usage_socket = _At(USAGE_SOCKET)
+    web_secrets = _At(WEB_SECRETS)
+    web_admin = _At(WEB_ADMIN)
+    web_admin_new = _At(WEB_ADMIN_NEW)
+    web_env = _At(WEB_ENV)
+    transfer = _At(TRANSFER)
+    web_state = _At(WEB_STATE)
+    web_before = _At(WEB_BEFORE)
+    proxy = _At(PROXY)
+    key_map = _At(KEY_MAP)
+    metrics_key = _At(METRICS_KEY)
+    metrics_key_map = _At(METRICS_KEY_MAP)
+    metrics = _At(METRICS)
+    metrics_file = _At(METRICS_FILE)
+    metrics_state = _At(METRICS_STATE)
+    monitor_etc = _At(MONITOR_ETC)
+    monitor_home = _At(MONITOR_HOME)
+    tls_pem = _At(TLS_PEM)
+    tls_crt = _At(TLS_CERTIFICATE)
+    acme_settings = _At(ACME_SETTINGS)
+    acme_pem = _At(ACME_PEM)
+    acme = _At(ACME)
+    acme_hook = _At(ACME_HOOK)
+    acme_state = _At(ACME_STATE)
+    proxy_config = _At(PROXY_CONFIG)
+    proxy_stamp = _At(PROXY_STAMP)
+    proxy_lock = _At(PROXY_LOCK)
+    firewall = _At(FIREWALL)
+    srv = _At(ROOT)
+    home = _At(HOME)
+    state = _At(STATE)
+    applied = _At(APPLIED)
+    history = _At(HISTORY)
+    switch = _At(SWITCH)
+    drift_state = _At(DRIFT_STATE)
+    watchdog_state = _At(WATCHDOG_STATE)
+    watchdog_metrics = _At(WATCHDOG_METRICS)
+    hangs = _At(HANGS)
+    rest_map = _At(REST_MAP)
+    stopped = _At(STOPPED)
+    starts = _At(STARTS)
+    rests = _At(RESTS)
+    rest_job = _At(REST_JOB)
+    begun = _At(BEGUN)
+    waking = _At(WAKING)
+    idle = _At(IDLE)
+    wake_socket = _At(WAKE_SOCKET)
+    firewall_state = _At(FIREWALL_STATE)
+    before = _At(BEFORE)
+    units = _At(UNITS)
+    socket = _At(PROXY_SOCKET)
+    group_run = _At(GROUP_RUN)
+
     def __init__(self, root: str | Path = "/") -> None:
         self.root = Path(root)
-        self.etc = self.at(ETC)
-        self.plan = self.at(PLAN)
-        self.machine_key = self.at(MACHINE_KEY)
-        self.keys = self.at(KEYS)
-        self.operator_new = self.at(OPERATOR_NEW)
-        self.verify_key = self.at(VERIFY_KEY)
-        self.web_key = self.at(WEB_KEY)
-        self.web_secrets = self.at(WEB_SECRETS)
-        self.web_admin = self.at(WEB_ADMIN)
-        self.web_admin_new = self.at(WEB_ADMIN_NEW)
-        self.web_env = self.at(WEB_ENV)
-        self.transfer = self.at(TRANSFER)
-        self.web_state = self.at(WEB_STATE)
-        self.web_before = self.at(WEB_BEFORE)
-        self.proxy = self.at(PROXY)
-        self.key_map = self.at(KEY_MAP)
-        self.tls_pem = self.at(TLS_PEM)
-        self.tls_crt = self.at(TLS_CERTIFICATE)
-        self.acme_settings = self.at(ACME_SETTINGS)
-        self.acme_pem = self.at(ACME_PEM)
-        self.acme = self.at(ACME)
-        self.acme_hook = self.at(ACME_HOOK)
-        self.acme_state = self.at(ACME_STATE)
-        self.proxy_config = self.at(PROXY_CONFIG)
-        self.proxy_stamp = self.at(PROXY_STAMP)
-        self.proxy_lock = self.at(PROXY_LOCK)
-        self.firewall = self.at(FIREWALL)
-        self.srv = self.at(ROOT)
-        self.home = self.at(HOME)
-        self.state = self.at(STATE)
-        self.applied = self.at(APPLIED)
-        self.history = self.at(HISTORY)
-        self.switch = self.at(SWITCH)
-        self.drift_state = self.at(DRIFT_STATE)
-        self.firewall_state = self.at(FIREWALL_STATE)
-        self.before = self.at(BEFORE)
-        self.units = self.at(UNITS)
-        self.socket = self.at(PROXY_SOCKET)
-        self.group_run = self.at(GROUP_RUN)
 
     def at(self, name: str) -> Path:
         """Return an absolute path of the machine below this root."""
@@ -335,6 +427,10 @@ def paths() -> dict[str, str]:
         "proxy_stamp": PROXY_STAMP,
         "proxy_socket": PROXY_SOCKET,
         "key_map": KEY_MAP,
+        "key_rules": KEY_RULES,
+        "usage": USAGE,
+        "usage_prom": USAGE_PROM,
+        "rest_map": REST_MAP,
         "tls_pem": TLS_PEM,
         "acme": ACME,
         "firewall": FIREWALL,
@@ -356,7 +452,19 @@ def paths() -> dict[str, str]:
         "bench_progress": BENCH_PROGRESS,
         "switch": SWITCH,
         "switch_progress": SWITCH_PROGRESS,
+        "stopped": STOPPED,
+        "waking": WAKING,
+        "wake_socket": WAKE_SOCKET,
         "drift_state": DRIFT_STATE,
+        "metrics": METRICS,
+        "metrics_file": METRICS_FILE,
+        "metrics_state": METRICS_STATE,
+        "metrics_key": METRICS_KEY,
+        "metrics_key_map": METRICS_KEY_MAP,
+        "node_exporter_state": NODE_EXPORTER_STATE,
+        "hangs": HANGS,
+        "watchdog_state": WATCHDOG_STATE,
+        "watchdog_metrics": WATCHDOG_METRICS,
     }
 
 

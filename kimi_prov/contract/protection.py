@@ -36,7 +36,8 @@ class Needs:
 
     `network`: none, loopback or any. `tmp`: the machine's own /tmp. `processes`: to see those of
     others. `compiles`: to write code and run it. `own_users`: knows no user of the machine but its
-    own, and has no use for capabilities.
+    own, and has no use for capabilities. `clock`: asks the kernel how its clock is kept; without
+    the capability it sets none.
     """
 
     network: str = "none"
@@ -50,6 +51,7 @@ class Needs:
     processes: bool = False
     compiles: bool = False
     own_users: bool = False
+    clock: bool = False
 
 
 # An engine compiles kernels and reads /proc/cpuinfo. @resources holds the calls that set NUMA
@@ -72,6 +74,8 @@ KINDS: Dict[str, Needs] = {
         network="any", capabilities=("CAP_DAC_OVERRIDE",), home="read-only", tmp=True, proc=True
     ),
     "proxy": Needs(network="any", without_calls=("@privileged", "@resources")),
+    # Engines ask it over a socket of the machine.
+    "usage": Needs(without_calls=("@privileged", "@resources")),
     # On the loopback alone; the packet filter leaves it two ports there.
     "web": Needs(network="loopback", without_calls=("@privileged", "@resources")),
     # Opens a port, runs certbot as another user, hands it its directory and has the proxy reload.
@@ -95,6 +99,15 @@ KINDS: Dict[str, Needs] = {
     "restoring": Needs(
         capabilities=("CAP_CHOWN", "CAP_FOWNER", "CAP_DAC_OVERRIDE"), without_calls=("@resources",)
     ),
+    # Asks systemd, and the proxy by its closed socket, whose map it writes; hands requests on to an
+    # engine.
+    "resting": Needs(
+        network="loopback",
+        capabilities=("CAP_CHOWN", "CAP_DAC_OVERRIDE"),
+        without_calls=("@resources",),
+        proc=True,
+        processes=True,
+    ),
     # Describes the machine as the probe does, compiles a program that reads memory and asks the
     # proxy; the engine's own code it has run in a unit of the kind `engine`.
     "measuring": Needs(
@@ -105,6 +118,38 @@ KINDS: Dict[str, Needs] = {
     "looking": Needs(
         netlink=True,
         capabilities=("CAP_DAC_OVERRIDE", "CAP_NET_ADMIN", "CAP_SYS_PTRACE"),
+        without_calls=("@resources",),
+        proc=True,
+        processes=True,
+    ),
+    # Writes what kimi-prov knows of the machine: files of any owner are read, systemd and the GPUs
+    # asked, connections listed.
+    "metrics": Needs(
+        netlink=True,
+        capabilities=("CAP_DAC_READ_SEARCH",),
+        calls=("@system-service", "adjtimex", "clock_adjtime"),
+        without_calls=("@resources",),
+        proc=True,
+        processes=True,
+        clock=True,
+    ),
+    # The distribution's node exporter, asked by the proxy: it reads what the kernel tells all.
+    "exporter": Needs(
+        network="loopback",
+        netlink=True,
+        calls=("@system-service", "adjtimex", "clock_adjtime"),
+        without_calls=("@privileged", "@resources"),
+        proc=True,
+        processes=True,
+        clock=True,
+    ),
+    # Prometheus and Alertmanager: they ask other machines, and are asked.
+    "monitor": Needs(network="any", netlink=True, without_calls=("@privileged", "@resources")),
+    # Asks engines and the proxy on loopback, and reads the stacks of other users' processes without
+    # stopping them. It restarts units by asking systemd.
+    "watching": Needs(
+        network="loopback",
+        capabilities=("CAP_DAC_OVERRIDE", "CAP_SYS_PTRACE"),
         without_calls=("@resources",),
         proc=True,
         processes=True,
@@ -124,6 +169,7 @@ def _chosen(needs: Needs) -> List[Tuple[Tuple[str, str], bool]]:
         (("PrivateTmp", "yes"), not needs.tmp),
         (("PrivateUsers", "yes"), needs.own_users),
         (("ProcSubset", "pid"), not needs.proc),
+        (("ProtectClock", "yes"), not needs.clock),
         (("ProtectProc", "invisible"), not needs.processes),
         (("MemoryDenyWriteExecute", "yes"), not needs.compiles),
     ]
@@ -152,7 +198,6 @@ def settings(
         ("CapabilityBoundingSet", bounds),
         ("LockPersonality", "yes"),
         ("NoNewPrivileges", "yes"),
-        ("ProtectClock", "yes"),
         ("ProtectControlGroups", "yes"),
         ("ProtectHome", needs.home),
         ("ProtectHostname", "yes"),

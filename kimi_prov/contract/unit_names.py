@@ -15,6 +15,8 @@ WARM = "kimi-warm.service"
 RAM_MOUNT = "srv-kimi-ram.mount"
 PROXY = "kimi-proxy.service"
 WEB = "kimi-web.service"
+# Counts what keys use, and says which of them may go on.
+USAGE = "kimi-usage.service"
 FIREWALL = "kimi-firewall.service"
 # Orders and renews the certificate, and closes the port of its challenge.
 ACME = "kimi-acme.service"
@@ -22,10 +24,25 @@ ACME_TIMER = "kimi-acme.timer"
 # Compares the machine with what was applied to it.
 DRIFT = "kimi-drift.service"
 DRIFT_TIMER = "kimi-drift.timer"
+# Writes what kimi-prov knows of the machine as metrics; and what shows these and the machine's own.
+METRICS = "kimi-metrics.service"
+METRICS_TIMER = "kimi-metrics.timer"
+NODE_EXPORTER = "kimi-node-exporter.service"
+# Of a host that watches others, or itself.
+PROMETHEUS = "kimi-prometheus.service"
+ALERTMANAGER = "kimi-alertmanager.service"
+# Sees that an engine hangs, keeps why, and restarts it.
+WATCHDOG = "kimi-watchdog.service"
+# Counts how long nobody has asked; wakes the machine when somebody does.
+IDLE = "kimi-idle.service"
+IDLE_TIMER = "kimi-idle.timer"
+WAKE = "kimi-wake.service"
+WAKE_SOCKET = "kimi-wake.socket"
 # At a boot, before the engines: puts back what served where a switch was cut.
 RETURN = "kimi-return.service"
-# Transient: they run while something is installed, switched, tuned or measured.
+# Transient: they run while something is installed, switched, stopped, tuned or measured.
 SWITCH = "kimi-switch.service"
+REST = "kimi-rest.service"
 DRIVER = "kimi-driver.service"
 UPDATE = "kimi-update.service"
 INSTALL = "kimi-install.service"
@@ -52,14 +69,26 @@ OURS = (
     WARM,
     RAM_MOUNT,
     PROXY,
+    USAGE,
     WEB,
     FIREWALL,
     ACME,
     ACME_TIMER,
     DRIFT,
     DRIFT_TIMER,
+    METRICS,
+    METRICS_TIMER,
+    NODE_EXPORTER,
+    PROMETHEUS,
+    ALERTMANAGER,
+    WATCHDOG,
+    IDLE,
+    IDLE_TIMER,
+    WAKE,
+    WAKE_SOCKET,
     RETURN,
     SWITCH,
+    REST,
     DRIVER,
     UPDATE,
     INSTALL,
@@ -78,17 +107,29 @@ LASTING = (
     WARM,
     RAM_MOUNT,
     PROXY,
+    USAGE,
     WEB,
     FIREWALL,
     ACME,
     ACME_TIMER,
     DRIFT_TIMER,
+    METRICS_TIMER,
+    NODE_EXPORTER,
+    PROMETHEUS,
+    ALERTMANAGER,
+    WATCHDOG,
+    IDLE_TIMER,
+    WAKE_SOCKET,
     RETURN,
     RANK,
 )
 _INSTANCE = re.compile(re.escape(SERVE_PREFIX) + r"\d+\.service")
 
 HAPROXY = "haproxy.service"
+# The distribution's own units of programs that ours run.
+SITE_NODE_EXPORTER = "prometheus-node-exporter.service"
+SITE_PROMETHEUS = "prometheus.service"
+SITE_ALERTMANAGER = "prometheus-alertmanager.service"
 FIREWALLD = "firewalld.service"
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
 PERSISTENCED = "nvidia-persistenced.service"
@@ -150,14 +191,25 @@ def units() -> dict[str, str]:
         "warm": WARM,
         "ram_mount": RAM_MOUNT,
         "proxy": PROXY,
+        "usage": USAGE,
         "web": WEB,
         "firewall": FIREWALL,
         "acme": ACME,
         "acme_timer": ACME_TIMER,
         "drift": DRIFT,
         "drift_timer": DRIFT_TIMER,
+        "metrics": METRICS,
+        "metrics_timer": METRICS_TIMER,
+        "node_exporter": NODE_EXPORTER,
+        "site_node_exporter": SITE_NODE_EXPORTER,
+        "watchdog": WATCHDOG,
+        "idle": IDLE,
+        "idle_timer": IDLE_TIMER,
+        "wake": WAKE,
+        "wake_socket": WAKE_SOCKET,
         "install": INSTALL,
         "switch": SWITCH,
+        "rest": REST,
         "return": RETURN,
         "tune": TUNE,
         "bench": BENCH,

@@ -10,18 +10,21 @@ import hashlib
 import ipaddress
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.lab.inventory import address6
+from kimi_prov.lab.inventory import Lab, address6, restore
 from kimi_prov.lab.shell import run, which
+from kimi_prov.lab.state import state_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from kimi_prov.lab.inventory import Lab, LabHost
+    from kimi_prov.lab.inventory import LabHost
+    from kimi_prov.lab.shell import Say
 
 TABLE_PREFIX = "kimi_lab_"
 # What the control machine's kernel has to allow: packets from the hosts to the outside, and enough
@@ -179,19 +182,45 @@ def _settings_before() -> dict[str, int]:
     }
 
 
-def refuse_overlap(lab: Lab) -> None:
-    """Raise UserError (exit 2) where something else of this machine has the lab's network."""
+def claim(lab: Lab, runs: Callable[[Lab], bool], report: Say) -> None:
+    """Have the lab's network for itself; a lab of which nothing runs loses what is left of its own.
+
+    `runs` says whether a lab has processes. A lab without any is off, or was killed: its next `up`
+    makes its network again. Raises UserError (exit 2) where something else has the network.
+    """
     done = run(["ip", "-j", "-4", "addr", "show"], what="reading the addresses of this machine")
     for link in json.loads(done.stdout):
         for address in link.get("addr_info", []):
             taken = f"{address['local']}/{address['prefixlen']}"
-            if link["ifname"] != bridge(lab) and lab.network.overlaps(_network(taken)):
-                raise UserError(
-                    f"{lab.inventory}: lab_network {lab.network} is taken: {link['ifname']} of "
-                    f"this machine has {taken}",
-                    fix="take that lab down, or choose another lab_network and lab_address",
-                    exit_code=ExitCode.BAD_INPUT,
-                )
+            if link["ifname"] == bridge(lab) or not lab.network.overlaps(_network(taken)):
+                continue
+            holder = _lab_of(link["ifname"])
+            if holder is None or runs(holder):
+                raise _taken(lab, link["ifname"], taken, holder)
+            report(f"{link['ifname']}: removing the network of a lab that does not run")
+            take_down(holder, ())
+
+
+def _taken(lab: Lab, link: str, address: str, holder: Lab | None) -> UserError:
+    down = f"kimi-prov lab down {clean_text.word(holder.inventory)}" if holder else "remove it"
+    return UserError(
+        f"{lab.inventory}: lab_network {lab.network} is taken: {link} of this machine has "
+        f"{address}",
+        fix=f"{down}, or choose another lab_network and lab_address",
+        exit_code=ExitCode.BAD_INPUT,
+    )
+
+
+def _lab_of(link: str) -> Lab | None:
+    """Return the lab whose bridge has this name, as far as is known; None for other links."""
+    match = re.fullmatch(r"kp([0-9a-f]{8})", link)
+    if match is None:
+        return None
+    ident = match[1]
+    for record in state_home().glob(f"*-{ident}/lab.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return restore(record.read_text())
+    return Lab(Path("INVENTORY"), link, ident, ipaddress.IPv4Network("0.0.0.0/32"))
 
 
 def _network(text: str) -> ipaddress.IPv4Network:

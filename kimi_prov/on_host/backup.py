@@ -5,13 +5,15 @@
     backup restore SHA256        put back what is in the archive there
     backup end                   remove the archive
 
-In it: the hashes of the API keys, the certificate with its key, the ACME account, the history, and
-what the page keeps. What `apply` makes from the inventory is not. It is put back on a machine on
-which `apply` has run: users and services are there, and what is not the plan's is left out.
+In it: the hashes of the API keys with their rules, what was used by key and day, the certificate
+with its key, the ACME account, the history, and what the page keeps. What `apply` makes from the
+inventory is not. It is put back on a machine on which `apply` has run: users and services are
+there, and what is not the plan's is left out.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -22,10 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
-from kimi_prov.contract import groups
+from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.gateway import acme, certificate, keys, proxy, tls
+from kimi_prov.on_host.gateway import acme, certificate, key_book, keys, proxy, tls
 from kimi_prov.on_host.history import entries
 from kimi_prov.on_host.system import archive as archives
 from kimi_prov.on_host.system import transfer
@@ -38,6 +40,7 @@ from kimi_prov.on_host.system.files import (
     sync_directory,
     write_atomic,
 )
+from kimi_prov.on_host.usage import store as usage_store
 from kimi_prov.on_host.web import backup as web_backup
 from kimi_prov.on_host.web.store import DATABASE
 
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/backup-archive/v1"
 KEYS = "keys.map"
+BOOK = "book.json"
+USAGE = "usage.json"
 OPERATOR = "operator.new"
 WEB_ADMIN = "web-admin.new"
 CERTIFICATE = "tls.pem"
@@ -57,8 +62,10 @@ ACCOUNTS = "acme/accounts/"
 HISTORY = "history/"
 PAGE = "page.tar.gz"
 # Of these an archive has at most one; none is larger than any that a machine has.
-_SINGLE = (KEYS, OPERATOR, WEB_ADMIN, CERTIFICATE, ISSUED, ORDER, PAGE)
+_SINGLE = (KEYS, BOOK, OPERATOR, WEB_ADMIN, CERTIFICATE, ISSUED, ORDER, PAGE, USAGE)
 _SMALL_AT_MOST = 1 << 20
+# A row a key and day, of hundreds of keys over years.
+_USAGE_AT_MOST = 256 << 20
 _ENTRY = re.compile(rf"history/(\d{{4,9}})/{re.escape(entries.ENTRY)}")
 _KEY = re.compile(r"[!-~]{8,200}")
 # Each machine makes its own, and has it in a file beside the hashes.
@@ -90,6 +97,7 @@ def _save(paths: Paths, plan: Dict[str, Any], descriptor: int) -> Dict[str, Any]
             for name, path in _files(paths, plan):
                 with open(path, "rb", opener=_regular) as stream:
                     rows[name] = archives.add(archive, name, stream)
+            _add_usage(archive, rows, paths)
             page = _add_page(archive, rows, paths, plan, left_out)
             archives.close(archive, SCHEMA, told, rows)
         out.flush()
@@ -125,7 +133,7 @@ def _certificate(paths: Paths, plan: Dict[str, Any]) -> Tuple[str, Path]:
 
 def _files(paths: Paths, plan: Dict[str, Any]) -> Iterator[Tuple[str, Path]]:
     """Give the files of an archive, by their name in it."""
-    single = {KEYS: paths.key_map, OPERATOR: paths.operator_new}
+    single = {KEYS: paths.key_map, BOOK: paths.key_book, OPERATOR: paths.operator_new}
     if plan["proxy"]["tls"]["mode"] != "files":
         # The inventory has the others.
         single |= dict([_certificate(paths, plan)])
@@ -157,6 +165,15 @@ def _regular(name: str, _flags: int) -> int:
         os.close(descriptor)
         raise HostError(f"{name} is no regular file", "look who put it there, and remove it")
     return descriptor
+
+
+def _add_usage(archive: tarfile.TarFile, rows: Dict[str, archives.Row], paths: Paths) -> None:
+    if not paths.usage_db.exists():
+        return
+    with tempfile.TemporaryFile(dir=paths.transfer) as stream:
+        stream.write(usage_store.saved(paths.usage_db))
+        stream.seek(0)
+        rows[USAGE] = archives.add(archive, USAGE, stream)
 
 
 def _add_page(
@@ -208,6 +225,8 @@ class Contents:
     made_unix: int
     hostname: str
     keys: Dict[str, str] = field(default_factory=dict)
+    book: key_book.Book = field(default_factory=dict)
+    usage: Tuple[Dict[str, Any], ...] = ()
     operator: str = ""
     pem: str = ""
     issued: Dict[str, Any] = field(default_factory=dict)
@@ -226,11 +245,14 @@ def read(source: IO[bytes], folder: Path) -> Contents:
         raise HostError(
             "the archive's manifest tells neither when nor where it was made", archives.BAD
         )
-    small = {name: _small(folder / name) for name in names if name in _SINGLE and name != PAGE}
+    single = {*_SINGLE} - {PAGE, USAGE}
+    small = {name: _small(folder / name) for name in names if name in single}
     lines = [line for line in small.get(KEYS, "").splitlines() if line.strip()]
     found = keys.parse_map("\n".join(lines))
     if len(found) != len(lines):
         raise HostError(f"its {KEYS} has lines that are no hash of a key", archives.BAD)
+    book = _book(small.get(BOOK))
+    usage = _usage(folder / USAGE) if USAGE in names else ()
     operator = small.get(OPERATOR, "").strip()
     if OPERATOR in small and not _KEY.fullmatch(operator):
         raise HostError(f"its {OPERATOR} is no key", archives.BAD)
@@ -239,7 +261,27 @@ def read(source: IO[bytes], folder: Path) -> Contents:
         _require_pair(pem)
     order = _order(folder / ORDER)
     history = tuple(_entry(folder, name) for name in sorted(names) if _ENTRY.fullmatch(name))
-    return Contents(folder, names, made, hostname, found, operator, pem, order, history)
+    return Contents(
+        folder, names, made, hostname, found, book, usage, operator, pem, order, history
+    )
+
+
+def _book(text: Optional[str]) -> key_book.Book:
+    """Read the rules of keys; none where the archive is of a version before them."""
+    try:
+        return key_book.parse(json.loads(text)) if text is not None else {}
+    except (ValueError, AttributeError, HostError) as error:
+        raise HostError(f"its {BOOK} holds no rules of keys", archives.BAD) from error
+
+
+def _usage(path: Path) -> Tuple[Dict[str, Any], ...]:
+    """Read what was used, by key and day."""
+    if path.stat().st_size > _USAGE_AT_MOST:
+        raise HostError(f"its {path.name} is larger than any that a machine has", archives.BAD)
+    try:
+        return tuple(usage_store.restorable(json.loads(path.read_bytes())))
+    except (ValueError, KeyError, TypeError) as error:
+        raise HostError(f"its {USAGE} tells of no use", archives.BAD) from error
 
 
 def _entry(folder: Path, name: str) -> Dict[str, Any]:
@@ -308,6 +350,7 @@ def _put_back(paths: Paths, plan: Dict[str, Any], contents: Contents) -> Dict[st
     page = _put_page(paths, plan, contents, left_out)
     if groups.serves(plan):
         _put_keys(paths, contents)
+        _put_usage(paths, contents, left_out)
         _put_certificate(paths, plan, contents, left_out)
         _put_accounts(paths, plan, contents, left_out)
         proxy.converge(paths)
@@ -374,7 +417,21 @@ def _put_keys(paths: Paths, contents: Contents) -> None:
             wanted[keys.OPERATOR] = keys.digest(contents.operator)
         else:
             remove(str(paths.operator_new))
-    keys.publish(paths, wanted)
+    # An added key comes with its hash: else the next apply would not know it.
+    known = {name: entry for name, entry in contents.book.items() if name not in now}
+    keys.publish(paths, wanted, {**known, **key_book.read(paths)})
+
+
+def _put_usage(paths: Paths, contents: Contents, left_out: List[str]) -> None:
+    """Put back what was used on days of which this machine knows nothing of that key."""
+    if not contents.usage:
+        return
+    if not paths.usage_db.exists():
+        left_out.append(
+            f"what keys used: {unit_names.USAGE} has not run here; apply, restore again"
+        )
+        return
+    usage_store.put_back(paths.usage_db, contents.usage)
 
 
 def _put_certificate(

@@ -21,6 +21,7 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, WEB_USER, Paths
 from kimi_prov.on_host.gateway import firewall
+from kimi_prov.on_host.monitor.ensure import BEFORE
 from kimi_prov.on_host.probe.system import mounts
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
@@ -312,6 +313,24 @@ class Undo:
     def _was_there(self, name: str) -> bool:
         return layout.user_existed(self.before, name, pwd.getpwnam(name).pw_dir)
 
+    def monitor(self) -> None:
+        """Prometheus' and Alertmanager's settings, series and user, where this host watches.
+
+        Their own record says who they are: a host may watch and serve nothing. It goes last.
+        """
+        record = read_json(self.paths.monitor_home / BEFORE)
+        if not record:
+            return
+        if _is_user(layout.MONITOR_USER):
+            if record.get("user_existed"):
+                self.kept.append(f"user {layout.MONITOR_USER}")
+            else:
+                work = partial(_remove_user, layout.MONITOR_USER, keep_group=False)
+                self.act(self.removed, f"user {layout.MONITOR_USER}", work)
+        for path in (self.paths.monitor_etc, self.paths.monitor_home):
+            if path.exists() and not (self.errors and path == self.paths.monitor_home):
+                self.act(self.removed, self._name(path), partial(_delete, path))
+
     def record(self) -> None:
         """Remove the record of the former state; last, so that a run can be repeated."""
         if self.paths.home.exists() and not self.errors:
@@ -414,7 +433,7 @@ def undo(
     work = Undo(paths, check=check, purge_weights=purge_weights, purge_web=purge_web)
     for step in (
         work.units, work.firewall, work.files, work.tunables, work.directories, work.users,
-        work.services, work.driver, work.others, work.record,
+        work.services, work.driver, work.others, work.monitor, work.record,
     ):  # fmt: skip
         step()
     return {

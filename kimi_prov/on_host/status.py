@@ -11,16 +11,21 @@ from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.activity.sample import Sample
 from kimi_prov.on_host.engine import runtime
 from kimi_prov.on_host.gateway import certificate, haproxy, keys, tls
 from kimi_prov.on_host.group import record
-from kimi_prov.on_host.history import applied, switch
+from kimi_prov.on_host.history import applied, open_switch
+from kimi_prov.on_host.monitor import ensure as monitor
 from kimi_prov.on_host.probe import nvidia_smi
+from kimi_prov.on_host.rest import mark, standing
 from kimi_prov.on_host.system import boot, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
 from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.update import waiting
+from kimi_prov.on_host.watchdog import bundles
+from kimi_prov.on_host.watchdog import record as watched
 from kimi_prov.on_host.web import backup, page
 
 # Of a certificate, when clients take none like it.
@@ -36,6 +41,12 @@ SUPPORT = (
     unit_names.CONVERT,
     unit_names.ACME_TIMER,
     unit_names.DRIFT_TIMER,
+    unit_names.USAGE,
+    unit_names.METRICS_TIMER,
+    unit_names.NODE_EXPORTER,
+    unit_names.PROMETHEUS,
+    unit_names.ALERTMANAGER,
+    unit_names.WATCHDOG,
 )
 
 
@@ -128,11 +139,17 @@ def _web(paths: Paths, web: dict[str, Any], states: dict[str, dict[str, Any]]) -
     }
 
 
-def _memory(placed: list[dict[str, Any]]) -> dict[str, Any]:
+def _host_memory() -> dict[str, int]:
     fields = dict(line.split(":", 1) for line in read_text(Path("/proc/meminfo")).splitlines())
     return {
         "host_total_bytes": int(fields["MemTotal"].split()[0]) * 1024,
         "host_available_bytes": int(fields["MemAvailable"].split()[0]) * 1024,
+    }
+
+
+def _memory(placed: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        **_host_memory(),
         "engines": [
             {
                 "index": item["index"],
@@ -149,32 +166,44 @@ def collect(paths: Paths) -> dict[str, Any]:
     plan = read_json(paths.plan)
     if not plan:
         return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
+    sample = Sample(plan)
     model = plan["model"]
     serving = [unit_names.engine(item) for item in plan["instances"]]
     serves = groups.serves(plan)
     states = units.show(*serving, unit_names.PROXY, unit_names.WEB, unit_names.FIREWALL, *SUPPORT)
     shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
     web = plan.get("web")
-    needed = [*serving, unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
+    rests = mark.read(paths)
+    needed = [*([] if rests else serving), unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
     needed += [unit_names.PROXY] if serves else []
-    # A plan of an earlier version says nothing of it.
+    # A plan of an earlier version says nothing of these.
+    needed += [unit_names.USAGE] if serves and plan.get("usage") else []
+    needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
     needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     placed = runtime.collect(paths)["instances"]
     port = _port(paths, plan) if serves else None
     refused = _REFUSED.get(port["certificate"]["state"], "") if port else ""
     group = _group(paths, plan, serving[0]) if plan.get("group") else None
-    detail = "not active: " + ", ".join(down) if down else "serving"
-    if group and not down:
+    watchdog = _watchdog(paths, plan, states)
+    state = standing.state(rests, {name: states.get(name, {}) for name in serving}, bool(down))
+    detail = "not active: " + ", ".join(down) if down else state
+    if rests and not down:
+        detail = f"{standing.told(rests)}: {standing.FIX}"
+    elif group and not down:
         served = detail if serves else f"rank {group['rank']}; {group['head']} serves"
         detail = served if group["phase"] == record.SERVING else group["said"] or "not serving yet"
     return {
-        "ok": not down and not refused and (not group or group["phase"] == record.SERVING),
+        "ok": not down
+        and not refused
+        and bool(rests or not group or group["phase"] == record.SERVING),
+        "state": state,
         "provisioned": True,
         "random_weights": bool(model["random_weights"]),
         "trained_on": model.get("trained_on"),
         "stand_in": (plan.get("stand_in") or {}).get("said"),
         "detail": detail + refused,
+        "rest": standing.document(paths, plan, rests),
         "units": shown,
         "applied": _applied(paths),
         "group": group,
@@ -200,6 +229,53 @@ def collect(paths: Paths) -> dict[str, Any]:
         **_updates(),
         "uptime_seconds": boot.uptime_s(),
         "drift": _drift(paths, states),
+        "metrics": _metrics(paths, plan, states),
+        "watchdog": watchdog,
+        "now": sample.read(port["engines"] if port else ()),
+    }
+
+
+def now(paths: Paths) -> dict[str, Any]:
+    """Return of the status only what changes from second to second."""
+    plan = read_json(paths.plan)
+    if not plan:
+        return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
+    sample = Sample(plan)
+    names = [unit_names.engine(item) for item in plan["instances"]]
+    states = units.show(*names, unit_names.WATCHDOG)
+    down = [name for name in names if states.get(name, {}).get("state") != "active"]
+    try:
+        behind = haproxy.servers(paths.socket) if groups.serves(plan) else []
+    except (OSError, HostError):
+        behind = []
+    return {
+        "ok": not down,
+        "provisioned": True,
+        "detail": "not active: " + ", ".join(down) if down else "serving",
+        "memory": _host_memory(),
+        "watchdog": _watchdog(paths, plan, states),
+        "now": sample.read(behind),
+    }
+
+
+def _watchdog(
+    paths: Paths, plan: dict[str, Any], states: dict[str, dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Say whether an engine that hangs would be seen, and the last one that did.
+
+    None for a plan of an earlier version.
+    """
+    planned = plan.get("watchdog")
+    if not planned:
+        return None
+    last = watched.last(paths)
+    keys = ("unit", "at", "why", "still_s", "done", "served_again_s", "bundle")
+    return {
+        "enabled": planned["enabled"],
+        "state": states.get(unit_names.WATCHDOG, {}).get("state") or "inactive",
+        "reason": planned["reason"],
+        "bundles": len(bundles.names(paths)),
+        "last_hang": {key: last.get(key) for key in keys} if last else None,
     }
 
 
@@ -227,10 +303,36 @@ def _drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, Any] | 
     }
 
 
+def _metrics(
+    paths: Paths, plan: dict[str, Any], states: dict[str, dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Say where metrics are read and when they were written; None where none are shown."""
+    planned = plan.get("metrics")
+    if not planned:
+        return None
+    try:
+        written = os.stat(str(paths.metrics_file)).st_mtime
+    except OSError:
+        written = None
+    return {
+        "port": planned["port"],
+        "allowed_networks": planned["allowed_networks"],
+        "listening": runtime.listening([planned["port"]])[str(planned["port"])],
+        "node_exporter": states.get(unit_names.NODE_EXPORTER, {}).get("state"),
+        "timer": states.get(unit_names.METRICS_TIMER, {}).get("state"),
+        "written_at": None if written is None else _moment(written),
+        "monitor": monitor.shown(paths),
+    }
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
 def _applied(paths: Paths) -> dict[str, Any] | None:
     """Say what was applied last, and whether a switch is open; None where it is not known."""
     found = applied.read(paths)
-    state = switch.read(paths)
+    state = open_switch.read(paths)
     if not found:
         return None
     return {
@@ -238,7 +340,11 @@ def _applied(paths: Paths) -> dict[str, Any] | None:
         "at": found["at"],
         "by": found["by"],
         "kimi_prov": found["kimi_prov"],
-        "switch": {"entry": state["to"], "phase": state["phase"], "under_way": switch.under_way()}
+        "switch": {
+            "entry": state["to"],
+            "phase": state["phase"],
+            "under_way": open_switch.under_way(),
+        }
         if state
         else None,
     }
@@ -285,6 +391,5 @@ def _by_node(placed: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def main(argv: list[str]) -> int:
-    """`status`: one JSON object."""
-    del argv
-    return answer(collect(Paths()))
+    """`status [--now]`: one JSON object; `--now` has only what changes from second to second."""
+    return answer(now(Paths()) if "--now" in argv else collect(Paths()))

@@ -6,7 +6,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.ports import master
-from kimi_prov.planner import certificates
+from kimi_prov.planner import certificates, metrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +28,7 @@ def check_ports(
     settings: Settings,
     backends: list[dict[str, int]],
     web: Mapping[str, Any] | None,
+    watched: Mapping[str, Any] | None,
     group: Group | None,
     findings: Findings,
 ) -> None:
@@ -37,6 +38,7 @@ def check_ports(
         # What a group's engines take besides, they look for past what is taken.
         ports += [settings.group_port, master(settings.group_port)]
     ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
+    ports += metrics.ports(watched)
     ordering = certificates.ports(settings, len(backends))
     ports = list(dict.fromkeys([*ports, *ordering]))
     if not ports:
@@ -56,6 +58,7 @@ def check_ports(
             fix="stop that program, or the container that publishes the port (docker ps), or set "
             "kimi_port to another port"
             + (" (kimi_web_port for the page's)" if web else "")
+            + (" (kimi_metrics_port for that of the metrics)" if watched else "")
             + ("; kimi_acme_challenge: dns-01 does without port 80" if ordering else "")
             + ("; kimi_group_port for those of the group" if group else ""),
         )
@@ -95,15 +98,20 @@ def proxy(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dic
 
 
 def firewall(
-    host: Host, settings: Settings, group: Mapping[str, Any] | None = None
+    host: Host,
+    settings: Settings,
+    group: Mapping[str, Any] | None = None,
+    watched: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Give the plan's `firewall`: an accept of ours cannot undo another table's drop.
 
-    `group`: the plan's. Clients reach its head alone; its other members serve on no port.
+    `watched`: the plan's `metrics`. `group`: the plan's. Clients reach its head alone; its other
+    members serve on no port.
     """
     networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
     serves = group is None or group["rank"] == 0
     ports = [settings.port, *([settings.web_port] if settings.web_ui else [])]
+    ports += [watched["port"]] if watched else []
     return {
         "port": settings.port,
         "ports": ports if serves else [],
@@ -111,6 +119,7 @@ def firewall(
         "ipv6": [str(n) for n in networks if n.version == 6],
         "manager": host.firewall_manager,
         "challenge_port": certificates.challenge_port(settings) if serves else None,
+        **({"metrics": metrics.firewall(watched)} if watched else {}),
         **(_peers(group) if group else {}),
     }
 

@@ -174,6 +174,9 @@ def of_rank(settings: Settings, group: Group | None) -> Settings:
         api_keys_file=None,
         web_admin_file=None,
         allowed_networks=[],
+        metrics=False,
+        metrics_key_file=None,
+        monitor_local=False,
     )
 
 

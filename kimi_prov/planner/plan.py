@@ -15,11 +15,14 @@ from kimi_prov.planner import (
     gateway,
     groups,
     installation,
+    metrics,
     remediation,
+    rest,
     rules,
     stand_in,
     system,
     timeouts,
+    watchdog,
     web,
 )
 from kimi_prov.planner.decisions import Served
@@ -190,7 +193,8 @@ def _plan(
     page = web.document(
         settings, catalogue, model, choice, served.names, budget.instances, findings
     )
-    gateway.check_ports(host, settings, backends, page, group, findings)
+    watched = metrics.document(host, settings, backends, page, findings)
+    gateway.check_ports(host, settings, backends, page, watched, group, findings)
     slots = groups.slots(group, settings, backends, on_cpu=not host.gpu_bytes)
     room, frees = disk.document(
         host,
@@ -209,6 +213,7 @@ def _plan(
         )
 
     shown = _model(model, checkpoint, choice, budget, served)
+    power = prediction.power(host, catalogue)
     digest = groups.digest(choice, shown, flags, served.names)
     together = groups.document(group, settings, digest)
     plan = {
@@ -232,7 +237,7 @@ def _plan(
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
         "throughput": speeds(settings.concurrency),
         "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
-        "power": prediction.power(host, catalogue),
+        "power": power,
         "ram_disk": {
             **ram_disk.document(tmpfs, host, files_dir),
             **ram_disk.units(tmpfs, warm),
@@ -249,9 +254,12 @@ def _plan(
         },
         "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
         "proxy": gateway.proxy(host, settings, backends),
-        "firewall": gateway.firewall(host, settings, together),
+        "firewall": gateway.firewall(host, settings, together, watched),
         "web": page,
+        "metrics": watched,
+        "rest": rest.document(settings, tmpfs, findings, catalogue, power),
         "drift": {"timer": settings.drift_timer},
+        "usage": {"keep_days": settings.usage_keep_days},
         "driver": driver_plan,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
         "packages": system.packages(
@@ -260,6 +268,7 @@ def _plan(
             compiles=command.compiles(choice, flags),
             drives=driver_plan["repository"] is not None,
             orders=certificates.mode(settings) == "acme",
+            watched=watched is not None,
         ),
         "site": {
             "apt_mirror": settings.apt_mirror,
@@ -275,6 +284,7 @@ def _plan(
             "api_keys_file": settings.api_keys_file,
             "hf_token_file": settings.hf_token_file,
             "web_admin_file": settings.web_admin_file,
+            "metrics_key_file": settings.metrics_key_file,
         },
         "timeouts": timeouts.document(settings, checkpoint),
         "paths": paths.paths(),
@@ -283,6 +293,7 @@ def _plan(
         "users": paths.users(),
     }
     plan["installation"] = installation.document(settings, choice, catalogue, plan)
+    plan["watchdog"] = watchdog.document(settings, catalogue, plan, flags)
     gateway.check_access(settings, group, findings)
     context = PlanContext(
         host, settings, catalogue, model, choice, budget, place, bound, proposed, flags, plan, group

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.planner import metrics
+
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.systems import System
@@ -142,13 +144,19 @@ def _not_ours(host: Host) -> str:
 
 
 def packages(
-    host: Host, python: str | None, *, compiles: bool, drives: bool, orders: bool
+    host: Host,
+    python: str | None,
+    *,
+    compiles: bool,
+    drives: bool,
+    orders: bool,
+    watched: bool = False,
 ) -> list[str]:
     """Debian packages that the roles need; `python` is the interpreter's path.
 
     None of one that is brought: its headers come with it. uv is installed with the system's.
     `drives`: a repository for the driver may have to be written down, and its key be read.
-    `orders`: a certificate comes by ACME.
+    `orders`: a certificate comes by ACME. `watched`: metrics are shown.
     """
     name = (python or "").rsplit("/", 1)[-1]
     versioned = name.startswith("python3.") and python != host.python_path
@@ -158,6 +166,7 @@ def packages(
     more += [f"{named}-dev"] if compiles and python else []
     more += ["gpg", "python3-debian"] if drives else []
     more += ["certbot"] if orders else []
+    more += [metrics.PACKAGE] if watched else []
     return sorted({*_PACKAGES, "python3-venv", f"{named}-venv", *more})
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
-# Of the metrics; nothing else of ours takes it.
-_RESERVED_PORTS = (9443,)
 _MIB = 1 << 20
 # Bytes of one request: a file that is brought into a chat.
 _UPLOAD_BYTES = 100 * _MIB
@@ -33,7 +31,7 @@ def ports(settings: Settings, instances: int) -> tuple[int, int]:
 
     The next ones after the engines', except those that are something else's.
     """
-    taken = {settings.port, settings.web_port, *_RESERVED_PORTS}
+    taken = {settings.port, settings.web_port, settings.metrics_port}
     taken |= {*certificates.ports(settings, instances)}
     first = certificates.first_port(settings) + instances
     free = [port for port in range(first, first + 5) if port not in taken]

@@ -170,7 +170,7 @@ def of_failed(finished: TaskFinished, address: str) -> Failure:
     result = finished.result
     ours = result.get("kimi")
     text = _text(result)
-    if not (isinstance(ours, Mapping) and ours.get("code") in {"bad_input", "blockers"}):
+    if not (isinstance(ours, Mapping) and ours.get("code") in {"bad_input", "blockers", "unit"}):
         for reasons, code in ((_SUDO, ExitCode.BAD_INPUT), (_PYTHON, ExitCode.UNREACHABLE)):
             if found := _match(reasons, text, finished.host, address):
                 return Failure(finished.host, finished.phase, finished.task, *found, code)

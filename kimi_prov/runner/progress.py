@@ -52,7 +52,7 @@ class LogEntry:
 class ProgressUpdate:
     """How far one host is in one piece of work. Bytes, bytes per second, seconds.
 
-    `entries`: lines of its journals, where these are what was asked for.
+    `entries`: lines of its journals, `document`: what it is at, where these are what was asked for.
     """
 
     host: str
@@ -63,11 +63,21 @@ class ProgressUpdate:
     rate_bytes_per_s: float | None = None
     eta_s: float | None = None
     entries: tuple[LogEntry, ...] = ()
+    document: Mapping[str, Any] | None = None
 
     def masked(self, mask: Callable[[str], str]) -> ProgressUpdate:
         """Return the update without secrets."""
         entries = tuple(replace(entry, message=mask(entry.message)) for entry in self.entries)
-        return replace(self, line=mask(self.line), entries=entries)
+        document = _masked(self.document, mask) if self.document is not None else None
+        return replace(self, line=mask(self.line), entries=entries, document=document)
+
+
+def _masked(value: Any, mask: Callable[[str], str]) -> Any:  # noqa: ANN401  (what JSON can hold)
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, Mapping):
+        return {mask(str(key)): _masked(inner, mask) for key, inner in value.items()}
+    return [_masked(inner, mask) for inner in value] if isinstance(value, list) else value
 
 
 def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
@@ -84,6 +94,9 @@ def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
     for entry in entries(update.get("entries")):
         display.display(clean_text.row(f"{host} {entry.unit} {entry.message}"))
     if "entries" in update:
+        return
+    if "document" in update:
+        display.display(clean_text.row(f"{host} {json.dumps(update['document'])}"))
         return
     key = (host, str(update.get("phase")))
     text = sentence(_parse({"host": host, **update}))
@@ -141,6 +154,7 @@ class ProgressReader:
 
 
 def _parse(document: Mapping[str, Any]) -> ProgressUpdate:
+    told = document.get("document")
     return ProgressUpdate(
         host=str(document["host"]),
         phase=str(document.get("phase") or "work"),
@@ -150,6 +164,7 @@ def _parse(document: Mapping[str, Any]) -> ProgressUpdate:
         rate_bytes_per_s=_real(document.get("rate_bytes_per_s")),
         eta_s=_real(document.get("eta_s")),
         entries=entries(document.get("entries")),
+        document=told if isinstance(told, Mapping) else None,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import cluster
 import pytest
+import upgrades
 from machines import Host, Lab, make_lab
 
 if TYPE_CHECKING:
@@ -86,6 +87,13 @@ def served_host(lab_host: Host) -> Host:
     done = lab_host.apply()
     assert done.returncode == 0, done.stdout + done.stderr
     return lab_host
+
+
+@pytest.fixture(scope="session")
+def shaken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[upgrades.Shaken]:
+    """A host that serves and that upgrades are tried on; a test leaves it serving."""
+    with upgrades.shaken_host(tmp_path_factory.mktemp("shaken")) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -189,10 +189,30 @@ def test_a_cable_can_be_pulled_and_plugged_in_again(pair: Path) -> None:
 def test_a_network_that_is_taken_is_refused(pair: Path, tmp_path: Path) -> None:
     rival = make_lab(tmp_path / "rival", "10.93.21", ["three"]).inventory
     before = traces(rival)
-    with pytest.raises(UserError, match=r"lab_network 10\.93\.21\.0/24 is taken"):
+    with pytest.raises(UserError, match=r"lab_network 10\.93\.21\.0/24 is taken") as refused:
         lab.up(rival)
+    assert f"kimi-prov lab down {pair}" in refused.value.fix
     assert_nothing_new(rival, before)
     assert not (state_home() / identify(rival)[0]).exists()
+
+
+def test_the_network_of_a_lab_that_was_killed_can_be_had(doomed: Path, tmp_path: Path) -> None:
+    lab.up(doomed)
+    for host in lab.list_hosts(doomed):
+        psutil.Process(host.pid).kill()
+    assert until(lambda: {host.state for host in lab.list_hosts(doomed)} == {"off"})
+    heir = make_lab(tmp_path / "heir", "10.93.22", ["three"]).inventory
+    said: list[str] = []
+    lab.up(heir, said.append)
+    try:
+        assert any("a lab that does not run" in line for line in said)
+        assert ask(heir, "three", "hostname") == "three"
+        with pytest.raises(UserError, match="is taken"):
+            lab.up(doomed)
+    finally:
+        lab.down(heir)
+    lab.up(doomed)
+    assert ask(doomed, "one", "hostname") == "one"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 import calendar
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
@@ -20,6 +20,7 @@ from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Difference, Trace
 from kimi_prov.on_host.gateway import certificate
 from kimi_prov.on_host.history import applied as record
 from kimi_prov.on_host.kt import convert
+from kimi_prov.on_host.rest import standing
 from kimi_prov.on_host.system import apply_lock
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_json, write_json
@@ -43,6 +44,8 @@ _PARTS = {
     "key_digests": "API keys",
     "certificate_sha256": "the certificate",
 }
+# What a stop on purpose does to a unit.
+_BY_A_STOP = ("drift.unit_stopped", "drift.unit_disabled")
 _OF_APPLIED = ("entry", "at", "by", "inventory", "kimi_prov")
 
 
@@ -92,7 +95,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> Dict[str, Any]:
     _firewall(seen, was, now)
     seen.differences += compare.differences(was, now)
     _served_certificate(seen, paths, was)
-    found = _units(seen, was)
+    found = _units(seen, was, standing.resting(paths, plan))
     if found is not None:
         _processes(seen, paths, was, plan, found)
     _weights(seen, paths, was, read=read_weights)
@@ -171,7 +174,10 @@ def _served_certificate(seen: Seen, paths: Paths, was: Mapping[str, Any]) -> Non
         )
 
 
-def _units(seen: Seen, was: Mapping[str, Any]) -> Optional[Dict[str, Dict[str, Any]]]:
+def _units(
+    seen: Seen, was: Mapping[str, Any], rests: Sequence[str]
+) -> Optional[Dict[str, Dict[str, Any]]]:
+    """Compare the units; `rests`: those that were stopped on purpose."""
     rows: Mapping[str, Any] = was.get("units") or {}
     names = [*rows, *(row["unit"] for row in was.get("instances") or ())]
     found: Optional[Dict[str, Dict[str, Any]]] = seen.take("units", lambda: look.units({*names}))
@@ -179,7 +185,10 @@ def _units(seen: Seen, was: Mapping[str, Any]) -> Optional[Dict[str, Dict[str, A
         # What masks a unit lies among our units' files.
         masks = {row["mask"] for row in found.values()}
         seen.differences = [row for row in seen.differences if row.subject not in masks]
+        stopped = {("drift.mount", layout.RAM)} if unit_names.RAM_MOUNT in rests else set()
+        stopped |= {(id_, name) for name in rests for id_ in _BY_A_STOP}
         seen.differences += compare.units(rows, found)
+        seen.differences = [row for row in seen.differences if (row.id, row.subject) not in stopped]
     return found
 
 

@@ -18,7 +18,7 @@ from kimi_prov.on_host.engine import gate, launch
 from kimi_prov.on_host.system.files import read_text
 
 if TYPE_CHECKING:
-    from kimi_prov.on_host.engine.gate import App, Receive, Scope, Send
+    from kimi_prov.on_host.engine.asgi import App, Receive, Scope, Send
 
 API_KEY_FILE = "KIMI_API_KEY_FILE"
 JOB_KEY_FILE = "KIMI_JOB_KEY_FILE"

@@ -26,6 +26,8 @@ _ACCEPTED = "kimi-prov: accepted"
 _TIMEOUT_S = 600
 _SCRATCH = {"XDG_CACHE_HOME": "/tmp"}  # noqa: S108 - the sandbox has one of its own
 
+_OF_A_FULL_DISK = ("No space left on device", "No usable temporary directory")
+
 Result = subprocess.CompletedProcess[str]
 Run = Callable[..., Result]
 
@@ -49,7 +51,8 @@ def main(argv: List[str]) -> int:
             continue
         refusal = ask(instance["argv"], {**instance["env"], **_SCRATCH}, run=confined)
         if refusal:
-            raise HostError(refusal)
+            full = any(words in refusal for words in _OF_A_FULL_DISK)
+            raise HostError(refusal, "make room on its disk, and run this again" if full else None)
         mark.parent.mkdir(exist_ok=True)
         mark.touch()
     return answer({"ok": True, "changed": changed})

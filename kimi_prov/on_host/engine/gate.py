@@ -1,7 +1,7 @@
 """Between an engine and everybody on the machine: an answer for who has the machine key alone.
 
 A middleware of the engine's own web server. Only `/health` is open: the proxy asks it, and it says
-no more than up or down.
+no more than up or down, and that this engine counts what keys use.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ from __future__ import annotations
 import hmac
 import os
 from pathlib import Path
-from typing import Any, Awaitable, Callable, Dict, MutableMapping, Optional, Tuple
+from typing import TYPE_CHECKING, Optional, Tuple
 
-from kimi_prov.contract import paths
+from kimi_prov.contract import key_rules, paths
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.engine.metering import Meter
 from kimi_prov.on_host.system import machine_key
 
-Scope = MutableMapping[str, Any]
-Message = Dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+if TYPE_CHECKING:
+    from kimi_prov.on_host.engine.asgi import App, Message, Receive, Scope, Send
 
 _OPEN = ("/health",)
 _REFUSAL = b'{"error":{"message":"This port is for the proxy of this machine alone.","code":401}}'
@@ -51,10 +49,10 @@ async def refuse(scope: Scope, send: Send, status: int, body: bytes) -> None:
 
 
 class Gate:
-    """ASGI middleware that refuses requests without the machine key."""
+    """ASGI middleware that refuses requests without the machine key, and has the others counted."""
 
     def __init__(self, app: App, path: str = paths.MACHINE_KEY) -> None:
-        self._app = app
+        self._app = Meter(app)
         self._path = Path(path)
         self._read_at: Optional[Tuple[int, int]] = None
         self._key = ""
@@ -63,14 +61,14 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401."""
-        if scope["type"] == "lifespan" or self._may_pass(scope):
+        if scope["type"] != "lifespan" and is_open(scope):
+            await self._app(scope, receive, _telling(send))
+        elif scope["type"] == "lifespan" or self._may_pass(scope):
             await self._app(scope, receive, send)
         else:
             await refuse(scope, send, 401, _REFUSAL)
 
     def _may_pass(self, scope: Scope) -> bool:
-        if is_open(scope):
-            return True
         return hmac.compare_digest(bearer(scope), self._current().encode())
 
     def _current(self) -> str:
@@ -83,3 +81,15 @@ class Gate:
             self._key = machine_key.read(self._path) or self._key
             self._read_at = (state.st_ino, state.st_mtime_ns)
         return self._key
+
+
+def _telling(send: Send) -> Send:
+    """Return a way to answer that says as well that this engine counts."""
+
+    async def telling(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            told = (key_rules.COUNTS_HEADER.encode(), b"1")
+            message = {**message, "headers": [*(message.get("headers") or ()), told]}
+        await send(message)
+
+    return telling

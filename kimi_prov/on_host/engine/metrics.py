@@ -30,6 +30,21 @@ _NAMES = (
     ),
 )
 
+# Moved by the steps of an engine alone: its web server alone moves none of them. vLLM's scheduler
+# reports each step, and so each piece of a long prompt moves the use of the cache, long before a
+# token; sglang's reports each piece of a prompt, and every 40th step of an answer.
+_STEPS = frozenset(
+    (
+        *("vllm:iteration_tokens_total_count", "vllm:iteration_tokens_total_sum"),
+        *("vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
+        *("vllm:kv_cache_usage_perc", "vllm:num_preemptions_total"),
+        *("vllm:num_requests_running", "vllm:num_requests_waiting"),
+        *("sglang:prompt_tokens_total", "sglang:generation_tokens_total"),
+        *("sglang:num_used_tokens", "sglang:token_usage", "sglang:num_retracted_requests_total"),
+        *("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:gen_throughput"),
+    )
+)
+
 
 @dataclass(frozen=True)
 class State:
@@ -52,6 +67,14 @@ def totals(metrics: str) -> Dict[str, float]:
     for name, value in _rows(metrics):
         found[name] = found.get(name, 0.0) + value
     return found
+
+
+def steps(metrics: str) -> Dict[str, float]:
+    """Give each count of the engine's steps, which move while it goes on, from its /metrics.
+
+    Empty for a text that tells none of them.
+    """
+    return {name: value for name, value in totals(metrics).items() if name in _STEPS}
 
 
 def _largest(metrics: str) -> Dict[str, float]:

@@ -25,6 +25,8 @@ from kimi_prov.on_host.system.process import run
 
 _PAUSE_S = 1.0
 _TIMEOUT_S = 120.0
+# By which the proxy tells an engine whose key a request has.
+_ASKER = "X-Kimi-Key"
 # Beyond any answer of an engine, also with the metrics of many ranks.
 _MOST_BYTES = 32 << 20
 _GPU_PATIENCE_S = 120.0
@@ -138,19 +140,28 @@ def _health(port: int) -> Optional[str]:
     return ask(port, "GET", "/health")[0]
 
 
-def chat(port: int, model: str, *, timeout_s: float = _TIMEOUT_S) -> Optional[str]:
-    """Ask the engine for one token; None when it came, else why not."""
+def chat(port: int, model: str, *, timeout_s: float = _TIMEOUT_S, asker: str = "") -> Optional[str]:
+    """Ask the engine for one token; None when it came, else why not.
+
+    `asker`: by which name it is asked, as the proxy tells an engine the name of a client's key.
+    """
     question = {
         "model": model,
         "messages": [{"role": "user", "content": "Hello"}],
         "max_tokens": 1,
     }
     body = json.dumps(question)
-    return ask(port, "POST", "/v1/chat/completions", body, timeout_s=timeout_s)[0]
+    return ask(port, "POST", "/v1/chat/completions", body, timeout_s=timeout_s, asker=asker)[0]
 
 
 def ask(
-    port: int, method: str, path: str, body: Optional[str] = None, *, timeout_s: float = _TIMEOUT_S
+    port: int,
+    method: str,
+    path: str,
+    body: Optional[str] = None,
+    *,
+    timeout_s: float = _TIMEOUT_S,
+    asker: str = "",
 ) -> Tuple[Optional[str], str]:
     """Send one request over the loopback, with the machine key.
 
@@ -159,6 +170,8 @@ def ask(
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     key = machine_key.read(Path(MACHINE_KEY))
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    if asker:
+        headers[_ASKER] = asker
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()

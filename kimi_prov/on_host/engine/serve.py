@@ -28,6 +28,7 @@ from kimi_prov.contract.unit_form import (
     restart_reasons,
     stamp_in,
 )
+from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import files, machine_key, started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.envelope import answer
@@ -60,7 +61,14 @@ def main(argv: List[str]) -> int:
     check = "--check" in argv
     hold = os.path.exists(paths.SWITCH) and not check
     places = started.UnitPaths()
+    if not check and not hold:
+        wake(places)
     return answer(ensure(wanted["template"], wanted["drop_ins"], places, check=check, hold=hold))
+
+
+def wake(places: started.UnitPaths) -> None:
+    """Let engines start on a machine that was stopped, or is asleep: it is so no longer."""
+    mark.clear(paths.Paths(places.root))
 
 
 def planned(plan: Dict[str, Any], places: started.UnitPaths) -> Tuple[str, Dict[str, str]]:

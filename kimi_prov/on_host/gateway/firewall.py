@@ -42,7 +42,11 @@ def rich_rule(network: str, port: int | str) -> str:
 def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
     """Return what ufw or firewalld has to hold for the plan's `firewall`."""
     allowed = [*settings["ipv4"], *settings["ipv6"]]
-    networks = [(net, port) for port in settings["ports"] for net in allowed]
+    own = settings.get("metrics") or {}
+    networks = [
+        (net, port) for port in settings["ports"] if port != own.get("port") for net in allowed
+    ]
+    networks += [(net, own["port"]) for net in (*own.get("ipv4", ()), *own.get("ipv6", ()))]
     if settings.get("challenge_port"):
         # Our own table keeps it closed but while an order is answered, and comes before theirs.
         everywhere = ["0.0.0.0/0", *(["::/0"] if settings.get("knows_ipv6", True) else [])]
@@ -225,6 +229,7 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
         settings = {
             **settings,
             "ipv6": [],
+            "metrics": {**settings["metrics"], "ipv6": []} if settings.get("metrics") else None,
             "peers_ipv6": [],
             "knows_ipv6": False,
         }  # with IPV6=no ufw neither filters nor takes such a rule
@@ -346,7 +351,10 @@ def drops_elsewhere(settings: dict[str, Any]) -> list[str]:
     """Return other chains that would drop traffic to the port, in sentences."""
     done = run("nft", "-j", "list", "ruleset")
     # A port that is closed to others can be blocked by no mistake.
-    ports = settings["ports"] if [*settings["ipv4"], *settings["ipv6"]] else []
+    own = settings.get("metrics") or {}
+    shown = [own["port"]] if [*own.get("ipv4", ()), *own.get("ipv6", ())] else []
+    ports = [port for port in settings["ports"] if port != own.get("port")]
+    ports = [*(ports if [*settings["ipv4"], *settings["ipv6"]] else []), *shown]
     ports = [*ports, *(int(text.partition("-")[0]) for text in settings.get("peer_ports", ()))]
     if done.returncode != 0 or not ports:
         return []

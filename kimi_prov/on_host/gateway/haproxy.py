@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.system.envelope import answer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 BACKEND = "engines"
@@ -42,12 +44,23 @@ def replace_map(path: Path, file: str, entries: dict[str, str]) -> None:
     if not version.isdigit():
         raise HostError(f"the proxy refused to prepare its key map: {reply}")
     for key, value in sorted(entries.items()):
-        reply = command(path, f"add map @{version} {file} {key} {value}")
+        reply = command(path, f"add map @{version} {file} {key} {_word(value)}")
         if reply:
             raise HostError(f"the proxy refused a key: {reply}")
     reply = command(path, f"commit map @{version} {file}")
     if reply:
         raise HostError(f"the proxy refused the new key map: {reply}")
+
+
+def _word(text: str) -> str:
+    """Return a value as one word of HAProxy's command line."""
+    return re.sub(r"([\\;\s])", r"\\\1", text)
+
+
+def variable(path: Path, name: str) -> str:
+    """Return the text of a variable of the process; empty where it is not set."""
+    reply = command(path, f"get var {name}")
+    return reply.partition("value=<")[2].rpartition(">")[0]
 
 
 def servers(path: Path) -> list[dict[str, str | int]]:
@@ -83,6 +96,11 @@ def loaded_map(path: Path, file: str) -> dict[str, str]:
     """Return the keys and values of a map as the running worker has them."""
     rows = [line.split(None, 2) for line in command(path, f"show map {file}").splitlines()]
     return {row[1]: row[2] for row in rows if len(row) == 3}
+
+
+def index_of(server: Mapping[str, str | int]) -> int:
+    """Return the number of the engine that a row of `servers` is of."""
+    return int(str(server["name"])[len("engine") :])
 
 
 def set_state(path: Path, index: int, state: str) -> None:

@@ -4,20 +4,25 @@
 `/etc/kimi/keys/operator.new` holds the operator's key in clear until it was shown; while it
 exists it is authoritative, so the next run corrects one that was killed between the two files.
 `/etc/kimi/keys/verify.key` is the key by which this machine tests itself, and `web.key` the one by
-which the page speaks to the engine, where there is one.
+which the page speaks to the engine, where there is one. When keys end and what limits they have is
+in `key_book`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import secrets
-from typing import TYPE_CHECKING, Any
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Mapping
 
-from kimi_prov.contract import groups, unit_names
+from kimi_prov.contract import groups, key_rules, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, WEB_KEY_NAME, Paths
-from kimi_prov.on_host.gateway import haproxy
+from kimi_prov.on_host.gateway import haproxy, key_book, key_list
 from kimi_prov.on_host.history import record
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
@@ -34,7 +39,9 @@ if TYPE_CHECKING:
 
 OPERATOR = "operator"
 VERIFY = "verify"
-RESERVED = (OPERATOR, VERIFY)
+# `watchdog` is not one yet: no key of a user shall be told apart from use by its name.
+RESERVED = (OPERATOR, *key_rules.UNCOUNTED)
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MAP_LINE = re.compile(r"^([0-9a-f]{64}) ([A-Za-z0-9._-]{1,64})$")
 
 
@@ -70,16 +77,23 @@ def _secret(path: Path) -> str:
 
 
 def ensure(
-    paths: Paths, given: dict[str, str], *, page: bool = False, check: bool = False
+    paths: Paths,
+    given: Mapping[str, str | Mapping[str, Any]],
+    *,
+    page: bool = False,
+    check: bool = False,
 ) -> dict[str, Any]:
-    """Converge the keys: the operator's, the machine's own, and `given` (name to SHA-256).
+    """Converge the keys: the operator's, the machine's own, those that were added, and `given`.
 
+    `given`: by name a SHA-256, or {"sha256", "ends", "limits"} of a key with a rule of its own.
     `page`: there is one, which has a key of its own. Returns what changed; never a key. With
     `check`, nothing is written.
     """
     made = make_directory(paths.keys, 0o700, check=check)
     old = parse_map(read_text(paths.key_map))
-    wanted = {name: value for name, value in given.items() if name not in RESERVED}
+    book = key_book.read(paths)
+    wanted = key_book.added(book)
+    wanted.update({n: key_book.sha256(v) for n, v in given.items() if n not in RESERVED})
     created = []
     unseen = _secret(paths.operator_new)
     if not unseen and OPERATOR not in old:
@@ -99,10 +113,11 @@ def ensure(
         wanted[name] = digest(own)
     if not page and not check:
         remove(str(paths.web_key))
-    changed = wanted != old
+    new = key_book.converged(book, wanted, given)
+    changed = wanted != old or new != book or not paths.key_rules.exists()
     how = "unchanged"
     if changed and not check:
-        how = publish(paths, wanted)
+        how = publish(paths, wanted, new)
     return {
         "changed": made or changed or bool(created),
         "created": created,
@@ -112,17 +127,22 @@ def ensure(
     }
 
 
-def publish(paths: Paths, keys: dict[str, str]) -> str:
-    """Write the map and make the running proxy use it; returns how.
+def publish(paths: Paths, keys: dict[str, str], book: key_book.Book | None = None) -> str:
+    """Write the maps and make the running proxy use them; returns how.
 
-    The engine is not touched, requests under way go on, and a key that is gone is refused from
-    the next request on.
+    `book`: what is known of the keys from now on, where that changes. The engine is not touched,
+    requests under way go on, and a key that is gone is refused from the next request on.
     """
+    if book is None:
+        book = key_book.read(paths)
+    # The rules come first: no key is there without its own.
+    rules = key_book.write(paths, {name: book[name] for name in sorted(book) if name in keys})
     write_atomic(paths.key_map, render_map(keys), 0o640, PROXY_USER)
     record.amend(paths, **told(keys))
     if not paths.socket.exists():
         return "file"
     try:
+        haproxy.replace_map(paths.socket, str(paths.key_rules), rules)
         haproxy.replace_map(paths.socket, str(paths.key_map), {v: k for k, v in keys.items()})
     except (HostError, OSError):
         done = run("systemctl", "reload", unit_names.PROXY)
@@ -136,11 +156,54 @@ def publish(paths: Paths, keys: dict[str, str]) -> str:
     return "runtime"
 
 
-def rotate(paths: Paths) -> None:
-    """Make a new key for the operator; the old one is refused from now on."""
+def add(paths: Paths, name: str, wish: Mapping[str, Any]) -> str:
+    """Make a key with a rule and return it; it is nowhere else. Raises HostError where it is."""
+    keys = _there(paths)
+    if name in keys or name in (*RESERVED, WEB_KEY_NAME) or not NAME.fullmatch(name):
+        there = f"there is a key {name} already" if name in keys else f"{name!r} is no name to give"
+        raise HostError(
+            there, f"choose another name, or change its limits: kimi-prov key --set {name}"
+        )
+    fresh, now = new_key(), int(time.time())
+    rule = key_book.ruled(key_rules.Rule(), wish, now)
+    entry = key_book.Entry(rule=rule, made=now, digest=digest(fresh))
+    publish(paths, {**keys, name: digest(fresh)}, {**key_book.read(paths), name: entry})
+    return fresh
+
+
+def change(paths: Paths, name: str, wish: Mapping[str, Any]) -> None:
+    """Change when a key ends and its limits, from the next request on."""
+    keys = _there(paths)
+    _require(keys, name)
+    if name in key_rules.UNCOUNTED:
+        raise HostError(f"the key {name} is the machine's own: it has no limits")
+    book = key_book.read(paths)
+    entry = book.get(name, key_book.Entry())
+    rule = key_book.ruled(entry.rule, wish, int(time.time()))
+    if rule.ends is not None and name in (OPERATOR, WEB_KEY_NAME):
+        raise HostError(
+            f"the key {name} does not end: the machine cannot do without",
+            "give it limits, or `kimi-prov key INVENTORY --rotate` for a new one of the operator",
+        )
+    publish(paths, keys, {**book, name: replace(entry, rule=rule)})
+
+
+def _there(paths: Paths) -> dict[str, str]:
     keys = parse_map(read_text(paths.key_map))
     if not keys:
         raise HostError("there are no keys on this machine yet", "run `kimi-prov apply` first")
+    return keys
+
+
+def _require(keys: Mapping[str, str], name: str) -> None:
+    if name not in keys:
+        known = ", ".join(sorted(keys)) or "none"
+        raise HostError(f"there is no key {name}", f"name one of: {known}")
+
+
+def rotate(paths: Paths) -> None:
+    """Make a new key for the operator; the old one is refused from now on."""
+    keys = _there(paths)
     fresh = new_key()
     write_atomic(paths.operator_new, fresh + "\n", 0o600)
     publish(paths, {**keys, OPERATOR: digest(fresh)})
@@ -153,9 +216,7 @@ def revoke(paths: Paths, name: str) -> None:
     without. The page's, and one of kimi_api_keys_file, the next apply brings back: the page's anew.
     """
     keys = parse_map(read_text(paths.key_map))
-    if name not in keys:
-        known = ", ".join(sorted(keys)) or "none"
-        raise HostError(f"there is no key {name}", f"name one of: {known}")
+    _require(keys, name)
     if name in RESERVED:
         raise HostError(
             f"the key {name} cannot be taken away",
@@ -187,7 +248,10 @@ def forget(paths: Paths) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`keys rotate|show|forget|list|remove NAME`; only `show` brings a key to standard output.
+    """`keys rotate|show|forget|list`, `keys remove NAME`, `keys add|set NAME < WISH`.
+
+    Only `show` and `add` bring a key to standard output. A wish is {"limits": {name: number or null
+    for none}, "ends": unix time or null for never, or "ends_in_s"}; what it leaves out stays.
 
     On a host that another serves for, the answer is {"elsewhere": why nothing was done}.
     """
@@ -195,19 +259,48 @@ def main(argv: list[str]) -> int:
     plan = read_json(paths.plan)
     if not groups.serves(plan):
         return answer({"ok": True, "elsewhere": groups.elsewhere(plan, "its keys are").message})
-    action = argv[0] if argv else ""
-    if action == "rotate":
-        rotate(paths)
-        return answer({"ok": True})
-    if action == "show":
-        admin = read_json(paths.web_admin_new) or None
-        return answer({"ok": True, "key": show(paths), "web_admin": admin})
-    if action == "forget":
-        forget(paths)
-        return answer({"ok": True})
-    if action == "list":
-        return answer({"ok": True, "names": sorted(parse_map(read_text(paths.key_map)))})
-    if action == "remove" and len(argv) == 2:
-        revoke(paths, argv[1])
-        return answer({"ok": True})
-    raise HostError("usage: keys rotate|show|forget|list|remove NAME")
+    action, *rest = argv or [""]
+    if action in _ACTIONS and not rest:
+        return answer({"ok": True, **_ACTIONS[action](paths)})
+    if action in _NAMED and len(rest) == 1:
+        done = _NAMED[action](paths, rest[0])
+        uncounted = key_list.uncounted(plan) if action != "remove" else []
+        return answer({"ok": True, **done, "uncounted": uncounted})
+    raise HostError(f"usage: keys {'|'.join(_ACTIONS)}, keys {'|'.join(_NAMED)} NAME")
+
+
+def _rotate(paths: Paths) -> dict[str, Any]:
+    rotate(paths)
+    return {}
+
+
+def _show(paths: Paths) -> dict[str, Any]:
+    return {"key": show(paths), "web_admin": read_json(paths.web_admin_new) or None}
+
+
+def _forget(paths: Paths) -> dict[str, Any]:
+    forget(paths)
+    return {}
+
+
+def _list(paths: Paths) -> dict[str, Any]:
+    rows = key_list.rows(paths, parse_map(read_text(paths.key_map)), key_book.read(paths))
+    return {"names": [row["name"] for row in rows], "keys": rows}
+
+
+def _remove(paths: Paths, name: str) -> dict[str, Any]:
+    revoke(paths, name)
+    return {}
+
+
+def _add(paths: Paths, name: str) -> dict[str, Any]:
+    return {"key": add(paths, name, json.load(sys.stdin))}
+
+
+def _set(paths: Paths, name: str) -> dict[str, Any]:
+    change(paths, name, json.load(sys.stdin))
+    return {}
+
+
+_ACTIONS = {"rotate": _rotate, "show": _show, "forget": _forget, "list": _list}
+_NAMED = {"remove": _remove, "add": _add, "set": _set}

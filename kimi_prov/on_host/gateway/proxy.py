@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
-from kimi_prov.on_host.gateway import haproxy, keys, tls
+from kimi_prov.on_host.gateway import haproxy, key_book, keys, metrics_key, tls
+from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import file_lock, machine_key, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, remove, write_atomic
 from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.usage import counter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,9 +34,10 @@ OTHER_S = 120.0
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Converge certificate and keys to `settings`.
 
-    These are {"tls": {...}, "api_keys": {name: sha256}, "page": whether there is one}. The machine
-    key is made where there is none. The running proxy takes new keys over at once; a new
-    certificate waits for `converge`.
+    These are {"tls": {...}, "api_keys": as `keys.ensure` takes them, "page": whether there is one,
+    "metrics": null, or {"sha256": of the key that was given, else null}}. The machine key is made
+    where there is none. The running proxy takes new keys over at once; a new certificate waits for
+    `converge`.
     `converged`: whether the proxy runs what is in place now, which saves a second query.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
@@ -45,8 +48,10 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
     page = bool(settings.get("page"))
     known = keys.ensure(paths, settings["api_keys"], page=page, check=check)
     own = machine_key.ensure(paths.machine_key, check=check)
+    own = metrics_key.ensure(paths, settings.get("metrics"), check=check) or own
+    told = mark.ensure(paths, check=check)
     return {
-        "changed": made or certificate["changed"] or known["changed"] or own,
+        "changed": made or certificate["changed"] or known["changed"] or own or told,
         "certificate": certificate,
         "keys": known,
         "converged": converged(paths),
@@ -63,7 +68,10 @@ def _digest(*files: Path) -> str:
 def stamp(paths: Paths) -> str:
     """Return the stamp of what should run: of the unit, then of what the configuration reads."""
     unit = _digest(paths.units / unit_names.PROXY)
-    return f"{unit}-{_digest(paths.proxy_config, paths.tls_pem, paths.machine_key)}"
+    read = [paths.proxy_config, paths.tls_pem, paths.machine_key]
+    # Where there is one: without metrics the stamp is as it was.
+    read += [paths.metrics_key_map] if paths.metrics_key_map.exists() else []
+    return f"{unit}-{_digest(*read)}"
 
 
 def _running(paths: Paths) -> str:
@@ -87,7 +95,22 @@ def converged(paths: Paths) -> bool:
     unit = units.show(unit_names.PROXY).get(unit_names.PROXY, {})
     if not unit.get("enabled") or unit.get("stale") or unit.get("state") != "active":
         return False
-    return _running(paths) == stamp(paths) and not _map_differs(paths)
+    if _running(paths) != stamp(paths) or _map_differs(paths):
+        return False
+    return not _counter_verb(paths)
+
+
+def _counter_verb(paths: Paths) -> str:
+    """Return what makes the counter run as it should: start, restart, or nothing."""
+    name = unit_names.USAGE
+    if not (paths.units / name).exists():
+        # Its role writes it first.
+        return ""
+    unit = units.show(name).get(name, {})
+    if unit.get("state") != "active":
+        return "start"
+    other = counter.running(paths.usage_socket) != counter.code()
+    return "restart" if unit.get("stale") or not unit.get("enabled") or other else ""
 
 
 def converge(paths: Paths, *, check: bool = False) -> dict[str, Any]:
@@ -110,6 +133,11 @@ def converge(paths: Paths, *, check: bool = False) -> dict[str, Any]:
 
 
 def _converge(paths: Paths, *, check: bool) -> dict[str, Any]:
+    # First: what comes in is counted from its first request on.
+    counting = _counter_verb(paths)
+    if counting and not check:
+        units.converge(unit_names.USAGE)
+        units.control(counting, unit_names.USAGE)
     enabled = units.converge(unit_names.PROXY, check=check)
     wanted = stamp(paths)
     active = units.show(unit_names.PROXY).get(unit_names.PROXY, {}).get("state") == "active"
@@ -124,12 +152,16 @@ def _converge(paths: Paths, *, check: bool) -> dict[str, Any]:
     elif not check and _map_differs(paths):
         keys.publish(paths, keys.parse_map(read_text(paths.key_map)))
         verb = "keys"
-    return {"changed": enabled or bool(verb), "did": verb or "nothing"}
+    changed = enabled or bool(verb) or bool(counting)
+    return {"changed": changed, "did": verb or (counting and "counter") or "nothing"}
 
 
 def _map_differs(paths: Paths) -> bool:
     wanted = {value: name for name, value in keys.parse_map(read_text(paths.key_map)).items()}
-    return haproxy.loaded_map(paths.socket, str(paths.key_map)) != wanted
+    if haproxy.loaded_map(paths.socket, str(paths.key_map)) != wanted:
+        return True
+    rules = key_book.rules(key_book.read(paths))
+    return haproxy.loaded_map(paths.socket, str(paths.key_rules)) != rules
 
 
 def _wait(paths: Paths, wanted: str) -> None:
@@ -148,18 +180,20 @@ def _wait(paths: Paths, wanted: str) -> None:
 def remove_proxy(paths: Paths, *, check: bool = False) -> dict[str, Any]:
     """Take the proxy away where nothing is served any more: its unit and configuration.
 
-    Keys and certificate stay for the day on which this host serves again; `destroy` takes them.
+    Keys, certificate and what was used stay for the day on which this host serves again; `destroy`
+    takes them.
     """
-    unit = paths.units / unit_names.PROXY
+    unit, counting = paths.units / unit_names.PROXY, paths.units / unit_names.USAGE
     if not unit.exists():
         return {"changed": False, "did": "nothing"}
     if not check:
-        units.systemctl("disable", "--now", unit_names.PROXY)
+        names = [unit_names.PROXY, *([unit_names.USAGE] if counting.exists() else [])]
+        units.systemctl("disable", "--now", *names)
         # The unit is last: a run that is killed in between is completed by the next.
-        for path in (paths.proxy_config, paths.proxy_stamp, unit):
+        for path in (paths.proxy_config, paths.proxy_stamp, counting, unit):
             remove(str(path))
         units.systemctl("daemon-reload")
-        run("systemctl", "reset-failed", unit_names.PROXY)
+        run("systemctl", "reset-failed", *names)
     return {"changed": True, "did": "remove"}
 
 

@@ -12,25 +12,10 @@ import time
 from typing import Callable, Dict, Optional
 
 from kimi_prov.on_host.engine import ready
-from kimi_prov.on_host.engine.metrics import totals
-
-# Set by the scheduler's own report of a step: the web server alone moves none of them.
-_STEPS = frozenset(
-    f"vllm:{name}"
-    for name in (
-        *("iteration_tokens_total_count", "iteration_tokens_total_sum", "prompt_tokens_total"),
-        *("generation_tokens_total", "kv_cache_usage_perc", "num_requests_running"),
-        *("num_requests_waiting", "num_preemptions_total"),
-    )
-)
+from kimi_prov.on_host.engine.metrics import steps
 
 # None when it lives, else why nobody can say so.
 Told = Callable[[Optional[str]], None]
-
-
-def steps(metrics: str) -> Dict[str, float]:
-    """Give each count of the engine's steps, from the text of /metrics."""
-    return {name: value for name, value in totals(metrics).items() if name in _STEPS}
 
 
 class Watch:

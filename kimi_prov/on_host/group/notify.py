@@ -28,6 +28,10 @@ class Notifier:
         """Return one that sends nothing."""
         return cls(None)
 
+    def ready(self) -> None:
+        """Say that the start is over."""
+        self._send("READY=1")
+
     def alive(self) -> None:
         """Keep the unit's watchdog from ending this process."""
         self._send("WATCHDOG=1")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Iterable
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.history import entries, switch
+from kimi_prov.on_host.history import entries, open_switch
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
 
@@ -53,7 +53,7 @@ def clean(paths: Paths, *, remove: bool) -> dict[str, Any]:
 
     Raises HostError while a switch is open.
     """
-    state = switch.read(paths)
+    state = open_switch.read(paths)
     if state:
         raise HostError(
             f"a switch is open on this machine since {state.get('since')}",

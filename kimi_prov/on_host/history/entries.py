@@ -60,6 +60,8 @@ _BLANK: Mapping[str, Any] = {
     "checks": None,
     "plan_sha256": None,
     "decided_sha256": None,
+    # Whether a person was told how it ended: by its own run, or by a later one.
+    "told": True,
     "files": [],
     "links": [],
     "enabled": [],

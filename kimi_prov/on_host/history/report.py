@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.history import applied, entries, switch
+from kimi_prov.on_host.history import applied, entries, open_switch
 from kimi_prov.on_host.system.envelope import answer
 
 _TOLD = (
@@ -16,7 +16,7 @@ _TOLD = (
 
 def collect(paths: Paths) -> dict[str, Any]:
     """Return the history document of this host; entries oldest first."""
-    state = switch.read(paths)
+    state = open_switch.read(paths)
     current = applied.read(paths).get("entry")
     rows = entries.every(paths)
     return {
@@ -28,8 +28,8 @@ def collect(paths: Paths) -> dict[str, Any]:
             "from": state["from"],
             "phase": state["phase"],
             "since": state["since"],
-            "under_way": switch.under_way(),
-            "serves": switch.which_serves(paths, state),
+            "under_way": open_switch.under_way(),
+            "serves": open_switch.which_serves(paths, state),
         }
         if state
         else None,

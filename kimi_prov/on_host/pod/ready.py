@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from kimi_prov.contract import clean_text, processes
 from kimi_prov.contract.errors import EXIT_TRANSIENT
-from kimi_prov.on_host.group.liveness import steps
+from kimi_prov.on_host.engine.metrics import steps
 from kimi_prov.on_host.pod import state
 from kimi_prov.on_host.pod.place import Place
 from kimi_prov.on_host.system.files import read_text

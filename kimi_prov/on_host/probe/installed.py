@@ -19,15 +19,21 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
 
 # Services that a package of ours brings along; whether they ran before is kept for `destroy`.
-_SERVICES = (unit_names.HAPROXY,)
+_SERVICES = (unit_names.HAPROXY, unit_names.SITE_NODE_EXPORTER)
 _UNITS = (
     *_SERVICES,
     unit_names.FIREWALLD,
     unit_names.ACME_TIMER,
     unit_names.CONVERT,
     unit_names.DRIFT_TIMER,
+    unit_names.WATCHDOG,
+    unit_names.IDLE_TIMER,
+    unit_names.WAKE_SOCKET,
     unit_names.FETCH,
     unit_names.FIREWALL,
+    unit_names.METRICS_TIMER,
+    unit_names.NODE_EXPORTER,
+    unit_names.PROMETHEUS,
     unit_names.PROXY,
     unit_names.WEB,
     unit_names.ALL_SERVE,
@@ -62,6 +68,7 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "target_sha256": _sha256(machine, paths.ZIPAPP),
         "engine_envs": sorted(environments),
         "pythons": pythons,
+        "tools": _complete(machine, paths.TOOLS),
         "engine_pythons": _brought(environments),
         "engine_link": _link(machine, paths.ENGINE),
         "kept_envs": _kept_envs(machine),
@@ -81,6 +88,7 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "acme_user": _has_user(machine, paths.ACME_USER),
         "accounts": accounts.accounts(machine),
         "groups": accounts.groups(machine),
+        "node_exporter_ours": machine.exists(paths.NODE_EXPORTER_STATE),
         "forward_proxy": machine.exists(paths.FORWARD_PROXY),
         "before": _kept(machine, paths.BEFORE),
         "driver": _kept(machine, paths.DRIVER_STATE),

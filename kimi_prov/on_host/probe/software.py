@@ -24,6 +24,7 @@ PACKAGES = (
     "nftables",
     "numactl",
     "openssl",
+    "prometheus-node-exporter",
     "python3-debian",
     "python3-dev",
     "python3-venv",

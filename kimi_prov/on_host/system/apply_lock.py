@@ -60,10 +60,13 @@ def release(run: str, path: str = paths.APPLY_LOCK) -> Dict[str, Any]:
     return {"held": False}
 
 
-def holder(path: str = paths.APPLY_LOCK) -> Optional[Dict[str, Any]]:
-    """Return who holds the lock now; None where it is free. Takes nothing and waits for nobody."""
+def holder(path: str = paths.APPLY_LOCK, fresh_s: float = STALE_S) -> Optional[Dict[str, Any]]:
+    """Return who holds the lock now; None where it is free. Takes nothing and waits for nobody.
+
+    `fresh_s`: whoever has not renewed it for so long is none.
+    """
     found, age = _current(path)
-    return found if age < STALE_S else None
+    return found if age < fresh_s else None
 
 
 def renew(path: str = paths.APPLY_LOCK) -> None:

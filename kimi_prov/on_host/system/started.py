@@ -24,6 +24,7 @@ class UnitPaths:
 
     def __init__(self, root: str = "/") -> None:
         base = Path(root)
+        self.root = base
         self.units = base / paths.UNITS[1:]
         self.kept = base / paths.STARTED[1:]
         self.proc = base / "proc"

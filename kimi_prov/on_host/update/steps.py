@@ -12,11 +12,11 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 from kimi_prov.contract import groups, unit_names
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.driver import apt
 from kimi_prov.on_host.driver import steps as driver
-from kimi_prov.on_host.gateway import haproxy
+from kimi_prov.on_host.gateway import draining, haproxy
 from kimi_prov.on_host.group import record
 from kimi_prov.on_host.history import applied
 from kimi_prov.on_host.system import forward_proxy, process, units
@@ -37,7 +37,6 @@ _OPTIONS = (
     *("-o", "Dpkg::Options::=--force-confold"),
     *("-o", "DPkg::Lock::Timeout=300"),
 )
-_PAUSE_S = 0.5
 
 
 def main(argv: List[str]) -> int:
@@ -177,36 +176,17 @@ def drain(request: Answer) -> Answer:
     They get `timeout_s`; what is left then is ended by the restart. Without a proxy there is
     nothing to drain: on a host that another serves for.
     """
-    socket, started = Paths().socket, time.monotonic()
-    if not socket.exists():
+    paths, started = Paths(), time.monotonic()
+    if not paths.socket.exists():
         return {"changed": False, "seconds": 0.0, "left": 0}
-    until = started + float(request["timeout_s"])
-    _set_all("drain")
-    while True:
-        left = sum(int(row["requests"]) for row in haproxy.servers(socket))
-        if not left or time.monotonic() > until:
-            break
-        time.sleep(_PAUSE_S)
+    left = draining.drain(paths, float(request["timeout_s"]))
     return {"changed": True, "seconds": round(time.monotonic() - started, 1), "left": left}
-
-
-def _set_all(state: str) -> None:
-    socket = Paths().socket
-    try:
-        for index in range(len(haproxy.servers(socket))):
-            haproxy.set_state(socket, index, state)
-    except OSError as error:
-        raise HostError(
-            f"the proxy does not answer on its socket: {plain(error)}",
-            f"check whether it runs: systemctl status {unit_names.PROXY}",
-        ) from None
 
 
 def undrain(request: Answer) -> Answer:
     """Send requests to the engines again."""
     del request
-    if Paths().socket.exists():
-        _set_all("ready")
+    draining.balance(Paths(), draining.READY)
     return {"changed": True}
 
 

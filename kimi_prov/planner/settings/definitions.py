@@ -13,6 +13,7 @@ Kind = Literal[
     "share",  # a number above 0, 1 at most
     "port",
     "seconds",
+    "interval",  # a time with its unit: 90s, 30m, 2h
     "url",  # http or https
     "proxy",  # a proxy's URL, which may carry a user and a password
     "source",  # where weights come from
@@ -80,6 +81,7 @@ _PAGE = "The page to talk to the model"
 _ENGINE = "Engine"
 _UPGRADE = "Upgrades"
 _WATCH = "Watching"
+_REST = "Stopped and asleep"
 _DRIVER = "NVIDIA driver"
 _SITE = "Sites behind a mirror"
 _GROUP = "One model over several machines"
@@ -332,8 +334,9 @@ VARIABLES: tuple[Variable, ...] = (
         "file",
         None,
         "secrets/api-keys",
-        "File on the control machine with lines NAME:KEY or NAME:sha256:HEX. Not set: a first key "
-        "is made, and `kimi-prov key` shows it once.",
+        "File on the control machine with lines NAME:KEY or NAME:sha256:HEX, a rule behind it "
+        "where there is one (expires=2027-01-31 tokens_per_day=1000000). Not set: a first key is "
+        "made, and `kimi-prov key` shows it once.",
     ),
     _v(
         _PAGE,
@@ -480,6 +483,125 @@ VARIABLES: tuple[Variable, ...] = (
         "true",
         "Have the machine compare itself once an hour with what was applied; `status` tells what "
         "came of it. `kimi-prov drift` needs no timer.",
+    ),
+    _v(
+        _WATCH,
+        "usage_keep_days",
+        "count",
+        400,
+        "800",
+        "Days for which `kimi-prov usage` knows what each key used.",
+        most=36500,
+    ),
+    _v(
+        _WATCH,
+        "metrics",
+        "switch",
+        _OFF,
+        "true",
+        "Show metrics of engine, proxy, machine and GPUs on a port of their own, for a Prometheus.",
+    ),
+    _v(
+        _WATCH,
+        "metrics_port",
+        "port",
+        9443,
+        "9443",
+        "TCP port of the metrics, behind the proxy, with its certificate and a key of its own.",
+    ),
+    _v(
+        _WATCH,
+        "metrics_networks",
+        "networks",
+        [],
+        '["10.0.9.5/32"]',
+        "Networks from which metrics may be read. Empty: from the machine itself alone.",
+    ),
+    _v(
+        _WATCH,
+        "metrics_key_file",
+        "file",
+        None,
+        "secrets/metrics-key",
+        "File on the control machine with the key that metrics ask for, in one line. Not set: the "
+        "machine makes one, /etc/kimi/keys/metrics.key.",
+    ),
+    _v(
+        _WATCH,
+        "monitor_local",
+        "switch",
+        _OFF,
+        "true",
+        "Have the machine run Prometheus and Alertmanager for itself; hosts of the group "
+        "kimi_monitor do that for all of the inventory.",
+    ),
+    _v(
+        _WATCH,
+        "watchdog",
+        "switch",
+        _ON,
+        "false",
+        "Have the machine see that an engine hangs (requests wait, and no token comes), keep what "
+        "it was at, and restart it. Its limits are options of the role watchdog.",
+    ),
+    _v(
+        _REST,
+        "stopped_memory",
+        "choice",
+        "free",
+        "keep",
+        "What becomes of the RAM disk while the machine is stopped or asleep. free: its memory is "
+        "given back, and a start fills it again. keep: it stays, also over a reboot, and a start "
+        "is quicker.",
+        choices=("free", "keep"),
+    ),
+    _v(
+        _REST,
+        "idle_stop",
+        "interval",
+        None,
+        "30m",
+        "Time without a request after which the machine rests, as 90s, 30m or 2h. Requests under "
+        "way and waiting are use; health checks, metrics, verify's own key and refused callers are "
+        "not. Not set: never.",
+    ),
+    _v(
+        _REST,
+        "idle_action",
+        "choice",
+        "stop",
+        "poweroff",
+        "What happens then, after a drain. stop: as `kimi-prov stop`, and kimi_wake says who wakes "
+        "it. poweroff: the machine is switched off; naming it is the consent. hook: kimi_idle_hook "
+        "is run.",
+        choices=("stop", "poweroff", "hook"),
+    ),
+    _v(
+        _REST,
+        "idle_hook",
+        "place",
+        None,
+        "/usr/local/sbin/release-machine",
+        "For hook: a program on the machine, run as root with JSON on its standard input.",
+    ),
+    _v(
+        _REST,
+        "idle_poweroff_self",
+        "switch",
+        _OFF,
+        "true",
+        "Consent to poweroff of a machine that is its own control machine.",
+    ),
+    _v(
+        _REST,
+        "wake",
+        "choice",
+        "refuse",
+        "hold",
+        "What a request with a valid key does to a machine that is asleep. refuse: it wakes it, "
+        "and is answered 503 with Retry-After and the progress until it serves. hold: it wakes it, "
+        "and is kept until it is answered or its client gives up. off: nothing.",
+        choices=("refuse", "hold", "off"),
     ),
     _v(
         _GROUP,

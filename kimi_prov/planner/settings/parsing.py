@@ -15,7 +15,7 @@ from kimi_prov import documents
 from kimi_prov.contract.addresses import HUB_ADDRESS, LOGIN, shows_secrets, without_login
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
-from kimi_prov.planner.settings import certificates
+from kimi_prov.planner.settings import certificates, resting
 from kimi_prov.planner.settings.definitions import (
     BY_NAME,
     INTERNAL,
@@ -38,6 +38,8 @@ _PROXY = re.compile(r"https?://[^/?#]+/?")
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
 _LARGEST_MANIFEST = 16 << 20
 _MOST_MINUTES = 525_600
+_INTERVAL = re.compile(r"([0-9]{1,6}) ?([smh])", re.ASCII)
+_LEAST_INTERVAL_S, _MOST_INTERVAL_S = 10, 720 * 3600
 # In a job it stands between quotes: nothing of it may end them, or be the shell's own.
 _PLACE = re.compile(r"[\w.@+:/-]+")
 # Minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS (sbatch(1), --time).
@@ -137,9 +139,22 @@ class Settings:
     engine_stand_in: str | None
     start_timeout_s: int | Literal["auto"]
     drift_timer: bool
+    usage_keep_days: int
+    metrics: bool
+    metrics_port: int
+    metrics_networks: list[str]
+    metrics_key_file: str | None
+    monitor_local: bool
+    watchdog: bool
     upgrade_min_speed: float | None
     upgrade_in_place: bool
     keep_versions: int
+    stopped_memory: Literal["free", "keep"]
+    idle_stop: int | None
+    idle_action: Literal["stop", "poweroff", "hook"]
+    idle_hook: str | None
+    idle_poweroff_self: bool
+    wake: Literal["refuse", "hold", "off"]
     hosts_per_model: int
     group_port: int
     group_address: str | None
@@ -248,6 +263,7 @@ def parse(
             fix="set both, or neither for a self-signed certificate",
         )
     certificates.check(values, host, find)
+    resting.check(values, host, find)
     if values["kimi_kt_weights_manifest"] and values["kimi_kt_weights_source"] is None:
         raise UserError(
             f"host {host}: kimi_kt_weights_manifest is set and kimi_kt_weights_source is not",
@@ -378,6 +394,15 @@ def _share(value: object, place: _Place, _base: Path | None) -> float:
     return number
 
 
+def _interval(value: object, place: _Place, _base: Path | None) -> int:
+    """Read a time with its unit; returns seconds."""
+    found = _INTERVAL.fullmatch(value.strip()) if isinstance(value, str) else None
+    seconds = int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else 0
+    if not _LEAST_INTERVAL_S <= seconds <= _MOST_INTERVAL_S:
+        raise place.refuse(value, "a time from 10s to 720h, as 90s, 30m or 2h")
+    return seconds
+
+
 def _minutes(value: object, place: _Place, _base: Path | None) -> int:
     number = _whole(value)
     if number is None or number > _MOST_MINUTES:
@@ -386,9 +411,9 @@ def _minutes(value: object, place: _Place, _base: Path | None) -> int:
 
 
 def _machine_place(value: object, place: _Place, _base: Path | None) -> str:
-    """Check a path on the cluster; a program that PATH has may be named without one."""
+    """Check a path on the cluster or machine; a program of PATH may be named without one."""
     text = value if isinstance(value, str) else ""
-    only_path = place.variable.name == "kimi_slurm_root"
+    only_path = place.variable.name in ("kimi_slurm_root", "kimi_idle_hook")
     parts = text.split("/")
     if (
         _PLACE.fullmatch(text)
@@ -398,7 +423,8 @@ def _machine_place(value: object, place: _Place, _base: Path | None) -> str:
         and not text.startswith("-")
     ):
         return text.rstrip("/")
-    raise place.refuse(value, "an absolute path on the cluster, without spaces")
+    there = "cluster" if place.variable.name.startswith("kimi_slurm_") else "machine"
+    raise place.refuse(value, f"an absolute path on the {there}, without spaces")
 
 
 def _object(value: object, place: _Place, _base: Path | None) -> str:
@@ -633,6 +659,7 @@ def _flags(value: object, place: _Place, _base: Path | None) -> dict[str, Any]:
 _CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
     "text": _text,
     "choice": _choice,
+    "interval": _interval,
     "switch": _switch,
     "count": _count,
     "share": _share,

@@ -20,6 +20,18 @@ def test_hashes_and_keys_are_read_and_only_hashes_come_out(tmp_path):
     assert found == {"alice": "a" * 64, "bob": digest(SECRET)}
 
 
+def test_a_rule_may_stand_behind_a_key_and_a_key_may_end_in_what_it_is_made_of(tmp_path):
+    found = load(
+        tmp_path,
+        f"alice:{SECRET}==\nbob:{SECRET} expires=2027-01-31 tokens_per_day=9 requests_per_minute=3",
+    )
+    limits = {"requests_per_minute": 3, "tokens_per_day": 9}
+    assert found == {
+        "alice": digest(f"{SECRET}=="),
+        "bob": {"sha256": digest(SECRET), "ends": 1801353600, "limits": limits},
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -31,6 +43,11 @@ def test_hashes_and_keys_are_read_and_only_hashes_come_out(tmp_path):
         (f"alice:{'a' * 64}", "which a hash has as well"),
         (f"alice:{SECRET}\nalice:{SECRET}", "given twice"),
         ("operator:" + SECRET, "kept for the key"),
+        (f"alice:{SECRET} expires=tomorrow", "no rule"),
+        (f"alice:{SECRET} tokens_per_hour=5", "no rule"),
+        (f"alice:{SECRET} tokens_per_day=0", "no rule"),
+        (f"alice:{SECRET} tokens_per_day=5 tokens_per_day=6", "no rule"),
+        (f"alice:{SECRET} a=b c", "no rule"),
     ],
 )
 def test_a_bad_line_is_refused_by_file_and_line_without_showing_the_key(tmp_path, text, words):

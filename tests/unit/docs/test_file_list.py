@@ -30,6 +30,7 @@ def test_every_path_of_the_contract_is_listed() -> None:
 def test_a_secret_is_for_its_owner_and_at_most_one_group() -> None:
     secret = [row for row in LISTED if row.secret]
     folders = {paths.ETC, paths.KEYS, paths.PROXY, paths.ACME, paths.TRANSFER}
+    folders |= {paths.MONITOR_ETC, f"{paths.MONITOR_ETC}/hosts"}
     assert {row.path.rsplit("/", 1)[0] for row in secret} == folders
     # A program among them is run by that group.
     assert [row for row in secret if int(row.mode, 8) & 0o027] == []

@@ -20,6 +20,7 @@ GROUP = {
     "peers_ipv6": [],
     "peer_ports": ["29500-29501", "29510-29541"],
 }
+METRICS = {"port": 9443, "node_port": 8403, "ipv4": ["198.51.100.7/32"], "ipv6": ["fd00:9::/64"]}
 WEB = {"backend_port": 8400, "api_port": 8401}
 
 
@@ -46,6 +47,7 @@ def rules(*, serves: bool, web: bool = False, port: int | None = None, **group: 
 MACHINES = {
     "alone": rules(serves=True),
     "alone-with-all": rules(serves=True, web=True, port=80),
+    "watched": rules(serves=True, web=True, port=80, metrics=METRICS),
     "head": rules(serves=True, web=True, port=80, **GROUP),
     "rank": rules(serves=False, **GROUP),
     "ipv6": rules(serves=False, **{**GROUP, "peers_ipv4": [], "peers_ipv6": ["fd00::2"]}),
@@ -83,3 +85,15 @@ def test_ports_of_a_group_are_told_as_ranges() -> None:
     assert peer_ports(group) == ["29500-29501", "29510-29541"]
     assert peer_ports({**group, "first_port": 29502}) == ["29500-29541"]
     assert peer_ports({**group, "control_port": 29400}) == ["29400", "29501", "29510-29541"]
+
+
+def test_metrics_are_for_their_own_networks_and_the_exporter_for_the_proxy() -> None:
+    text = rules(serves=True, metrics=METRICS)
+    assert "tcp dport { 8000 } jump guard" in text
+    assert "tcp dport 9443 jump watched" in text
+    chain = text.partition("chain watched {")[2].partition("}")[0]
+    assert "@metrics_ipv4 accept" in chain
+    assert "@allowed_ipv4" not in chain
+    exporter = next(line for line in text.splitlines() if "dport 8403" in line)
+    assert 'meta skuid != { root, "www-data" } counter reject' in exporter
+    assert "watched" not in rules(serves=True)

@@ -52,6 +52,10 @@ STATEMENTS = {
             "http-request del-header",
             "http-request set-header",
             "http-request track-sc1",
+            "http-request set-uri",
+            "http-request set-log-level",
+            "http-request use-service",
+            "use_backend",
             "http-response set-header",
             "http-response del-header",
             "http-response sc-inc-gpc0",
@@ -71,6 +75,7 @@ STATEMENTS = {
 WORDS = {
     *("src", "dst", "strcmp", "req.fhdr", "word", "sha2", "hex", "lower", "map_str", "str"),
     *("req.hdr", "req.hdr_val", "concat", "bool", "status", "sc1_gpc0_rate", "url_dec"),
+    "uuid",
     *("var", "nbsrv", "path", "path_sub", "path_beg", "method", "sc0_conn_cur", "ipmask"),
 }
 # Directives of our units that systemd's NEWS names as new, and where: none is younger than 249.
@@ -87,12 +92,21 @@ DIRECTIVES = {
             *("RestartPreventExitStatus", "SupplementaryGroups", "WorkingDirectory", "UMask"),
             *("Environment", "EnvironmentFile", "LimitNOFILE", "LimitMEMLOCK", "StandardInput"),
             *("SyslogIdentifier", "CapabilityBoundingSet", "PrivateTmp", "WantedBy"),
-            *("Nice", "IOSchedulingClass", "OnActiveSec"),
+            *("Nice", "IOSchedulingClass", "OnActiveSec", "OnUnitActiveSec"),
+            "SyslogLevel",
             *("What", "Where", "Options", "CPUAffinity", "WatchdogSec", "NotifyAccess"),
         ),
         200,
     ),
+    **dict.fromkeys(
+        ("Requires", "OnUnitInactiveSec", "ListenStream", "SocketMode", "Backlog"), 200
+    ),
+    "SocketUser": 214,
+    "RemoveOnStop": 214,
+    "TriggerLimitIntervalSec": 230,
     "OnCalendar": 197,
+    "AccuracySec": 209,
+    "LogLevelMax": 236,
     "Persistent": 212,
     "RandomizedDelaySec": 229,
     "SystemCallArchitectures": 209,
@@ -168,7 +182,7 @@ SENDS = ("contract/protection.py", "on_host/system/sandbox.py", "on_host/driver/
 
 def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
     defaults = yaml.safe_load((ROOT / "roles/proxy/defaults/main.yml").read_text())
-    names = ("key_map", "machine_key", "proxy_socket", "tls_pem")
+    names = ("key_map", "metrics_key_map", "machine_key", "proxy_socket", "tls_pem")
     plan = {
         "paths": {name: f"/etc/kimi/{name}" for name in names},
         "proxy": {
@@ -178,7 +192,12 @@ def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
             "tls": {"mode": "files", "trusted": True, "acme": {"port": 8003}},
         },
         "web": {"port": 8443, "backend_port": 8002, "api_port": 8003, "upload_max_bytes": 1000},
+        "metrics": {"port": 9443, "node_port": 8004, "allowed_networks": ["10.9.0.0/16"]},
     }
+    plan["paths"] |= {
+        name: f"/etc/kimi/{name}" for name in ("rest_map", "wake_socket", "key_rules")
+    }
+    plan["rest"] = {"idle": {"after_s": 60}, "wake": "hold"}
     facts = {"network": {"addresses": list(addresses)}}
     return filled("proxy", "haproxy.cfg.j2", plan, kimi_facts=facts, **defaults)
 

@@ -38,7 +38,16 @@ STUBS = {
       upgrade: {keep_versions: 2}
       web: null
       drift: {timer: false}
-      units: {web: kimi-web.service, drift_timer: kimi-drift.timer}
+      metrics: null
+      rest: {idle: null, wake: "off"}
+      watchdog: {enabled: false}
+      units:
+        idle_timer: kimi-idle.timer
+        wake_socket: kimi-wake.socket
+        watchdog: kimi-watchdog.service
+        web: kimi-web.service
+        drift_timer: kimi-drift.timer
+        metrics_timer: kimi-metrics.timer
     kimi_facts: {kimi: {units: {}}}
 - kimi_lock: {state: present}
 """,

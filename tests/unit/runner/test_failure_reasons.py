@@ -100,6 +100,15 @@ def test_a_host_without_python_counts_as_unreachable():
     assert failure.exit_code is ExitCode.UNREACHABLE
 
 
+def test_a_unit_that_failed_speaks_for_itself():
+    """Its journal may name any program of the machine, which was reached and has Python."""
+    said = "kimi-serve@0.service: Failed at step NAMESPACE spawning /usr/bin/python3: No such file"
+    ours = {"code": "unit", "message": said, "fix": "see its log"}
+    failure = failure_reasons.of_failed(ended(msg=said, kimi=ours), "192.0.2.1")
+    assert failure.cause == said
+    assert failure.exit_code is ExitCode.FAILED
+
+
 def test_a_module_speaks_for_itself():
     failure = failure_reasons.of_failed(ended(msg="Destination /x not writable\nmore"), "a")
     assert failure.cause == "Destination /x not writable"

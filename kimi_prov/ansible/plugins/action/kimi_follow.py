@@ -8,6 +8,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from kimi_prov.ansible import switching
 from kimi_prov.ansible.following import judge, report_of
 from kimi_prov.ansible.remote import RemoteError, failure, target, waiting_out
 from kimi_prov.runner import progress
@@ -39,6 +40,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return result | failure(error)
             verdict = judge(unit, answer)
             waited = round(time.monotonic() - started, 1)
+            if verdict.state in ("done", "failed"):
+                # The machine may have been away, and have started again meanwhile.
+                try:
+                    switching.check(self, task_vars or {})
+                except RemoteError as error:
+                    return result | failure(error)
             if verdict.state == "done":
                 return result | {"changed": False, "waited_s": waited, "msg": verdict.message}
             if verdict.state == "failed":
@@ -49,6 +56,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                         verdict.fix
                         or "remove the cause and run this again: what is done is kept "
                         f"(log: journalctl -u {unit})",
+                        "unit",
                     )
                     | {"journal": answer.get("journal") or []}
                 )

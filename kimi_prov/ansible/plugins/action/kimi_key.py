@@ -1,4 +1,4 @@
-"""Action `kimi_key`: hand the operator's key over, once; rotate it, list all, take one away."""
+"""Action `kimi_key`: hand keys over, once; add, change, rotate, list or take one away."""
 
 from __future__ import annotations
 
@@ -31,12 +31,16 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 "bad_input",
             )
         rotate = bool(self._task.args.get("rotate", False))
-        gone = str(self._task.args.get("remove") or "")
+        gone, added, changed = (
+            str(self._task.args.get(name) or "") for name in ("remove", "add", "set")
+        )
         if self._task.check_mode:
-            changed = rotate or bool(gone)
-            return result | {"changed": changed, "msg": "check mode: no key was shown"}
+            would = rotate or bool(gone or added or changed)
+            return result | {"changed": would, "msg": "check mode: no key was shown"}
         host = (task_vars or {}).get("inventory_hostname", "")
         try:
+            if added or changed:
+                return result | self._rule(Path(out), host, added, changed)
             return result | self._hand_over(Path(out), host, rotate=rotate, gone=gone)
         except RemoteError as error:
             return result | failure(error)
@@ -65,10 +69,22 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             target(self, "keys", "forget")
         return {"changed": rotate, "shown": key is not None}
 
+    def _rule(self, out: Path, host: str, added: str, changed: str) -> dict[str, Any]:
+        """Make the key `added` and hand it over, or change the rule of `changed`."""
+        wish = self._task.args.get("wish") or {}
+        name = added or changed
+        done = target(self, "keys", "add" if added else "set", name, stdin=wish, secret=bool(added))
+        line = {"host": host, "name": name, "uncounted": done.get("uncounted") or []}
+        hand_over(out, line | ({"key": done.get("key")} if "elsewhere" not in done else done))
+        return {"changed": "elsewhere" not in done}
+
     def _names(self, out: Path, host: str, gone: str) -> dict[str, Any]:
         """Take the key `gone` away, if any, and hand over the names that there are."""
         if gone:
             target(self, "keys", "remove", gone)
-        names = target(self, "keys", "list")["names"]
-        hand_over(out, {"host": host, "names": names, "removed": gone or None})
+        found = target(self, "keys", "list")
+        names = found["names"]
+        # A machine that an earlier version applied tells the names alone.
+        rows = found.get("keys") or [{"name": name} for name in names]
+        hand_over(out, {"host": host, "names": names, "keys": rows, "removed": gone or None})
         return {"changed": bool(gone), "names": names}

@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.acceptance import api_keys
+from kimi_prov.acceptance import api_keys, metrics_key
 from kimi_prov.ansible.remote import RemoteError, failure, target
 from kimi_prov.errors import UserError
 
@@ -40,7 +40,12 @@ def settings(plan: dict[str, Any]) -> dict[str, Any]:
             f"{file}: the name {page['key_name']} is the page's own (kimi_web_ui)",
             fix="give that key another name",
         )
-    return {"tls": wanted, "api_keys": given, "page": page is not None}
+    return {
+        "tls": wanted,
+        "api_keys": given,
+        "page": page is not None,
+        "metrics": metrics_key.settings(plan),
+    }
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]

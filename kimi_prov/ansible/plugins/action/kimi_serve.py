@@ -7,6 +7,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
+from kimi_prov.ansible import switching
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.ansible.serve_units import Options, render
@@ -31,6 +32,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         options = Options(**{field.name: int(given[field.name]) for field in fields(Options)})
         check = ["--check"] if self._task.check_mode else []
         try:
+            if not check:
+                switching.check(self, task_vars or {})
             done = run_sent(
                 self, "serve-ensure", *check, stdin=asdict(render(given["plan"], options))
             )

@@ -1,13 +1,20 @@
-"""Action `kimi_status`: what runs on the machine now."""
+"""Action `kimi_status`: what runs on the machine now, once or again and again."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
 from kimi_prov.acceptance import suite
-from kimi_prov.ansible.remote import RemoteError, target
+from kimi_prov.ansible.remote import RemoteError, target, waiting_out
+from kimi_prov.runner import progress
+
+# How long a machine that is watched may be away.
+_PATIENCE_S = 900.0
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -19,8 +26,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Read the status of the machine into `kimi_document`."""
+        """Read the status of the machine into `kimi_document`; `every`: report it so often."""
         result: dict[str, Any] = super().run(tmp, task_vars)
+        every_s = float(self._task.args.get("every") or 0)
+        if every_s:
+            self._watch(str((task_vars or {}).get("inventory_hostname", "")), every_s)
         try:
             document = target(self, "status")
         except RemoteError as error:
@@ -33,3 +43,24 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         }
         document["stand_ins"] = suite.stand_ins(plan, task_vars or {})
         return result | {"changed": False, "kimi_document": document}
+
+    def _watch(self, host: str, every_s: float) -> None:
+        """Report again and again, until somebody ends it."""
+        while True:
+            began = time.monotonic()
+            progress.report(Display(), host, {"phase": "status", "document": self._look(host)})
+            time.sleep(max(0.0, every_s - (time.monotonic() - began)))
+
+    def _look(self, host: str) -> dict[str, Any]:
+        try:
+            return target(self, "status", "--now")
+        except RemoteError as error:
+            return {"ok": False, "provisioned": False, "detail": error.line}
+        except AnsibleConnectionFailure:
+            self._connection.reset()
+        away = {"ok": False, "provisioned": False, "detail": "the connection was cut: trying again"}
+        progress.report(Display(), host, {"phase": "status", "document": away})
+        found: dict[str, Any] = waiting_out(
+            self, _PATIENCE_S, lambda: target(self, "status", "--now")
+        )
+        return found

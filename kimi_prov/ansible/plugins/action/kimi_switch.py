@@ -9,7 +9,7 @@ from ansible.plugins.action import ActionBase
 from kimi_prov.ansible import switching
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import run_sent
-from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract import clean_text, paths, unit_names
 
 _SERVES = {
     "former": "what served before it still serves",
@@ -46,6 +46,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         except RemoteError as error:
             return result | failure(error)
         told = [_cut(done["interrupted"])] if done.get("interrupted") else []
+        told += [clean_text.block(line) for line in done.get("cut") or ()]
         freed = [str(name) for name in done.get("freed") or ()]
         return result | {
             "opened": done["opened"],

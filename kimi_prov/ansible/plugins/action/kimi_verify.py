@@ -21,6 +21,7 @@ from kimi_prov.on_host.acceptance.door import Door
 from kimi_prov.on_host.acceptance.verdicts import failed, skipped
 from kimi_prov.on_host.gateway import checks
 from kimi_prov.on_host.gateway.tls import fingerprint
+from kimi_prov.on_host.rest.standing import FIX as START
 from kimi_prov.runner import progress
 
 PHASE = "verify"
@@ -94,6 +95,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         plan = seen["plan"]
         if not plan:
             raise RemoteError(f"there is no {paths.PLAN} on it", "run `kimi-prov apply` first")
+        if seen.get("rests"):
+            # Neither passed nor broken: nothing was asked.
+            raise RemoteError(f"the model is {seen['rests']}: it was not asked", START)
         proofs = _proofs(plan, variables)
         if plan.get("group") and plan["group"]["rank"]:
             return suite.rank_document(

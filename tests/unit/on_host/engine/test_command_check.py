@@ -115,6 +115,16 @@ def test_an_engine_that_cannot_be_imported_is_a_refusal(
     )
 
 
+def test_an_engine_that_finds_no_room_blames_no_flag(
+    env_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "No usable temporary directory found in ['/tmp', '/var/tmp']"
+    (env_dir / "engine.py").write_text(f"raise FileNotFoundError({said!r})")
+    answer = ask(env_dir, monkeypatch=monkeypatch, capsys=capsys)
+    assert said in answer["error"]["message"]
+    assert "make room" in answer["error"]["fix"]
+
+
 def test_check_mode_asks_nothing(
     env_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pytest
@@ -18,8 +19,9 @@ from ports import free_port
 from waiting import HANGS_S, until
 
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import keys, tls
+from kimi_prov.on_host.gateway import keys, metrics_key, tls
 from kimi_prov.on_host.gateway.api import Endpoint
+from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import machine_key
 from kimi_prov.packaging.resources import root
 
@@ -132,8 +134,12 @@ class Proxy:
     networks: list[str] = field(default_factory=list)
     # The page behind the same proxy, where a test has one.
     web: dict[str, int] | None = None
+    # Ports of the metrics, where a test has some.
+    metrics: dict[str, Any] | None = None
     tls_mode: str = "self-signed"
     options: dict[str, int] = field(default_factory=dict)
+    # As planned: whether it rests by itself, and what wakes it.
+    rest: dict[str, object] = field(default_factory=lambda: {"idle": None, "wake": "off"})
 
     @property
     def endpoint(self) -> Endpoint:
@@ -150,7 +156,11 @@ class Proxy:
         plan = {
             "paths": {
                 "key_map": str(self.paths.key_map),
+                "key_rules": str(self.paths.key_rules),
+                "metrics_key_map": str(self.paths.metrics_key_map),
+                "rest_map": str(self.paths.rest_map),
                 "machine_key": str(self.paths.machine_key),
+                "wake_socket": str(self.paths.wake_socket),
                 "proxy_socket": str(self.paths.socket),
                 "tls_pem": str(self.paths.tls_pem),
                 "proxy": str(self.paths.proxy),
@@ -162,6 +172,8 @@ class Proxy:
                 "tls": {"mode": self.tls_mode, "trusted": self.tls_mode != "self-signed"},
             },
             "web": self.web,
+            "metrics": self.metrics,
+            "rest": self.rest,
         }
         text = environment.get_template("haproxy.cfg.j2").render(
             kimi_plan=plan,
@@ -200,11 +212,15 @@ def page_of(upload_max_bytes: int) -> dict[str, int]:
     return {**ports, "upload_max_bytes": upload_max_bytes}
 
 
+def shown_metrics() -> dict[str, Any]:
+    return {"port": free_port(), "node_port": free_port(), "allowed_networks": []}
+
+
 @pytest.fixture
 def make_proxy(tmp_path, request):
     """Builds proxies: `engines` engines behind it, `given` further keys, the role's `options`.
 
-    With `upload_max_bytes` it has a page's frontend too.
+    With `upload_max_bytes` it has a page's frontend too, with `metrics` that of the metrics.
     """
     if shutil.which("haproxy") is None:
         pytest.fail("haproxy is not installed: run tests/system-packages haproxy")
@@ -214,6 +230,8 @@ def make_proxy(tmp_path, request):
         engines: int = 1,
         given: dict[str, str] | None = None,
         upload_max_bytes: int = 0,
+        metrics: bool = False,
+        wake: str = "off",
         **options: int,
     ) -> Proxy:
         paths = Paths(tmp_path)
@@ -222,13 +240,18 @@ def make_proxy(tmp_path, request):
         tls.ensure(paths, {"mode": "self-signed", "names": ["lab1", "10.0.0.1"]})
         keys.ensure(paths, {n: keys.digest(k) for n, k in (given or {}).items()})
         machine_key.ensure(paths.machine_key)
+        if metrics:
+            metrics_key.ensure(paths, {"sha256": None})
+        mark.ensure(paths)
         proxy = Proxy(
             paths,
             free_port(),
             [Engine() for _ in range(engines)],
             tmp_path / "haproxy.cfg",
             web=page_of(upload_max_bytes) if upload_max_bytes else None,
+            metrics=shown_metrics() if metrics else None,
             options=options,
+            rest={"idle": {} if wake == "off" else {"after_s": 60}, "wake": wake},
         )
         made.append(proxy)
         proxy.start()

@@ -59,13 +59,14 @@ class Applied:
         entries.write(self.places, ended)
         return ended
 
-    def runs(self, state: str, version: str = "") -> None:
+    def runs(self, state: str, version: str = "", sub: str = "") -> None:
         """Say in which state the engine is, and with which version it was started."""
         process = self.places.at("/proc/4711")
         process.mkdir(parents=True, exist_ok=True)
         (process / "environ").write_bytes(f"KIMI_STAMP={version}\0".encode())
         pid = 4711 if version else 0
         rows = {"Id": UNIT, "LoadState": "loaded", "ActiveState": state, "MainPID": pid}
+        rows["SubState"] = sub
         text = "".join(f"{name}={value}\n" for name, value in rows.items())
         self.places.at("/said").write_text(text)
 
@@ -110,11 +111,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Applied:
     stub = tmp_path / "bin" / "systemctl"
     stub.parent.mkdir()
     stub.write_text(
-        f'#!/bin/sh\n[ "$1" = show ] || {{ echo "$@" >> {tmp_path}/told; exit 0; }}\n'
+        f'#!/bin/sh\n[ "$1" = show ] || {{ echo "$@" >> {tmp_path}/told; '
+        f'! grep -qxF "$*" {tmp_path}/refused; exit; }}\n'
         f'case "$*" in *kimi-switch*) echo Id=kimi-switch.service; cat {tmp_path}/switch;;\n'
         f"*) cat {tmp_path}/said;; esac\n"
     )
     stub.chmod(0o755)
+    (tmp_path / "refused").write_text("")
     (tmp_path / "switch").write_text("ActiveState=inactive\n")
     monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
     found = Applied(Paths(tmp_path))

@@ -8,7 +8,7 @@ import pytest
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.history import clean, switch
+from kimi_prov.on_host.history import clean, open_switch
 
 if TYPE_CHECKING:
     from conftest import Applied
@@ -49,7 +49,7 @@ def test_an_interpreter_of_an_environment_that_stays_stays(machine: Applied) -> 
 def test_nothing_is_removed_while_a_switch_is_open(machine: Applied) -> None:
     machine.entry()
     machine.put(layout.SWITCH, '{"since": "now"}')
-    assert switch.read(machine.places)
+    assert open_switch.read(machine.places)
     with pytest.raises(HostError, match="a switch is open"):
         clean.clean(machine.places, remove=True)
 

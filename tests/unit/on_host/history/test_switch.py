@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +11,22 @@ import pytest
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.history import applied, entries, report, switch
+from kimi_prov.on_host.history import (
+    applied,
+    back,
+    ending,
+    engines,
+    entries,
+    open_switch,
+    report,
+    switch,
+    unit,
+)
+from kimi_prov.on_host.history import begin as beginning
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from conftest import Applied
 
 DROP_IN = f"{layout.UNITS}/kimi-serve@0.service.d/10-plan.conf"
@@ -26,11 +41,11 @@ RUN = {
 
 
 def begin(machine: Applied, **more: object) -> dict[str, Any]:
-    return switch.begin(machine.places, {**RUN, "start_s": 60, "frees": [], **more})
+    return beginning.begin(machine.places, {**RUN, "start_s": 60, "frees": [], **more})
 
 
 def end(machine: Applied, *, done: bool = True, **more: object) -> dict[str, Any]:
-    return switch.end(machine.places, {**RUN, "done": done, "keep": 2, **more})
+    return ending.end(machine.places, {**RUN, "done": done, "keep": 2, **more})
 
 
 def newest(machine: Applied) -> dict[str, Any]:
@@ -39,13 +54,13 @@ def newest(machine: Applied) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _own_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr(switch.apply_lock, "release", lambda run: {"held": False})
+    monkeypatch.setattr(ending.apply_lock, "release", lambda run: {"held": False})
 
 
 def test_where_nothing_serves_there_is_nothing_to_go_back_to(machine: Applied) -> None:
     machine.runs("failed")
     assert begin(machine)["opened"] is False
-    assert switch.read(machine.places) == {}
+    assert open_switch.read(machine.places) == {}
 
 
 def test_what_serves_is_noted_before_anything_changes(machine: Applied) -> None:
@@ -55,7 +70,7 @@ def test_what_serves_is_noted_before_anything_changes(machine: Applied) -> None:
     assert former["kind"] == entries.FOUND
     assert entries.restorable(machine.places, former) is None
     assert (entry["result"], entry["by"]["user"]) == (None, "ann")
-    assert switch.read(machine.places)["phase"] == switch.WRITING
+    assert open_switch.read(machine.places)["phase"] == open_switch.WRITING
 
 
 def test_the_last_entry_is_what_serves_where_nothing_else_is_in_place(machine: Applied) -> None:
@@ -110,14 +125,14 @@ def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     more = machine.put(f"{layout.UNITS}/kimi-serve@1.service.d/10-plan.conf", "[Service]\n")
     machine.put(layout.FIREWALL, "of the new plan", 0o640)
 
-    told = switch.boot(machine.places)
+    told = back.boot(machine.places)
 
     assert "entry 1" in told
     assert machine.in_place == "1"
     assert not more.exists()
     entry = newest(machine)
     assert (entry["result"], entry["returned_to"]) == (entries.RETURNED, 1)
-    assert switch.read(machine.places) == {}
+    assert open_switch.read(machine.places) == {}
     assert "daemon-reload" in machine.told
     # The firewall was up before.
     assert "try-reload-or-restart --no-block kimi-firewall.service" in machine.told
@@ -125,17 +140,60 @@ def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     orders = [line for line in machine.told if line.startswith(("start", "restart", "stop"))]
     assert all(line.startswith("start --no-block ") for line in orders)
     assert "kimi-serve@0.service" in orders[0].split()
-    assert switch.boot(machine.places) == "no switch was cut"
+    assert back.boot(machine.places) == "no switch was cut"
     # The run that it cut hears of it, and no other.
     assert end(machine, done=False)["told"] == [told]
     assert end(machine, done=False, run="r2")["told"] == []
 
 
+def test_the_next_run_says_what_a_boot_did(machine: Applied) -> None:
+    begin(machine)
+    machine.version("2")
+    back.boot(machine.places)
+    found = begin(machine, run="r2")
+    assert "was cut before it could say how it ended: the machine went back to" in found["cut"][0]
+    assert "restarted in the middle" in found["cut"][0]
+    assert found["interrupted"] is None
+    # Once.
+    assert begin(machine, run="r3")["cut"] == []
+
+
+def test_the_next_run_says_that_a_switch_ended_by_itself(machine: Applied) -> None:
+    begin(machine)
+    machine.version("2")
+    opened = newest(machine)
+    open_switch.end_entry(machine.places, entries.capture(machine.places, opened), entries.DONE)
+    open_switch.close(machine.places)
+    assert "what it brought came to serve" in end(machine, run="r2")["told"][0]
+    assert end(machine, run="r3")["told"] == []
+
+
+def test_a_run_that_tells_its_end_itself_is_told_of_by_no_other(machine: Applied) -> None:
+    begin(machine)
+    open_switch.end_entry(machine.places, newest(machine), entries.RETURNED, returned_to=1, why="x")
+    open_switch.close(machine.places)
+    assert end(machine, done=False)["told"] == []
+    assert begin(machine, run="r2")["cut"] == []
+
+
+def test_a_run_that_a_boot_cut_writes_nothing_more(machine: Applied) -> None:
+    begin(machine)
+    machine.version("2")
+    back.boot(machine.places)
+    with pytest.raises(HostError, match="restarted in the middle"):
+        back.check(machine.places, RUN)
+    assert back.check(machine.places, {**RUN, "run": "r2"}) == {}
+    # What it wrote before it noticed.
+    machine.version("2")
+    end(machine, done=False)
+    assert machine.in_place == "1"
+
+
 def test_an_apply_that_fails_before_the_switch_goes_back(
     machine: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switch, "wait", lambda *_: None)
-    monkeypatch.setattr(switch, "verify", lambda *_: [])
+    monkeypatch.setattr(engines, "wait", lambda *_: None)
+    monkeypatch.setattr(engines, "verify", lambda *_: [])
     begin(machine)
     machine.version("2")
 
@@ -153,13 +211,78 @@ def test_where_the_former_does_not_serve_either_both_reasons_are_told(
     def fails(*_: object) -> None:
         raise HostError("the disk is gone")
 
-    monkeypatch.setattr(switch, "wait", fails)
+    monkeypatch.setattr(engines, "wait", fails)
     begin(machine)
     machine.version("2")
     with pytest.raises(HostError, match=r"too slow.*that does not serve either: the disk is gone"):
-        switch.go_back(machine.places, switch.read(machine.places), "too slow", lambda _: None)
+        back.go_back(machine.places, open_switch.read(machine.places), "too slow", lambda _: None)
     assert machine.in_place == "1"
     assert newest(machine)["result"] == entries.FAILED
+
+
+RAM_UNIT = f"{layout.UNITS}/srv-kimi-ram.mount"
+
+
+def test_a_ram_disk_that_holds_too_much_does_not_keep_the_former_away(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is filled anew, and then made smaller."""
+    plan = json.loads(machine.places.plan.read_text())
+    machine.put(layout.PLAN, json.dumps({**plan, "ram_disk": {"enabled": True}}), 0o640)
+    machine.put(RAM_UNIT, "[Mount]\nOptions=size=4096,noswap\n")
+    begin(machine)
+    machine.put(RAM_UNIT, "[Mount]\nOptions=size=8192,noswap\n")
+    machine.places.at("/refused").write_text("reload-or-restart srv-kimi-ram.mount\n")
+
+    back.put_back(machine.places, entries.read(machine.places, 1))
+
+    assert "reload-or-restart srv-kimi-ram.mount" in machine.told
+    size = os.statvfs_result((4096, 4096, 9, 2, 2, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(engines.os.path, "ismount", lambda _: True)
+    monkeypatch.setattr(engines.os, "statvfs", lambda _: size)
+    monkeypatch.setattr(engines.smoke_test, "smoke_test", lambda *_: {"answered": True})
+    engines.wait(machine.places, 9, lambda _: None)
+    assert machine.told[-1] == "reload srv-kimi-ram.mount"
+
+
+def test_without_room_for_a_way_back_nothing_begins(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(beginning.os, "posix_fallocate", full)
+    with pytest.raises(HostError, match=r"no room for a way back: 8.0 MiB .*No space left"):
+        begin(machine)
+    assert not open_switch.reserve(machine.places).exists()
+    assert open_switch.read(machine.places) == {}
+
+
+def test_the_failures_of_the_new_engine_do_not_count_for_the_former(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the new one fails at once, and waits to be started again."""
+    monkeypatch.setattr(engines, "wait", lambda *_: None)
+    monkeypatch.setattr(engines, "verify", lambda *_: [])
+    begin(machine)
+    machine.version("2")
+    machine.runs("activating", sub="auto-restart")
+    with pytest.raises(HostError, match="serves again"):
+        back.go_back(machine.places, open_switch.read(machine.places), "it failed", lambda _: None)
+    at = machine.told.index("stop kimi-serve@0.service")
+    assert machine.told[at + 1] == "reset-failed kimi-serve@0.service"
+
+
+def test_the_reason_says_that_the_disk_is_full(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "wait", lambda *_: None)
+    monkeypatch.setattr(engines, "verify", lambda *_: [])
+    begin(machine)
+    free = os.statvfs_result((4096, 4096, 9, 2, 2, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(back.os, "statvfs", lambda _: free)
+    with pytest.raises(HostError, match=r"it failed \(the disk is full: 8.0 KiB free below"):
+        back.go_back(machine.places, open_switch.read(machine.places), "it failed", lambda _: None)
 
 
 def test_a_way_back_that_fails_is_left_open_for_the_next(machine: Applied) -> None:
@@ -167,20 +290,37 @@ def test_a_way_back_that_fails_is_left_open_for_the_next(machine: Applied) -> No
     begin(machine)
     machine.version("2")
     entries.copy_of(machine.places, entries.read(machine.places, 1), DROP_IN).unlink()
-    with pytest.raises(HostError, match=r"too slow. The way back failed: .*has lost"):
-        switch.go_back(machine.places, switch.read(machine.places), "too slow", lambda _: None)
-    assert switch.read(machine.places)["phase"] == switch.RETURNING
+    with pytest.raises(back.StuckError, match=r"too slow. The way back failed: .*has lost"):
+        back.go_back(machine.places, open_switch.read(machine.places), "too slow", lambda _: None)
+    assert open_switch.read(machine.places)["phase"] == open_switch.RETURNING
+
+
+@pytest.mark.parametrize(
+    "error", [back.StuckError("no room"), OSError(28, "No space left on device")]
+)
+def test_a_way_back_that_is_stuck_is_tried_again_by_the_unit(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    def fails(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(switch, "switch", fails)
+    monkeypatch.setattr(switch, "Paths", lambda: machine.places)
+    monkeypatch.setattr(switch.layout, "SWITCH_PROGRESS", str(tmp_path / "progress.json"))
+    assert switch.main(["run"]) == unit.AGAIN
+    told = json.loads((tmp_path / "progress.json").read_text())
+    assert (told["state"], bool(told["message"])) == ("failed", True)
 
 
 def test_a_switch_that_was_cut_in_the_middle_goes_back(
     machine: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switch, "wait", lambda *_: None)
-    monkeypatch.setattr(switch, "verify", lambda *_: [])
+    monkeypatch.setattr(engines, "wait", lambda *_: None)
+    monkeypatch.setattr(engines, "verify", lambda *_: [])
     begin(machine)
     machine.version("2")
-    state = switch.read(machine.places)
-    switch._write(machine.places, {**state, "phase": switch.SWITCHING})
+    state = open_switch.read(machine.places)
+    open_switch.write(machine.places, {**state, "phase": open_switch.SWITCHING})
     with pytest.raises(HostError, match="the switch was cut"):
         switch.switch(machine.places, lambda _: None)
     assert machine.in_place == "1"
@@ -209,9 +349,9 @@ def test_a_rollback_takes_the_last_that_served_something_else(machine: Applied) 
         machine.version(version)
         machine.entry()
     machine.entry(entries.FAILED)
-    found = switch.rollback(machine.places, {**RUN, "to": None})
+    found = beginning.rollback(machine.places, {**RUN, "to": None})
     assert found["restores"] == 2
-    state = switch.read(machine.places)
+    state = open_switch.read(machine.places)
     assert (state["kind"], state["from"], state["restores"]) == (entries.ROLLBACK, 3, 2)
     assert state["start_s"] == 60
 
@@ -225,8 +365,8 @@ def test_a_rollback_says_why_it_does_not_go_there(machine: Applied, number: int,
     machine.entry()
     machine.places.at(f"{layout.MODELS}/a/r/{layout.MODEL_VERIFIED}").unlink()
     with pytest.raises(HostError, match=why):
-        switch.rollback(machine.places, {**RUN, "to": number})
-    assert switch.read(machine.places) == {}
+        beginning.rollback(machine.places, {**RUN, "to": number})
+    assert open_switch.read(machine.places) == {}
 
 
 def test_without_room_for_both_the_former_is_removed_and_there_is_no_way_back(
@@ -260,7 +400,7 @@ def test_the_report_tells_of_an_entry_that_nobody_ended(machine: Applied) -> Non
 def test_what_a_way_back_needs_is_not_pruned(machine: Applied) -> None:
     """A run with --tags leaves a cut switch open, and says so."""
     begin(machine)
-    number = switch.read(machine.places)["from"]
+    number = open_switch.read(machine.places)["from"]
     for version in ("2", "3"):
         machine.version(version)
         told = end(machine, run="r2", keep=1)["told"]
@@ -279,18 +419,18 @@ def test_a_rollback_drops_no_version(machine: Applied) -> None:
 def test_a_boot_leaves_what_is_there_where_the_former_is_not_kept(machine: Applied) -> None:
     begin(machine)
     machine.version("2")
-    state = switch.read(machine.places)
+    state = open_switch.read(machine.places)
     shutil.rmtree(entries.folder(machine.places, state["from"]) / "files")
-    assert "no files any more" in switch.boot(machine.places)
+    assert "no files any more" in back.boot(machine.places)
     assert machine.in_place == "2"
-    assert switch.read(machine.places) == {}
+    assert open_switch.read(machine.places) == {}
 
 
 def test_the_lock_is_released_where_nothing_can_be_noted(
     machine: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = []
-    monkeypatch.setattr(switch.apply_lock, "release", released.append)
+    monkeypatch.setattr(ending.apply_lock, "release", released.append)
     machine.places.applied.mkdir(parents=True)
     with pytest.raises(OSError, match="applied"):
         end(machine)

@@ -1,0 +1,43 @@
+"""Reads the operator's key of the metrics on the control machine; a machine gets its hash alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.acceptance.api_keys import SHORTEST
+from kimi_prov.errors import UserError
+from kimi_prov.on_host.gateway.keys import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_KEY = re.compile(rf"[!-~]{{{SHORTEST},200}}")
+
+
+def load(path: Path) -> str:
+    """Return the key in a file of one line. Raises UserError, which never holds the key."""
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"kimi_metrics_key_file: {path} cannot be read: "
+            f"{getattr(error, 'strerror', None) or 'it is no text'}",
+            fix="name a text file with the key in one line",
+        ) from error
+    if not _KEY.fullmatch(text):
+        raise UserError(
+            f"kimi_metrics_key_file: {path} holds no key of {SHORTEST} to 200 characters in one "
+            "line without spaces",
+            fix="make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
+        )
+    return text
+
+
+def settings(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what the machine is to know of the key; None where it shows no metrics."""
+    if not plan.get("metrics"):
+        return None
+    file = plan["control"].get("metrics_key_file")
+    return {"sha256": digest(load(Path(file))) if file else None}

@@ -1,0 +1,48 @@
+"""Action `kimi_metrics_door`: what a host that watches has to know of this one, the key included.
+
+Its result is a secret: the task has `no_log`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from kimi_prov.acceptance import metrics_key
+from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.errors import UserError
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Reads certificate and key; changes nothing."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return `door`; null in check mode on a machine that has none yet."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        plan, variables = self._task.args["plan"], task_vars or {}
+        file = plan["control"].get("metrics_key_file")
+        try:
+            found = target(self, "metrics-door", secret=True)
+            key = metrics_key.load(Path(file)) if file else found["key"]
+        except UserError as error:
+            return result | failure(error.message, error.fix, "bad_input")
+        except RemoteError as error:
+            if self._task.check_mode:
+                return result | {"changed": False, "door": None}
+            return result | failure(error)
+        door = {
+            "address": str(variables.get("ansible_host") or variables["inventory_hostname"]),
+            "port": plan["metrics"]["port"],
+            "server_name": found["server_name"],
+            "certificate": found["certificate"],
+            "engines": [row["index"] for row in plan["proxy"]["backends"]],
+            "key": key,
+        }
+        return result | {"changed": False, "door": door}

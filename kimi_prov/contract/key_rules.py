@@ -1,0 +1,68 @@
+"""What a key may do and until when: how the proxy's map, the engines and the counter write it.
+
+A rule is five numbers, `ENDS:R_MINUTE:T_MINUTE:R_DAY:T_DAY`: seconds since 1970 at which the key
+ends, requests and tokens a minute, requests and tokens a day; 0 where there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Optional
+
+# In the order of a rule.
+LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day")
+MOST = 10**12
+# By which the proxy tells an engine whose request it is and under which rule; what a client sends
+# by these names never arrives.
+KEY_HEADER = "x-kimi-key"
+RULE_HEADER = "x-kimi-rule"
+# In an engine's answer to /health: it counts.
+COUNTS_HEADER = "x-kimi-counts"
+# Keys by which a machine asks itself.
+UNCOUNTED = ("verify", "watchdog")
+_RULE = re.compile(r"([0-9]{1,12})" + r":([0-9]{1,13})" * len(LIMITS))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a key ends, in seconds since 1970, and its limits by name; None and absent: never."""
+
+    ends: Optional[int] = None
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to hold anybody to."""
+        return self.ends is None and not self.limits
+
+    def text(self) -> str:
+        """Return the rule as the proxy's map has it."""
+        return ":".join(str(n or 0) for n in (self.ends, *map(self.limits.get, LIMITS)))
+
+    def to_json(self) -> Dict[str, Any]:
+        """Return the rule for a file or a document."""
+        return {"ends": self.ends, "limits": dict(self.limits)}
+
+
+def parse(text: str) -> Rule:
+    """Read what `text` wrote; a rule without anything where it is none."""
+    match = _RULE.fullmatch(text)
+    if match is None:
+        return Rule()
+    ends, *limits = map(int, match.groups())
+    return Rule(ends or None, {name: n for name, n in zip(LIMITS, limits) if n})
+
+
+def read(document: Mapping[str, Any]) -> Rule:
+    """Read a rule of a JSON document. Raises ValueError for what is none."""
+    ends, limits = document.get("ends"), document.get("limits") or {}
+    if not isinstance(limits, Mapping) or not set(limits) <= {*LIMITS}:
+        raise ValueError(f"limits are: {', '.join(LIMITS)}")
+    for name, value in (("ends", ends), *limits.items()):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (value is None and name == "ends") and not (whole and 0 < value <= MOST):
+            raise ValueError(f"{name} is no whole number from 1 to {MOST}")
+    if ends is not None and ends >= 10**12:
+        raise ValueError("ends is no time")
+    return Rule(ends, {name: limits[name] for name in LIMITS if name in limits})

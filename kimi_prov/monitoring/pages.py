@@ -1,0 +1,138 @@
+"""A page for each alert: in the docs, and all of them on one that the monitor shows itself."""
+
+from __future__ import annotations
+
+import html
+import re
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from kimi_prov.monitoring import HERE, alerts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NOTE = "<!-- Made from kimi_prov/monitoring/alerts.yaml by `make docs`; do not edit. -->"
+_CODE = re.compile(r"`([^`]+)`")
+_SEVERITIES = {
+    "critical": "clients are without answers, or soon will be",
+    "warning": "to be looked at in working hours",
+}
+
+
+def page(alert: alerts.Alert) -> str:
+    """Return the alert's page of the docs."""
+    steps = [f"{number}. {text}" for number, text in enumerate(alert.steps, 1)]
+    expression = [f"    {line}" for line in alert.expression.splitlines()]
+    return _joined(
+        f"# {alert.name}: {_lower(alert.title)}",
+        "",
+        _NOTE,
+        "",
+        f"Severity: {alert.severity} ({_SEVERITIES[alert.severity]}). [All alerts](README.md).",
+        "",
+        "## What it means",
+        "",
+        _linked(_line(alert.means), alert),
+        "",
+        "## What to do",
+        "",
+        *(_linked(step, alert) for step in steps),
+        "",
+        "It ends by itself when the condition does.",
+        "",
+        "## When it fires",
+        "",
+        f"When this holds for {_duration(alert.hold)}:"
+        if _duration(alert.hold)
+        else "As soon as this holds:",
+        "",
+        *expression,
+        "",
+        f"Silent for: {alert.silent}.",
+    )
+
+
+def overview() -> str:
+    """Return the page that lists them."""
+    rows = [
+        f"| [{alert.name}]({alert.name}.md) | {alert.title} | {alert.severity} "
+        f"| {_duration(alert.hold) or 'at once'} |"
+        for alert in alerts.load()
+    ]
+    return _joined(
+        "# Alerts",
+        "",
+        _NOTE,
+        "",
+        "What a monitor tells by itself, each with its page. How they are delivered and changed:",
+        "[the guide](../guides/alerts.md).",
+        "",
+        *(f"- `{name}`: {text}" for name, text in _SEVERITIES.items()),
+        "",
+        "| alert | what happened | severity | told after |",
+        "| --- | --- | --- | --- |",
+        *rows,
+    )
+
+
+def console() -> str:
+    """Return the page of all alerts that the monitor shows, an anchor for each."""
+    template = (HERE / "console_source" / "alerts.html").read_text(encoding="utf-8")
+    style = (HERE / "console_source" / "style.css").read_text(encoding="utf-8")
+    links = "".join(
+        f'<li><a href="#{alert.name}">{alert.name}</a> {html.escape(alert.title)}</li>'
+        for alert in alerts.load()
+    )
+    articles = "\n".join(map(_article, alerts.load()))
+    return (
+        template.replace("/*STYLE*/", style)
+        .replace("<!--LINKS-->", links)
+        .replace("<!--ALERTS-->", articles)
+    )
+
+
+def _article(alert: alerts.Alert) -> str:
+    steps = "".join(f"<li>{_marked(step)}</li>" for step in alert.steps)
+    return (
+        f'<article id="{alert.name}"><h2>{alert.name}</h2>'
+        f'<p><b class="{alert.severity}">{alert.severity}</b> {html.escape(alert.title)}.</p>'
+        f"<p>{_marked(_line(alert.means))}</p><h3>What to do</h3><ol>{steps}</ol>"
+        f'<p class="note">Silent for: {html.escape(alert.silent)}.</p></article>'
+    )
+
+
+def _marked(text: str) -> str:
+    return _CODE.sub(lambda found: f"<code>{found[1]}</code>", html.escape(text, quote=False))
+
+
+def _linked(text: str, own: alerts.Alert) -> str:
+    names = {alert.name for alert in alerts.load()} - {own.name}
+    return _CODE.sub(
+        lambda found: f"[{found[1]}]({found[1]}.md)" if found[1] in names else found[0], text
+    )
+
+
+def _duration(hold: str) -> str:
+    number, unit = int(hold[:-1]), hold[-1]
+    assert unit == "m", hold  # noqa: S101  (alerts.yaml has minutes)
+    return f"{number} minute{'s' if number > 1 else ''}" if number else ""
+
+
+def _lower(title: str) -> str:
+    return title[:1].lower() + title[1:] if title[:3] != "GPU" else title
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _joined(*lines: str) -> str:
+    return "\n".join(chain(lines, [""]))
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """Give each page of the docs' folder `alerts` with its text."""
+    yield "README.md", overview()
+    for alert in alerts.load():
+        yield f"{alert.name}.md", page(alert)

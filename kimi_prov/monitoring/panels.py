@@ -1,0 +1,322 @@
+"""What is drawn: each panel once, for Grafana's dashboards and for the consoles of our own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kimi_prov.monitoring.series import BY_NAME, FILE_SYSTEMS
+
+
+@dataclass(frozen=True)
+class Line:
+    """Lines of a panel: an expression (as in `series`), and what they are called.
+
+    `labels` are those that tell one line of the expression from another, beside host and engine.
+    `dash` is how a line is drawn that is only to be compared with, for example a prediction.
+    """
+
+    expression: str
+    name: str
+    labels: tuple[str, ...] = ()
+    dash: bool = False
+    # Drawn where one host is looked at; where there are many it would be too much.
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A picture: its title, its unit, its lines; `maximum` where the scale has an end.
+
+    Units: `requests`, `tokens/s`, `seconds`, `ratio` (0 to 1), `per second`, `per minute`,
+    `watts`, `celsius`,
+    `bytes`, `bytes/s`, `days`, `count`.
+    """
+
+    key: str
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+    note: str
+    maximum: float | None = None
+    # Of a machine, not of one of its engines.
+    of_host: bool = False
+
+
+def _signal(name: str, called: str) -> Line:
+    return Line(BY_NAME[name].expression(), called)
+
+
+def _host(
+    expression: str, called: str, *labels: str, dash: bool = False, alone: bool = False
+) -> Line:
+    return Line(expression, called, labels, dash, alone)
+
+
+def _gpu(key: str, title: str, unit: str, expression: str, note: str) -> Panel:
+    """Of each GPU where one host is shown; where there are many, of all GPUs of a host together."""
+    line = _host(expression, "GPU", "gpu")
+    return Panel(key, title, unit, (line,), note, 1 if unit == "ratio" else None, of_host=True)
+
+
+_EXPECTED = "kimi_expected_decode_tokens_per_second"
+
+ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
+    (
+        "Requests",
+        (
+            Panel(
+                "requests",
+                "Requests",
+                "requests",
+                (_signal("requests_running", "running"), _signal("requests_waiting", "waiting")),
+                "Waiting for long: more clients than kimi_concurrency, or a cache that is full.",
+            ),
+            Panel(
+                "tokens",
+                "Tokens a second",
+                "tokens/s",
+                (
+                    _signal("answer_tokens_per_second", "answers"),
+                    _signal("prompt_tokens_per_second", "prompts"),
+                ),
+                "Of all requests together.",
+            ),
+            Panel(
+                "first_token",
+                "Time to first token",
+                "seconds",
+                (
+                    _signal("first_token_median_seconds", "median"),
+                    _signal("first_token_p99_seconds", "99th"),
+                ),
+                "Queue and prompt together. 99th: one request in a hundred waits longer.",
+            ),
+            Panel(
+                "between_tokens",
+                "Time between tokens",
+                "seconds",
+                (
+                    _signal("between_tokens_median_seconds", "median"),
+                    _signal("between_tokens_p99_seconds", "99th"),
+                ),
+                "A 99th far above the median: prompts of others come between, or preemptions.",
+            ),
+            Panel(
+                "speed",
+                "Speed of a request against prediction",
+                "tokens/s",
+                (
+                    _signal("request_tokens_per_second", "measured"),
+                    _host(
+                        "max by (host) (kimi_measured_decode_tokens_per_second{<sel>})",
+                        "last probe or bench",
+                        dash=True,
+                        alone=True,
+                    ),
+                    _host(f'max by (host) ({_EXPECTED}{{<sel>,bound="low"}})', "low", dash=True),
+                    _host(
+                        f'max by (host) ({_EXPECTED}{{<sel>,bound="expected"}})',
+                        "expected",
+                        dash=True,
+                        alone=True,
+                    ),
+                    _host(
+                        f'max by (host) ({_EXPECTED}{{<sel>,bound="high"}})',
+                        "high",
+                        dash=True,
+                        alone=True,
+                    ),
+                ),
+                "The prediction is for as many requests at once as the plan counts on.",
+            ),
+            Panel(
+                "responses",
+                "Answers of the proxy",
+                "per second",
+                (
+                    _host(
+                        "sum by (host, code) (rate(haproxy_frontend_http_responses_total"
+                        '{<sel>,proxy="api",code!="other"}[<w>]))',
+                        "",
+                        "code",
+                    ),
+                ),
+                "4xx: keys and limits. 5xx: the engine does not answer.",
+                of_host=True,
+            ),
+        ),
+    ),
+    (
+        "Cache of conversations",
+        (
+            Panel(
+                "cache",
+                "Cache in use",
+                "ratio",
+                (_signal("cache_used_ratio", "in use"),),
+                "Near the top: new requests wait, or running ones are preempted.",
+                maximum=1,
+            ),
+            Panel(
+                "prefix",
+                "Prompt tokens found in the cache",
+                "ratio",
+                (_signal("prefix_hit_ratio", "found"),),
+                "Of those looked up. Long conversations live from it.",
+                maximum=1,
+            ),
+            Panel(
+                "preemptions",
+                "Preemptions",
+                "per minute",
+                (Line(f"60 * ({BY_NAME['preemptions_per_second'].expression()})", "preempted"),),
+                "Answers put back for want of cache, and computed again.",
+            ),
+        ),
+    ),
+    (
+        "GPUs",
+        (
+            _gpu(
+                "gpu_power",
+                "Power",
+                "watts",
+                "sum by (<gpu>) (kimi_gpu_power_watts{<sel>})",
+                "Of each GPU; of all of a host where many are shown.",
+            ),
+            _gpu(
+                "gpu_temperature",
+                "Temperature",
+                "celsius",
+                "max by (<gpu>) (kimi_gpu_temperature_celsius{<sel>})",
+                "The hottest; GPUs slow down by themselves when they are too hot.",
+            ),
+            _gpu(
+                "gpu_busy",
+                "GPU busy",
+                "ratio",
+                "avg by (<gpu>) (kimi_gpu_utilisation_ratio{<sel>})",
+                "Share of time in which a kernel ran.",
+            ),
+            _gpu(
+                "gpu_bandwidth",
+                "Memory bandwidth busy",
+                "ratio",
+                "avg by (<gpu>) (kimi_gpu_memory_busy_ratio{<sel>})",
+                "Share of time in which the GPU's memory was read or written.",
+            ),
+            _gpu(
+                "gpu_memory",
+                "GPU memory in use",
+                "bytes",
+                "sum by (<gpu>) (kimi_gpu_memory_used_bytes{<sel>})",
+                "Weights, cache and graphs: constant while the engine runs.",
+            ),
+            Panel(
+                "gpu_throttled",
+                "Throttled",
+                "count",
+                (
+                    _host(
+                        "sum by (host, reason) (kimi_gpu_throttled{<sel>})",
+                        "",
+                        "reason",
+                    ),
+                ),
+                "GPUs that are slowed down, by reason.",
+                of_host=True,
+            ),
+        ),
+    ),
+    (
+        "Machine",
+        (
+            Panel(
+                "cpu",
+                "Processors busy",
+                "ratio",
+                (
+                    _host(
+                        "1 - sum by (host) (rate(node_cpu_seconds_total"
+                        '{<sel>,mode=~"idle|iowait"}[<w>]))'
+                        ' / count by (host) (node_cpu_seconds_total{<sel>,mode="idle"})',
+                        "busy",
+                    ),
+                ),
+                "Of all processors.",
+                maximum=1,
+                of_host=True,
+            ),
+            Panel(
+                "memory",
+                "Memory in use",
+                "ratio",
+                (
+                    _host(
+                        "1 - max by (host) (node_memory_MemAvailable_bytes{<sel>})"
+                        " / max by (host) (node_memory_MemTotal_bytes{<sel>})",
+                        "in use",
+                    ),
+                ),
+                "RAM disk included.",
+                maximum=1,
+                of_host=True,
+            ),
+            Panel(
+                "disk",
+                "Room on disks",
+                "bytes",
+                (
+                    _host(
+                        "min by (host, mountpoint) "
+                        f"(node_filesystem_avail_bytes{{<sel>,{FILE_SYSTEMS}}})",
+                        "",
+                        "mountpoint",
+                    ),
+                ),
+                "Free, by file system.",
+                of_host=True,
+            ),
+            Panel(
+                "network",
+                "Network",
+                "bytes/s",
+                tuple(
+                    _host(
+                        f"sum by (host) (rate(node_network_{way}_bytes_total"
+                        '{<sel>,device!~"lo|veth.*|docker.*|br-.*"}[<w>]))',
+                        called,
+                    )
+                    for way, called in (("receive", "received"), ("transmit", "sent"))
+                ),
+                "Of all devices; between hosts of a group it is what limits them.",
+                of_host=True,
+            ),
+            Panel(
+                "state",
+                "Instances that serve",
+                "count",
+                (
+                    Line("max by (<by>) (kimi_instance_active{<sel>})", "serves"),
+                    Line("max by (<by>) (kimi_instance_starting{<sel>})", "starts", dash=True),
+                ),
+                "1 while it serves, or while it starts.",
+            ),
+            Panel(
+                "certificate",
+                "Certificate",
+                "days",
+                (
+                    _host(
+                        "(min by (host) (kimi_certificate_expires_timestamp_seconds{<sel>})"
+                        " - time()) / 86400",
+                        "left",
+                    ),
+                ),
+                "Days until it ends.",
+                of_host=True,
+            ),
+        ),
+    ),
+)
+PANELS: tuple[Panel, ...] = tuple(panel for _, panels in ROWS for panel in panels)

@@ -1,0 +1,407 @@
+"""Counts what each key uses, inside the engine's web server, and keeps out who has used enough.
+
+The proxy says in two headers whose request it is and under which rule. The counter of the machine
+says whether it may begin; what was used stands in the answer itself, in `usage`. An engine leaves
+that out of a stream unless it is asked: so it is asked, and what the client did not want is taken
+out again. Of questions and answers nothing is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Any, Deque, Dict, List, Mapping, Optional, Tuple
+
+from kimi_prov.contract import key_rules, paths
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.engine.asgi import App, Message, Receive, Scope, Send
+
+# So long an answer waits for a counter that is being started anew.
+PATIENCE_S = 5.0
+_PAUSE_S = 0.1
+_ANSWER_S = 5.0
+# A long answer is told in parts: what the end of the engine itself may take.
+PART_S = 5.0
+# Requests whose use waits for the counter; it is never away for so many.
+_KEPT = 20000
+# Larger answers have no `usage` that is looked for: no engine writes any.
+_LARGEST = 64 << 20
+_STREAM = b"text/event-stream"
+# Whose streams take `stream_options`; those of others tell by themselves.
+_ASKED = ("/chat/completions", "/completions")
+_WORDS = {
+    "requests_per_minute": ("requests", "requests a minute"),
+    "tokens_per_minute": ("tokens", "tokens a minute"),
+    "requests_per_day": ("requests", "requests a day"),
+    "tokens_per_day": ("tokens", "tokens a day"),
+}
+
+
+class AwayError(Exception):
+    """The counter does not answer."""
+
+
+class Line:
+    """A connection to the counter, for one request."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._streams: Optional[Tuple[asyncio.StreamReader, asyncio.StreamWriter]] = None
+
+    async def say(self, **said: object) -> Dict[str, Any]:
+        """Return the counter's answer. Raises AwayError where there is none."""
+        try:
+            if self._streams is None:
+                self._streams = await asyncio.open_unix_connection(self._address)
+            reader, writer = self._streams
+            writer.write(json.dumps(said).encode() + b"\n")
+            line = await asyncio.wait_for(reader.readline(), _ANSWER_S)
+            answer = json.loads(line)
+        except (TimeoutError, OSError, ValueError) as error:
+            self.close()
+            raise AwayError(str(error)) from error
+        return dict(answer)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+class Use:
+    """What one request has used so far."""
+
+    def __init__(self, key: str) -> None:
+        self.request = uuid.uuid4().hex
+        self.key = key
+        self.prompt = 0
+        self._final = 0
+        self._by_choice: Dict[int, int] = {}
+        self._pieces = 0
+
+    @property
+    def completion(self) -> int:
+        """Tokens of the answer: as the engine told them, else the pieces that were sent."""
+        return self._final or sum(self._by_choice.values()) or self._pieces
+
+    def piece(self, data: bytes) -> None:
+        """Count a piece of an answer that tells nothing of what was used."""
+        self._pieces += b"delta" in data or b'"text"' in data
+
+    def take(self, usage: object, choices: object = None) -> None:
+        """Take over an engine's `usage`; with `choices` it is that of a piece of a stream."""
+        if not isinstance(usage, Mapping):
+            return
+        # Of OpenAI's chats and completions, or of its responses and Anthropic's messages.
+        prompt = _number(usage, "prompt_tokens")
+        if prompt is None:
+            parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+            known = [n for n in (_number(usage, name) for name in parts) if n is not None]
+            prompt = sum(known) if known else None
+        self.prompt = max(self.prompt, prompt or 0)
+        completion = _number(usage, "completion_tokens")
+        if completion is None:
+            completion = _number(usage, "output_tokens")
+        if completion is None:
+            return
+        if isinstance(choices, list) and choices:
+            index = choices[0].get("index") if isinstance(choices[0], dict) else None
+            index = index if isinstance(index, int) else 0
+            self._by_choice[index] = max(self._by_choice.get(index, 0), completion)
+        else:
+            self._final = max(self._final, completion)
+
+    def told(self, *, ended: bool) -> Dict[str, Any]:
+        """Return what the counter is told."""
+        return {
+            "do": "tell",
+            "id": self.request,
+            "key": self.key,
+            "prompt": self.prompt,
+            "completion": self.completion,
+            "ended": ended,
+        }
+
+
+def _number(usage: Mapping[str, Any], name: str) -> Optional[int]:
+    value = usage.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value <= key_rules.MOST else None
+
+
+class Meter:
+    """ASGI middleware, behind the gate: what passes here came through the proxy."""
+
+    def __init__(self, app: App, address: str = paths.USAGE_SOCKET) -> None:
+        self._app = app
+        self._address = address
+        # What could not be told yet, oldest first.
+        self._kept: Deque[Dict[str, Any]] = deque(maxlen=_KEPT)
+        self._telling: Optional[asyncio.Task[None]] = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and count it, or refuse it."""
+        key = _header(scope, key_rules.KEY_HEADER)
+        posts = scope["type"] == "http" and scope.get("method") == "POST"
+        if not posts or not key or key in key_rules.UNCOUNTED:
+            await self._app(scope, receive, send)
+            return
+        rule = _header(scope, key_rules.RULE_HEADER)
+        use, line = Use(key), Line(self._address)
+        try:
+            refusal = await self._ask(line, use, rule)
+            if refusal is not None:
+                await _refuse(send, *refusal)
+                return
+            passing = _Passing(self, line, use, send)
+            scope, receive = await passing.asking(scope, receive)
+            try:
+                await self._app(scope, receive, passing.send)
+            finally:
+                if not passing.ended:
+                    # Whoever asked has gone, and this task may be about to be ended.
+                    self._later(use.told(ended=True))
+        finally:
+            line.close()
+
+    async def _ask(self, line: Line, use: Use, rule: str) -> Optional[Tuple[int, str, str, int]]:
+        """Return status, type, message and seconds to wait of a refusal; None for none."""
+        limited = bool(key_rules.parse(rule).limits)
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                await self._deliver(line)
+                found = await line.say(do="ask", id=use.request, key=use.key, rule=rule)
+                break
+            except AwayError:
+                if not limited:
+                    # It is told at its end, and counted then.
+                    return None
+                if time.monotonic() > until:
+                    said = "What this key has used cannot be told now; try again."
+                    return 503, "server_error", said, 5
+                await asyncio.sleep(_PAUSE_S)
+        if found.get("ok") is not False:
+            return None
+        kind, words = _WORDS.get(str(found.get("reason")), ("requests", "requests"))
+        wait_s = max(int(found.get("wait_s") or 1), 1)
+        said = f"This key has reached its limit of {words}. Try again in {wait_s} s."
+        return 429, kind, said, wait_s
+
+    async def tell(self, line: Line, use: Use, *, ended: bool) -> None:
+        """Tell the counter what a request has used; kept for later where it is away."""
+        try:
+            await self._deliver(line)
+            await line.say(**use.told(ended=ended))
+        except AwayError:
+            if ended:
+                self._later(use.told(ended=True))
+
+    async def _deliver(self, line: Line) -> None:
+        """Tell what was kept. Raises AwayError where the counter is still away."""
+        while self._kept:
+            said = self._kept[0]
+            await line.say(**said)
+            # Another request may have told it meanwhile: the counter knows it by its id.
+            if self._kept and self._kept[0] is said:
+                self._kept.popleft()
+
+    def _later(self, said: Dict[str, Any]) -> None:
+        self._kept.append(said)
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.get_running_loop().create_task(self._until_told())
+
+    async def _until_told(self) -> None:
+        line = Line(self._address)
+        told = False
+        while self._kept:
+            try:
+                await self._deliver(line)
+            except AwayError as error:
+                if not told:
+                    print(f"the counter is away, use is kept: {error}", file=sys.stderr, flush=True)
+                told = True
+                await asyncio.sleep(1.0)
+        line.close()
+
+
+class _Passing:
+    """One request on its way through: what it is asked for, and what comes back."""
+
+    def __init__(self, meter: Meter, line: Line, use: Use, send: Send) -> None:
+        self.ended = False
+        self._meter, self._line, self._use, self._send = meter, line, use, send
+        self._asked = False
+        # What the client itself wants of `usage` in a stream: at its end, in every piece.
+        self._at_end, self._always = True, True
+        self._streams = False
+        self._rest = b""
+        self._parts: List[bytes] = []
+        self._size = 0
+        self._told_at = time.monotonic()
+
+    async def asking(self, scope: Scope, receive: Receive) -> Tuple[Scope, Receive]:
+        """Have the engine tell what a stream used, whether or not the client wants to know."""
+        if not str(scope["path"]).endswith(_ASKED):
+            return scope, receive
+        messages, parts = [], []
+        while True:
+            message = await receive()
+            messages.append(message)
+            if message["type"] != "http.request":
+                break
+            parts.append(message.get("body", b""))
+            if not message.get("more_body"):
+                changed = self._with_usage(b"".join(parts))
+                if changed is not None:
+                    scope = {**scope, "headers": _sized(scope["headers"], len(changed))}
+                    messages = [{"type": "http.request", "body": changed, "more_body": False}]
+                break
+        waiting = iter(messages)
+
+        async def replay() -> Message:
+            for message in waiting:
+                return message
+            return await receive()
+
+        return scope, replay
+
+    def _with_usage(self, body: bytes) -> Optional[bytes]:
+        """Return the body of a request for a stream that tells its use; None where it is as is."""
+        wish = _document(body)
+        given = wish.get("stream_options")
+        if wish.get("stream") is not True or not (given is None or isinstance(given, dict)):
+            return None
+        options = dict(given or {})
+        self._asked = True
+        self._at_end = bool(options.get("include_usage"))
+        self._always = self._at_end and bool(options.get("continuous_usage_stats"))
+        options.update(include_usage=True, continuous_usage_stats=True)
+        start = body.lstrip()
+        if "stream_options" not in wish and start.startswith(b"{") and b"\0" not in start[:4]:
+            # A long conversation is not written anew.
+            return b'{"stream_options":' + json.dumps(options).encode() + b"," + start[1:]
+        return json.dumps({**wish, "stream_options": options}).encode()
+
+    async def send(self, message: Message) -> None:
+        """Pass on what the engine answers, and read in it what was used."""
+        if message["type"] == "http.response.start":
+            kinds = [value for name, value in message["headers"] if name.lower() == b"content-type"]
+            self._streams = any(kind.lower().startswith(_STREAM) for kind in kinds)
+        elif message["type"] == "http.response.body":
+            body, more = message.get("body", b""), bool(message.get("more_body"))
+            body = await (self._stream(body, more=more) if self._streams else self._plain(body))
+            if not more:
+                if not self._streams:
+                    self._read_plain()
+                await self._end()
+            message = {**message, "body": body}
+            if more and not body:
+                return
+        await self._send(message)
+
+    async def _plain(self, body: bytes) -> bytes:
+        self._size += len(body)
+        self._parts = [*self._parts, body] if self._size <= _LARGEST else []
+        return body
+
+    def _read_plain(self) -> None:
+        body = b"".join(self._parts)
+        if b'"usage"' in body:
+            self._use.take(_document(body).get("usage"))
+
+    async def _stream(self, body: bytes, *, more: bool) -> bytes:
+        """Read the whole events of a stream; half an event waits for its end."""
+        events = (self._rest + body).split(b"\n\n")
+        self._rest = events.pop()
+        told = [self._event(event) for event in events]
+        out = b"".join(event + b"\n\n" for event in told if event is not None)
+        if not more or b"\r\n\r\n" in self._rest:
+            out, self._rest = out + self._rest, b""
+        if any(_is_last(event) for event in events):
+            # Before the client knows that it is over, and may ask the next.
+            await self._end()
+        elif time.monotonic() - self._told_at > PART_S:
+            self._told_at = time.monotonic()
+            await self._meter.tell(self._line, self._use, ended=False)
+        return out
+
+    def _event(self, event: bytes) -> Optional[bytes]:
+        """Read one event; return what the client gets of it, None where it is ours alone."""
+        head, mark, data = event.partition(b"data: ")
+        piece = _document(data) if b'"usage"' in data else {}
+        if not piece:
+            self._use.piece(data)
+            return event
+        inner = piece.get("response") or piece.get("message")
+        inner = inner if isinstance(inner, dict) else {}
+        usage, choices = piece.get("usage") or inner.get("usage"), piece.get("choices")
+        self._use.take(usage, choices)
+        if usage is None:
+            self._use.piece(data)
+        if not self._asked or "usage" not in piece or not isinstance(choices, list):
+            return event
+        if not choices and usage is not None and not self._at_end:
+            return None
+        if choices and usage is not None and not self._always:
+            del piece["usage"]
+            text = json.dumps(piece, ensure_ascii=False, separators=(",", ":"))
+            return head + mark + text.encode("utf-8", "surrogatepass")
+        return event
+
+    async def _end(self) -> None:
+        if not self.ended:
+            self.ended = True
+            await self._meter.tell(self._line, self._use, ended=True)
+
+
+def _document(text: bytes) -> Dict[str, Any]:
+    """Return a JSON object; an empty one where it is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_last(event: bytes) -> bool:
+    """Whether an event ends a stream of chats, responses or messages."""
+    return event.endswith(b"data: [DONE]") or event.startswith(
+        (b"event: response.completed", b"event: response.incomplete", b"event: message_stop")
+    )
+
+
+def _header(scope: Scope, name: str) -> str:
+    """Return a header that the proxy has set; it sets each once."""
+    wanted = name.encode()
+    for found, value in scope.get("headers") or ():
+        if found.lower() == wanted:
+            return str(value.decode("latin-1"))
+    return ""
+
+
+def _sized(headers: List[Tuple[bytes, bytes]], size: int) -> List[Tuple[bytes, bytes]]:
+    rest = [pair for pair in headers if pair[0].lower() != b"content-length"]
+    return [*rest, (b"content-length", str(size).encode())]
+
+
+async def _refuse(send: Send, status: int, kind: str, said: str, wait_s: int) -> None:
+    """Refuse in the form that OpenAI's clients read; they wait and ask again by themselves."""
+    code = "rate_limit_exceeded" if status == 429 else "usage_unavailable"
+    error = {"message": said, "type": kind, "param": None, "code": code}
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"retry-after", str(wait_s).encode()),
+    ]
+    if wait_s > 60:
+        # More than a client waits: it would ask again at once, in vain.
+        headers.append((b"x-should-retry", b"false"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})

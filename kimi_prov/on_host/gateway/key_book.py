@@ -1,0 +1,121 @@
+"""What is known of each key beside its hash: when it was made, when it ends, its limits.
+
+`/etc/kimi/keys/book.json` holds it; the proxy reads the rules from `/etc/kimi/proxy/rules.map`,
+which is made from the book. A key that `key --add` made has its hash there too: the inventory does
+not name it, and the next apply keeps it all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Union
+
+from kimi_prov.contract import key_rules
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.key_rules import LIMITS, Rule
+from kimi_prov.contract.paths import KEY_BOOK, PROXY_USER
+from kimi_prov.on_host.system.files import read_json, write_atomic
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+_SCHEMA = "kimi-prov/key-book/v1"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key: `made` in seconds since 1970, `digest` of one that was added on the machine."""
+
+    rule: Rule = field(default_factory=Rule)
+    made: Optional[int] = None
+    digest: Optional[str] = None
+
+
+Book = Dict[str, Entry]
+Given = Mapping[str, Union[str, Mapping[str, Any]]]
+
+
+def read(paths: Paths) -> Book:
+    """Return the book; empty where there is none."""
+    return parse(read_json(paths.key_book))
+
+
+def parse(document: Mapping[str, Any]) -> Book:
+    """Read a book. Raises HostError for one of another form."""
+    rows = document.get("keys") if document else {}
+    if not isinstance(rows, Mapping) or (document and document.get("schema") != _SCHEMA):
+        raise _unread("it is of another version")
+    try:
+        return {
+            str(name): Entry(key_rules.read(row), row.get("made"), row.get("digest"))
+            for name, row in rows.items()
+        }
+    except (ValueError, AttributeError) as error:
+        raise _unread(str(error)) from error
+
+
+def _unread(why: str) -> HostError:
+    return HostError(
+        f"{KEY_BOOK} cannot be read: {why}",
+        "restore a backup, or remove the file: keys that were added are gone then",
+    )
+
+
+def render(book: Book) -> str:
+    """Return the book as its file."""
+    rows = {
+        name: {**entry.rule.to_json(), "made": entry.made, "digest": entry.digest}
+        for name, entry in sorted(book.items())
+    }
+    return json.dumps({"schema": _SCHEMA, "keys": rows}, indent=1) + "\n"
+
+
+def write(paths: Paths, book: Book) -> Dict[str, str]:
+    """Write the book and the map of its rules; return what the map holds, by name."""
+    write_atomic(paths.key_book, render(book), 0o600)
+    found = rules(book)
+    lines = "".join(f"{name} {rule}\n" for name, rule in found.items())
+    write_atomic(paths.key_rules, lines, 0o640, PROXY_USER)
+    return found
+
+
+def rules(book: Book) -> Dict[str, str]:
+    """Return the rules that the proxy holds keys to, by name."""
+    return {name: e.rule.text() for name, e in sorted(book.items()) if not e.rule.empty}
+
+
+def added(book: Book) -> Dict[str, str]:
+    """Return name and hash of the keys that were added on the machine."""
+    return {name: entry.digest for name, entry in book.items() if entry.digest}
+
+
+def sha256(given: str | Mapping[str, Any]) -> str:
+    """Return the hash of a key of the inventory."""
+    return given if isinstance(given, str) else str(given["sha256"])
+
+
+def converged(book: Book, keys: Mapping[str, str], given: Given) -> Book:
+    """Return the book for these keys: a rule of the inventory counts, else the one there is."""
+    found = {}
+    for name in sorted(keys):
+        entry, wish = book.get(name, Entry()), given.get(name)
+        if wish is not None:
+            entry = replace(entry, digest=None)
+        if isinstance(wish, Mapping):
+            entry = replace(entry, rule=key_rules.read(wish))
+        found[name] = entry
+    return {name: entry for name, entry in found.items() if entry != Entry()}
+
+
+def ruled(rule: Rule, wish: Mapping[str, Any], now: int) -> Rule:
+    """Return a rule after a wish. Raises HostError for a wish that makes no sense."""
+    limits = {**rule.limits, **(wish.get("limits") or {})}
+    limits = {name: number for name, number in limits.items() if number is not None}
+    ends = wish.get("ends", rule.ends)
+    if "ends_in_s" in wish:
+        ends = now + int(wish["ends_in_s"])
+    try:
+        return key_rules.read({"ends": ends, "limits": limits})
+    except ValueError as error:
+        raise HostError(f"no such rule: {error}", f"limits are {', '.join(LIMITS)}") from error

@@ -1,0 +1,209 @@
+"""The begin of a switch: what serves is noted, before the first file changes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.sizes import human
+from kimi_prov.on_host.history import applied, entries, open_switch
+from kimi_prov.on_host.system import files, units
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+
+def begin(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Open a switch for an apply that changes what serves.
+
+    `request`: `run` (id), `by`, `inventory`, `kimi_prov`, `min_speed`, `drain_s`, `start_s`,
+    `frees`: directories that are removed first, with what serves (kimi_upgrade_in_place),
+    `together`: whether several hosts are to serve the model. Not opened where nothing serves: then
+    there is nothing to go back to. Nor for hosts together, which have no way back: one that was
+    left open would hold the engine back, and the next boot would go back. Returned are also
+    `interrupted`, the switch that this one takes over, and `cut`, how cut runs ended.
+    """
+    found = _taken_over(paths, request)
+    interrupted = found["interrupted"]
+    frees = [str(name) for name in request.get("frees") or ()]
+    if frees and _serving(paths) & {*frees}:
+        return {**_freed(paths, frees), **found}
+    _remove(paths, frees)
+    former = None if request.get("together") else _former(paths, interrupted)
+    if former is None:
+        open_switch.close(paths)
+        return {"opened": False, **found}
+    return {**_open(paths, request, former, entries.APPLY), **found}
+
+
+def _taken_over(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    interrupted = _interrupted(paths)
+    return {"interrupted": interrupted, "cut": open_switch.cut_before(paths, request["run"])}
+
+
+def _interrupted(paths: Paths) -> dict[str, Any] | None:
+    """Say what an earlier switch left that nobody ended, and mark its entry so.
+
+    Raises HostError while its unit is still at work.
+    """
+    state = open_switch.read(paths)
+    if not state:
+        return None
+    if open_switch.under_way():
+        raise HostError(
+            f"the switch that began at {state.get('since')} is still under way on this machine",
+            f"wait for it:  journalctl -fu {unit_names.SWITCH}",
+            retryable=True,
+        )
+    entry = entries.read(paths, int(state["to"]))
+    if entry and entry["result"] is None:
+        why = f"it was interrupted ({state['phase']})"
+        open_switch.end_entry(paths, entry, entries.INTERRUPTED, why=why, told=True)
+    return {
+        "entry": state["to"],
+        "phase": state["phase"],
+        "from": state["from"],
+        "serves": open_switch.which_serves(paths, state),
+    }
+
+
+def _former(paths: Paths, interrupted: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the entry to go back to: what serves now; None where nothing does."""
+    if interrupted:
+        entry: dict[str, Any] = entries.read(paths, int(interrupted["from"]))
+        if entry and entries.restorable(paths, entry) is None:
+            return entry
+    plan = files.read_json(paths.plan)
+    if not plan or plan.get("group"):
+        return None
+    names = [unit_names.engine(row) for row in plan["instances"]]
+    shown = units.show(*names)
+    if any(shown.get(name, {}).get("state") != "active" for name in names):
+        return None
+    return as_entry(paths)
+
+
+def as_entry(paths: Paths) -> dict[str, Any]:
+    """Return the entry whose files are in place; made where a version before this one did not."""
+    digest = applied.digest(applied.observe(paths))
+    for entry in reversed(entries.every(paths)):
+        served = entry["result"] == entries.DONE and entry["decided_sha256"] == digest
+        if served and entries.restorable(paths, entry) is None:
+            return dict(entry)
+    found = entries.capture(paths, entries.open_entry(paths, entries.FOUND, {}))
+    return open_switch.end_entry(paths, found, entries.DONE)
+
+
+def _open(
+    paths: Paths,
+    request: Mapping[str, Any],
+    former: Mapping[str, Any],
+    kind: str,
+    restores: int | None = None,
+) -> dict[str, Any]:
+    """Open the entry and the switch; nothing of what serves has changed before that."""
+    files.make_directory(paths.state, 0o700)
+    _reserve_room(paths)
+    entry = entries.open_entry(paths, kind, request, restores=restores, told=False)
+    open_switch.write(
+        paths,
+        {
+            "phase": open_switch.WRITING,
+            "run": request["run"],
+            "kind": kind,
+            "from": former["number"],
+            "to": entry["number"],
+            "restores": restores,
+            "since": entries.now(),
+            "min_speed": request.get("min_speed"),
+            "drain_s": float(request.get("drain_s") or 0),
+            "start_s": float(request["start_s"]),
+        },
+    )
+    return {"opened": True, "from": former["number"], "to": entry["number"]}
+
+
+def _reserve_room(paths: Paths) -> None:
+    """Keep room for the way back. Raises HostError where there is none, and leaves nothing."""
+    place = open_switch.reserve(paths)
+    try:
+        with place.open("wb") as stream:
+            os.posix_fallocate(stream.fileno(), 0, open_switch.RESERVE_BYTES)
+    except OSError as error:
+        place.unlink(missing_ok=True)
+        raise HostError(
+            f"there is no room for a way back: {human(open_switch.RESERVE_BYTES)} are reserved "
+            f"below {layout.STATE}, and that failed: {plain(error)}",
+            "make room on that file system: `kimi-prov clean` says what no version needs",
+        ) from None
+
+
+def _freed(paths: Paths, names: list[str]) -> dict[str, Any]:
+    """Stop what serves and remove it, where both have no room; there is no way back from here."""
+    plan = files.read_json(paths.plan)
+    for row in plan.get("instances") or ():
+        units.systemctl("stop", unit_names.engine(row))
+    _remove(paths, names)
+    open_switch.close(paths)
+    return {"opened": False, "freed": names}
+
+
+def _serving(paths: Paths) -> set[str]:
+    """Return the directories of what the plan in place serves: weights and environment."""
+    plan = files.read_json(paths.plan)
+    return {*entries.weights_of(plan), str(plan["engine"]["env_dir"])} if plan else set()
+
+
+def _remove(paths: Paths, names: list[str]) -> None:
+    allowed = (layout.MODELS + "/", layout.ENGINES + "/")
+    bad = [name for name in names if not name.startswith(allowed) or ".." in name.split("/")]
+    if bad:
+        raise HostError(f"{bad[0]} is not below {layout.MODELS} or {layout.ENGINES}")
+    for name in names:
+        entries.remove_tree(paths.at(name))
+
+
+def rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Open a switch to an entry of the history: `to`, or the last that served something else."""
+    plan = files.read_json(paths.plan)
+    if not plan:
+        raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
+    if plan.get("group"):
+        raise HostError(
+            "several hosts serve this model together: they do not roll back by themselves yet",
+            "put the former settings into the inventory, and run `kimi-prov apply`",
+        )
+    found = _taken_over(paths, request)
+    interrupted = found["interrupted"]
+    # Of a switch that was cut the files may be a mixture: what served before it is the way back.
+    cut_from = entries.read(paths, int(interrupted["from"])) if interrupted else {}
+    whole = cut_from and entries.restorable(paths, cut_from) is None
+    current = cut_from if whole else as_entry(paths)
+    target = _target(paths, current, request.get("to"))
+    limit_s = entries.plan_of(paths, target)["timeouts"]["start_s"]
+    wanted = {**request, "start_s": limit_s}
+    opened = _open(paths, wanted, current, entries.ROLLBACK, restores=target["number"])
+    return {**opened, "restores": target["number"], **found}
+
+
+def _target(paths: Paths, current: Mapping[str, Any], number: int | None) -> dict[str, Any]:
+    fix = "see which there are:  kimi-prov history INVENTORY"
+    if number is None:
+        for entry in reversed(entries.every(paths)):
+            other = entry.get("decided_sha256") != current["decided_sha256"]
+            served = entry["result"] == entries.DONE and entry["number"] < current["number"]
+            if other and served and entries.restorable(paths, entry) is None:
+                return dict(entry)
+        raise HostError("there is no earlier version whose files are kept", fix)
+    chosen = entries.read(paths, number)
+    if not chosen:
+        raise HostError(f"there is no entry {number} in the history of this machine", fix)
+    why = entries.restorable(paths, chosen)
+    if why:
+        raise HostError(f"entry {number} cannot be put back: {why}", fix)
+    if chosen["decided_sha256"] == current["decided_sha256"]:
+        raise HostError(f"entry {number} is what is in place", fix)
+    return chosen

@@ -1,0 +1,122 @@
+"""What a switch does with the engines: drain, start as planned, wait for a token, verify."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.durations import duration
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.engine import serve
+from kimi_prov.on_host.gateway import checks, draining, smoke_test, tls
+from kimi_prov.on_host.system import apply_lock, files, started, units
+from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+Tell = Callable[[str], None]
+FILLS = (unit_names.STAGE, unit_names.WARM)
+_WEIGHTS = (unit_names.FETCH, unit_names.CONVERT, *FILLS)
+_STEP_S = 1.0
+_SIZE = re.compile(r"^Options=.*\bsize=(\d+)", re.MULTILINE)
+
+
+def restarts(paths: Paths) -> bool:
+    """Whether an engine runs otherwise than planned, or not at all."""
+    places = started.UnitPaths(str(paths.root))
+    wanted = serve.planned(files.read_json(paths.plan), places)
+    found = serve.ensure(*wanted, places, check=True)
+    return bool(found["started"] or found["restarted"] or found["removed"])
+
+
+def start_planned(paths: Paths) -> None:
+    """Let exactly the engines of the plan in place run; no failure of a former start counts."""
+    places = started.UnitPaths(str(paths.root))
+    names = [unit_names.engine(row) for row in files.read_json(paths.plan)["instances"]]
+    for name, state in serve.show(names).items():
+        # It would begin by itself in a while, and that would look like one more failure.
+        if str(state.get("SubState", "")).startswith("auto-restart"):
+            units.systemctl("stop", name)
+            run("systemctl", "reset-failed", name)
+    serve.wake(places)
+    serve.ensure(*serve.planned(files.read_json(paths.plan), places), places, check=False)
+
+
+def drain(paths: Paths, limit_s: float) -> int:
+    """Let no new request reach an engine and wait for those under way; returns how many are left.
+
+    HAProxy answers 503 meanwhile. Without HAProxy there is nothing to wait for.
+    """
+    if not limit_s:
+        return 0
+    with contextlib.suppress(OSError, HostError):
+        return draining.drain(paths, limit_s)
+    return 0
+
+
+def balance(paths: Paths, state: str) -> None:
+    """Put every engine of the proxy into `drain` or `ready`, where one answers."""
+    with contextlib.suppress(OSError, HostError):
+        draining.balance(paths, state)
+
+
+def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
+    """Wait for a token through the port. Raises HostError where the engine fails or time is up.
+
+    `limit_s` counts from when the weights are in place: filling the RAM disk has its own limit.
+    The engines come into the balance when they are ready: one that still stops takes no request.
+    """
+    until = time.monotonic() + limit_s
+    restarts: dict[str, int] = {}
+    names = [unit_names.engine(row) for row in files.read_json(paths.plan)["instances"]]
+    while True:
+        apply_lock.renew()
+        if any(unit.get("state") == "activating" for unit in units.show(*_WEIGHTS).values()):
+            until = time.monotonic() + limit_s
+        if all(unit["state"] == "active" for unit in units.show(*names).values()):
+            balance(paths, "ready")
+        seen = smoke_test.smoke_test(paths, _STEP_S, restarts)
+        if seen["answered"]:
+            _shrink_ram_disk(paths)
+            return
+        restarts = seen["restarts"]
+        tell(f"the engine is loading: {seen['line']}")
+        if time.monotonic() >= until:
+            raise HostError(
+                f"no token within {duration(limit_s)} ({seen['refusal']}); the engine's last "
+                f"line: {seen['line']}"
+            )
+
+
+def _shrink_ram_disk(paths: Paths) -> None:
+    """Give the RAM disk the size of its unit, where it held too much for that before."""
+    found = _SIZE.search(files.read_text(paths.at(f"{layout.UNITS}/{unit_names.RAM_MOUNT}")))
+    place = str(paths.at(layout.RAM))
+    if found is None or not os.path.ismount(place):
+        return
+    about = os.statvfs(place)
+    if about.f_blocks * about.f_frsize > int(found[1]) + about.f_frsize:
+        # Larger than planned it serves as well.
+        run("systemctl", "reload", unit_names.RAM_MOUNT)
+
+
+def verify(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Run verify's checks through the port. Raises HostError naming those that fail."""
+    subject = checks.subject_of(
+        dict(plan),
+        "127.0.0.1",
+        tls.fingerprint(files.read_text(paths.tls_crt)),
+        files.read_text(paths.verify_key).strip(),
+    )
+    # The page is not part of it.
+    rows = checks.run(subject, [name for name, _ in checks.THROUGH_PORT])
+    wrong = [f"{row['name']}: {row['detail']}" for row in rows if row["status"] == "fail"]
+    if wrong:
+        raise HostError("it did not pass verify: " + "; ".join(wrong))
+    return [{key: row[key] for key in ("name", "status")} for row in rows]

@@ -1,0 +1,118 @@
+"""The open switch: a file that leads back to what served, and the entry that it is about.
+
+`/var/lib/kimi/state/switch.json`: written before the first file changes, removed after the verdict.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.unit_form import stamp_in
+from kimi_prov.on_host.engine import serve
+from kimi_prov.on_host.history import entries
+from kimi_prov.on_host.system import files, started, units
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.contract.paths import Paths
+
+WRITING, SWITCHING, RETURNING = "writing", "switching", "returning"
+# Room for the way back on a disk that is full by then.
+RESERVE_BYTES = 8 << 20
+AT_BOOT = "the machine was restarted in the middle of the switch"
+
+
+def read(paths: Paths) -> dict[str, Any]:
+    """Return the open switch; empty where none is open."""
+    return files.read_json(paths.switch)
+
+
+def write(paths: Paths, state: Mapping[str, Any]) -> None:
+    """Write the open switch, whole or not at all."""
+    files.write_json(str(paths.switch), state, mode=0o600)
+
+
+def reserve(paths: Paths) -> Path:
+    """Return the file that keeps room for the way back."""
+    return paths.switch.with_suffix(".reserve")
+
+
+def close(paths: Paths) -> None:
+    """Close the switch: from here on nothing leads back by itself."""
+    paths.switch.unlink(missing_ok=True)
+    reserve(paths).unlink(missing_ok=True)
+
+
+def under_way() -> bool:
+    """Whether the unit that switches is at work."""
+    state = units.show(unit_names.SWITCH).get(unit_names.SWITCH, {})
+    return state.get("state") in ("activating", "deactivating")
+
+
+def which_serves(paths: Paths, state: Mapping[str, Any]) -> str:
+    """Say which of the two engines of an open switch runs: `former`, `new`, `both` or `none`."""
+    places = started.UnitPaths(str(paths.root))
+    plan = files.read_json(paths.plan)
+    names = [unit_names.engine(row) for row in plan.get("instances") or ()]
+    former = _stamps(paths, entries.read(paths, int(state["from"])))
+    shown = serve.show(names)
+    running = {name: serve.stamp_of(shown.get(name, {}), places) for name in names}
+    told = {
+        "former" if former.get(name) == stamp else "new" for name, stamp in running.items() if stamp
+    }
+    return "both" if len(told) > 1 else next(iter(told), "none")
+
+
+def _stamps(paths: Paths, entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return the stamp of each engine's unit in an entry."""
+    found = {}
+    for row in entry.get("files") or ():
+        folder, _, name = row["path"].rpartition("/")
+        if name == layout.SERVE_DROP_IN:
+            copy = entries.copy_of(paths, entry, row["path"])
+            found[folder.rpartition("/")[2].removesuffix(".d")] = stamp_in(files.read_text(copy))
+    return found
+
+
+def end_entry(
+    paths: Paths, entry: Mapping[str, Any], result: str, **more: object
+) -> dict[str, Any]:
+    """Write how an entry ended; returns it."""
+    ended = {**entry, "result": result, "ended_at": entries.now(), **more}
+    entries.write(paths, ended)
+    return ended
+
+
+def cut_before(paths: Paths, run: object) -> list[str]:
+    """Say how earlier runs ended that were cut before they could; each is told once.
+
+    What `run` did itself it tells itself.
+    """
+    state = read(paths)
+    said = []
+    for entry in entries.every(paths):
+        open_still = entry["number"] == state.get("to")
+        if entry.get("told", True) or open_still or entry["result"] is None:
+            continue
+        entries.write(paths, {**entry, "told": True})
+        if entry["run"] != run:
+            said.append(
+                f"the {entry['kind']} of {entry['started_at']} was cut before it could say how it "
+                f"ended: {_ended(paths, entry)}"
+            )
+    return said
+
+
+def _ended(paths: Paths, entry: Mapping[str, Any]) -> str:
+    number = entry["number"]
+    if entry["result"] == entries.DONE:
+        return f"what it brought came to serve, {entries.text(entry)} (entry {number})"
+    if entry["result"] == entries.INTERRUPTED:
+        return f"{entry['why']} (entry {number})"
+    former = entries.read(paths, int(entry["returned_to"]))
+    went = f"the machine went back to {entries.text(former)} (entry {entry['returned_to']})"
+    less = "" if entry["result"] == entries.RETURNED else ", and that did not serve either"
+    return f"{went}{less}: {entry['why']}"

@@ -1,0 +1,265 @@
+"""`metrics`: write what kimi-prov knows of this machine to /var/lib/kimi/metrics/kimi.prom.
+
+The node exporter shows it beside the machine's own. A part that cannot be looked at is left out and
+counted; what was written before is replaced whole. It runs twice a minute beside an engine, so what
+takes long to load is loaded where it is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from kimi_prov.contract import groups, unit_names
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.gateway import certificate
+from kimi_prov.on_host.group import record
+from kimi_prov.on_host.metrics import gpus, instances
+from kimi_prov.on_host.metrics.exposition import Sample, render
+from kimi_prov.on_host.probe import clock, nvidia_smi
+from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system.files import (
+    make_directory,
+    read_json,
+    read_text,
+    write_atomic,
+    write_json,
+)
+from kimi_prov.on_host.system.machine import Machine
+from kimi_prov.on_host.system.process import run
+
+HELPS: Dict[str, str] = {
+    "kimi_plan_info": "The plan that was applied last: its hash, model, engine and version.",
+    "kimi_weights_verified": "1 while the mark is there that each weight was verified.",
+    "kimi_weights_bytes": "Bytes of the weights.",
+    "kimi_ram_disk_planned": "1 where the weights are to be on a RAM disk.",
+    "kimi_ram_disk_filled": "1 while they are there, verified.",
+    "kimi_certificate_expires_timestamp_seconds": "When the proxy's certificate ends.",
+    **instances.HELPS,
+    "kimi_expected_decode_tokens_per_second": "Predicted speed of one request, as a range.",
+    "kimi_measured_decode_tokens_per_second": "Speed of one request at the last probe.",
+    "kimi_expected_concurrency": "Requests at once that the plan is made for.",
+    **gpus.HELPS,
+    "kimi_driver_changed": "1 where another NVIDIA driver is installed than the one that runs.",
+    "kimi_driver_info": "Versions of the NVIDIA driver that runs and that is installed.",
+    "kimi_clock_synchronised": "1 while the kernel's clock is kept by another.",
+    "kimi_group_member_up": "1 while a host of the group is there.",
+    "kimi_drift_findings": "What kimi-drift.timer found last that is not as it was applied.",
+    "kimi_updates_waiting": "Packages of the operating system that wait, by kind.",
+    "kimi_metrics_parts_failed": "Parts of this file that could not be looked at.",
+    "kimi_metrics_written_timestamp_seconds": "When this file was written.",
+}
+_FAULTS = (OSError, HostError, ValueError, LookupError, TypeError, AttributeError)
+# apt's lists change no faster, and reading them takes a second of a processor.
+_UPDATES_S = 3600
+_KINDS = ("security", "kernel", "driver")
+_DPKG = "/var/lib/dpkg/status"
+_ASK_S = 20.0
+_KNOWN_ENTRIES = 20
+
+
+class Look:
+    """One look at the machine: the plan, what was kept of the last look, and the samples."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+        self.machine = Machine(str(paths.root))
+        self.plan = read_json(paths.plan)
+        self.kept = read_json(paths.metrics_state)
+        self.samples: List[Sample] = []
+        self.failed: Dict[str, str] = {}
+
+    def take(self, name: str, part: Callable[[], List[Sample]]) -> None:
+        """Add the samples of a part, or why there are none."""
+        try:
+            self.samples += part()
+        except _FAULTS as error:
+            self.failed[name] = plain(error)
+
+    def planned(self) -> List[Sample]:
+        """Tell what the plan says, and what speed was seen."""
+        plan, speed = self.plan, self.plan["throughput"]
+        info = {
+            "hash": hashlib.sha256(read_text(self.paths.plan).encode()).hexdigest()[:12],
+            "model": plan["model"]["name"],
+            "engine": plan["engine"]["name"],
+            "version": plan["engine"]["version"],
+        }
+        bounds = speed.get("decode_tok_s") or {}
+        return [
+            Sample("kimi_plan_info", 1, info),
+            Sample("kimi_weights_bytes", plan["model"]["bytes"]),
+            Sample("kimi_ram_disk_planned", bool(plan["ram_disk"]["enabled"])),
+            Sample("kimi_expected_concurrency", speed.get("concurrency")),
+            *(
+                Sample(
+                    "kimi_expected_decode_tokens_per_second", bounds.get(bound), {"bound": bound}
+                )
+                for bound in ("low", "expected", "high")
+            ),
+            Sample("kimi_measured_decode_tokens_per_second", self._measured()),
+        ]
+
+    def _measured(self) -> Optional[float]:
+        """Return the speed that the last switch measured."""
+        # Their names are numbers of at least four digits.
+        folders = sorted(self.paths.history.glob("*"), key=lambda path: (len(path.name), path.name))
+        for folder in folders[: -_KNOWN_ENTRIES - 1 : -1]:
+            speed = read_json(folder / "entry.json").get("speed")
+            if speed:
+                return float(speed["decode_tok_s"])
+        return None
+
+    def weights(self) -> List[Sample]:
+        """Tell whether the mark of verified weights is there, and the copy in memory."""
+        mark = self.paths.at(f"{self.plan['model']['dir']}/{layout.MODEL_VERIFIED}")
+        found = [Sample("kimi_weights_verified", mark.exists())]
+        disk = self.plan["ram_disk"]
+        # Written last there too; a RAM disk that was mounted anew has none.
+        copy = self.paths.at(f"{disk['files_dir']}/{layout.MODEL_VERIFIED}")
+        filled = disk["enabled"] and os.path.ismount(self.paths.at(layout.RAM)) and copy.exists()
+        return [*found, Sample("kimi_ram_disk_filled", filled)]
+
+    def certificate(self) -> List[Sample]:
+        """Tell when the certificate ends."""
+        found = certificate.read(read_text(self.paths.tls_crt))
+        ends = found.not_after if found else None
+        return [Sample("kimi_certificate_expires_timestamp_seconds", ends)]
+
+    def engines(self) -> List[Sample]:
+        """Tell what of the engine runs."""
+        names = [unit_names.engine(row) for row in self.plan["instances"]]
+        found, keep = instances.collect(
+            self.plan,
+            units.properties(names, instances.SHOWN),
+            self.kept.get("instances") or {},
+            time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000,
+            self.machine.read("/proc/sys/kernel/random/boot_id") or "",
+        )
+        self.kept["instances"] = keep
+        return found
+
+    def gpus(self) -> List[Sample]:
+        """Tell what the GPUs do, where the plan has some."""
+        if not self.plan["metrics"]["gpus"]:
+            return []
+        planned = {gpu for row in self.plan["instances"] for gpu in row.get("gpus") or ()}
+        return gpus.collect(len(planned), _ask)
+
+    def driver(self) -> List[Sample]:
+        """Tell whether the driver that runs is the one that is installed."""
+        if not self.plan["metrics"]["gpus"]:
+            return []
+        text = self.machine.read("/proc/driver/nvidia/version")
+        running = nvidia_smi.module(text)["version"] or ""
+        installed = self._driver_installed()
+        label = {"running": running, "installed": installed}
+        changed = bool(running and installed and running != installed)
+        return [Sample("kimi_driver_changed", changed), Sample("kimi_driver_info", 1, label)]
+
+    def _driver_installed(self) -> str:
+        """Return the driver's version by dpkg, which is asked again when its list has changed."""
+        changed = os.stat(str(self.paths.at(_DPKG))).st_mtime
+        kept = self.kept.get("driver") or {}
+        if kept.get("changed") != changed:
+            from kimi_prov.on_host.driver import apt, steps  # noqa: PLC0415  (a tenth of a second)
+
+            family = steps.family(apt.installed())
+            version = steps.main_version(family) if family else ""
+            kept = self.kept["driver"] = {"changed": changed, "version": version}
+        return str(kept["version"])
+
+    def clock(self) -> List[Sample]:
+        """Tell whether the clock is kept; a container may not ask."""
+        return [Sample("kimi_clock_synchronised", clock.clock(self.machine)["synchronized"])]
+
+    def group(self) -> List[Sample]:
+        """Tell which hosts of a group are there: each has a connection to the head's supervisor."""
+        group = self.plan.get("group")
+        if not group or not groups.serves(self.plan):
+            return []
+        told = run("ss", "-Htn", "state", "established", f"sport = :{group['control_port']}")
+        peers = told.stdout
+        runs = bool(record.read(self.paths.group_run).phase)
+        return [
+            Sample(
+                "kimi_group_member_up",
+                runs if rank == 0 else _from(row["address"], peers),
+                {"member": row["host"]},
+            )
+            for rank, row in enumerate(group["members"])
+        ]
+
+    def drift(self) -> List[Sample]:
+        """Tell what the timer found last."""
+        if not (self.plan.get("drift") or {}).get("timer"):
+            return []
+        return [Sample("kimi_drift_findings", read_json(self.paths.drift_state).get("differences"))]
+
+    def updates(self) -> List[Sample]:
+        """Tell what of the operating system waits, as of the last hour."""
+        if not self.machine.live:
+            return []
+        kept, now = self.kept.get("updates") or {}, time.time()
+        if not 0 <= now - float(kept.get("at") or 0) < _UPDATES_S:
+            from kimi_prov.on_host.update import waiting  # noqa: PLC0415  (a tenth of a second)
+
+            rows = waiting.packages()
+            counts = None
+            if rows is not None:
+                counts = {kind: sum(row.kind == kind for row in rows) for kind in _KINDS}
+            kept = self.kept["updates"] = {"at": now, "counts": counts}
+        counts = kept.get("counts") or {}
+        return [Sample("kimi_updates_waiting", counts[kind], {"kind": kind}) for kind in counts]
+
+
+def _ask(argv: Sequence[str]) -> Optional[str]:
+    done = run(*argv, timeout=_ASK_S)
+    return done.stdout if done.returncode == 0 else None
+
+
+def _from(address: Optional[str], connections: str) -> bool:
+    """Whether one of these connections comes from an address, as `ss` writes them."""
+    peers = (line.split()[-1] for line in connections.splitlines() if line.split())
+    found = {peer.rpartition(":")[0].strip("[]").replace("::ffff:", "") for peer in peers}
+    return bool(address) and address in found
+
+
+def collect(paths: Paths) -> Dict[str, Any]:
+    """Look at all parts; return {"text", "kept", "failed"}."""
+    look = Look(paths)
+    parts = ("planned", "weights", "certificate", "engines", "gpus", "driver", "clock", "group")
+    for name in (*parts, "drift", "updates"):
+        look.take(name, getattr(look, name))
+    look.samples += [
+        Sample("kimi_metrics_parts_failed", len(look.failed)),
+        Sample("kimi_metrics_written_timestamp_seconds", round(time.time(), 3)),
+    ]
+    return {"text": render(look.samples, HELPS), "kept": look.kept, "failed": look.failed}
+
+
+def write(paths: Paths) -> Mapping[str, str]:
+    """Write the file; return why parts of it are missing, by part. Raises HostError, OSError."""
+    if not (read_json(paths.plan) or {}).get("metrics"):
+        raise HostError("no metrics are planned on this machine", "set kimi_metrics: true")
+    found = collect(paths)
+    # The exporter runs as a user of its own.
+    make_directory(paths.metrics, 0o755)
+    write_atomic(paths.metrics_file, found["text"], 0o644)
+    write_json(str(paths.metrics_state), found["kept"], durable=False, mode=0o600)
+    failed: Mapping[str, str] = found["failed"]
+    return failed
+
+
+def main(argv: List[str]) -> int:
+    """`metrics`: write the file; what could not be looked at goes to standard error."""
+    del argv
+    os.umask(0o022)
+    for name, why in write(Paths()).items():
+        print(f"{name}: {why}", file=sys.stderr)
+    return 0

@@ -1,0 +1,48 @@
+"""The text form of metrics, as Prometheus reads it."""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, List, Mapping, NamedTuple, Optional, Union
+
+from kimi_prov.contract import clean_text
+
+Number = Union[int, float, bool]
+# A label says which, and is no place for a message.
+_LONGEST = 200
+
+
+class Sample(NamedTuple):
+    """One value of a metric. A `value` of None is not known, and is left out."""
+
+    name: str
+    value: Optional[Number]
+    labels: Mapping[str, str] = {}
+
+
+def render(samples: List[Sample], helps: Mapping[str, str]) -> str:
+    """Return the text; metrics in the order of `helps`, which names and explains each of them.
+
+    Names that end in `_total` are counters, all others gauges.
+    """
+    found: Dict[str, List[str]] = {name: [] for name in helps}
+    for sample in samples:
+        if sample.value is not None and math.isfinite(sample.value):
+            labels = ",".join(f'{key}="{_escaped(text)}"' for key, text in sample.labels.items())
+            row = f"{sample.name}{{{labels}}}" if labels else sample.name
+            found[sample.name].append(f"{row} {_number(sample.value)}")
+    lines = []
+    for name, rows in found.items():
+        if rows:
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# HELP {name} {helps[name]}", f"# TYPE {name} {kind}", *rows]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _number(value: Number) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def _escaped(text: str) -> str:
+    plain = clean_text.line(str(text))[:_LONGEST]
+    return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

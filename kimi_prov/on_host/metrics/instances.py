@@ -1,0 +1,92 @@
+"""The engine's instances over time: what runs, how long starts take, how many there were.
+
+systemd tells of the present start alone. What was before it is counted from one look to the next,
+and kept: a start that a look missed shows in the count of restarts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from kimi_prov.contract import unit_names
+from kimi_prov.on_host.metrics.exposition import Sample
+
+SHOWN = (
+    "ActiveState", "InvocationID", "NRestarts", "ActiveEnterTimestampMonotonic",
+    "InactiveExitTimestampMonotonic",
+)  # fmt: skip
+HELPS: Dict[str, str] = {
+    "kimi_instance_active": "1 while the engine's unit is up; it is up once its engine answers.",
+    "kimi_instance_starting": "1 while the engine starts.",
+    "kimi_instance_starting_seconds": "How long the present start has taken; 0 where none is.",
+    "kimi_instance_last_start_seconds": "How long the last start that ended well took.",
+    "kimi_instance_start_limit_seconds": "How long a start may take.",
+    "kimi_instance_starts_total": "Starts of the engine, since metrics are written.",
+}
+Kept = Dict[str, Any]
+
+
+def collect(
+    plan: Mapping[str, Any],
+    shown: Mapping[str, Mapping[str, str]],
+    kept: Mapping[str, Kept],
+    now_us: int,
+    boot: str,
+) -> Tuple[List[Sample], Dict[str, Kept]]:
+    """Return the samples, and what is to be kept for the next look.
+
+    `shown`: systemd's properties by unit; `now_us`: its clock, in microseconds since the boot;
+    `boot`: which one it is.
+    """
+    samples: List[Sample] = []
+    keep: Dict[str, Kept] = {}
+    for instance in plan.get("instances") or ():
+        unit = unit_names.engine(instance)
+        row = shown.get(unit, {})
+        before = kept.get(unit) or {}
+        keep[unit] = after = _after(before, row, boot)
+        label = {"engine": str(instance["index"])}
+        starting = row.get("ActiveState") == "activating"
+        since = _number(row, "InactiveExitTimestampMonotonic")
+        taken = max(0, now_us - since) / 1e6 if starting and since else 0
+        limit = (plan.get("timeouts") or {}).get("unit_start_s")
+        samples += [
+            Sample("kimi_instance_active", row.get("ActiveState") == "active", label),
+            Sample("kimi_instance_starting", starting, label),
+            Sample("kimi_instance_starting_seconds", round(taken, 1), label),
+            Sample("kimi_instance_last_start_seconds", after["last_start_s"], label),
+            Sample("kimi_instance_start_limit_seconds", limit, label),
+            Sample("kimi_instance_starts_total", after["starts"], label),
+        ]
+    return samples, keep
+
+
+def _after(before: Kept, row: Mapping[str, str], boot: str) -> Kept:
+    """Count a start where the unit's run is another than at the last look."""
+    invocation, restarts = row.get("InvocationID", ""), _number(row, "NRestarts")
+    starts = int(before.get("starts") or 0)
+    if invocation and invocation != before.get("invocation"):
+        same = before.get("boot") == boot
+        # Those in between were made by systemd itself, which counts them.
+        starts += max(1, restarts - int(before.get("restarts") or 0) if same else 1)
+    return {
+        "boot": boot,
+        "invocation": invocation or before.get("invocation", ""),
+        "restarts": restarts,
+        "starts": starts,
+        "last_start_s": _start_s(row) or before.get("last_start_s"),
+    }
+
+
+def _start_s(row: Mapping[str, str]) -> Optional[float]:
+    """Return how long the start of a unit that is up took."""
+    began = _number(row, "InactiveExitTimestampMonotonic")
+    up = _number(row, "ActiveEnterTimestampMonotonic")
+    if row.get("ActiveState") != "active" or not began or up < began:
+        return None
+    return round((up - began) / 1e6, 1)
+
+
+def _number(row: Mapping[str, str], name: str) -> int:
+    text = row.get(name, "")
+    return int(text) if text.isdigit() else 0

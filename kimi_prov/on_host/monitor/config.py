@@ -1,0 +1,106 @@
+"""The configurations of Prometheus and Alertmanager. Pure: settings in, text out.
+
+Both read YAML, of which JSON is a part.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, Optional
+
+from kimi_prov.contract.paths import MONITOR_ETC
+
+HOSTS = f"{MONITOR_ETC}/hosts"
+RULES = f"{MONITOR_ETC}/rules"
+CONSOLES = f"{MONITOR_ETC}/consoles"
+_HEAD = "# Written by kimi-prov (role monitor); changes here are overwritten.\n"
+_RECEIVER = "site"
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return _HEAD + json.dumps(document, indent=1, sort_keys=True) + "\n"
+
+
+def prometheus(settings: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return Prometheus' configuration; `hosts`: what is read of each, by its file's name."""
+    interval = f"{settings['scrape_interval_s']}s"
+    alertmanager = f"{settings['listen']}:{settings['alertmanager_port']}"
+    return _text(
+        {
+            "global": {"scrape_interval": interval, "evaluation_interval": interval},
+            "rule_files": [f"{RULES}/*.yml"],
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
+            "scrape_configs": [_scraped(file, hosts[file]) for file in sorted(hosts)],
+        }
+    )
+
+
+def _scraped(file: str, host: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return what is read of one host: its certificate is the one that is trusted, no other."""
+    target = f"{bracketed(host['address'])}:{host['port']}"
+    return {
+        # Has to be unique; the label `job` says what it is.
+        "job_name": host["name"],
+        "scheme": "https",
+        "tls_config": {"ca_file": f"{HOSTS}/{file}.crt", "server_name": host["server_name"]},
+        "authorization": {"type": "Bearer", "credentials_file": f"{HOSTS}/{file}.key"},
+        "static_configs": [
+            {"targets": [target], "labels": {"host": host["name"], **labels}}
+            for labels in _paths(host["engines"])
+        ],
+    }
+
+
+def _paths(engines: List[int]) -> List[Dict[str, str]]:
+    path = "__metrics_path__"
+    return [
+        {"job": "kimi-node", path: "/metrics/node"},
+        {"job": "kimi-proxy", path: "/metrics/proxy"},
+        *(
+            {"job": "kimi-engine", "engine": str(index), path: f"/metrics/engine/{index}"}
+            for index in engines
+        ),
+    ]
+
+
+def bracketed(address: str) -> str:
+    """Return an address as it stands before a port."""
+    return f"[{address}]" if ":" in address else address
+
+
+def alertmanager(receivers: Mapping[str, Any]) -> str:
+    """Return Alertmanager's configuration, with the secrets of its receivers in it.
+
+    `receivers`: `webhook_url` and `email`, null where there is none.
+    """
+    site: Dict[str, Any] = {"name": _RECEIVER}
+    if url := receivers.get("webhook_url"):
+        site["webhook_configs"] = [{"url": url, "send_resolved": True}]
+    if mail := receivers.get("email"):
+        site["email_configs"] = [_email(mail)]
+    return _text(
+        {
+            "route": {
+                "receiver": _RECEIVER,
+                "group_by": ["alertname", "host"],
+                "group_wait": "30s",
+                "group_interval": "5m",
+                "repeat_interval": "4h",
+            },
+            "receivers": [site],
+        }
+    )
+
+
+def _email(mail: Mapping[str, Any]) -> Dict[str, Any]:
+    found: Dict[str, Any] = {
+        "to": mail["to"],
+        "from": mail["from"],
+        "smarthost": mail["smarthost"],
+        "require_tls": mail["require_tls"],
+        "send_resolved": True,
+    }
+    password: Optional[str] = mail.get("password")
+    if mail.get("username"):
+        found |= {"auth_username": mail["username"], "auth_password": password or ""}
+    return found

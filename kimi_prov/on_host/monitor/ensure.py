@@ -1,0 +1,371 @@
+"""`monitor note|ensure|remove [--check] < SETTINGS`: Prometheus and Alertmanager of a host.
+
+What runs is asked, not what a play has just changed: a run that was killed between a file and its
+reload is completed by the next. `note` comes before the packages: it keeps what was there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+
+from kimi_prov.contract import clean_text, unit_names
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.paths import MONITOR_ETC, MONITOR_HOME, MONITOR_USER, Paths
+from kimi_prov.on_host.monitor import config
+from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import (
+    make_directory,
+    owner_ids,
+    read_json,
+    read_text,
+    remove,
+    write_atomic,
+)
+from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Package, the distribution's unit of it, and ours.
+PARTS = (
+    ("prometheus", unit_names.SITE_PROMETHEUS, unit_names.PROMETHEUS),
+    ("prometheus-alertmanager", unit_names.SITE_ALERTMANAGER, unit_names.ALERTMANAGER),
+)
+BEFORE = "before.json"
+_RELOADED = {
+    unit_names.PROMETHEUS: "prometheus_config_last_reload_success_timestamp_seconds",
+    unit_names.ALERTMANAGER: "alertmanager_config_last_reload_success_timestamp_seconds",
+}
+_SHOWN = ("ActiveState", "ActiveEnterTimestampMonotonic")
+_READY_S = 120.0
+_ANSWER_S = 10.0
+_MOST_BYTES = 16 << 20
+
+
+def installed(package: str) -> bool:
+    """Whether dpkg has a package."""
+    done = run("dpkg-query", "--show", "--showformat=${db:Status-Status}", package)
+    return done.returncode == 0 and done.stdout == "installed"
+
+
+def note(paths: Paths, *, check: bool = False) -> Dict[str, Any]:
+    """Keep what was there before; return which packages are `missing`, and whether the user is."""
+    record = paths.monitor_home / BEFORE
+    missing = [package for package, _, _ in PARTS if not installed(package)]
+    user = not _is_user(MONITOR_USER)
+    new = not record.exists()
+    if new and not check:
+        # A unit of a package that is not there yet comes with it, for us.
+        kept = {
+            "user_existed": not user,
+            "services_ours": [unit for package, unit, _ in PARTS if package in missing],
+        }
+        make_directory(paths.monitor_home, 0o755)
+        write_atomic(record, json.dumps(kept, indent=1) + "\n", 0o600)
+    return {"changed": new, "missing": missing, "user_missing": user}
+
+
+def _is_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def ensure(paths: Paths, wanted: Mapping[str, Any], *, check: bool = False) -> Dict[str, Any]:
+    """Converge files, units and what runs to `wanted`.
+
+    These are `settings`, `receivers`, `rules` and `consoles` (name to text), `units` (name to
+    text) and `hosts`: name to what is read there, or null where this run did not reach it and what
+    was known stays. Returns what changed, and `unknown`: hosts that were never reached.
+    """
+    work = _Work(paths, check=check)
+    work.folders()
+    hosts, unknown = work.hosts(wanted["hosts"])
+    for kind in ("rules", "consoles"):
+        work.folder(paths.at(f"{MONITOR_ETC}/{kind}"), wanted[kind])
+    work.file(
+        paths.monitor_etc / "prometheus.yml",
+        config.prometheus(wanted["settings"], hosts),
+        check=("promtool", "check", "config"),
+    )
+    work.file(
+        paths.monitor_etc / "alertmanager.yml",
+        config.alertmanager(wanted["receivers"]),
+        mode=0o600,
+        check=("amtool", "check-config"),
+    )
+    work.file(paths.monitor_etc / "settings.json", json.dumps(wanted["settings"]) + "\n")
+    for name, text in wanted["units"].items():
+        work.unit(name, text)
+    work.distribution()
+    work.run(wanted["settings"])
+    return {"changed": bool(work.did), "did": work.did, "unknown": unknown}
+
+
+class _Work:
+    """One run; `did` tells what it changed, or would change."""
+
+    def __init__(self, paths: Paths, *, check: bool) -> None:
+        self.paths = paths
+        self.check = check
+        self.did: List[str] = []
+        self.newest = 0.0
+
+    def folders(self) -> None:
+        """Make the folders; what a host's metrics and alerts tell is for nobody else here."""
+        etc, home = self.paths.monitor_etc, self.paths.monitor_home
+        wanted = [(etc, 0o750, MONITOR_USER), (home, 0o755, "root")]
+        wanted += [(etc / name, 0o750, MONITOR_USER) for name in ("hosts", "rules", "consoles")]
+        for path, mode, group in wanted:
+            if make_directory(path, mode, group, check=self.check):
+                self.did.append(str(path))
+        for name in ("prometheus", "alertmanager"):
+            path = home / name
+            if not path.is_dir():
+                self.did.append(str(path))
+                if not self.check:
+                    path.mkdir(mode=0o700)
+                    os.chown(str(path), *owner_ids(MONITOR_USER, MONITOR_USER))
+
+    def file(
+        self, path: Path, text: str, *, mode: int = 0o640, check: tuple[str, ...] = ()
+    ) -> None:
+        """Have a file hold this text; one of mode 0600 belongs to the user itself.
+
+        `check`: a command that reads the new file before it takes the old one's place. It never
+        prints a secret: what it says is told but for what the file holds.
+        """
+        if read_text(path) != text or self._mode_differs(path, mode):
+            self.did.append(str(path))
+            if not self.check:
+                beside = path.with_name(f"new-{path.name}") if check else path
+                self._write(beside, text, mode)
+                if check:
+                    _checked(check, beside, path)
+                    os.replace(str(beside), str(path))
+        if path.exists():
+            self.newest = max(self.newest, path.stat().st_mtime)
+
+    def _mode_differs(self, path: Path, mode: int) -> bool:
+        return not path.exists() or path.stat().st_mode & 0o7777 != mode
+
+    def _write(self, path: Path, text: str, mode: int) -> None:
+        group = MONITOR_USER
+        write_atomic(path, text, mode, group)
+        if mode == 0o600:
+            os.chown(str(path), *owner_ids(MONITOR_USER, group))
+
+    def folder(self, folder: Path, wanted: Mapping[str, str]) -> None:
+        """Have a folder hold exactly these files."""
+        there = [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
+        for path in there:
+            if path.name not in wanted:
+                self._drop(path)
+        for name, text in sorted(wanted.items()):
+            self.file(folder / name, text)
+
+    def _drop(self, path: Path) -> None:
+        self.did.append(f"-{path}")
+        # What is loaded has it still.
+        self.newest = time.time()
+        if not self.check:
+            remove(str(path))
+
+    def hosts(
+        self, wanted: Mapping[str, Optional[Mapping[str, Any]]]
+    ) -> tuple[Dict[str, Dict[str, Any]], List[str]]:
+        """Keep what is read of each host; drop hosts that have left the inventory."""
+        folder = self.paths.at(config.HOSTS)
+        found: Dict[str, Dict[str, Any]] = {}
+        unknown = []
+        for name, host in sorted(wanted.items()):
+            file = urllib.parse.quote(name, safe="")
+            if host is None:
+                kept = read_json(folder / f"{file}.json")
+                found |= {file: kept} if kept else {}
+                unknown += [] if kept else [name]
+                continue
+            shown = {key: host[key] for key in ("address", "port", "server_name", "engines")}
+            found[file] = {"name": name, **shown}
+            text = json.dumps(found[file], indent=1, sort_keys=True) + "\n"
+            self.file(folder / f"{file}.crt", host["certificate"])
+            self.file(folder / f"{file}.key", host["key"] + "\n", mode=0o600)
+            self.file(folder / f"{file}.json", text)
+        there = sorted(folder.iterdir()) if folder.is_dir() else []
+        for path in there:
+            if path.name.rpartition(".")[0] not in found:
+                self._drop(path)
+        return found, unknown
+
+    def unit(self, name: str, text: str) -> None:
+        """Install a unit."""
+        path = self.paths.units / name
+        if read_text(path) != text:
+            self.did.append(str(path))
+            if not self.check:
+                write_atomic(path, text, 0o644)
+
+    def distribution(self) -> None:
+        """Keep the distribution's units off that came with the packages; the site's stay."""
+        ours = read_json(self.paths.monitor_home / BEFORE).get("services_ours") or []
+        for name in ours:
+            unit = units.show(name).get(name, {})
+            if unit.get("enabled") or unit.get("state") == "active":
+                self.did.append(name)
+                if not self.check:
+                    units.systemctl("disable", "--now", name)
+
+    def run(self, settings: Mapping[str, Any]) -> None:
+        """Have both run what is in place."""
+        ports = {
+            unit_names.PROMETHEUS: settings["port"],
+            unit_names.ALERTMANAGER: settings["alertmanager_port"],
+        }
+        for _, _, name in reversed(PARTS):
+            if units.converge(name, check=self.check):
+                self.did.append(f"enable {name}")
+            url = f"http://{config.bracketed(settings['listen'])}:{ports[name]}"
+            verb = self._verb(name, url)
+            if not verb:
+                continue
+            self.did.append(f"{verb} {name}")
+            if not self.check:
+                units.control(verb, name)
+                self._wait(name, url)
+
+    def _verb(self, name: str, url: str) -> str:
+        row = units.properties([name], _SHOWN).get(name, {})
+        if row.get("ActiveState") != "active":
+            return "start"
+        up_us = int(row.get("ActiveEnterTimestampMonotonic") or 0)
+        since = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC) + up_us / 1e6
+        unit = self.paths.units / name
+        if not unit.exists() or unit.stat().st_mtime > since:
+            return "restart"
+        return "reload" if self.newest > _reloaded(name, url) else ""
+
+    def _wait(self, name: str, url: str) -> None:
+        until = time.monotonic() + _READY_S
+        while not (_get(f"{url}/-/ready") and self.newest <= _reloaded(name, url)):
+            if time.monotonic() > until:
+                line = units.cause(units.journal(name, 40))
+                raise HostError(
+                    f"{name} did not take its configuration over: {line}",
+                    f"read its journal: journalctl -u {name}",
+                )
+            time.sleep(0.2)
+
+
+def _checked(command: tuple[str, ...], new: Path, path: Path) -> None:
+    """Have a program read a configuration. Raises HostError, and removes it, where it refuses."""
+    done = run(*command, str(new))
+    if done.returncode != 0:
+        secret = path.name == "alertmanager.yml"
+        said = (done.stderr or done.stdout).strip().splitlines()
+        remove(str(new))
+        told = "" if secret or not said else f": {clean_text.line(said[-1])[:300]}"
+        raise HostError(
+            f"{command[0]} refuses the new {path}{told}",
+            "check the role's options monitor_alert_* in the inventory" if secret else None,
+        )
+
+
+def _get(url: str) -> str:
+    """Return what a page on this machine says; empty where it does not answer."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=_ANSWER_S) as reply:
+            return str(reply.read(_MOST_BYTES).decode(errors="replace"))
+    except (OSError, ValueError):
+        return ""
+
+
+def _reloaded(name: str, url: str) -> float:
+    """Return when it last took its configuration over, in seconds since 1970; 0 if unknown."""
+    for line in _get(f"{url}/metrics").splitlines():
+        if line.startswith(_RELOADED[name] + " "):
+            return float(line.rpartition(" ")[2])
+    return 0.0
+
+
+def targets(listen: str, port: int) -> Optional[List[Dict[str, str]]]:
+    """Return each target of Prometheus and its health; None where it does not answer."""
+    try:
+        found = json.loads(_get(f"http://{config.bracketed(listen)}:{port}/api/v1/targets"))
+        return [
+            {
+                "host": clean_text.line(row["labels"].get("host", "")),
+                "job": clean_text.line(row["labels"].get("job", "")),
+                "health": clean_text.line(row["health"]),
+            }
+            for row in found["data"]["activeTargets"]
+        ]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def shown(paths: Paths) -> Optional[Dict[str, Any]]:
+    """Return what `status` tells of a machine that watches; None where none does."""
+    settings = read_json(paths.monitor_etc / "settings.json")
+    if not settings:
+        return None
+    states = units.show(unit_names.PROMETHEUS, unit_names.ALERTMANAGER)
+    found = targets(settings["listen"], settings["port"]) or []
+    return {
+        "prometheus": states.get(unit_names.PROMETHEUS, {}).get("state"),
+        "alertmanager": states.get(unit_names.ALERTMANAGER, {}).get("state"),
+        "listen": settings["listen"],
+        "port": settings["port"],
+        "targets": len(found),
+        "targets_down": sum(row["health"] != "up" for row in found),
+    }
+
+
+def remove_all(paths: Paths, *, check: bool = False) -> Dict[str, Any]:
+    """Take away what `ensure` made, the series too; the packages stay, with their units off.
+
+    The record is last: a run that is killed in between is completed by the next.
+    """
+    record = read_json(paths.monitor_home / BEFORE)
+    files = [paths.units / ours for _, _, ours in PARTS]
+    there = [path for path in files if path.exists()]
+    if not record and not there:
+        return {"changed": False}
+    if not check:
+        for path in there:
+            units.systemctl("disable", "--now", path.name)
+            remove(str(path))
+        units.systemctl("daemon-reload")
+        if _is_user(MONITOR_USER) and not record.get("user_existed"):
+            run("userdel", MONITOR_USER)
+        for folder in (paths.monitor_etc, paths.monitor_home):
+            if folder.exists():
+                shutil.rmtree(str(folder))
+    return {"changed": True}
+
+
+def main(argv: List[str]) -> int:
+    """`monitor note|ensure|remove [--check]`; settings of `ensure` come by standard input."""
+    check = "--check" in argv
+    try:
+        if argv[:1] == ["note"]:
+            return answer({"ok": True, **note(Paths(), check=check)})
+        if argv[:1] == ["ensure"]:
+            return answer({"ok": True, **ensure(Paths(), json.load(sys.stdin), check=check)})
+        if argv[:1] == ["remove"]:
+            return answer({"ok": True, **remove_all(Paths(), check=check)})
+    except OSError as error:
+        raise HostError(f"{MONITOR_ETC}, {MONITOR_HOME}: {plain(error)}") from None
+    raise HostError("usage: monitor note|ensure|remove [--check] < SETTINGS")

@@ -1,0 +1,58 @@
+"""How long a machine has rested, and what that saved: its history, and the figures for `status`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.on_host.system import files
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+SCHEMA = "kimi-prov/rests/v1"
+_KEPT = 200
+
+
+def read(paths: Paths) -> dict[str, Any]:
+    """Return the history: `rests`, the last of them, and `seconds` and `times` of all."""
+    found = files.read_json(paths.rests)
+    rows = found.get("rests")
+    return {
+        "schema": SCHEMA,
+        "times": int(found.get("times") or 0),
+        "seconds": float(found.get("seconds") or 0),
+        "rests": rows if isinstance(rows, list) else [],
+    }
+
+
+def note(paths: Paths, mark: Mapping[str, Any]) -> None:
+    """Keep that a rest has ended now. One of a clock that was set back counts as none."""
+    seconds = max(0, round(time.time()) - int(mark.get("since_s") or time.time()))
+    found = read(paths)
+    until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    row = {"state": mark.get("state"), "since": mark.get("since"), "until": until}
+    found["times"] += 1
+    found["seconds"] += seconds
+    found["rests"] = [*found["rests"], {**row, "seconds": seconds}][-_KEPT:]
+    files.make_directory(paths.state, 0o700)
+    files.write_json(str(paths.rests), found, mode=0o600)
+
+
+def document(paths: Paths, plan: Mapping[str, Any], mark: Mapping[str, Any]) -> dict[str, Any]:
+    """Say how long the machine has rested in all, the rest of now with it, and what that saved.
+
+    By the power that the plan has for a machine that serves nobody: what it draws asleep is not
+    measured, so that is the most that was saved. Null where no power or price is known.
+    """
+    found = read(paths)
+    now = max(0.0, time.time() - float(mark["since_s"])) if mark else 0.0
+    hours = (found["seconds"] + now) / 3600
+    power = (plan.get("rest") or {}).get("power") or {}
+    kwh = hours * power["idle_kw"] if power else None
+    return {
+        "times": found["times"] + bool(mark),
+        "hours": round(hours, 2),
+        "kwh_at_most": None if kwh is None else round(kwh, 2),
+        "usd_at_most": None if kwh is None else round(kwh * power["usd_per_kwh"], 2),
+    }

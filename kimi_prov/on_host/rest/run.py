@@ -1,0 +1,454 @@
+"""Stops, starts and restarts what a machine serves, keeping everything else that was applied.
+
+    rest stop < REQUEST      mark the machine as stopped, and let kimi-rest.service do it
+    rest start < REQUEST     take the mark away and start the engines; says how long that will take
+    rest restart < REQUEST   let kimi-rest.service restart the instances, one after the other
+    rest started             note how long the start took
+    rest outcome             what kimi-rest.service did last
+    rest run                 that unit
+    rest idle                kimi-idle.service: count how long nobody has asked, and rest at last
+
+The mark is written before anything else, and removed before the engines start: a machine whose
+power is cut in between comes back as it was to be.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+from kimi_prov.contract import clean_text, groups, unit_names
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.durations import duration, in_words
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.gateway import draining, haproxy, smoke_test
+from kimi_prov.on_host.rest import idle, mark, standing, starts
+from kimi_prov.on_host.system import apply_lock, files, units
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.system.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Tell = Callable[[str], None]
+STOP, RESTART, SLEEP = "stop", "restart", "sleep"
+FREE, KEEP = "free", "keep"
+_STEP_S = 1.0
+# Of answers that begin at the last moment.
+_SLEEP_DRAIN_S = 300.0
+# Beyond what a unit allows its processes before it kills them.
+_STOP_LIMIT_S = 900.0
+
+
+def plan_of(paths: Paths) -> dict[str, Any]:
+    """Return the plan that was applied. Raises HostError where this version did not apply it."""
+    plan = files.read_json(paths.plan)
+    if not plan:
+        raise HostError(f"there is no {layout.PLAN}", "run `kimi-prov apply` first")
+    if "rest" not in plan:
+        raise HostError(
+            "an earlier version of kimi-prov applied what is here: its units and its proxy know of "
+            "no stop",
+            "run `kimi-prov apply` first, which restarts no engine for that",
+        )
+    return plan
+
+
+def _all_of(plan: Mapping[str, Any], request: Mapping[str, Any]) -> None:
+    """Raise HostError where a host of the group is left out of what is done."""
+    group = plan.get("group") or {}
+    hosts = {*request.get("hosts", ())}
+    missing = [row["host"] for row in group.get("members", ()) if row["host"] not in hosts]
+    if missing:
+        raise HostError(
+            f"{', '.join(missing)} serves together with this host and is left out: the hosts of "
+            f"group {group['name']} stop and start together",
+            "give no --limit, or one that has them all",
+        )
+
+
+def engines(plan: Mapping[str, Any]) -> list[str]:
+    """Name the units that run the engine."""
+    return [unit_names.engine(row) for row in plan["instances"]]
+
+
+# --- stop --------------------------------------------------------------------------------------
+
+
+def stop(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Mark this host as stopped, and let the unit drain and stop it.
+
+    `request`: `drain_s`, `by`, and `part`: `serving` for hosts that clients ask, `rank` for those
+    that another serves for. The other part is left, and answers `left_out`.
+    """
+    plan = plan_of(paths)
+    _all_of(plan, request)
+    if (request["part"] == "serving") != groups.serves(plan):
+        return {"left_out": True, "started": False}
+    was = mark.read(paths)
+    if was.get("state") != mark.STOPPED:
+        made = mark.make(mark.STOPPED, "stopped by the operator", by=request.get("by"))
+        mark.write(paths, made)
+    else:
+        mark.publish(paths)
+    return {
+        "left_out": False,
+        "was": was.get("state") or "serving",
+        **launch(paths, {"job": STOP, "drain_s": float(request["drain_s"])}),
+    }
+
+
+def launch(paths: Paths, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Let the unit do a job, which goes on when the connection is cut."""
+    files.write_json(str(paths.rest_job), job, durable=False, mode=0o600)
+    run("systemctl", "stop", unit_names.REST)
+    run("systemctl", "reset-failed", unit_names.REST)
+    done = run(
+        *("systemd-run", "--quiet", "--no-block", f"--unit={unit_names.REST}"),
+        "--description=Kimi: stop or restart what is served",
+        *("--service-type=oneshot", "--remain-after-exit"),
+        # It waits for the answers under way and for engines: its own parts have their limits.
+        "--property=TimeoutStartSec=infinity",
+        *(sys.executable, "-I", layout.ZIPAPP, "rest", "run"),
+    )
+    if done.returncode != 0:
+        raise HostError(f"{unit_names.REST} cannot be started: {done.stderr.strip()}")
+    return {"started": True, "unit": unit_names.REST, "progress": layout.REST_PROGRESS}
+
+
+def halt(paths: Paths, plan: Mapping[str, Any], limit_s: float, tell: Tell) -> dict[str, Any]:
+    """Drain and stop the engines, and free what memory holds of the weights where that is wished.
+
+    Returns `cut`, the requests that did not end in time, and `seconds` of the whole.
+    """
+    began = time.monotonic()
+
+    def waiting(left: int) -> None:
+        tell(f"{_requests(left)} under way: waiting until they end, {duration(limit_s)} at most")
+
+    cut = draining.drain(paths, limit_s, tell=waiting) if groups.serves(plan) else 0
+    starts.note(paths, plan)
+    tell("stopping the engine")
+    names = engines(plan)
+    done = run("systemctl", "stop", *names, timeout=_STOP_LIMIT_S)
+    if done.returncode != 0:
+        raise HostError(
+            f"the engine was not stopped: {clean_text.line(done.stderr.strip())}",
+            f"see  systemctl status {names[0]}  and run `kimi-prov stop` again",
+        )
+    run("systemctl", "reset-failed", *names)
+    if plan["rest"]["memory"] == FREE:
+        _free(plan, tell)
+    return {"cut": cut, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _requests(count: int) -> str:
+    return f"{count} request{'s' if count != 1 else ''}"
+
+
+def _free(plan: Mapping[str, Any], tell: Tell) -> None:
+    """Give back the memory of the RAM disk; nothing fills it again before a start."""
+    for name in reversed(starts.ram_disk_units(plan)):
+        tell(f"stopping {name}")
+        words = ("disable", "--now") if name.endswith(".service") else ("stop",)
+        units.systemctl(*words, "--quiet", name)
+
+
+def _stopped(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    done = halt(paths, plan, float(job["drain_s"]), tell)
+    found = mark.read(paths)
+    if found:
+        mark.write(paths, {**found, "cut": done["cut"]})
+    files.write_json(str(paths.rest_job), {**job, **done}, durable=False, mode=0o600)
+    ended = f"{_requests(done['cut'])} cut" if done["cut"] else "no request was cut"
+    return f"stopped in {duration(done['seconds'])}; {ended}"
+
+
+# --- idle --------------------------------------------------------------------------------------
+
+
+def look(paths: Paths) -> str:
+    """Count on how long nobody has asked, and rest where that was long enough."""
+    plan = plan_of(paths)
+    if not plan["rest"].get("idle"):
+        return ""
+    found, news = idle.look(paths, plan)
+    if found["asleep_in_s"] != 0:
+        return news
+    launch(paths, {"job": SLEEP, "used": found["used"], "drain_s": _SLEEP_DRAIN_S})
+    return "nobody has asked for long enough: resting"
+
+
+def _asleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    """Rest as the inventory wishes: sleep, switch the machine off, or run the operator's hook."""
+    chosen = plan["rest"]["idle"]
+    if haproxy.variable(paths.socket, idle.USED) != job["used"] or apply_lock.holder():
+        return "not asleep: somebody asked at the last moment"
+    try:
+        return _RESTS[chosen["action"]](paths, plan, job, tell)
+    except HostError as error:
+        idle.failed(paths, error.message)
+        raise
+
+
+def _sleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    mark.write(paths, _sleeping(plan))
+    return _stopped(paths, plan, job, tell)
+
+
+def _sleeping(plan: Mapping[str, Any]) -> dict[str, Any]:
+    wakes = plan["rest"]["wake"]
+    after = in_words(float(plan["rest"]["idle"]["after_s"]))
+    how = "the operator starts it: kimi-prov start" if wakes == "off" else "a request wakes it"
+    return mark.make(mark.ASLEEP, f"nobody asked for {after}; {how}", wake=wakes)
+
+
+def _poweroff(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    """Switch the machine off: it serves again after its next boot."""
+    starts.note(paths, plan)
+    try:
+        draining.drain(paths, float(job["drain_s"]))
+        tell("switching the machine off")
+        units.systemctl("poweroff")
+    except HostError:
+        draining.balance(paths, draining.READY)
+        raise
+    return "switching the machine off: nobody asked"
+
+
+def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    """Run the operator's program once answers have ended; where it fails, serve on."""
+    mark.write(paths, _sleeping(plan))
+    try:
+        draining.drain(paths, float(job["drain_s"]))
+        idle.hook(plan, str(plan["rest"]["idle"]["hook"]), tell)
+    except HostError:
+        mark.clear(paths)
+        draining.balance(paths, draining.READY)
+        raise
+    return _stopped(paths, plan, job, tell)
+
+
+_RESTS = {idle.STOP: _sleep, idle.POWEROFF: _poweroff, idle.HOOK: _hook}
+
+
+# --- start -------------------------------------------------------------------------------------
+
+
+def start(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Start what was stopped; returns what it `was`, and what the start will take (`expected`)."""
+    plan = plan_of(paths)
+    _all_of(plan, request)
+    was = mark.read(paths)
+    states = units.show(*engines(plan))
+    limit = {"timeout_s": plan["timeouts"]["start_s"], "fills": []}
+    if not was and all(unit["state"] == "active" for unit in states.values()):
+        return {"was": "serving", "expected": None, **limit}
+    found = starts.begin(paths, plan, str(request.get("by") or "start"))
+    mark.clear(paths)
+    up(paths, plan)
+    return {
+        "was": was.get("state") or "not serving",
+        "since": was.get("since"),
+        **found,
+        **limit,
+        "fills": [
+            {"unit": name, "progress": layout.STAGE_PROGRESS}
+            for name in starts.ram_disk_units(plan)
+            if name.endswith(".service")
+        ],
+    }
+
+
+def up(paths: Paths, plan: Mapping[str, Any]) -> None:
+    """Let the engines start, and before them what holds the weights in memory."""
+    names = engines(plan)
+    fills = [name for name in starts.ram_disk_units(plan) if name.endswith(".service")]
+    if fills:
+        units.systemctl("enable", "--quiet", *fills)
+    run("systemctl", "reset-failed", *fills, *names)
+    units.systemctl("start", "--no-block", *fills, *names)
+    draining.balance(paths, draining.READY)
+
+
+def started(paths: Paths) -> dict[str, Any]:
+    """Keep how long the start took, and return it; `start` is null where nothing has started."""
+    return {"start": starts.note(paths, plan_of(paths))}
+
+
+# --- restart -----------------------------------------------------------------------------------
+
+
+def restart(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Let the unit restart the instances one after the other.
+
+    Hosts that serve together stop and start together: they are left, and answer `together`.
+    """
+    plan = plan_of(paths)
+    _all_of(plan, request)
+    if plan.get("group"):
+        return {"together": True, "started": False}
+    if found := mark.read(paths):
+        raise HostError(f"it is {standing.told(found)}", standing.FIX)
+    count = len(plan["instances"])
+    limit_s = float(plan["timeouts"]["start_s"])
+    drain_s = float(request["drain_s"])
+    job = {"job": RESTART, "drain_s": drain_s, "start_s": limit_s}
+    return {
+        "together": False,
+        "instances": count,
+        "expected": starts.expected(paths, plan, starts.where(plan)),
+        "timeout_s": count * (limit_s + drain_s + _STOP_LIMIT_S),
+        **launch(paths, job),
+    }
+
+
+def _restarted(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    began, cut = time.monotonic(), 0
+    for instance in plan["instances"]:
+        cut += _restart_one(paths, plan, instance, job, tell)
+    taken = time.monotonic() - began
+    done = {"cut": cut, "seconds": round(taken, 1)}
+    files.write_json(str(paths.rest_job), {**job, **done}, durable=False, mode=0o600)
+    ended = f"{_requests(cut)} cut" if cut else "no request was cut"
+    return f"restarted in {duration(taken)}; {ended}"
+
+
+def _restart_one(
+    paths: Paths,
+    plan: Mapping[str, Any],
+    instance: Mapping[str, Any],
+    job: Mapping[str, Any],
+    tell: Tell,
+) -> int:
+    name, own = unit_names.engine(instance), [int(instance["index"])]
+
+    def waiting(left: int) -> None:
+        tell(f"{name}: {_requests(left)} under way")
+
+    try:
+        cut = draining.drain(paths, float(job["drain_s"]), own, waiting)
+        first = instance is plan["instances"][0]
+        if first:
+            starts.note(paths, plan)
+            starts.begin(paths, plan, RESTART)
+        tell(f"{name} restarts")
+        run("systemctl", "reset-failed", name)
+        units.systemctl("restart", "--no-block", name)
+        until = time.monotonic() + float(job["start_s"])
+        await_units([name], until, partial(_loading, tell, name))
+        if first:
+            starts.note(paths, plan)
+    finally:
+        # HAProxy's own checks keep out what does not answer.
+        draining.balance(paths, draining.READY, own)
+    await_balance(paths, own, until)
+    return cut
+
+
+def _loading(tell: Tell, name: str, line: str) -> None:
+    tell(f"{name} is loading: {line}")
+
+
+def await_units(names: Sequence[str], until: float, tell: Tell) -> None:
+    """Wait until units have started: until their engines answered. Raises HostError."""
+    before = {name: unit["restarts"] for name, unit in units.show(*names).items()}
+    told = ""
+    while True:
+        apply_lock.renew()
+        shown = units.show(*names)
+        if all(unit["state"] == "active" for unit in shown.values()):
+            return
+        broken = smoke_test.failed(shown, before)
+        if broken:
+            line = units.cause(units.journal(broken, 200))
+            raise HostError(
+                f"{broken} failed: {line}",
+                f"{smoke_test.advice(line)} (log: journalctl -u {broken})",
+            )
+        recent = units.journal(names[0], 5)
+        line = units.plain(recent[-1]) if recent else "no line in the journal yet"
+        if time.monotonic() >= until:
+            raise HostError(
+                f"{names[0]} did not start in time; its last line: {line}",
+                "raise kimi_start_timeout_s if it is still loading, or read its journal",
+            )
+        if line != told:
+            tell(line)
+            told = line
+        time.sleep(_STEP_S)
+
+
+def await_fill(plan: Mapping[str, Any], tell: Tell) -> None:
+    """Wait until memory holds the weights again, where it does. Raises HostError where it fails."""
+    fills = [name for name in starts.ram_disk_units(plan) if name.endswith(".service")]
+    while fills:
+        shown = units.show(*fills)
+        if any(row["state"] == "failed" for row in shown.values()):
+            line = units.cause(units.journal(fills[0], 40))
+            raise HostError(f"{fills[0]} failed: {line}", f"journalctl -u {fills[0]}")
+        if all(row["state"] == "active" for row in shown.values()):
+            return
+        done = files.read_json(layout.STAGE_PROGRESS)
+        tell(f"filling the RAM disk: {done.get('line') or 'it begins'}")
+        time.sleep(_STEP_S)
+
+
+def await_balance(paths: Paths, own: Sequence[int] | None, until: float) -> None:
+    """Wait until the proxy sends requests to these engines, or to all."""
+    while paths.socket.exists() and not draining.up(paths, own):
+        if time.monotonic() >= until:
+            raise HostError(
+                "the proxy does not see the engine answer",
+                f"journalctl -u {unit_names.PROXY}",
+            )
+        time.sleep(0.2)
+
+
+# --- what others ask ---------------------------------------------------------------------------
+
+
+def outcome(paths: Paths) -> dict[str, Any]:
+    """Return what the unit did last: `cut` requests and `seconds`."""
+    job = files.read_json(paths.rest_job)
+    run("systemctl", "stop", unit_names.REST)
+    run("systemctl", "reset-failed", unit_names.REST)
+    return {"cut": job.get("cut"), "seconds": job.get("seconds"), "mark": mark.read(paths) or None}
+
+
+def main(argv: list[str]) -> int:
+    """Run one of the verbs; see the module's docstring."""
+    paths = Paths()
+    asked = {"stop": stop, "start": start, "restart": restart}
+    plain_verbs = {"started": started, "outcome": outcome}
+    verb = argv[0] if len(argv) == 1 else ""
+    if verb == "run":
+        return _run(paths)
+    if verb == "idle":
+        # At the level that its unit lets through: its own starts stay out of the journal.
+        if news := look(paths):
+            print(f"<5>{news}", flush=True)
+        return 0
+    if verb in asked:
+        return answer({"ok": True, **asked[verb](paths, json.load(sys.stdin))})
+    if verb in plain_verbs:
+        return answer({"ok": True, **plain_verbs[verb](paths)})
+    raise HostError("usage: rest stop|start|restart|started|outcome|run|idle")
+
+
+def _run(paths: Paths) -> int:
+    jobs = {STOP: _stopped, RESTART: _restarted, SLEEP: _asleep}
+    with Progress(layout.REST_PROGRESS, "rest") as progress:
+        tell = partial(progress.say, log=True)
+        try:
+            job = files.read_json(paths.rest_job)
+            progress.done(jobs[str(job.get("job"))](paths, plan_of(paths), job, tell))
+        except HostError as error:
+            progress.fail(HostError(error.message, error.fix))
+            return 1
+    return 0

@@ -1,0 +1,92 @@
+"""Whether a machine serves, starts, or rests on purpose, as other commands tell it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.rest import mark, rested, starts
+from kimi_prov.on_host.system import files
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+SERVING, STARTING, STOPPING, FAILED = "serving", "starting", "stopping", "failed"
+# The timer looks each half a minute at most.
+_STALE_S = 120.0
+FIX = "kimi-prov start INVENTORY"
+
+
+def told(found: Mapping[str, Any]) -> str:
+    """Say to the operator that a machine does not serve on purpose, since when and by whom."""
+    by = found.get("by") or {}
+    who = f" by {by['user']}@{by.get('control_host')}" if by.get("user") else ""
+    word = "asleep" if found["state"] == mark.ASLEEP else "stopped on purpose"
+    return f"{word} since {found['since']}{who}"
+
+
+def refusal(paths: Paths) -> HostError | None:
+    """Return why nothing can be asked of the model, where it rests on purpose; else None."""
+    found = mark.read(paths)
+    return HostError(f"the model is {told(found)}: it was not asked", FIX) if found else None
+
+
+def state(found: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]], down: bool) -> str:
+    """Name the state of a host: `states` are its engines' units, `down` whether any part is not up.
+
+    `found` is the mark, empty where there is none.
+    """
+    words = {row.get("state") for row in states.values()}
+    if found:
+        return STOPPING if words - {"inactive", "failed"} else str(found["state"])
+    if not down:
+        return SERVING
+    return STARTING if "activating" in words else FAILED
+
+
+def document(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the part of the status that says since when it rests, and what a start takes."""
+    rows = starts.every(paths)
+    last = rows[-1] if rows else None
+    keys = ("at", "seconds", "held", "by")
+    return {
+        "since": found.get("since"),
+        "by": found.get("by"),
+        "requests_cut": found.get("cut"),
+        "start": starts.expected(paths, plan, starts.where(plan)) if found else None,
+        "failed": found.get("failed"),
+        "idle": _idle(paths, plan),
+        "rested": rested.document(paths, plan, found),
+        "last_start": {key: last[key] for key in keys} if last else None,
+    }
+
+
+def _idle(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Say when the machine will rest because nobody asks; None where it never does."""
+    wished = (plan.get("rest") or {}).get("idle")
+    if not wished:
+        return None
+    seen = files.read_json(paths.idle)
+    left = seen.get("asleep_in_s")
+    # It was looked at some seconds ago; what another boot has left says nothing.
+    ago = time.monotonic() - float(seen.get("looked_s") or 0)
+    return {
+        "after_seconds": wished["after_s"],
+        "action": wished["action"],
+        "wake": plan["rest"]["wake"],
+        "asleep_in_seconds": max(0, round(float(left) - ago))
+        if left is not None and 0 <= ago < _STALE_S
+        else None,
+        "why_not": seen.get("why_not") if seen else "nobody has looked yet",
+    }
+
+
+def resting(paths: Paths, plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the units that do not run because the machine rests: what a stop made is no drift."""
+    if not mark.read(paths):
+        return ()
+    engines = [unit_names.engine(row) for row in plan.get("instances") or ()]
+    freed = (plan.get("rest") or {}).get("memory") == "free"
+    return (*engines, *(starts.ram_disk_units(plan) if freed else ()))

@@ -1,0 +1,147 @@
+"""How long the last starts on this machine took, and what the next one will take.
+
+A start lasts from when it was asked for until the engine answered a chat, which is when its unit
+counts as started. What nobody asked us for, at a boot or after a crash, counts from when systemd
+began with the unit.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.durations import duration
+from kimi_prov.on_host.system import files, units
+from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+SCHEMA = "kimi-prov/starts/v1"
+# Where the weights were when a start began.
+RAM_DISK, PAGE_CACHE, DISK, UNKNOWN = "RAM disk", "page cache", "disk", "unknown"
+_KEPT = 50
+_LAST = 3
+_CACHED = 0.9
+_SHOWN = (
+    "ActiveState",
+    "InvocationID",
+    "InactiveExitTimestampMonotonic",
+    "ActiveEnterTimestampMonotonic",
+)
+
+
+def every(paths: Paths) -> list[dict[str, Any]]:
+    """Return the starts that are kept, oldest first."""
+    return [*(files.read_json(paths.starts).get("starts") or ())]
+
+
+def begin(paths: Paths, plan: Mapping[str, Any], by: str) -> dict[str, Any]:
+    """Note that a start was asked for now; returns what it will take (`expected`)."""
+    held = where(plan)
+    begun = {"at_monotonic_s": time.monotonic(), "held": held, "by": by}
+    files.write_json(str(paths.begun), begun, durable=False, mode=0o600)
+    return {"held": held, "expected": expected(paths, plan, held)}
+
+
+def note(paths: Paths, plan: Mapping[str, Any], **more: object) -> dict[str, Any] | None:
+    """Keep how long the start of the engine that runs took; None where none has started.
+
+    The engine's first instance speaks for all. A start that is kept already is returned, with
+    `more` added to it.
+    """
+    name = unit_names.engine(plan["instances"][0])
+    shown = units.properties([name], _SHOWN).get(name, {})
+    if shown.get("ActiveState") != "active" or not shown.get("InvocationID"):
+        return None
+    rows = every(paths)
+    known = next((row for row in rows if row["id"] == shown["InvocationID"]), None)
+    if known is None:
+        known = _measured(paths, plan, shown)
+        rows.append(known)
+    elif not more:
+        return known
+    known.update(more)
+    files.make_directory(paths.state, 0o700)
+    files.write_json(str(paths.starts), {"schema": SCHEMA, "starts": rows[-_KEPT:]}, mode=0o600)
+    return known
+
+
+def _measured(paths: Paths, plan: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, Any]:
+    ended = int(shown["ActiveEnterTimestampMonotonic"]) / 1e6
+    unit = int(shown["InactiveExitTimestampMonotonic"]) / 1e6
+    begun = files.read_json(paths.begun)
+    asked = float(begun.get("at_monotonic_s") or 0)
+    # What was asked for before this unit was begun, and after the start before it.
+    ours = bool(begun) and asked <= unit
+    files.remove(str(paths.begun))
+    ago = time.clock_gettime(time.CLOCK_MONOTONIC) - ended
+    return {
+        "id": shown["InvocationID"],
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ago)),
+        "seconds": round(ended - (asked if ours else unit), 1),
+        "held": begun["held"] if ours else UNKNOWN,
+        "by": begun["by"] if ours else "systemd",
+        "engine": plan["engine"].get("env_name"),
+        "model": plan["model"]["name"],
+    }
+
+
+def expected(paths: Paths, plan: Mapping[str, Any], held: str) -> dict[str, Any]:
+    """Say what a start will take: `seconds` (null where nobody knows), and by what (`basis`).
+
+    By the last starts of the same model with the weights in the same place; else by any of its
+    starts here, else by the plan's estimate of the load.
+    """
+    own = [row for row in every(paths) if row["model"] == plan["model"]["name"]]
+    like = [row for row in own if row["held"] == held and held != UNKNOWN]
+    rows = (like or own)[-_LAST:]
+    if rows:
+        took = sorted(float(row["seconds"]) for row in rows)
+        span = duration(took[0]) if took[0] == took[-1] else _span(took)
+        place = f" from the {held}" if like else ""
+        count = f"{len(rows)} starts" if len(rows) > 1 else "start"
+        basis = f"the last {count}{place} on this machine took {span}"
+        return {"seconds": took[len(took) // 2], "basis": basis}
+    load = (plan.get("throughput") or {}).get("load_s") or {}
+    if load.get("expected"):
+        return {
+            "seconds": float(load["expected"]),
+            "basis": "the plan's estimate of the load; no start was measured here yet",
+        }
+    return {"seconds": None, "basis": "no start was measured on this machine yet"}
+
+
+def _span(took: list[float]) -> str:
+    return f"{duration(took[0])} to {duration(took[-1])}"
+
+
+def where(plan: Mapping[str, Any]) -> str:
+    """Say where the weights are now: in the RAM disk, in the page cache, or on the disk alone."""
+    disk = plan.get("ram_disk") or {}
+    if disk.get("enabled"):
+        stage = units.show(unit_names.STAGE).get(unit_names.STAGE, {})
+        return RAM_DISK if stage.get("state") == "active" else DISK
+    return _cached(str(plan["model"]["serve_dir"]))
+
+
+def _cached(directory: str) -> str:
+    done = run(
+        *("sh", "-c", 'exec fincore --bytes --noheadings --output RES,SIZE -- "$1"/*.safetensors'),
+        *("sh", directory),
+        timeout=60,
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    sizes = [(int(row[0]), int(row[1])) for row in rows if len(row) == 2 and row[0].isdigit()]
+    whole = sum(size for _, size in sizes)
+    if done.returncode != 0 or not whole:
+        return UNKNOWN
+    return PAGE_CACHE if sum(there for there, _ in sizes) >= _CACHED * whole else DISK
+
+
+def ram_disk_units(plan: Mapping[str, Any]) -> list[str]:
+    """Name the units by which memory holds the weights, in the order in which they start."""
+    named = (plan.get("ram_disk") or {}).get("units") or ()
+    known = (unit_names.RAM_MOUNT, unit_names.STAGE, unit_names.WARM)
+    return [name for name in known if name in named]

@@ -1,0 +1,43 @@
+"""What keys used, as Prometheus reads it: sums since the counter's first day."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NAMES = (
+    ("kimi_usage_requests_total", "requests", "Requests that a key began"),
+    ("kimi_usage_prompt_tokens_total", "prompt_tokens", "Tokens of a key's questions"),
+    ("kimi_usage_completion_tokens_total", "completion_tokens", "Tokens of the answers to a key"),
+)
+_REFUSED = "kimi_usage_refused_total"
+
+
+def text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Write rows of all days together, one a key, as metrics."""
+    lines = []
+    for name, column, told in _NAMES:
+        lines += [f"# HELP {name} {told}", f"# TYPE {name} counter"]
+        lines += [f'{name}{{key="{_label(row["key"])}"}} {row[column]}' for row in rows]
+    lines += [f"# HELP {_REFUSED} Requests that a limit kept out", f"# TYPE {_REFUSED} counter"]
+    lines += [
+        f'{_REFUSED}{{key="{_label(row["key"])}",reason="{_label(reason)}"}} {times}'
+        for row in rows
+        for reason, times in sorted(row["refused"].items())
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _label(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace the file in one step, readable by whoever collects it."""
+    beside = path.with_name(f".{path.name}")
+    beside.write_text(text(rows), encoding="utf-8")
+    beside.chmod(0o644)
+    os.replace(str(beside), str(path))

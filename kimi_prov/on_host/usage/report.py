@@ -1,0 +1,60 @@
+"""`usage [SINCE UNTIL]`: what each key used, a row a key and day; one JSON object."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from typing import TYPE_CHECKING, Any, Dict, List
+
+from kimi_prov.contract import groups
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import PLAN, USAGE_DB, Paths
+from kimi_prov.on_host.gateway import key_list
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json
+from kimi_prov.on_host.usage import store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+# Before every day, and after the row of all days.
+FIRST = "0000-00-00"
+LAST = "9999-99-99"
+
+
+def collect(paths: Paths, since: str = FIRST, until: str = LAST) -> Dict[str, Any]:
+    """Return the usage document of this host, days from `since` to `until`, both included."""
+    plan = read_json(paths.plan)
+    if not plan:
+        return {"ok": False, "detail": f"not provisioned: no {PLAN}", "rows": []}
+    if not groups.serves(plan):
+        return {
+            "ok": True,
+            "detail": groups.elsewhere(plan, "its use is").message,
+            "rows": [],
+            "uncounted": [],
+        }
+    missing = key_list.uncounted(plan)
+    rows = _rows(paths.usage_db, since, until)
+    detail = f"{len({row['key'] for row in rows})} keys" if rows else "nothing was used"
+    if missing:
+        told = ", ".join(map(str, missing))
+        detail = f"engine {told} runs since before it could count: restart it"
+    return {"ok": not missing, "detail": detail, "rows": rows, "uncounted": missing}
+
+
+def _rows(database: Path, since: str, until: str) -> List[Dict[str, Any]]:
+    try:
+        return store.read(database, max(since, FIRST), until)
+    except sqlite3.Error as error:
+        raise HostError(
+            f"{USAGE_DB} cannot be read: {error}", "read the journal: journalctl -u kimi-usage"
+        ) from error
+
+
+def main(argv: List[str]) -> int:
+    """`usage [SINCE UNTIL]`."""
+    if len(argv) not in (0, 2) or not all(_DAY.fullmatch(day) for day in argv):
+        raise HostError("usage: usage [SINCE UNTIL], days as 2026-11-24")
+    return answer(collect(Paths(), *argv))

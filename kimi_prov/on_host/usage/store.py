@@ -1,0 +1,349 @@
+"""The counter's memory: a database of requests and tokens by key and day, and of the last minute.
+
+Days are UTC's. No question and no answer is in it, nor who asked from where.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sqlite3
+import time
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Tuple,
+)
+
+from kimi_prov.contract.key_rules import LIMITS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = 1
+MINUTE_S = 60
+DAY_S = 86400
+# A request is known by its id for so long after its end: what was told twice counts once.
+KNOWN_S = 900
+# The row of a key that no day holds: of all days, those that are gone as well.
+EVER = ""
+_TABLES = """
+CREATE TABLE IF NOT EXISTS used (
+    key TEXT NOT NULL, day TEXT NOT NULL, requests INTEGER NOT NULL DEFAULT 0,
+    prompt_tokens INTEGER NOT NULL DEFAULT 0, completion_tokens INTEGER NOT NULL DEFAULT 0,
+    last_at INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (key, day)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS refused (
+    key TEXT NOT NULL, day TEXT NOT NULL, reason TEXT NOT NULL,
+    requests INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (key, day, reason)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS minute (
+    key TEXT NOT NULL, second INTEGER NOT NULL, requests INTEGER NOT NULL DEFAULT 0,
+    tokens INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (key, second)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS request (
+    id TEXT PRIMARY KEY, told_at INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL DEFAULT 0,
+    completion_tokens INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS clock (one INTEGER PRIMARY KEY CHECK (one = 1), latest INTEGER NOT NULL);
+"""
+_USED = """
+INSERT INTO used (key, day, requests, prompt_tokens, completion_tokens, last_at)
+VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key, day) DO UPDATE SET
+    requests = requests + excluded.requests,
+    prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+    completion_tokens = completion_tokens + excluded.completion_tokens,
+    last_at = max(last_at, excluded.last_at)
+"""
+_REFUSED = """
+INSERT INTO refused (key, day, reason, requests) VALUES (?, ?, ?, 1)
+ON CONFLICT (key, day, reason) DO UPDATE SET requests = requests + 1
+"""
+_MINUTE = """
+INSERT INTO minute (key, second, requests, tokens) VALUES (?, ?, ?, ?)
+ON CONFLICT (key, second) DO UPDATE SET
+    requests = requests + excluded.requests, tokens = tokens + excluded.tokens
+"""
+# Of a backup: the larger number of all days together, so that putting it back twice adds nothing.
+_KEPT = """
+INSERT INTO used (key, day, requests, prompt_tokens, completion_tokens, last_at)
+VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key, day) DO UPDATE SET
+    requests = max(requests, excluded.requests),
+    prompt_tokens = max(prompt_tokens, excluded.prompt_tokens),
+    completion_tokens = max(completion_tokens, excluded.completion_tokens),
+    last_at = max(last_at, excluded.last_at)
+"""
+_KEPT_REFUSED = """
+INSERT INTO refused (key, day, reason, requests) VALUES (?, ?, ?, ?)
+ON CONFLICT (key, day, reason) DO UPDATE SET requests = max(requests, excluded.requests)
+"""
+_COLUMNS = ("requests", "prompt_tokens", "completion_tokens", "last_at")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_DAY = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})?")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Which limit a key has reached, and in how many seconds it may ask again."""
+
+    reason: str
+    wait_s: int
+
+
+class Clock:
+    """The machine's clock, kept from giving a day back: set back by up to a day, it runs on.
+
+    A clock that was further ahead than that had been wrong, and is believed now.
+    """
+
+    def __init__(
+        self,
+        latest: float = 0.0,
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wall, self._steady = wall, steady
+        self._at, self._since = latest, steady()
+
+    def now(self) -> float:
+        """Return seconds since 1970."""
+        wall, steady = self._wall(), self._steady()
+        expected = self._at + (steady - self._since)
+        behind = expected - wall
+        self._at = expected if 0 < behind <= DAY_S else wall
+        self._since = steady
+        return self._at
+
+
+def day_of(at: float) -> str:
+    """Return the day of a time, as 2026-11-24."""
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d")
+
+
+class Store:
+    """The database, as its one writer has it open."""
+
+    def __init__(self, path: Path, *, keep_days: int, clock: Optional[Clock] = None) -> None:
+        self._db = sqlite3.connect(str(path), isolation_level=None)
+        # A commit survives the end of this process; `settle` makes all of them survive a power cut.
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.executescript(_TABLES)
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA:
+            raise sqlite3.DatabaseError(f"a later version of kimi-prov made it ({version})")
+        self._db.execute(f"PRAGMA user_version={SCHEMA}")
+        self._keep_days = keep_days
+        row = self._db.execute("SELECT latest FROM clock").fetchone()
+        self._clock = clock or Clock(row[0] if row else 0.0)
+
+    def close(self) -> None:
+        """Close the database; everything is in its one file then."""
+        self._db.close()
+
+    def ask(self, request: str, key: str, limits: Mapping[str, int]) -> Optional[Refusal]:
+        """Let a request of a key begin and count it, or say which limit keeps it out."""
+        now = self._clock.now()
+        with self._whole():
+            # Known: the answer to the same question was lost.
+            refusal = None if self._request(request) else self._refusal(key, limits, now)
+            if refusal:
+                for day in (day_of(now), EVER):
+                    self._db.execute(_REFUSED, (key, day, refusal.reason))
+            else:
+                self._begin(request, key, now)
+        return refusal
+
+    def tell(self, request: str, key: str, prompt: int, completion: int, *, ended: bool) -> None:
+        """Take over what a request has used so far; told twice it counts once.
+
+        A request that nobody asked for began while the counter was away, and counts from now on.
+        """
+        now = self._clock.now()
+        with self._whole():
+            row = self._request(request)
+            if row is None:
+                self._begin(request, key, now)
+                row = (0, 0, 0)
+            more_prompt, more_completion = max(prompt - row[0], 0), max(completion - row[1], 0)
+            if row[2]:
+                return
+            self._db.execute(
+                "UPDATE request SET told_at = ?, prompt_tokens = prompt_tokens + ?, "
+                "completion_tokens = completion_tokens + ?, ended = ? WHERE id = ?",
+                (int(now), more_prompt, more_completion, int(ended), request),
+            )
+            if more_prompt or more_completion:
+                self._add(key, now, 0, more_prompt, more_completion)
+
+    def _begin(self, request: str, key: str, now: float) -> None:
+        begun = self._db.execute(
+            "INSERT OR IGNORE INTO request (id, told_at) VALUES (?, ?)", (request, int(now))
+        )
+        if begun.rowcount:
+            self._add(key, now, 1, 0, 0)
+
+    def _request(self, request: str) -> Optional[Tuple[int, int, int]]:
+        found = self._db.execute(
+            "SELECT prompt_tokens, completion_tokens, ended FROM request WHERE id = ?", (request,)
+        )
+        row: Optional[Tuple[int, int, int]] = found.fetchone()
+        return row
+
+    def _add(self, key: str, now: float, requests: int, prompt: int, completion: int) -> None:
+        for day in (day_of(now), EVER):
+            self._db.execute(_USED, (key, day, requests, prompt, completion, int(now)))
+        self._db.execute(_MINUTE, (key, int(now), requests, prompt + completion))
+
+    def _refusal(self, key: str, limits: Mapping[str, int], now: float) -> Optional[Refusal]:
+        """Return the limit that keeps a key out the longest; None where it may ask."""
+        found = [*self._of_minute(key, limits, now), *self._of_day(key, limits, now)]
+        return max(found, key=lambda refusal: refusal.wait_s, default=None)
+
+    def _of_minute(self, key: str, limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
+        if not {"requests_per_minute", "tokens_per_minute"} & set(limits):
+            return
+        rows = self._db.execute(
+            "SELECT second, requests, tokens FROM minute WHERE key = ? AND second > ? "
+            "ORDER BY second",
+            (key, int(now) - MINUTE_S),
+        ).fetchall()
+        for column, reason in ((1, "requests_per_minute"), (2, "tokens_per_minute")):
+            limit = limits.get(reason)
+            used = sum(row[column] for row in rows)
+            if limit is None or used < limit:
+                continue
+            for row in rows:
+                used -= row[column]
+                if used < limit:
+                    # So many seconds on, this second and those before it are a minute ago.
+                    yield Refusal(reason, max(math.ceil(row[0] + MINUTE_S - now), 1))
+                    break
+
+    def _of_day(self, key: str, limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
+        if not {"requests_per_day", "tokens_per_day"} & set(limits):
+            return
+        row = self._db.execute(
+            "SELECT requests, prompt_tokens + completion_tokens FROM used "
+            "WHERE key = ? AND day = ?",
+            (key, day_of(now)),
+        ).fetchone() or (0, 0)
+        for used, reason in zip(row, ("requests_per_day", "tokens_per_day")):
+            if reason in limits and used >= limits[reason]:
+                yield Refusal(reason, math.ceil(DAY_S - now % DAY_S) or 1)
+
+    def settle(self) -> None:
+        """Make what was counted survive a power cut, and forget what nobody asks for any more."""
+        now = self._clock.now()
+        first = datetime.fromtimestamp(now, timezone.utc) - timedelta(days=self._keep_days)
+        with self._whole():
+            self._db.execute(
+                "INSERT INTO clock (one, latest) VALUES (1, ?) "
+                "ON CONFLICT (one) DO UPDATE SET latest = excluded.latest",
+                (int(now),),
+            )
+            self._db.execute("DELETE FROM minute WHERE second <= ?", (int(now) - MINUTE_S,))
+            self._db.execute(
+                "DELETE FROM request WHERE told_at < ? AND (ended OR told_at < ?)",
+                (int(now) - KNOWN_S, int(now) - DAY_S),
+            )
+            for table in ("used", "refused"):
+                self._db.execute(
+                    f"DELETE FROM {table} WHERE day != ? AND day <= ?",  # noqa: S608 - of two names
+                    (EVER, first.strftime("%Y-%m-%d")),
+                )
+        self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Do all or nothing of what is inside."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def rows(self, since: str = "", until: str = "9999") -> List[Dict[str, Any]]:
+        """Return what `rows_of` does."""
+        return rows_of(self._db, since, until)
+
+
+def rows_of(db: sqlite3.Connection, since: str = "", until: str = "9999") -> List[Dict[str, Any]]:
+    """Return a row a key and day from `since` to `until`, both included; `EVER` is a day as well.
+
+    Of each: requests, prompt_tokens, completion_tokens, refused (by reason), last_at (unix or 0).
+    """
+    found: Dict[Tuple[str, str], Dict[str, Any]] = {}
+    used = db.execute(
+        "SELECT key, day, requests, prompt_tokens, completion_tokens, last_at FROM used "
+        "WHERE day BETWEEN ? AND ?",
+        (since, until),
+    )
+    for key, day, *numbers in used:
+        found[key, day] = {"key": key, "day": day, **dict(zip(_COLUMNS, numbers)), "refused": {}}
+    refused = db.execute(
+        "SELECT key, day, reason, requests FROM refused WHERE day BETWEEN ? AND ?", (since, until)
+    )
+    for key, day, reason, requests in refused:
+        empty = dict.fromkeys(_COLUMNS, 0)
+        row = found.setdefault((key, day), {"key": key, "day": day, **empty, "refused": {}})
+        row["refused"][reason] = requests
+    return [found[name] for name in sorted(found)]
+
+
+def read(path: Path, since: str = "", until: str = "9999") -> List[Dict[str, Any]]:
+    """Return `rows_of` a database that another process writes; nothing where there is none.
+
+    Raises sqlite3.Error where it is none, or of another form.
+    """
+    if not path.exists():
+        return []
+    # Not `mode=ro`: a reader of a write-ahead log may have to make its index.
+    with closing(sqlite3.connect(str(path), timeout=10)) as db:
+        db.execute("PRAGMA query_only=ON")
+        return rows_of(db, since, until)
+
+
+def saved(path: Path) -> bytes:
+    """Return the rows of all days as JSON, for a backup."""
+    return json.dumps(read(path)).encode()
+
+
+def restorable(rows: object) -> Iterator[Dict[str, Any]]:
+    """Give rows of a backup, checked. Raises ValueError, KeyError or TypeError for others."""
+    if not isinstance(rows, list):
+        raise TypeError("no list")
+    for row in rows:
+        found = {name: row[name] for name in (*_COLUMNS, "key", "day", "refused")}
+        numbers = [*(found[name] for name in _COLUMNS), *found["refused"].values()]
+        if not all(type(number) is int and 0 <= number <= 1 << 62 for number in numbers):
+            raise ValueError("no numbers")
+        if not _NAME.fullmatch(found["key"]) or not _DAY.fullmatch(found["day"]):
+            raise ValueError("no names")
+        if not {*found["refused"]} <= {*LIMITS}:
+            raise ValueError("no limits")
+        yield found
+
+
+def put_back(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Add rows of a backup. Of a key and day that are there already, what is there counts."""
+    with closing(sqlite3.connect(str(path), isolation_level=None, timeout=30)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        for row in rows:
+            name = (row["key"], row["day"])
+            there = "SELECT 1 FROM used WHERE key = ? AND day = ?"
+            if row["day"] != EVER and db.execute(there, name).fetchone():
+                continue
+            db.execute(_KEPT, (*name, *(row[column] for column in _COLUMNS)))
+            for reason, requests in row["refused"].items():
+                db.execute(_KEPT_REFUSED, (*name, reason, requests))
+        db.execute("COMMIT")

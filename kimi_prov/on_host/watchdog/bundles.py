@@ -1,0 +1,234 @@
+"""What is kept of an engine that hangs, before it is restarted: a folder of plain files.
+
+Each folder is bounded, and so is their number. No environment of a process goes in, no variable of
+a program, no request and no answer; secrets of this machine are masked. What cannot be gathered in
+its time is left out and told: an engine is not kept from its restart by a GPU that does not answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from kimi_prov.contract import clean_text
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.on_host.system import journals
+from kimi_prov.on_host.system.files import make_directory, read_json, read_text
+from kimi_prov.on_host.system.local_secrets import Secrets
+from kimi_prov.on_host.watchdog import processes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.contract.paths import Paths
+
+SUMMARY = "summary.json"
+# Bundles that are kept, and bytes of one file of a bundle; it has at most nine.
+MOST = 5
+MOST_BYTES = 512 << 10
+# Seconds for all of a bundle, and for one program.
+WHOLE_S = 45.0
+_PROGRAM_S = 15.0
+_LINES = 400
+_PART = ".part-"
+# The proxy asks that every two seconds.
+_HEALTH = re.compile(r'"GET /health HTTP')
+
+
+@dataclass(frozen=True)
+class Hang:
+    """What hangs: its unit, the unit's control group, why it is told so, and what it last counted.
+
+    `stacks`: the program that reads the stacks of Python, where there is one.
+    """
+
+    unit: str
+    cgroup: str
+    why: str
+    still_s: float
+    metrics: str = ""
+    stacks: Optional[Path] = None
+
+
+def keep(paths: Paths, hang: Hang, at: float, whole_s: float = WHOLE_S) -> Tuple[str, List[str]]:
+    """Keep a bundle, and remove the oldest; return its name and what could not be gathered.
+
+    `at`: seconds since 1970. Raises OSError where nothing can be written.
+    """
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at))
+    name = f"{stamp}-{hang.unit.removesuffix('.service').removeprefix('kimi-')}"
+    make_directory(paths.hangs, 0o700)
+    for left in paths.hangs.glob(f"{_PART}*"):
+        shutil.rmtree(str(left), ignore_errors=True)
+    folder = paths.hangs / f"{_PART}{name}"
+    folder.mkdir(mode=0o700)
+    gathering = _Gathering(folder, Secrets(paths))
+    pids = processes.of_unit(hang.cgroup)
+    parts: Mapping[str, Callable[[], str]] = {
+        "processes.txt": lambda: processes.described(pids),
+        "sockets.txt": lambda: processes.sockets(pids),
+        "metrics.txt": lambda: hang.metrics,
+        "stacks.txt": lambda: _stacks(pids, hang.stacks),
+        "journal.log": lambda: _journal(hang.unit),
+        "kernel.log": _kernel,
+        "nvidia-smi.txt": _gpus,
+    }
+    thread = threading.Thread(target=gathering.gather, args=[parts], daemon=True)
+    thread.start()
+    thread.join(whole_s)
+    missing = gathering.close(list(parts), whole_s)
+    summary = {
+        "unit": hang.unit,
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)),
+        "why": hang.why,
+        "still_seconds": round(hang.still_s, 1),
+        "processes": len(pids),
+        "missing": missing,
+    }
+    gathering.write(SUMMARY, json.dumps(summary, indent=1, sort_keys=True) + "\n", last=True)
+    os.rename(str(folder), str(paths.hangs / name))
+    for old in names(paths)[:-MOST]:
+        shutil.rmtree(str(paths.hangs / old), ignore_errors=True)
+    return name, [f"{part}: {why}" for part, why in missing.items()]
+
+
+class _Gathering:
+    """Writes parts as they come; after `close` nothing more is written."""
+
+    def __init__(self, folder: Path, secrets: Secrets) -> None:
+        self._folder, self._secrets = folder, secrets
+        self._lock = threading.Lock()
+        self._closed = False
+        self._done: List[str] = []
+        self._missing: Dict[str, str] = {}
+
+    def gather(self, parts: Mapping[str, Callable[[], str]]) -> None:
+        """Gather each part by itself."""
+        for name, part in parts.items():
+            try:
+                text = part()
+                if text.strip():
+                    self.write(name, text)
+            except (HostError, OSError, ValueError, LookupError) as error:
+                self._missing[name] = plain(error)
+            self._done.append(name)
+
+    def close(self, wanted: Sequence[str], whole_s: float) -> Dict[str, str]:
+        """Return why each part that is not there is not."""
+        with self._lock:
+            self._closed = True
+        late = f"not gathered within {whole_s:.0f} s"
+        return {**self._missing, **{name: late for name in wanted if name not in self._done}}
+
+    def write(self, name: str, text: str, *, last: bool = False) -> None:
+        """Write a part, masked, clean and bounded: of a log the end, of all else the beginning."""
+        content = clean_text.block(self._secrets.mask(text)).encode("utf-8", "replace")
+        over = len(content) - MOST_BYTES
+        if over > 0:
+            told = f"... ({over} more bytes are left out)\n".encode()
+            log = name.endswith(".log")
+            content = told + content[over:] if log else content[:MOST_BYTES] + b"\n" + told
+        with self._lock:
+            if self._closed and not last:
+                return
+            descriptor = os.open(
+                str(self._folder / name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600
+            )
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+
+
+def _stacks(pids: List[int], program: Optional[Path]) -> str:
+    """Read what each process computes, without stopping it: no variable's value is read."""
+    if program is None or not program.exists():
+        raise HostError("py-spy is not installed: the next apply tries again")
+    found = []
+    for pid in pids:
+        done, text = _printed([str(program), "dump", "--nonblocking", "--pid", str(pid)])
+        found.append(text if done else f"process {pid}: not read: {clean_text.line(text)[:300]}\n")
+    return "\n".join(found)
+
+
+def _journal(unit: str) -> str:
+    read = journals.last([unit], 4 * _LINES, most_bytes=4 * MOST_BYTES)
+    lines = [_line(row) for row in read["entries"] if not _HEALTH.search(row["message"])]
+    return "\n".join(lines[-_LINES:]) + "\n"
+
+
+def _kernel() -> str:
+    read = journals.last([journals.KERNEL], _LINES, most_bytes=MOST_BYTES)
+    if not read["entries"]:
+        raise HostError("the journal has no messages of the kernel")
+    return "\n".join(_line(row) for row in read["entries"]) + "\n"
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row["time_us"] / 1e6))
+    return f"{at} {clean_text.entry(row['message'])}"
+
+
+def _gpus() -> str:
+    if not any(os.access(f"{folder}/nvidia-smi", os.X_OK) for folder in os.get_exec_path()):
+        return ""
+    done, text = _printed(["nvidia-smi", "-q"])
+    if not done:
+        raise HostError(f"nvidia-smi: {clean_text.line(text)[:300]}")
+    return text
+
+
+def _printed(command: Sequence[str]) -> Tuple[bool, str]:
+    """Run a program; whether it ended well, and what it wrote.
+
+    One that the kernel holds, as a GPU that fell off the bus holds nvidia-smi, is not waited for.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "LC_ALL": "C", "NO_COLOR": "1"},
+        )
+    except OSError as error:
+        return False, plain(error)
+    try:
+        written, _ = process.communicate(timeout=_PROGRAM_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=1.0)
+        return False, f"no answer within {_PROGRAM_S:.0f} s"
+    return process.returncode == 0, written.decode("utf-8", "replace")
+
+
+def names(paths: Paths) -> List[str]:
+    """Name the bundles that are there, the oldest first."""
+    found = (path for path in paths.hangs.glob("*") if not path.name.startswith("."))
+    return sorted(path.name for path in found if path.is_dir() and not path.is_symlink())
+
+
+def read(paths: Paths, most: int = 2, most_bytes: int = MOST_BYTES) -> List[Dict[str, Any]]:
+    """Return the newest bundles, the newest first: name, summary and the files' texts.
+
+    `most_bytes`: of all files of one bundle; the longest are cut.
+    """
+    found = []
+    for name in names(paths)[::-1][:most]:
+        folder = paths.hangs / name
+        files = {path.name: read_text(path) for path in sorted(folder.glob("*")) if path.is_file()}
+        files.pop(SUMMARY, None)
+        share = most_bytes // max(1, len(files))
+        cut = {
+            part: text if len(text) <= share else f"{text[:share]}\n... (cut)\n"
+            for part, text in files.items()
+        }
+        found.append({"name": name, "summary": read_json(folder / SUMMARY), "files": cut})
+    return found

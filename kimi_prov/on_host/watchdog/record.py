@@ -1,0 +1,131 @@
+"""What the watchdog has seen and done, kept over its own restarts; and its metrics.
+
+One file, written when something happens: `status` and `diagnose` read it too.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+
+from kimi_prov.on_host.system.files import make_directory, read_json, read_text, write_atomic
+from kimi_prov.on_host.system.files import write_json as write_document
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+# Hangs that are remembered.
+_MOST = 20
+HOUR_S = 3600.0
+RESTARTED, LEFT, GROUP = "restarted", "left alone", "left to the group"
+_COUNTS = ("probes", "hangs", "restarts")
+_HELP = {
+    "probes": "Questions of its own by which the watchdog tried an engine.",
+    "hangs": "Times that an engine did not go on.",
+    "restarts": "Restarts of an engine by the watchdog.",
+}
+
+
+class Record:
+    """The watchdog's memory; engines are named by their unit, in metrics by their index."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        found = read_json(paths.watchdog_state)
+        self.hangs: List[Dict[str, Any]] = [
+            row for row in found.get("last") or [] if isinstance(row, dict)
+        ]
+        self._counts: Dict[str, Dict[str, int]] = {
+            name: {
+                str(unit): count
+                for unit, count in _mapping(found.get(name)).items()
+                if isinstance(count, int)
+            }
+            for name in _COUNTS
+        }
+
+    def probe(self, unit: str) -> None:
+        """Count a question of our own."""
+        self._count("probes", unit)
+        self._write()
+
+    def hang(self, unit: str, row: Mapping[str, Any]) -> None:
+        """Note that an engine hangs; `row` says why, since when, and what is done."""
+        self._count("hangs", unit)
+        if row["done"] == RESTARTED:
+            self._count("restarts", unit)
+        self.hangs = [*self.hangs, {"unit": unit, "served_again_s": None, **row}][-_MOST:]
+        self._write()
+
+    def served_again(self, unit: str, seconds: float) -> None:
+        """Note how many seconds after its last step an engine went on."""
+        for row in reversed(self.hangs):
+            if row["unit"] == unit and row["served_again_s"] is None:
+                row["served_again_s"] = round(seconds, 1)
+                self._write()
+                return
+
+    def last_of(self, unit: str) -> Optional[Mapping[str, Any]]:
+        """Return the last hang of an engine; None where there was none."""
+        return next((row for row in reversed(self.hangs) if row.get("unit") == unit), None)
+
+    def restarts_since(self, unit: str, when: float) -> int:
+        """Count the restarts of an engine since a time, in seconds since 1970."""
+        times = (row.get("time") for row in self.hangs if _restarted(row, unit))
+        return sum(isinstance(at, (int, float)) and at >= when for at in times)
+
+    def _count(self, name: str, unit: str) -> None:
+        self._counts[name][unit] = self._counts[name].get(unit, 0) + 1
+
+    def _write(self) -> None:
+        document = {**self._counts, "last": self.hangs}
+        write_document(str(self._paths.watchdog_state), document, mode=0o600)
+
+    def metrics(self, stalled: Mapping[str, bool], index: Mapping[str, int]) -> str:
+        """Write the metrics of the engines in `index`: their numbers by their units."""
+        lines: List[str] = []
+        for name in _COUNTS:
+            metric = f"kimi_watchdog_{name}_total"
+            lines += [f"# HELP {metric} {_HELP[name]}", f"# TYPE {metric} counter"]
+            lines += [
+                f'{metric}{{engine="{number}"}} {self._counts[name].get(unit, 0)}'
+                for unit, number in index.items()
+            ]
+        metric = "kimi_watchdog_stalled"
+        lines += [
+            f"# HELP {metric} Whether somebody waits for the engine and no step of it comes.",
+            f"# TYPE {metric} gauge",
+        ]
+        lines += [
+            f'{metric}{{engine="{number}"}} {int(stalled.get(unit, False))}'
+            for unit, number in index.items()
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def publish(paths: Paths, text: str) -> None:
+    """Write the metrics where they differ from what is there."""
+    if read_text(paths.watchdog_metrics) != text:
+        if not paths.watchdog_metrics.parent.is_dir():
+            make_directory(paths.watchdog_metrics.parent, 0o755)
+        write_atomic(paths.watchdog_metrics, text, 0o644)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _restarted(row: Mapping[str, Any], unit: str) -> bool:
+    return row.get("unit") == unit and row.get("done") == RESTARTED
+
+
+def last(paths: Paths) -> Optional[Dict[str, Any]]:
+    """Return the last hang; None where there was none."""
+    hangs = read_json(paths.watchdog_state).get("last")
+    found = hangs[-1] if isinstance(hangs, list) and hangs else None
+    return found if isinstance(found, dict) else None
+
+
+def stamp(at: float) -> str:
+    """Write a time, in seconds since 1970, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))

@@ -1,0 +1,302 @@
+"""`watchdog` sees that an engine of this machine hangs, keeps why, and restarts it.
+
+Runs until it is ended, or until its program was replaced: systemd starts it again. What it decides
+is in judge.py; here are the looks, the question, the bundle, the restart and the words for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Deque, Dict, List, Mapping, Optional, Tuple
+
+from kimi_prov.contract import clean_text
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.engine import ready
+from kimi_prov.on_host.group.notify import Notifier
+from kimi_prov.on_host.system.files import read_json
+from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.watchdog import bundles, look, record
+from kimi_prov.on_host.watchdog.judge import Limits, Question, Sample, Verdict, What, judge
+from kimi_prov.on_host.watchdog.record import Record
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.watchdog.look import Engine, Looked
+
+ASKER = "watchdog"
+# Of one look at the engine's metrics.
+_METRICS_S = 5.0
+_SYSTEMCTL_S = 60.0
+_GOES_ON = (What.IDLE, What.WORKS, What.WAIT)
+
+
+def main(argv: List[str]) -> int:
+    """Watch until the program is replaced."""
+    parser = argparse.ArgumentParser(prog="watchdog")
+    parser.add_argument("--quiet", type=float, required=True, metavar="SECONDS")
+    parser.add_argument("--computing", type=float, required=True, metavar="SECONDS")
+    parser.add_argument("--ask", type=float, required=True, metavar="SECONDS")
+    parser.add_argument("--every", type=float, required=True, metavar="SECONDS")
+    parser.add_argument("--restarts", type=int, required=True, metavar="N", help="in an hour")
+    parser.add_argument("--stacks", type=Path, metavar="PROGRAM")
+    parser.add_argument("--only-look", action="store_true", help="for a group: it restarts itself")
+    options = parser.parse_args(argv)
+    limits = Limits(
+        options.quiet, options.computing, options.ask, options.every, asks=not options.only_look
+    )
+    watchdog = Watchdog(Paths(), limits, options.restarts, options.stacks)
+    return watchdog.run(Notifier.of_unit(os.environ))
+
+
+class Watchdog:
+    """All engines of this machine, looked at one after the other."""
+
+    def __init__(
+        self, paths: Paths, limits: Limits, restarts: int, stacks: Optional[Path] = None
+    ) -> None:
+        self._paths, self._limits = paths, limits
+        self._restarts, self._stacks = restarts, stacks
+        self._record = Record(paths)
+        self._watches: Dict[str, _Watch] = {}
+        self._said: Dict[str, str] = {}
+
+    def run(self, notifier: Notifier) -> int:
+        """Look again and again; 0 once the program on the disk is another one."""
+        program = _version(self._paths)
+        while True:
+            notifier.alive()
+            began = time.monotonic()
+            self.turn(notifier)
+            calm = not any(watch.stalled for watch in self._watches.values())
+            if calm and _version(self._paths) != program:
+                print("the program was replaced: starting anew", flush=True)
+                return 0
+            time.sleep(max(0.2, self._limits.every - (time.monotonic() - began)))
+
+    def turn(self, notifier: Notifier) -> None:
+        """Look once at every engine of the plan that is in place, and do what is to be done."""
+        plan = read_json(self._paths.plan)
+        found = look.engines(plan)
+        around = look.machine(self._paths, found)
+        self._say_once("held", f"not watching: {around.held}" if around.held else "")
+        names = [engine.unit for engine in found]
+        self._watches = {unit: row for unit, row in self._watches.items() if unit in names}
+        for engine in found:
+            if engine.unit not in self._watches:
+                last = self._record.last_of(engine.unit)
+                self._watches[engine.unit] = _Watch(engine, self._limits, last)
+            looked = look.engine(engine, around, min(_METRICS_S, self._limits.every))
+            notifier.alive()
+            self._act(self._watches[engine.unit], looked, plan, notifier)
+        self._publish({engine.unit: engine.index for engine in found})
+        waits = [unit for unit, watch in self._watches.items() if watch.stalled]
+        notifier.status(f"no step of {', '.join(waits)}" if waits else around.held or "all go on")
+
+    def _publish(self, index: Mapping[str, int]) -> None:
+        stalled = {unit: watch.stalled for unit, watch in self._watches.items()}
+        problem = ""
+        try:
+            record.publish(self._paths, self._record.metrics(stalled, index))
+        except OSError as error:
+            problem = f"the metrics cannot be written: {plain(error)}"
+        self._say_once("metrics", problem)
+
+    def _act(
+        self, watch: _Watch, looked: Looked, plan: Mapping[str, Any], notifier: Notifier
+    ) -> None:
+        unit = watch.engine.unit
+        verdict = watch.judged(looked)
+        for took in watch.recoveries():
+            self._record.served_again(unit, took)
+            self._say(f"{unit} serves again, {took:.0f} s after its last step")
+        for took in watch.answers():
+            self._say(f"{unit} answered our question after {took:.0f} s: it goes on")
+        if verdict.what is What.ASK:
+            if watch.ask(str(plan["model"]["served_names"][0]), verdict.still):
+                self._say(f"{unit}: {verdict.why}: asking it for one token")
+            self._record.probe(unit)
+        elif verdict.what is What.HANGS and watch.left != looked.start:
+            self._hangs(watch, looked, verdict, notifier)
+
+    def _hangs(self, watch: _Watch, looked: Looked, verdict: Verdict, notifier: Notifier) -> None:
+        unit, at, still_s = watch.engine.unit, time.time(), verdict.still
+        self._say(f"{unit} hangs: {verdict.why}")
+        bundle = self._keep(watch, looked, verdict, at)
+        notifier.alive()
+        done = self._decided(watch, looked, at)
+        row = {"at": record.stamp(at), "time": at, "why": verdict.why, "done": done}
+        row |= {"still_s": round(still_s, 1), "bundle": bundle, "start": looked.start}
+        self._record.hang(unit, row)
+        watch.hangs(looked.start, still_s)
+        if done == record.RESTARTED:
+            self._restart(unit)
+
+    def _keep(self, watch: _Watch, looked: Looked, verdict: Verdict, at: float) -> Optional[str]:
+        hang = bundles.Hang(
+            watch.engine.unit, looked.cgroup, verdict.why, verdict.still, watch.text, self._stacks
+        )
+        try:
+            name, missing = bundles.keep(self._paths, hang, at)
+        except (OSError, HostError) as error:
+            self._say(f"nothing of it could be kept: {plain(error)}")
+            return None
+        without = f"; without {'; '.join(missing)}" if missing else ""
+        self._say(f"what it was at is kept in {layout.HANGS}/{name}{without}")
+        return name
+
+    def _decided(self, watch: _Watch, looked: Looked, at: float) -> str:
+        """Say what is done about an engine that hangs; why, where it is not restarted."""
+        unit = watch.engine.unit
+        if not self._limits.asks:
+            self._say("the supervisor of its group restarts all of the group")
+            return record.GROUP
+        # Somebody may have come while the bundle was kept.
+        now = look.engine(watch.engine, look.machine(self._paths, [watch.engine]), _METRICS_S)
+        if now.held or now.start != looked.start:
+            self._say(f"it is left alone: {now.held or 'it was started anew meanwhile'}")
+            return record.LEFT
+        before = self._record.restarts_since(unit, at - record.HOUR_S)
+        if before >= self._restarts:
+            self._say(
+                f"it is left alone: {before} restarts in an hour did not help; look into the "
+                f"bundles, and run  systemctl restart {unit}"
+            )
+            return record.LEFT
+        self._say(f"restarting {unit} (restart {before + 1} of {self._restarts} in an hour)")
+        return record.RESTARTED
+
+    def _restart(self, unit: str) -> None:
+        # It would not end in order: the limit of its stop would be waited for. A start that was
+        # asked for counts as none of those that failed one after the other.
+        run("systemctl", "kill", "--signal=SIGKILL", unit, timeout=_SYSTEMCTL_S)
+        run("systemctl", "reset-failed", unit, timeout=_SYSTEMCTL_S)
+        done = run("systemctl", "restart", "--no-block", unit, timeout=_SYSTEMCTL_S)
+        if done.returncode != 0:
+            self._say(f"it could not be restarted: {clean_text.line(done.stderr)}")
+
+    def _say_once(self, about: str, text: str) -> None:
+        """Say what is so about something, where that has changed."""
+        if text and text != self._said.get(about):
+            self._say(text)
+        self._said[about] = text
+
+    @staticmethod
+    def _say(text: str) -> None:
+        print(clean_text.line(text), flush=True)
+
+
+class _Watch:
+    """One engine: the looks at it, and our question to it. `last`: its last hang, of a former us.
+
+    `left`: the start of it that was dealt with already. `stalled`: somebody waits, and no step
+    comes.
+    """
+
+    def __init__(
+        self, engine: Engine, limits: Limits, last: Optional[Mapping[str, Any]] = None
+    ) -> None:
+        self.engine = engine
+        self.left = ""
+        self.stalled = False
+        self.text = ""
+        self._limits = limits
+        most = (limits.computing + limits.ask) / limits.every + 10
+        self._samples: Deque[Sample] = deque(maxlen=int(most) + 1)
+        self._lock = threading.Lock()
+        self._question: Optional[Question] = None
+        self._answered = float("-inf")
+        # When its last step was, while it hangs.
+        self._since: Optional[float] = None
+        self._told: List[float] = []
+        self._answers: List[float] = []
+        if last and last.get("served_again_s") is None:
+            ago = time.time() - float(last["time"]) + float(last["still_s"])
+            self.left, self._since = str(last["start"]), time.monotonic() - ago
+
+    def judged(self, looked: Looked) -> Verdict:
+        """Take a look in, and judge."""
+        self.text = looked.text or self.text
+        with self._lock:
+            question, answered = self._question, self._answered
+        sample = Sample(
+            at=time.monotonic(),
+            start=looked.start,
+            held=looked.held,
+            steps=looked.steps,
+            waits=looked.waits,
+            cpu=looked.cpu,
+            question=question,
+            answered=answered,
+        )
+        self._samples.append(sample)
+        verdict = judge(list(self._samples), self._limits)
+        # A start that systemd calls active has answered a chat; of the one that hung a step counts.
+        signs = (What.IDLE, What.WORKS) if looked.start == self.left else _GOES_ON
+        goes_on = verdict.what in signs and looked.steps is not None
+        if goes_on:
+            # Where it hung and went on by itself, the next time counts as one of its own.
+            self.left = "" if looked.start == self.left else self.left
+            if self._since is not None:
+                self._told.append(time.monotonic() - self._since)
+                self._since = None
+        suspected = verdict.what in (What.ASK, What.ASKED, What.HANGS)
+        self.stalled = suspected or self._since is not None
+        return verdict
+
+    def hangs(self, start: str, still_s: float) -> None:
+        """Note that this start of it was dealt with."""
+        self.left, self._since, self.stalled = start, time.monotonic() - still_s, True
+
+    def recoveries(self) -> List[float]:
+        """Return after how many seconds without a step it went on, once each."""
+        told, self._told = self._told, []
+        return told
+
+    def answers(self) -> List[float]:
+        """Return after how many seconds our questions were answered, once each."""
+        with self._lock:
+            told, self._answers = self._answers, []
+        return told
+
+    def ask(self, model: str, still_s: float) -> bool:
+        """Ask for one token, in a thread of its own; whether that is the first time since a step.
+
+        `still_s`: how long no step came. One that was refused is asked again, and counts from the
+        first time.
+        """
+        now = time.monotonic()
+        with self._lock:
+            old = self._question
+            anew = old is None or old.since < now - still_s
+            asked = Question(now) if old is None or anew else Question(old.since)
+            self._question = asked
+        threading.Thread(target=self._ask, args=[asked, model], daemon=True).start()
+        return anew
+
+    def _ask(self, asked: Question, model: str) -> None:
+        problem = ready.chat(self.engine.port, model, timeout_s=self._limits.ask, asker=ASKER)
+        ended = time.monotonic()
+        with self._lock:
+            if self._question is not asked:
+                return
+            if problem is None:
+                self._question, self._answered = None, ended
+                self._answers.append(ended - asked.since)
+            else:
+                self._question = replace(asked, pending=False, problem=clean_text.line(problem))
+
+
+def _version(paths: Paths) -> Tuple[int, int]:
+    """Tell the program on the disk from every other."""
+    try:
+        about = os.stat(str(paths.at(layout.ZIPAPP)))
+    except OSError:
+        return 0, 0
+    return about.st_ino, about.st_mtime_ns

@@ -1,0 +1,24 @@
+"""Findings about a machine that rests when nobody asks."""
+
+from __future__ import annotations
+
+from kimi_prov.planner.registry.definition import Definition
+
+DEFINITIONS = (
+    Definition(
+        "rest.memory",
+        title="The RAM disk stays filled while the machine is stopped or asleep",
+        severities=("info",),
+        source="kimi_stopped_memory, and the size of the RAM disk",
+        remedy="none",
+        concerns="deployment",
+    ),
+    Definition(
+        "rest.own_machine",
+        title="The machine would switch itself off, and is its own control machine",
+        severities=("blocker",),
+        source="kimi_idle_action: poweroff, and where kimi-prov runs",
+        remedy="setting",
+        concerns="deployment",
+    ),
+)

@@ -1,0 +1,58 @@
+"""What a machine does while it does not serve on purpose, and when nobody asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract.sizes import human
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.planner.decisions import RamDisk
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.parsing import Settings
+
+# How often the machine looks whether somebody asks: four times in the time that it waits.
+_MOST_S, _LEAST_S = 30, 2
+
+
+def document(
+    settings: Settings,
+    tmpfs: RamDisk,
+    findings: Findings,
+    catalogue: Catalogue,
+    power: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Give the plan's `rest`: when it begins, what ends it, what memory holds meanwhile.
+
+    `power`: the plan's, by which `status` tells what a rest saved. Times in
+    seconds. Only a machine that stays on and sleeps can be woken by a request.
+    """
+    if settings.stopped_memory == "keep" and tmpfs.enabled:
+        findings.add(
+            "rest.memory",
+            observed=f"{human(tmpfs.size_bytes)} stay taken while the machine is stopped or asleep",
+            required="the inventory's wish (kimi_stopped_memory: keep): a start reads the weights "
+            "from memory",
+        )
+    after_s = settings.idle_stop
+    idle = after_s and {
+        "after_s": after_s,
+        "look_s": max(_LEAST_S, min(_MOST_S, after_s // 4)),
+        "action": settings.idle_action,
+        "hook": settings.idle_hook,
+        "poweroff_self": settings.idle_poweroff_self,
+    }
+    wakes = bool(idle) and settings.idle_action != "poweroff"
+    return {
+        "memory": settings.stopped_memory,
+        "idle": idle or None,
+        "power": power
+        and {
+            "idle_kw": round(power["kw"] * catalogue.prices.assumed("idle_power"), 3),
+            "usd_per_kwh": catalogue.prices.assumed("electricity"),
+        },
+        "wake": settings.wake if wakes else "off",
+    }

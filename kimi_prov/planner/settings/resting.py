@@ -1,0 +1,37 @@
+"""Checks of the variables of a machine that rests, which go together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def check(values: Mapping[str, Any], host: str, find: Callable[[str], str | None]) -> None:
+    """Raise UserError, with file and line, for wishes that contradict each other."""
+
+    def refuse(name: str, why: str, fix: str) -> UserError:
+        return UserError(f"{find(name) or f'host {host}'}: {name}: {why}", fix=fix)
+
+    action, hook = values["kimi_idle_action"], values["kimi_idle_hook"]
+    if action == "hook" and hook is None:
+        raise refuse(
+            "kimi_idle_action",
+            "hook, and kimi_idle_hook is not set: nothing would be run",
+            "name the program on the machine in kimi_idle_hook, or set kimi_idle_action: stop",
+        )
+    if hook is not None and action != "hook":
+        raise refuse(
+            "kimi_idle_hook",
+            f"kimi_idle_action is {action}: it would not be run",
+            "set kimi_idle_action: hook, or remove kimi_idle_hook",
+        )
+    if values["kimi_idle_stop"] is not None and values["kimi_hosts_per_model"] > 1:
+        raise refuse(
+            "kimi_idle_stop",
+            "hosts that serve one model together do not rest by themselves yet",
+            "remove it; kimi-prov stop stops them together",
+        )

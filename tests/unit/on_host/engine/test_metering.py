@@ -1,0 +1,334 @@
+"""What passes an engine's web server is counted by a counter that runs, and held to limits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kimi_prov.contract import key_rules
+from kimi_prov.contract.key_rules import Rule
+from kimi_prov.on_host.engine import metering
+from kimi_prov.on_host.usage import store
+from kimi_prov.on_host.usage.counter import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+CHAT = "/v1/chat/completions"
+USAGE = {"prompt_tokens": 5, "total_tokens": 8, "completion_tokens": 3}
+
+
+def event(document: Any, name: str = "") -> bytes:
+    text = document if isinstance(document, str) else json.dumps(document, separators=(",", ":"))
+    return (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
+
+
+def piece(text: str, completion: int, index: int = 0) -> bytes:
+    usage = {"prompt_tokens": 5, "total_tokens": 5 + completion, "completion_tokens": completion}
+    choice = {"index": index, "delta": {"content": text}, "finish_reason": None}
+    return event({"id": "c", "choices": [choice], "usage": usage})
+
+
+class Engine:
+    """Answers as vLLM does: with `usage` in a stream where it is asked for it."""
+
+    def __init__(self, *events: bytes, answer: Any = None) -> None:
+        self.events, self.answer = events, answer
+        self.bodies: list[Any] = []
+        self.lengths: list[int] = []
+        # A stream stops there until it is let, or ended.
+        self.stop_at: int | None = None
+        self.stopped = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        self.bodies.append(json.loads(body) if body else None)
+        self.lengths += [int(v) for n, v in scope["headers"] if n == b"content-length"]
+        kind = b"text/event-stream; charset=utf-8" if self.events else b"application/json"
+        start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]}
+        await send(start)
+        for number, data in enumerate(self.events):
+            await self._stop(number)
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._stop(len(self.events))
+        last = b"" if self.events else json.dumps(self.answer).encode()
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def _stop(self, number: int) -> None:
+        if number == self.stop_at:
+            self.stopped.set()
+            await asyncio.Event().wait()
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Any:
+    made = store.Store(tmp_path / "usage.db", keep_days=400)
+    yield made
+    made.close()
+
+
+@asynccontextmanager
+async def counting(db: store.Store, address: Path) -> AsyncIterator[None]:
+    address.unlink(missing_ok=True)
+    server = await asyncio.start_unix_server(Counter(db).serve, str(address))
+    async with server:
+        yield
+
+
+async def ask(meter: Any, body: Any, *, path: str = CHAT, key: str = "alice", **limits: int) -> Any:
+    """Return status, headers and body that a client gets."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    halves = [data[: len(data) // 2], data[len(data) // 2 :]]
+    headers = [(b"content-length", str(len(data)).encode())]
+    if key:
+        headers.append((key_rules.KEY_HEADER.encode(), key.encode()))
+    if limits:
+        headers.append((key_rules.RULE_HEADER.encode(), Rule(None, limits).text().encode()))
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+    said: list[Any] = []
+
+    async def receive() -> Any:
+        if halves:
+            return {"type": "http.request", "body": halves.pop(0), "more_body": bool(halves)}
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    await meter(scope, receive, send)
+    told = dict(said[0]["headers"])
+    return said[0]["status"], told, b"".join(m.get("body", b"") for m in said[1:])
+
+
+def run(db: store.Store, tmp_path: Path, engine: Engine, *asks: dict[str, Any]) -> list[Any]:
+    """Ask one after the other, with the counter at hand; return what clients got."""
+
+    async def whole() -> list[Any]:
+        async with counting(db, tmp_path / "s"):
+            meter = metering.Meter(engine, str(tmp_path / "s"))
+            return [await ask(meter, **wish) for wish in asks]
+
+    return asyncio.run(whole())
+
+
+def sums(db: store.Store) -> dict[str, tuple[int, int, int]]:
+    return {
+        row["key"]: (row["requests"], row["prompt_tokens"], row["completion_tokens"])
+        for row in db.rows(until=store.EVER)
+    }
+
+
+DONE = event("[DONE]")
+LAST = event({"id": "c", "choices": [], "usage": USAGE})
+STREAM = (piece("", 0), piece('dröhn data: \n\n"usage":{}', 2), piece("b", 3), LAST, DONE)
+
+
+def test_a_plain_answer_counts_by_its_usage_and_passes_as_it_is(db: Any, tmp_path: Path) -> None:
+    answer = {"choices": [{"message": {"content": '"usage":{"prompt_tokens":99}'}}], "usage": USAGE}
+    engine = Engine(answer=answer)
+    body = {"model": "m", "messages": []}
+    [(status, _, got)] = run(db, tmp_path, engine, {"body": body})
+    assert (status, json.loads(got)) == (200, answer)
+    assert engine.bodies == [body]
+    assert sums(db) == {"alice": (1, 5, 3)}
+
+
+def test_a_stream_counts_and_the_client_gets_no_usage_that_it_did_not_want(
+    db: Any, tmp_path: Path
+) -> None:
+    engine = Engine(*STREAM)
+    body = {"stream": True, "messages": [{"content": "ü" * 9}]}
+    [(_, _, got)] = run(db, tmp_path, engine, {"body": body})
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    assert engine.bodies == [{**body, "stream_options": options}]
+    assert engine.lengths == [
+        len(json.dumps(body)) + len('"stream_options":,') + len(json.dumps(options))
+    ]
+    events = [part.removeprefix("data: ") for part in got.decode().split("\n\n") if part]
+    assert events.pop() == "[DONE]"
+    told = [json.loads(part) for part in events]
+    assert all("usage" not in part for part in told)
+    assert [p["choices"][0]["delta"]["content"] for p in told] == [
+        "", "dröhn data: \n\n\"usage\":{}", "b",
+    ]  # fmt: skip
+    assert sums(db) == {"alice": (1, 5, 3)}
+
+
+@pytest.mark.parametrize("often", [False, True])
+def test_a_client_that_wants_usage_gets_it_as_it_asked(
+    db: Any, tmp_path: Path, often: bool
+) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": often}
+    body = {"stream": True, "stream_options": options}
+    [(_, _, got)] = run(db, tmp_path, Engine(*STREAM), {"body": body})
+    parts = got.split(b"\n\n")[:-1]
+    assert [b'"usage":{"prompt' in part for part in parts] == [often, often, often, True, False]
+    assert not often or got == b"".join(STREAM)
+    assert sums(db) == {"alice": (1, 5, 3)}
+
+
+def test_events_may_come_in_any_pieces(db: Any, tmp_path: Path) -> None:
+    whole = b"".join(STREAM)
+    engine = Engine(*(whole[n : n + 7] for n in range(0, len(whole), 7)))
+    body = {
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+    [(_, _, got)] = run(db, tmp_path, engine, {"body": body})
+    assert got == whole
+    assert sums(db) == {"alice": (1, 5, 3)}
+
+
+def test_responses_and_messages_count_by_their_own_words(db: Any, tmp_path: Path) -> None:
+    used = {"usage": {"input_tokens": 7, "output_tokens": 2}}
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 4, "output_tokens": 0}}}
+    usage = {"input_tokens": 1, "cache_read_input_tokens": 3, "output_tokens": 6}
+    responses = (
+        event({"type": "response.created", "response": {"usage": None}}),
+        event({"type": "response.completed", "response": used}, "response.completed"),
+    )
+    messages = (
+        event(start, "message_start"),
+        event({"type": "message_delta", "usage": usage}, "message_delta"),
+        event({}, "message_stop"),
+    )
+    for path, events in (("/v1/responses", responses), ("/v1/messages", messages)):
+        [(_, _, got)] = run(db, tmp_path, Engine(*events), {"body": {"stream": True}, "path": path})
+        assert got == b"".join(events)
+    assert sums(db) == {"alice": (2, 11, 8)}
+
+
+def test_a_client_that_leaves_in_the_middle_has_used_what_was_sent(db: Any, tmp_path: Path) -> None:
+    async def whole() -> None:
+        for key, events, at in (
+            ("told", STREAM, 2),
+            ("untold", (event({"delta": "a"}), event({"delta": "b"}), DONE), 2),
+        ):
+            engine = Engine(*events)
+            engine.stop_at = at
+            async with counting(db, tmp_path / "s"):
+                meter = metering.Meter(engine, str(tmp_path / "s"))
+                task = asyncio.ensure_future(ask(meter, {"stream": True}, key=key))
+                await engine.stopped.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await asyncio.wait_for(meter._telling, 30)  # type: ignore[arg-type]
+
+    asyncio.run(whole())
+    assert sums(db) == {"told": (1, 5, 2), "untold": (1, 0, 2)}
+
+
+def test_a_limit_bites_on_the_next_request_of_its_key_and_of_no_other(
+    db: Any, tmp_path: Path
+) -> None:
+    engine = Engine(answer={"usage": USAGE})
+    wish = {"body": {}, "tokens_per_day": 8}
+    got = run(
+        db, tmp_path, engine, wish, wish, {**wish, "key": "bob"}, {**wish, "tokens_per_day": 9}
+    )
+    assert [status for status, *_ in got] == [200, 429, 200, 200]
+    _, headers, body = got[1]
+    error = json.loads(body)["error"]
+    assert (error["type"], error["code"]) == ("tokens", "rate_limit_exceeded")
+    assert 0 < int(headers[b"retry-after"]) <= 86400
+    assert len(engine.bodies) == 3
+    assert sums(db) == {"alice": (2, 10, 6), "bob": (1, 5, 3)}
+
+
+def test_a_stream_is_counted_before_its_client_knows_that_it_is_over(
+    db: Any, tmp_path: Path
+) -> None:
+    """Who asks again at the last event, as SDKs do, meets the limit."""
+    engine = Engine(*STREAM)
+    engine.stop_at = len(STREAM)
+
+    async def whole() -> int:
+        async with counting(db, tmp_path / "s"):
+            meter = metering.Meter(engine, str(tmp_path / "s"))
+            first = asyncio.ensure_future(ask(meter, {"stream": True}))
+            await engine.stopped.wait()
+            status, *_ = await ask(meter, {"stream": True}, tokens_per_minute=8)
+            first.cancel()
+            return int(status)
+
+    assert asyncio.run(whole()) == 429
+
+
+def test_the_machines_own_requests_are_no_use(db: Any, tmp_path: Path) -> None:
+    keys = ("", *key_rules.UNCOUNTED)
+    run(db, tmp_path, Engine(answer={"usage": USAGE}), *({"body": {}, "key": key} for key in keys))
+    assert sums(db) == {}
+
+
+def test_a_counter_that_is_away_keeps_limits_and_loses_nothing(
+    db: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(metering, "PATIENCE_S", 0.0)
+    engine = Engine(answer={"usage": USAGE})
+
+    async def whole() -> list[int]:
+        meter = metering.Meter(engine, str(tmp_path / "s"))
+        away = [await ask(meter, {}), await ask(meter, {}, tokens_per_day=1)]
+        async with counting(db, tmp_path / "s"):
+            # What was kept is told before the next question.
+            back = [await ask(meter, {}, tokens_per_day=8), await ask(meter, {}, tokens_per_day=9)]
+            await asyncio.wait_for(meter._telling, 30)  # type: ignore[arg-type]
+        return [status for status, *_ in (*away, *back)]
+
+    assert asyncio.run(whole()) == [200, 503, 429, 200]
+    assert sums(db) == {"alice": (2, 10, 6)}
+
+
+def test_a_question_that_is_no_json_reaches_the_engine_as_it_is(db: Any, tmp_path: Path) -> None:
+    seen = []
+
+    async def engine(scope: Any, receive: Any, send: Any) -> None:
+        parts = []
+        while True:
+            message = await receive()
+            parts.append(message["body"])
+            if not message["more_body"]:
+                break
+        seen.append(b"".join(parts))
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    odd = [b"{", b"", b'{"stream": true, "stream_options": 3}', "{}".encode("utf-16"), b"[1]"]
+    run(db, tmp_path, engine, *({"body": body} for body in odd))  # type: ignore[arg-type]
+    assert seen == odd
+    assert sums(db) == {"alice": (5, 0, 0)}
+
+
+def test_nonsense_on_its_socket_ends_that_connection_alone(db: Any, tmp_path: Path) -> None:
+    odd = (
+        b"\n", b"[]\n", b'{"do":"ask"}\n', b'{"do":"ask","id":"i","key":""}\n', b"x" * 9000 + b"\n",
+        b'{"do":"tell","id":"i","key":"k","prompt":-1,"completion":0,"ended":true}\n',
+        b'{"do":"tell","id":"i","key":"k","prompt":true,"completion":0,"ended":true}\n',
+        b'{"do":"stop","id":"i","key":"k"}\n', b'{"do":"ask","id":1,"key":"k"}\n',
+    )  # fmt: skip
+
+    async def whole() -> list[bytes]:
+        async with counting(db, tmp_path / "s"):
+            answers = []
+            for line in odd:
+                reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+                writer.write(line)
+                answers.append(await asyncio.wait_for(reader.read(), 30))
+                writer.close()
+        return answers
+
+    assert asyncio.run(whole()) == [b""] * len(odd)
+    assert sums(db) == {}
+    run(db, tmp_path, Engine(answer={"usage": USAGE}), {"body": {}})
+    assert sums(db) == {"alice": (1, 5, 3)}

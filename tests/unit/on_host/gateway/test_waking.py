@@ -1,0 +1,257 @@
+"""Who asks a machine that is asleep: by the real proxy, the real waker, and OpenAI's own client.
+
+The engines' units are a stand-in: systemctl writes down what it is told, and an engine of ours is
+up when a test says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import openai
+import pytest
+from waiting import HANGS_S, until
+
+from kimi_prov.on_host.gateway import api, haproxy
+from kimi_prov.on_host.rest import idle, mark, starts, wake
+from kimi_prov.on_host.system import machine_key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
+SYSTEMCTL = """#!/bin/sh
+if [ "$1" = show ]; then
+  state=inactive
+  [ -e {root}/asked ] && state=activating
+  [ -e {root}/up ] && state=active
+  [ -e {root}/broken ] && state=failed
+  for last; do case $last in
+  kimi-rest.service) printf 'Id=%s\\nLoadState=loaded\\nActiveState=inactive\\n\\n' $last;;
+  *.service) printf 'Id=%s\\nLoadState=loaded\\nActiveState=%s\\n' $last $state
+    printf 'InvocationID=a1\\nInactiveExitTimestampMonotonic=9000000000\\n'
+    printf 'ActiveEnterTimestampMonotonic=9005000000\\n\\n';;
+  esac; done
+else
+  echo "$@" >> {root}/told
+  case "$1" in start) touch {root}/asked;; stop) rm -f {root}/asked {root}/broken;; esac
+fi
+"""
+
+
+@dataclass
+class Asleep:
+    """A proxy whose machine sleeps, and what would wake it."""
+
+    proxy: object
+    root: Path
+
+    @property
+    def starts(self) -> int:
+        told = self.root / "told"
+        lines = told.read_text().splitlines() if told.exists() else []
+        return sum(line.startswith("start --no-block") for line in lines)
+
+    def comes_up(self) -> None:
+        (self.root / "up").touch()
+
+    def chat(self, key: str | None = None) -> api.Reply:
+        return api.chat(self.proxy.endpoint, key or self.proxy.key_of_client, BODY)
+
+
+@pytest.fixture
+def sleeping(make_proxy, tmp_path, monkeypatch):
+    """Builds a machine that is asleep; `how` is what the inventory wishes of a request."""
+
+    def build(how: str) -> Asleep:
+        client = "sk-kimi-" + "c" * 43
+        proxy = make_proxy(given={"client": client}, wake=how)
+        proxy.key_of_client = client
+        paths = proxy.paths
+        stub = tmp_path / "bin" / "systemctl"
+        stub.parent.mkdir()
+        stub.write_text(SYSTEMCTL.format(root=tmp_path))
+        stub.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
+        monkeypatch.setattr(wake, "_LEAVES_S", 0.5)
+        plan = {
+            "engine": {"env_name": "vllm-1"},
+            "model": {"name": "m", "serve_dir": str(tmp_path)},
+            "instances": [{"index": 0, "port": proxy.engines[0].port}],
+            "rest": {"memory": "free", "idle": {"after_s": 60, "action": "stop"}, "wake": how},
+            "timeouts": {"start_s": HANGS_S},
+        }
+        paths.waking.parent.mkdir(parents=True, exist_ok=True)
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(paths.wake_socket))
+        listening.listen(1024)
+        mark.write(paths, mark.make(mark.ASLEEP, "nobody asked for 60 s", wake=how))
+
+        def serve() -> None:
+            # As systemd: it is started for the first connection.
+            with listening:
+                while running and mark.read(paths):
+                    with listening.dup() as handed:
+                        asyncio.run(wake.serve(paths, plan, handed))
+
+        running.append(True)
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        threads.append(thread)
+        return Asleep(proxy, tmp_path)
+
+    running: list[bool] = []
+    threads: list[threading.Thread] = []
+    yield build
+    running.clear()
+    # Whoever still waits for an engine is let go.
+    (tmp_path / "up").touch()
+    for thread in threads:
+        thread.join(HANGS_S)
+
+
+def test_refuse_answers_with_how_far_the_start_is_and_openais_client_waits(sleeping):
+    machine = sleeping("refuse")
+    known = [{"id": "z", "model": "m", "held": "unknown", "by": "start", "seconds": 1.0}]
+    machine.proxy.paths.starts.write_text(json.dumps({"starts": known}))
+    first = machine.chat()
+    error = first.json()["error"]
+    assert (first.status, error["code"], error["param"]) == (503, "model_starting", None)
+    assert "was asleep and is starting since" in error["message"]
+    assert error["progress"]["elapsed_seconds"] >= 0
+    assert int(first.headers["retry-after"]) >= 1
+    threading.Timer(1.0, machine.comes_up).start()
+    trust = ssl.create_default_context(cafile=str(machine.proxy.paths.tls_crt))
+    # It is for other names than the loopback's.
+    trust.check_hostname = False
+    # As it comes: it retries by itself, twice, after what Retry-After says.
+    with openai.OpenAI(
+        base_url=machine.proxy.endpoint.url,
+        api_key=machine.proxy.key_of_client,
+        http_client=openai.DefaultHttpxClient(verify=trust),
+        timeout=HANGS_S,
+    ) as client:
+        answer = client.chat.completions.create(**BODY)
+    assert answer.choices[0].message.content == "hello"
+    assert machine.starts == 1
+    assert mark.read(machine.proxy.paths) == {}
+    assert not machine.proxy.paths.waking.exists()
+
+
+def test_who_has_no_key_and_the_machine_itself_wake_nobody(sleeping):
+    machine = sleeping("refuse")
+    assert machine.chat("sk-kimi-" + "x" * 43).status == 401
+    assert api.call(machine.proxy.endpoint, "GET", "/health", None).status == 503
+    own = machine.chat(machine.proxy.key())
+    assert (own.status, own.json()["error"]["code"]) == (503, "model_asleep")
+    time.sleep(0.5)
+    assert machine.starts == 0
+    assert mark.read(machine.proxy.paths)["state"] == "asleep"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_hold_keeps_many_requests_and_starts_once_for_all(sleeping, stream):
+    machine = sleeping("hold")
+    many = 40
+
+    def ask(_: int) -> str:
+        if not stream:
+            return str(machine.chat().status)
+        found = list(
+            api.stream(
+                machine.proxy.endpoint, machine.proxy.key_of_client, {**BODY, "stream": True}
+            )
+        )
+        return f"{len(found)} {found[-1][1]}"
+
+    with ThreadPoolExecutor(many) as pool:
+        answers = [pool.submit(ask, number) for number in range(many)]
+        assert until(lambda: machine.starts == 1)
+        time.sleep(0.5)
+        assert not any(answer.done() for answer in answers)
+        machine.comes_up()
+        assert {answer.result(HANGS_S) for answer in answers} == {"6 None" if stream else "200"}
+    assert machine.starts == 1
+    # With the machine key, as the proxy itself sends it.
+    engine = machine.proxy.engines[0]
+    sent = [
+        {name.lower(): value for name, value in headers.items()}["authorization"]
+        for path, headers in engine.seen
+        if "chat" in path
+    ]
+    own = machine_key.read(machine.proxy.paths.machine_key)
+    assert set(sent) == {f"Bearer {own}"}
+
+
+def test_a_client_that_gives_up_is_not_waited_for(sleeping):
+    machine = sleeping("hold")
+    impatient = api.Endpoint(
+        "127.0.0.1", machine.proxy.port, machine.proxy.endpoint.fingerprint, 1.0
+    )
+    with pytest.raises(api.ApiError):
+        api.chat(impatient, machine.proxy.key_of_client, BODY)
+    machine.comes_up()
+    assert until(lambda: not mark.read(machine.proxy.paths))
+    assert machine.chat().status == 200
+    assert len([path for path, _ in machine.proxy.engines[0].seen if "chat" in path]) == 1
+
+
+@pytest.mark.parametrize("how", ["hold", "refuse"])
+def test_a_start_that_fails_ends_those_who_wait_with_the_reason(sleeping, how):
+    machine = sleeping(how)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(machine.chat) for _ in range(4)]
+        assert until(lambda: machine.starts == 1)
+        (machine.root / "broken").touch()
+        replies = [answer.result(HANGS_S) for answer in waiting]
+    assert until(lambda: machine.chat().json()["error"]["code"] == "model_start_failed")
+    found = machine.chat()
+    assert "kimi-serve@0.service failed" in found.json()["error"]["message"]
+    assert {reply.status for reply in replies} == {503}
+    if how == "hold":
+        assert {reply.json()["error"]["code"] for reply in replies} == {"model_start_failed"}
+    # It is not tried for every request: a start takes minutes.
+    assert machine.starts == 1
+    assert mark.read(machine.proxy.paths)["failed"]
+    assert not machine.proxy.paths.waking.exists()
+
+
+def test_use_is_what_clients_ask_and_nothing_else(make_proxy):
+    client = "sk-kimi-" + "c" * 43
+    proxy = make_proxy(given={"client": client}, wake="refuse")
+
+    def used() -> tuple[str, str]:
+        names = (idle.USED, idle.OWN)
+        return tuple(haproxy.variable(proxy.paths.socket, name) for name in names)
+
+    assert used() == ("", "")
+    api.chat(proxy.endpoint, "sk-kimi-" + "x" * 43, BODY)
+    api.call(proxy.endpoint, "GET", "/health", None)
+    assert used() == ("", "")
+    api.chat(proxy.endpoint, proxy.key(), BODY)
+    of_client, of_verify = used()
+    assert of_client == ""
+    assert of_verify
+    api.chat(proxy.endpoint, client, BODY)
+    first = used()[0]
+    assert first
+    api.chat(proxy.endpoint, client, BODY)
+    assert used()[0] not in ("", first)
+
+
+def test_the_time_from_the_first_request_to_an_answer_is_kept(sleeping):
+    machine = sleeping("hold")
+    threading.Timer(0.5, machine.comes_up).start()
+    assert machine.chat().status == 200
+    assert until(lambda: starts.every(machine.proxy.paths))
+    (row,) = json.loads(machine.proxy.paths.starts.read_text())["starts"]
+    assert row["first_token_s"] >= 0.5

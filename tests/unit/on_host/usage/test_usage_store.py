@@ -1,0 +1,233 @@
+"""What the counter remembers: limits, days, clocks, and what ends in the middle."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from kimi_prov.on_host.usage import exposition, store
+
+# The 24th of November 2026, 12:00:00 UTC.
+NOON = 1795521600.0
+DAY_S = 86400
+
+
+class Time:
+    """A machine's two clocks, as a test turns them."""
+
+    def __init__(self) -> None:
+        self.wall, self.steady = NOON, 1000.0
+
+    def go(self, seconds: float) -> None:
+        self.wall += seconds
+        self.steady += seconds
+
+    def clock(self, latest: float = 0.0) -> store.Clock:
+        return store.Clock(latest, lambda: self.wall, lambda: self.steady)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def db(tmp_path, time):
+    made = store.Store(tmp_path / "usage.db", keep_days=400, clock=time.clock())
+    yield made
+    made.close()
+
+
+def ask(db, name, **limits):
+    refusal = db.ask(name, name.partition("-")[0], limits)
+    return (refusal.reason, refusal.wait_s) if refusal else None
+
+
+def use(db, name, prompt=0, completion=0, *, ended=True):
+    db.tell(name, name.partition("-")[0], prompt, completion, ended=ended)
+
+
+def sums(db, day=store.EVER):
+    return {
+        row["key"]: (row["requests"], row["prompt_tokens"], row["completion_tokens"])
+        for row in db.rows(day, day)
+    }
+
+
+def test_requests_a_minute_are_those_of_any_sixty_seconds(db, time):
+    for number, pause in enumerate((0, 10, 10)):
+        time.go(pause)
+        assert ask(db, f"a-{number}", requests_per_minute=3) is None
+    assert ask(db, "a-3", requests_per_minute=3) == ("requests_per_minute", 40)
+    assert ask(db, "b-0", requests_per_minute=3) is None
+    time.go(39)
+    assert ask(db, "a-4", requests_per_minute=3) == ("requests_per_minute", 1)
+    time.go(1)
+    assert ask(db, "a-5", requests_per_minute=3) is None
+    assert ask(db, "a-6", requests_per_minute=3) == ("requests_per_minute", 10)
+
+
+def test_tokens_a_minute_keep_out_until_enough_of_them_are_a_minute_ago(db, time):
+    assert ask(db, "a-0", tokens_per_minute=100) is None
+    use(db, "a-0", 30, 30)
+    time.go(20)
+    assert ask(db, "a-1", tokens_per_minute=100) is None
+    use(db, "a-1", 10, 60)
+    assert ask(db, "a-2", tokens_per_minute=100) == ("tokens_per_minute", 40)
+    assert ask(db, "a-2", tokens_per_minute=60) == ("tokens_per_minute", 60)
+    time.go(40)
+    assert ask(db, "a-3", tokens_per_minute=100) is None
+
+
+def test_a_day_is_utcs_and_the_longest_wait_is_told(db, time):
+    time.go(DAY_S / 2 - 30)
+    assert ask(db, "a-0", requests_per_day=1, requests_per_minute=1) is None
+    assert ask(db, "a-1", requests_per_day=1, requests_per_minute=1) == ("requests_per_minute", 60)
+    assert ask(db, "a-2", requests_per_day=1) == ("requests_per_day", 30)
+    use(db, "a-0", 5, 5)
+    assert ask(db, "a-3", tokens_per_day=10) == ("tokens_per_day", 30)
+    time.go(30)
+    assert ask(db, "a-4", requests_per_day=1, tokens_per_day=10) is None
+    refused = {row["day"]: row["refused"] for row in db.rows()}
+    assert refused["2026-11-24"] == {
+        "requests_per_minute": 1, "requests_per_day": 1, "tokens_per_day": 1,
+    }  # fmt: skip
+    assert refused["2026-11-25"] == {}
+
+
+def test_what_was_told_twice_or_asked_twice_counts_once(db):
+    assert ask(db, "a-0", requests_per_minute=1) is None
+    assert ask(db, "a-0", requests_per_minute=1) is None
+    use(db, "a-0", 4, 3, ended=False)
+    use(db, "a-0", 4, 9)
+    use(db, "a-0", 4, 9)
+    # It began while the counter was away.
+    use(db, "a-1", 1, 1)
+    use(db, "a-1", 1, 1)
+    assert sums(db) == {"a": (2, 5, 10)}
+
+
+def test_a_clock_that_is_set_back_gives_no_day_and_no_minute_back(db, time):
+    assert ask(db, "a-0", requests_per_day=1) is None
+    time.wall -= DAY_S / 2 + 60
+    assert ask(db, "a-1", requests_per_day=1) == ("requests_per_day", DAY_S / 2)
+    time.go(30)
+    assert ask(db, "a-2", requests_per_minute=1) == ("requests_per_minute", 30)
+
+
+def test_a_clock_that_was_far_ahead_is_believed_again_and_the_days_are_still_there(tmp_path, time):
+    path = tmp_path / "usage.db"
+    db = store.Store(path, keep_days=4000, clock=time.clock())
+    assert ask(db, "a-0", requests_per_day=1) is None
+    time.wall += 365 * DAY_S
+    assert ask(db, "a-1", requests_per_day=1) is None
+    time.wall -= 365 * DAY_S
+    assert ask(db, "a-2", requests_per_day=1) == ("requests_per_day", DAY_S / 2)
+    db.close()
+
+
+def test_a_start_after_the_clock_was_set_back_goes_on_at_the_last_time(tmp_path, time):
+    path = tmp_path / "usage.db"
+    db = store.Store(path, keep_days=400, clock=time.clock())
+    ask(db, "a-0")
+    db.settle()
+    db.close()
+    [(latest,)] = sqlite3.connect(path).execute("SELECT latest FROM clock").fetchall()
+    time.wall -= 3600
+    db = store.Store(path, keep_days=400, clock=time.clock(latest))
+    assert ask(db, "a-1", requests_per_minute=1) == ("requests_per_minute", 60)
+    db.close()
+
+
+def test_days_go_after_their_time_and_the_sum_of_all_stays(tmp_path, time):
+    db = store.Store(tmp_path / "usage.db", keep_days=2, clock=time.clock())
+    for number in range(4):
+        ask(db, f"a-{number}")
+        use(db, f"a-{number}", 1, 1)
+        time.go(DAY_S)
+    db.settle()
+    days = [row["day"] for row in db.rows() if row["day"]]
+    assert days == ["2026-11-27"]
+    assert sums(db) == {"a": (4, 4, 4)}
+    tables = sqlite3.connect(tmp_path / "usage.db")
+    assert tables.execute("SELECT count(*) FROM minute").fetchone() == (0,)
+    assert tables.execute("SELECT count(*) FROM request").fetchone() == (0,)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from kimi_prov.on_host.usage.store import Store
+db = Store(Path(sys.argv[1]), keep_days=400)
+for number in range(100):
+    db.ask(f"a-{number}", "a", {})
+    db.tell(f"a-{number}", "a", 2, 3, ended=number % 2 == 0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_loses_nothing_that_was_answered(tmp_path):
+    path = tmp_path / "usage.db"
+    done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+    assert done.returncode == -signal.SIGKILL
+    db = store.Store(path, keep_days=400)
+    use(db, "a-1", 2, 4)
+    assert sums(db) == {"a": (100, 200, 301)}
+    db.close()
+
+
+def test_a_reader_sees_what_the_writer_has(db, tmp_path):
+    ask(db, "a-0")
+    use(db, "a-0", 2, 3)
+    path = tmp_path / "usage.db"
+    assert [r["requests"] for r in store.read(path, "2026-01-01", "2026-12-31")] == [1]
+    assert store.read(tmp_path / "none.db") == []
+
+
+def test_what_was_saved_comes_back_once_and_what_is_there_stays(db, tmp_path, time):
+    ask(db, "a-0", requests_per_day=2)
+    use(db, "a-0", 2, 3)
+    assert ask(db, "a-1", requests_per_day=1) is not None
+    rows = list(store.restorable(json.loads(store.saved(tmp_path / "usage.db"))))
+    new = store.Store(tmp_path / "new.db", keep_days=400, clock=time.clock())
+    ask(new, "b-0")
+    for _ in range(2):
+        store.put_back(tmp_path / "new.db", rows)
+        assert sums(new) == {"a": (1, 2, 3), "b": (1, 0, 0)}
+        assert sums(new, "2026-11-24") == sums(new)
+    assert ask(new, "a-2", requests_per_day=1)[0] == "requests_per_day"
+    new.close()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"key": "a b"}, {"day": "today"}, {"requests": -1}, {"requests": "1"},
+        {"requests": 1 << 70}, {"last_at": None}, {"refused": {"other": 1}},
+        {"refused": {"requests_per_day": True}},
+    ],
+)  # fmt: skip
+def test_rows_of_a_backup_that_are_none_are_refused(row):
+    good = {"key": "a", "day": "2026-11-24", "requests": 1, "prompt_tokens": 1,
+            "completion_tokens": 1, "last_at": 1, "refused": {}}  # fmt: skip
+    assert list(store.restorable([good])) == [good]
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        list(store.restorable([{**good, **row}]))
+
+
+def test_the_sums_are_written_as_prometheus_reads_them(db):
+    ask(db, "a-0")
+    use(db, "a-0", 2, 3)
+    ask(db, "a-1", requests_per_day=1)
+    lines = exposition.text(db.rows(until=store.EVER)).splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        'kimi_usage_requests_total{key="a"} 1',
+        'kimi_usage_prompt_tokens_total{key="a"} 2',
+        'kimi_usage_completion_tokens_total{key="a"} 3',
+        'kimi_usage_refused_total{key="a",reason="requests_per_day"} 1',
+    ]
