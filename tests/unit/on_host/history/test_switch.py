@@ -102,10 +102,10 @@ def test_a_switch_that_is_at_work_is_left_alone(machine: Applied) -> None:
 
 def test_a_machine_that_joins_others_with_an_open_switch_has_none_after(machine: Applied) -> None:
     begin(machine)
-    assert switch.read(machine.places)
+    assert open_switch.read(machine.places)
     found = begin(machine, run="r2", together=True)
     assert (found["opened"], found["interrupted"]["entry"]) == (False, 2)
-    assert switch.read(machine.places) == {}
+    assert open_switch.read(machine.places) == {}
     assert entries.read(machine.places, 2)["result"] == entries.INTERRUPTED
     # One that is at work is waited for.
     begin(machine, run="r3")
