@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kimi_prov.contract import clean_text
@@ -12,6 +13,9 @@ from kimi_prov.planner.registry import DEFINITIONS
 Row = dict[str, Any]
 # In the commands that the machine's own code names: it does not know the inventory.
 INVENTORY = "INVENTORY"
+_COMMAND = re.compile(rf"\b(kimi-prov (\S+)) {INVENTORY}\b")
+# Of one host, also where several serve one model together: its keys are its own.
+_OF_ONE = ("key",)
 OTHERWISE = "drift.planned_otherwise"
 # Of the moment in which a plan is made: the plan that is kept has them not.
 _PASSING = ("findings", "upgrade")
@@ -23,10 +27,12 @@ def document(
     planned: Mapping[str, Any] | None,
     why_not: str | None,
     inventory: str | None,
+    limit: Sequence[str] = (),
 ) -> Row:
     """Return a host's entry of the document from what its own code found.
 
     `planned`: the plan that `apply` would apply now; without one `why_not` says why there is none.
+    `limit`: the host and those that are applied with it, where the inventory has others.
     """
     applied = found.get("plan")
     own = {key: value for key, value in found.items() if key != "plan"}
@@ -35,8 +41,8 @@ def document(
         would = list(_otherwise(applied, planned))
     return {
         **own,
-        "drift": [_titled(row, inventory) for row in found["drift"]],
-        "unseen": [_fixed(row, inventory) for row in found["unseen"]],
+        "drift": [_titled(row, inventory, limit) for row in found["drift"]],
+        "unseen": [_fixed(row, inventory, limit) for row in found["unseen"]],
         "would_change": would,
         "would_change_unknown": why_not if would is None else None,
     }
@@ -52,6 +58,7 @@ def unreached(why: str) -> Row:
         "looked_at": None,
         "applied": None,
         "weights_read": False,
+        "weights_read_from": {},
         "drift": [],
         "unseen": [{"what": "the machine", "why": why, "fix": None}],
         "would_change": None,
@@ -60,18 +67,35 @@ def unreached(why: str) -> Row:
     }
 
 
-def _titled(row: Mapping[str, Any], inventory: str | None) -> Row:
+def limits(host: str, hosts: Sequence[str], group: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return `limit` for one of these hosts; `group`: of its plan, which is applied as a whole."""
+    if len(hosts) < 2:
+        return ()
+    members = [member["host"] for member in group["members"]] if group else []
+    return (host, *(name for name in members if name != host))
+
+
+def _titled(row: Mapping[str, Any], inventory: str | None, limit: Sequence[str]) -> Row:
     known = DEFINITIONS[row["id"]]
     severity = known.severity(None)
     about = {"id": row["id"], "severity": severity, "title": known.title, "source": known.source}
-    return {**about, **_fixed(row, inventory)}
+    return {**about, **_fixed(row, inventory, limit)}
 
 
-def _fixed(row: Mapping[str, Any], inventory: str | None) -> Row:
+def _fixed(row: Mapping[str, Any], inventory: str | None, limit: Sequence[str]) -> Row:
     fix = row.get("fix")
-    if fix and inventory:
-        fix = fix.replace(INVENTORY, clean_text.word(inventory))
-    return {**row, "fix": fix}
+    return {
+        **row,
+        "fix": _COMMAND.sub(lambda found: _named(found, inventory, limit), fix or "") or fix,
+    }
+
+
+def _named(found: re.Match[str], inventory: str | None, limit: Sequence[str]) -> str:
+    words = [found[1], clean_text.word(inventory) if inventory else INVENTORY]
+    if limit:
+        hosts = limit[:1] if found[2] in _OF_ONE else limit
+        words += ["--limit", clean_text.word(",".join(hosts))]
+    return " ".join(words)
 
 
 def _otherwise(applied: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[Row]:

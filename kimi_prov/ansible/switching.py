@@ -28,11 +28,12 @@ def kept(plan: Mapping[str, Any]) -> str:
 def needed(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     """Whether an apply of the plan has something to switch from, and something to switch to.
 
-    An open switch is one that was cut: this apply takes it over.
+    An open switch is one that was cut: this apply takes it over, or ends it on a host that now
+    serves together with others.
     """
     kimi = facts.get("kimi") or {}
     if plan.get("group"):
-        return False
+        return bool(kimi.get("switch_open"))
     if kimi.get("switch_open") or plan["upgrade"]["frees"]:
         return True
     if not kimi.get("serving"):

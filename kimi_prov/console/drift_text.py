@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 _SHOWN = 20
 _WIDTH = 14
 _LONGEST = 100
+_PLACES = {
+    "disk": "the disk itself",
+    "memory": "memory",
+    "page cache": "the disk through the page cache (pages in use were not dropped)",
+}
 
 
 def text(document: Mapping[str, Any]) -> str:
@@ -38,8 +43,14 @@ def _applied(host: Mapping[str, Any]) -> list[str]:
     by = applied.get("by") or {}
     who = f" by {by['user']} on {by['control_host']}" if by.get("user") else ""
     told = f"{applied['at']}{who}, kimi-prov {applied['kimi_prov']}"
-    read = "every byte was read again" if host["weights_read"] else "not read again (--weights)"
-    return [*entry("applied", told, _WIDTH), *entry("weights", read, _WIDTH)]
+    return [*entry("applied", told, _WIDTH), *entry("weights", _read(host), _WIDTH)]
+
+
+def _read(host: Mapping[str, Any]) -> str:
+    if not host["weights_read"]:
+        return "not read again (--weights)"
+    read = [f"{path} from {_PLACES[place]}" for path, place in host["weights_read_from"].items()]
+    return f"every byte was read again{': ' if read else ''}{', '.join(read)}"
 
 
 def _row(row: Mapping[str, Any]) -> list[str]:

@@ -217,6 +217,9 @@ def _space(host: Mapping[str, Any]) -> list[str]:
 def _updates(host: Mapping[str, Any]) -> list[str]:
     """Tell what of the operating system waits; an earlier version says nothing of it."""
     found = host.get("updates")
+    if host.get("updates_error"):
+        told = f"not known: {host['updates_error']} (see there: apt-get --simulate dist-upgrade)"
+        return entry("updates", told)
     if not found:
         return []
     age = found["lists_age_seconds"]

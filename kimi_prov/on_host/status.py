@@ -9,7 +9,7 @@ from typing import Any
 
 from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.activity.sample import Sample
 from kimi_prov.on_host.engine import runtime
@@ -226,7 +226,7 @@ def collect(paths: Paths) -> dict[str, Any]:
         "web": _web(paths, web, states) if web else None,
         "memory": _memory(placed),
         "placement": [_placed(item["index"], item["processes"]) for item in placed],
-        "updates": _updates(),
+        **_updates(),
         "uptime_seconds": boot.uptime_s(),
         "drift": _drift(paths, states),
         "metrics": _metrics(paths, plan, states),
@@ -279,12 +279,12 @@ def _watchdog(
     }
 
 
-def _updates() -> dict[str, Any] | None:
-    """Say what of the operating system waits; None where apt does not tell."""
+def _updates() -> dict[str, Any]:
+    """Say what of the operating system waits, or why that is not known."""
     try:
-        return waiting.collect()
-    except (OSError, HostError, ValueError):
-        return None
+        return {"updates": waiting.collect(), "updates_error": None}
+    except (OSError, HostError, ValueError) as error:
+        return {"updates": None, "updates_error": plain(error)}
 
 
 def _drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, Any] | None:

@@ -88,5 +88,6 @@ SERVING = {
         "restart_reasons": ["intel-microcode was installed after the start"],
         "stale_units": ["kimi-serve@0.service"],
     },
+    "updates_error": None,
     "uptime_seconds": 9000.5,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import ssl
 import tempfile
 import urllib.error
@@ -322,6 +323,53 @@ def test_where_a_firewall_manager_is_active_the_port_is_opened_through_it(
         if files.get(path) != after.get(path) and path.startswith(rules)
     }
     assert differing == set()
+
+
+ENABLED = {
+    "ufw": "ufw allow 22/tcp && ufw --force enable",
+    "firewalld": "systemctl enable --now firewalld && firewall-cmd --state",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("manager", ["ufw", "firewalld"])
+def test_the_hourly_look_asks_a_firewall_manager_from_within_its_protection(
+    edge_lab: Lab, manager: str
+) -> None:
+    host = edge_lab.hosts[manager]
+    install(host, "netbase", manager)
+    host.ssh(ENABLED[manager])
+    done = host.playbook("--tags", f"{DOOR[1]},drift", "-e", '{"kimi_drift_timer": true}')
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def look() -> tuple[int, str]:
+        text = host.ssh("systemctl start kimi-drift.service && cat /var/lib/kimi/state/drift.json")
+        kept = json.loads(text)
+        return kept["findings"].get("drift.firewall_rule", 0), kept["detail"]
+
+    assert look()[0] == 0
+    assert "rules of ufw or firewalld" not in look()[1]
+    rule = json.loads(host.ssh("cat /var/lib/kimi/state/firewall.json"))["rules"][0]
+    if manager == "ufw":
+        host.ssh(f"ufw delete allow proto tcp from {rule['from']} to any port {rule['port']}")
+    else:
+        remove = f"--zone={rule['zone']} --remove-rich-rule={shlex.quote(rule['rule'])}"
+        host.ssh(f"firewall-cmd --permanent {remove} && firewall-cmd {remove}")
+    assert look()[0] == 1
+    # It does not answer: that says nothing of what it holds.
+    program = {"ufw": "/usr/sbin/ufw", "firewalld": "/usr/bin/firewall-cmd"}[manager]
+    host.ssh(f"mv {program} {program}.own && printf '#!/bin/sh\\nexit 1\\n' > {program} "
+             f"&& chmod 0755 {program}")  # fmt: skip
+    try:
+        count, detail = look()
+    finally:
+        host.ssh(f"mv {program}.own {program}")
+    assert count == 0
+    assert "rules of ufw or firewalld" in detail
+    open_door(host)
+    assert look()[0] == 0
+    destroy(host)
+    host.ssh({"ufw": "ufw disable", "firewalld": "systemctl disable --now firewalld"}[manager])
 
 
 def settled(lines: object) -> object:

@@ -10,7 +10,10 @@ import json
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Dict, FrozenSet, Iterable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Optional, Tuple
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.drift.difference import Account
 
 _DPKG = re.compile(
     r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (install|upgrade|remove|purge) "
@@ -221,13 +224,46 @@ def of_package(name: str, logs: Logs) -> Cause:
     return Cause(last.at, "dpkg.log", f"dpkg itself, not through apt ({' '.join(words)})")
 
 
-def of_account(name: str, logs: Logs) -> Cause:
-    """Say when an account or group was changed last, and by which program."""
-    whole = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
+def of_account(account: Account, logs: Logs) -> Cause:
+    """Say when an account or group came to be as it is, and by which program.
+
+    Empty where no message tells of just that: an account that a tool named for something else, and
+    one whose file was edited.
+    """
+    wanted = re.compile("|".join(_account_messages(account)))
     for at, tool, message in reversed(logs.accounts):
-        if whole.search(message):
+        if wanted.match(message):
             return Cause(at, "the journal", _with_who(tool, at, logs))
     return Cause()
+
+
+# What the tools call what is changed of a user.
+_FIELDS = {"uid": "UID", "gid": "GID", "home": "home", "shell": "shell"}
+_END = r"(?![\w.-])"
+
+
+def _account_messages(account: Account) -> Iterable[str]:
+    """Give patterns of what the tools write when they make an account what it is now."""
+    name = re.escape(account.name)
+    if account.gone:
+        yield rf"delete user '{name}'"
+        yield rf"removed group '{name}' owned by "
+        yield rf"group '{name}' removed"
+        yield rf"change user name '{name}' to "
+        yield rf"group changed in \S+ \(group {name}/\d+, new name: "
+    for key, value in account.fields:
+        what, now = _FIELDS[key], re.escape(value)
+        yield rf"change user '{name}' {what} from '.*' to '{now}'$"
+        yield rf"changed user '{name}' {what} to '{now}'$"
+        yield rf"new user: name={name}, .*\b{what}={now}(,|$)"
+    for user in map(re.escape, account.joined):
+        yield rf"add '{user}' to group '{name}'"
+        yield rf"user {user} added by \S+ to group {name}{_END}"
+        yield rf"members of group {name} set by \S+ to (\S+,)?{user}{_END}"
+    for user in map(re.escape, account.left):
+        yield rf"delete '{user}' from group '{name}'"
+        yield rf"user {user} removed by \S+ from group {name}{_END}"
+        yield rf"members of group {name} set by "
 
 
 def of_command(words: Iterable[str], logs: Logs, after: int) -> Cause:

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.unit_form import without_secrets
-from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Difference, Trace
+from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Account, Difference, Trace
 
 Row = Mapping[str, Any]
 # Removed once they were shown, or once the account was made.
@@ -194,8 +194,14 @@ def accounts(
             _account(row, told),
             ABSENT if found is None else _account(found, told),
             APPLY if found is None else _usermod(name, row, told),
-            Trace(account=name),
+            Trace(account=_changed(name, found, told)),
         )
+
+
+def _changed(name: str, found: Optional[Row], fields: Sequence[str]) -> Account:
+    if found is None:
+        return Account(name, gone=True)
+    return Account(name, fields=tuple((key, str(found[key])) for key in fields))
 
 
 def members(
@@ -206,14 +212,15 @@ def members(
         found = now.get(name)
         if was is None or was == found:
             continue
-        fix, trace = APPLY, Trace(account=name)
-        new = sorted({*(found or ())} - {*was})
-        if new:
-            fix = " && ".join(f"gpasswd --delete {user} {name}" for user in new)
-        elif found is not None:
-            gone = sorted({*was} - {*found})
-            fix = " && ".join(f"gpasswd --add {user} {name}" for user in gone)
-        observed = ABSENT if found is None else _members(found)
+        fix, trace = APPLY, Trace(account=Account(name, gone=True))
+        observed = ABSENT
+        if found is not None:
+            new, gone = sorted({*found} - {*was}), sorted({*was} - {*found})
+            steps = [f"gpasswd --delete {user} {name}" for user in new]
+            steps += [f"gpasswd --add {user} {name}" for user in gone]
+            fix = " && ".join(steps)
+            trace = Trace(account=Account(name, joined=tuple(new), left=tuple(gone)))
+            observed = _members(found)
         yield Difference("drift.account", f"group {name}", _members(was), observed, fix, trace)
 
 

@@ -12,19 +12,34 @@ ABSENT = "absent"
 
 
 @dataclass(frozen=True)
+class Account:
+    """What of a user or group is other: by this the logs tell the change from others of its name.
+
+    `fields`: of a user, as they are now (uid, gid, home, shell). `joined` and `left`: members of a
+    group. `gone`: it is not there any more.
+    """
+
+    name: str
+    fields: Tuple[Tuple[str, str], ...] = ()
+    joined: Tuple[str, ...] = ()
+    left: Tuple[str, ...] = ()
+    gone: bool = False
+
+
+@dataclass(frozen=True)
 class Trace:
     """Where a cause may be found.
 
     `path`: a file whose inode tells when it changed, `gone` where it is not there any more: then
-    its folder's does. `package` and `account`: as the logs name them. `unit`: whose stop is the
-    cause. `words`: all of them stand in a command that made such a change. `at`: seconds since
-    1970, where the change itself is known to be of then.
+    its folder's does. `package`: as the logs name it. `account`: what of it is other. `unit`: whose
+    stop is the cause. `words`: all of them stand in a command that made such a change. `at`:
+    seconds since 1970, where the change itself is known to be of then.
     """
 
     path: Optional[str] = None
     gone: bool = False
     package: Optional[str] = None
-    account: Optional[str] = None
+    account: Optional[Account] = None
     unit: Optional[str] = None
     words: Tuple[str, ...] = ()
     at: Optional[int] = None

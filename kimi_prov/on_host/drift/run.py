@@ -55,6 +55,7 @@ class Seen:
     def __init__(self) -> None:
         self.differences: List[Difference] = []
         self.unseen: List[Dict[str, Optional[str]]] = []
+        self.weights_from: Dict[str, str] = {}
 
     def take(self, what: str, work: Callable[[], Any]) -> Any:  # noqa: ANN401  (what the part gives)
         """Do a part of the looking; None where it failed, which is told."""
@@ -107,6 +108,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> Dict[str, Any]:
         "looked_at": time.strftime(_FORM, time.gmtime()),
         "applied": {name: was.get(name) for name in _OF_APPLIED},
         "weights_read": read_weights,
+        "weights_read_from": seen.weights_from,
         "drift": rows,
         "unseen": seen.unseen,
         "plan": plan,
@@ -122,6 +124,7 @@ def _unknown(why: str, fix: str, *, provisioned: bool = False) -> Dict[str, Any]
         "looked_at": time.strftime(_FORM, time.gmtime()),
         "applied": None,
         "weights_read": False,
+        "weights_read_from": {},
         "drift": [],
         "unseen": [{"what": "what was applied", "why": why, "fix": fix}],
         "plan": None,
@@ -209,7 +212,7 @@ def _weights(seen: Seen, paths: Paths, was: Mapping[str, Any], *, read: bool) ->
     before: Mapping[str, Any] = was.get("weights") or {}
 
     def compared() -> List[Difference]:
-        found = list(weights.differences(before, read=read))
+        found = list(weights.differences(before, read=read, told=seen.weights_from))
         if paths.at(layout.CONVERT).exists():
             config = convert.Config.load(str(paths.at(layout.CONVERT)))
             if not convert.verified(config):

@@ -1,4 +1,7 @@
-"""Compare the weights with their manifest: by what `stat` says, or by reading every byte."""
+"""Compare the weights with their manifest: by what `stat` says, or by reading every byte.
+
+They are read from the disk itself: what the page cache holds was read before, and may be other.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 import select
 import sys
 import threading
-from typing import Any, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
@@ -19,6 +22,10 @@ from kimi_prov.on_host.system.progress import Progress
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights import stage
 
+# From where the bytes of a folder were read.
+DISK = "disk"
+MEMORY = "memory"
+CACHE = "page cache"
 _NICE = 15
 _WORKERS = 4
 _LOOK_S = 1000
@@ -50,20 +57,25 @@ def _filling() -> bool:
     return any(row.get("state") == "activating" for row in rows.values())
 
 
-def differences(applied: Mapping[str, Any], *, read: bool) -> Iterator[Difference]:
+def differences(
+    applied: Mapping[str, Any], *, read: bool, told: Optional[Dict[str, str]] = None
+) -> Iterator[Difference]:
     """Compare the weights with their manifests; `applied`: the record's `weights`.
 
-    `read`: their bytes too, which takes its time.
+    `read`: their bytes too, which takes its time; `told` gets each folder that was read, with DISK,
+    MEMORY or CACHE.
     """
+    told = {} if told is None else told
     path = f"{applied['dir']}/{manifests.NAME}"
     wanted, found = applied["manifest_sha256"], _sha256(path)
     if wanted != found:
-        told = f"sha256 {found[:12]}" if found else ABSENT
+        observed = f"sha256 {found[:12]}" if found else ABSENT
         trace = Trace(path=path, gone=found is None)
-        yield Difference("drift.weights", path, f"sha256 {(wanted or '')[:12]}", told, trace=trace)
+        expected = f"sha256 {(wanted or '')[:12]}"
+        yield Difference("drift.weights", path, expected, observed, trace=trace)
     for folder in folders(applied):
         if folder.manifest is not None:
-            yield from _folder(folder.path, folder.manifest, read=read)
+            yield from _folder(folder.path, folder.manifest, told, read=read)
 
 
 def _sha256(path: str) -> Optional[str]:
@@ -74,7 +86,9 @@ def _sha256(path: str) -> Optional[str]:
         return None
 
 
-def _folder(root: str, manifest: manifests.Manifest, *, read: bool) -> Iterator[Difference]:
+def _folder(
+    root: str, manifest: manifests.Manifest, told: Dict[str, str], *, read: bool
+) -> Iterator[Difference]:
     records = manifests.records_from(read_json(os.path.join(root, manifests.MARK)))
     whole = []
     for entry in manifest.files:
@@ -100,8 +114,10 @@ def _folder(root: str, manifest: manifests.Manifest, *, read: bool) -> Iterator[
                 trace=Trace(path=path),
             )
     if whole:
-        reading = stage.Staging(root, None, Progress(None, "weights"))
+        reading = stage.Staging(root, None, Progress(None, "weights"), direct=True)
         reading.run(whole, _WORKERS)
+        in_memory = root.startswith(f"{layout.RAM}/")
+        told[root] = MEMORY if in_memory else CACHE if reading.cached else DISK
         wanted = {entry.path: entry.sha256 for entry in manifest.files}
         for name in sorted(reading.wrong):
             path = os.path.join(root, name)

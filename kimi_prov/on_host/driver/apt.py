@@ -58,11 +58,6 @@ def lists() -> str:
     return own if os.path.exists(_MIRROR_SETTINGS) else "/var/lib/apt/lists"
 
 
-def query(*words: str) -> str:
-    """Return what a command of apt's prints that changes nothing; empty where it fails."""
-    return process.run("env", *_ENVIRONMENT, *_command(*words), timeout=_PATIENCE_S).stdout
-
-
 def versions(name: str, url: str = "") -> List[str]:
     """Versions of a package that the repository at `url`, or any, has; the newest first."""
     done = process.run(*_command("apt-cache", "madison", name))

@@ -17,7 +17,7 @@ from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.on_host.driver import apt, keyring
 from kimi_prov.on_host.probe import nvidia_smi
-from kimi_prov.on_host.system import files, forward_proxy, process, units
+from kimi_prov.on_host.system import files, forward_proxy, kernels, process, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.machine import Machine, fields
 from kimi_prov.on_host.weights import sources
@@ -32,6 +32,8 @@ _DRIVER_VERSION = re.compile(r"\d{3}\.\d{2,3}(\.\d{2})?")
 _NAME = re.compile(r".*nvidia.*|cuda-drivers.*|lib(cuda1|cudadebugger1|nvcuvid1|nvoptix1|xnvctrl0)")
 _FOREIGN = re.compile(r".*nvidia-(container|docker).*")
 _STEP_S = 2.0
+# DKMS compiles with all cores; a slow machine takes minutes.
+_BUILD_S = 1800.0
 Answer = Dict[str, Any]
 
 
@@ -151,19 +153,24 @@ def _exact(name: str, version: str, url: str) -> Optional[str]:
 
 
 def _headers() -> List[str]:
-    """Return the kernel headers that the module is built against, where they are not installed."""
-    release = os.uname().release
-    if os.path.exists(f"/lib/modules/{release}/build"):
-        return []
-    name = f"linux-headers-{release}"
-    if not apt.versions(name):
-        raise HostError(
-            f"the machine's package sources have no {name}, which the driver's module is built "
-            "against; nothing was changed",
-            "restart the machine into a kernel that they have: apt-get update; apt-get install "
-            "linux-image-amd64 linux-headers-amd64; reboot",
-        )
-    return [name]
+    """Return the kernel headers that the module is built against, where they are not installed.
+
+    Those of the kernel that the next start brings too: the driver's own restart may be that start.
+    """
+    lacking = [
+        release
+        for release in kernels.wanted()
+        if not os.path.exists(f"/lib/modules/{release}/build")
+    ]
+    for name in (f"linux-headers-{release}" for release in lacking):
+        if not apt.versions(name):
+            raise HostError(
+                f"the machine's package sources have no {name}, which the driver's module is built "
+                "against; nothing was changed",
+                "restart the machine into a kernel that they have: apt-get update; apt-get install "
+                "linux-image-amd64 linux-headers-amd64; reboot",
+            )
+    return [f"linux-headers-{release}" for release in lacking]
 
 
 def family(packages: Dict[str, str]) -> Dict[str, str]:
@@ -244,13 +251,7 @@ def install(request: Answer) -> Answer:
     if wanted["headers"]:
         apt.transaction(*wanted["headers"])
     apt.transaction(*wanted["words"])
-    built = _built_version()
-    if built != request["version"]:
-        raise HostError(
-            f"the packages of {request['version']} are there, but no module of it for the running "
-            f"kernel {os.uname().release} (modinfo nvidia: {built or 'none'})",
-            "read /var/lib/dkms/nvidia/*/build/make.log on the machine",
-        )
+    require_modules(request["version"])
     held = _hold(family(apt.installed()))
     files.write_json(paths.DRIVER_STATE, {**_state(), "version": request["version"], "held": held})
     return {"changed": apt.installed() != before}
@@ -261,9 +262,30 @@ def _prepared() -> Answer:
     return files.read_json(WANTED)
 
 
-def _built_version() -> Optional[str]:
-    """Version of the module that the next boot would load."""
-    return fields(Machine().run(["modinfo", "nvidia"]), ":").get("version")
+def require_modules(version: Optional[str] = None) -> None:
+    """Raise HostError where a start would be without the module, of this version or of any.
+
+    DKMS builds it for the kernel that runs, and not everywhere for the one that waits for its
+    start: then it is told to.
+    """
+    for release in kernels.wanted():
+        built = _built_version(release)
+        if not built:
+            process.run("dkms", "autoinstall", "-k", release, timeout=_BUILD_S)
+            built = _built_version(release)
+        if not built or version not in (None, built):
+            raise HostError(
+                f"NVIDIA's module {f'{version} ' if version else ''}was not built for kernel "
+                f"{release} (modinfo nvidia: {built or 'none'}): a restart would be without GPUs",
+                f"apt-get install linux-headers-{release}, then dkms autoinstall -k {release}; "
+                "why: /var/lib/dkms/nvidia/*/build/make.log on the machine",
+            )
+
+
+def _built_version(release: str) -> Optional[str]:
+    """Version of the module that a start with this kernel would load."""
+    words = ["modinfo", "-k", release, "nvidia"]
+    return fields(Machine().run(words), ":").get("version")
 
 
 def _hold(packages: Dict[str, str]) -> List[str]:

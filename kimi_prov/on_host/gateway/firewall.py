@@ -21,7 +21,7 @@ from kimi_prov.on_host.history import record
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_json, read_text, write_atomic
-from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.system.process import NOT_FOUND, run
 
 if TYPE_CHECKING:
     import subprocess
@@ -190,12 +190,31 @@ def _manager(name: str) -> Ufw | Firewalld:
 
 
 def missing(rules: list[Rule]) -> list[Rule]:
-    """Return which of our rules their manager does not hold; all of one that does not run."""
+    """Return which of our rules their manager does not hold; all of one that does not run.
+
+    Raises HostError where one does not say whether it runs: its rules may be there.
+    """
+    runs = {name: _says_it_runs(name) for name in {rule["manager"] for rule in rules}}
     return [
         rule
         for rule in rules
-        if not running(rule["manager"]) or not _manager(rule["manager"]).holds(rule)
+        if not runs[rule["manager"]] or not _manager(rule["manager"]).holds(rule)
     ]
+
+
+# What firewall-cmd ends with where the daemon is away.
+_AWAY = 252
+
+
+def _says_it_runs(manager: str) -> bool:
+    command = ("ufw", "status") if manager == "ufw" else ("firewall-cmd", "--state")
+    done = run(*command)
+    if done.returncode in (NOT_FOUND, _AWAY):
+        return False
+    if done.returncode != 0 or (manager == "ufw" and "Status: " not in done.stdout):
+        said = " ".join((done.stderr or done.stdout).split())[:200]
+        raise HostError(f"{' '.join(command)}: {said or done.returncode}")
+    return manager != "ufw" or "Status: active" in done.stdout
 
 
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:

@@ -69,7 +69,8 @@ def cause(plan: dict[str, Any], lines: list[str]) -> str:
 def round_failed(paths: Paths, plan: dict[str, Any]) -> HostError | None:
     """Return why the engine of a group did not come up though all of its hosts were there."""
     seen = record.read(paths.group_run) if plan.get("group") else None
-    if seen is None or not seen.failed:
+    # Rounds of another plan say nothing of this one: its hosts may be about to start.
+    if seen is None or not seen.failed or seen.digest != plan["group"]["digest"]:
         return None
     return HostError(
         f"group {plan['group']['name']}: {seen.why}",

@@ -63,12 +63,16 @@ class Record:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a supervisor left: `phase` is empty where none runs."""
+    """What a supervisor left: `phase` is empty where none runs.
+
+    `failed` rounds were those of the plan with this `digest`.
+    """
 
     phase: str
     said: str
     failed: int
     why: str
+    digest: str = ""
 
 
 def read(directory: PathLike) -> Seen:
@@ -86,4 +90,5 @@ def read(directory: PathLike) -> Seen:
         said,
         failed if isinstance(failed, int) else 0,
         clean_text.line(rounds.get("why", "")),
+        clean_text.line(rounds.get("digest", "")),
     )

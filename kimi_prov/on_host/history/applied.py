@@ -228,6 +228,13 @@ def amend_packages(paths: Paths) -> None:
         amend(paths, packages=found or known)
 
 
+def amend_driver(paths: Paths) -> None:
+    """Take over the driver that a command other than apply brought, with its packages."""
+    if read(paths):
+        amend_packages(paths)
+        amend(paths, driver=_driver(Machine(str(paths.root))))
+
+
 def _kernel(machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """Give the kernel settings that the plan names, as they are."""
     found = system.tunables(machine)

@@ -20,8 +20,10 @@ def begin(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Open a switch for an apply that changes what serves.
 
     `request`: `run` (id), `by`, `inventory`, `kimi_prov`, `min_speed`, `drain_s`, `start_s`,
-    `frees`: directories that are removed first, with what serves (kimi_upgrade_in_place). Not
-    opened where nothing serves: then there is nothing to go back to. Returned are also
+    `frees`: directories that are removed first, with what serves (kimi_upgrade_in_place),
+    `together`: whether several hosts are to serve the model. Not opened where nothing serves: then
+    there is nothing to go back to. Nor for hosts together, which have no way back: one that was
+    left open would hold the engine back, and the next boot would go back. Returned are also
     `interrupted`, the switch that this one takes over, and `cut`, how cut runs ended.
     """
     found = _taken_over(paths, request)
@@ -30,7 +32,7 @@ def begin(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     if frees and _serving(paths) & {*frees}:
         return {**_freed(paths, frees), **found}
     _remove(paths, frees)
-    former = _former(paths, interrupted)
+    former = None if request.get("together") else _former(paths, interrupted)
     if former is None:
         open_switch.close(paths)
         return {"opened": False, **found}

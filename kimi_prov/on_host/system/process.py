@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence
+import time
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
+
+from kimi_prov.contract.errors import HostError
 
 if TYPE_CHECKING:
     import pwd
@@ -12,6 +16,28 @@ if TYPE_CHECKING:
 NOT_FOUND = 127
 NOT_RUNNABLE = 126
 TIMED_OUT = 124
+# When the innermost `within` ends, by the monotonic clock.
+_ends: List[float] = []
+
+
+@contextlib.contextmanager
+def within(seconds: float, what: str) -> Iterator[None]:
+    """Give all programs that are run inside `seconds` together, however long each may take itself.
+
+    Raises HostError where one did not answer in that time, whatever was made of its silence.
+    """
+    end = time.monotonic() + seconds
+    _ends.append(min([end, *_ends[-1:]]))
+    try:
+        yield
+    except HostError:
+        # What came of it is told by its cause.
+        if time.monotonic() < end:
+            raise
+    finally:
+        _ends.pop()
+    if time.monotonic() >= end:
+        raise HostError(f"{what} did not answer in {seconds:g} s")
 
 
 class Unfinished(subprocess.CompletedProcess[str]):
@@ -34,8 +60,11 @@ def run(
 
     A program that is missing, cannot be run or takes more than `timeout` seconds gives 127, 126 or
     124 (`Unfinished`). `env` replaces the environment, which otherwise is ours with LC_ALL=C.
-    `user` drops root's rights and groups.
+    `user` drops root's rights and groups. Inside `within` it has the time that is left of that.
     """
+    if _ends:
+        left = max(0.0, _ends[-1] - time.monotonic())
+        timeout = left if timeout is None else min(timeout, left)
     identity: Dict[str, Any] = {}
     if user is not None:
         identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}

@@ -11,15 +11,17 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
-from kimi_prov.contract import unit_names
+from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.driver import apt
 from kimi_prov.on_host.driver import steps as driver
 from kimi_prov.on_host.gateway import draining, haproxy
+from kimi_prov.on_host.group import record
 from kimi_prov.on_host.history import applied
 from kimi_prov.on_host.system import forward_proxy, process, units
 from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.update import waiting
 
 if TYPE_CHECKING:
@@ -154,7 +156,14 @@ def _words(request: Answer) -> List[str]:
 
 
 def _serves() -> bool:
-    """Whether an engine behind the proxy takes requests now."""
+    """Whether an engine behind the proxy takes requests now; of a rank, whether its group serves.
+
+    Another host has the proxy then.
+    """
+    where = Paths()
+    plan = read_json(where.plan)
+    if plan and not groups.serves(plan):
+        return record.read(where.group_run).phase == record.SERVING
     try:
         return any(row["status"] == "UP" for row in haproxy.servers(Paths().socket))
     except (OSError, HostError):
@@ -184,7 +193,8 @@ def undrain(request: Answer) -> Answer:
 def install(request: Answer) -> Answer:
     """Install what was chosen, in a unit of its own; the proxy takes a new HAProxy over.
 
-    Raises HostError where a kernel came that the driver has no module for.
+    Raises HostError where a kernel came that the driver has no module for; not with
+    `driver_follows`: another driver is installed next, and is held against that kernel itself.
     """
     before, auto = apt.installed(), process.run("apt-mark", "showauto").stdout.split()
     apt.in_unit(unit_names.UPDATE, *_OPTIONS, *_words(request))
@@ -199,7 +209,8 @@ def install(request: Answer) -> Answer:
         units.control("reload", unit_names.PROXY)
     # What update installed is no drift.
     applied.amend_packages(Paths())
-    _require_driver()
+    if _built_by_dkms() and not request.get("driver_follows"):
+        driver.require_modules()
     return {
         "changed": bool(changed),
         "installed": [
@@ -208,28 +219,20 @@ def install(request: Answer) -> Answer:
     }
 
 
-def _require_driver() -> None:
-    """Raise HostError where the next start would be without the driver's module."""
-    kernels = waiting.effect().kernels
-    newest = max(kernels, key=waiting.numbers, default="")
-    if not newest or not _built_by_dkms():
-        return
-    if process.run("modinfo", "-k", newest, "nvidia").returncode != 0:
-        raise HostError(
-            f"NVIDIA's module was not built for kernel {newest}: a restart would be without GPUs",
-            f"apt-get install linux-headers-{newest}, then dkms autoinstall -k {newest}; why: "
-            "/var/lib/dkms/nvidia/*/build/make.log",
-        )
-
-
 def effect(request: Answer) -> Answer:
-    """Say what has not taken effect. With `restarted` that is a failure: raises HostError."""
+    """Say what has not taken effect. With `restarted` that is a failure: raises HostError.
+
+    `driver_changed`: the driver is another than at the last apply.
+    """
     reasons = waiting.reasons(waiting.effect())
     if reasons and request.get("restarted"):
         raise HostError(
             f"the machine started again, and still: {'; '.join(reasons)}",
             "look which kernel its boot loader takes: /etc/default/grub, uname -r",
         )
+    if request.get("driver_changed"):
+        # Neither is what came with it a drift.
+        applied.amend_driver(Paths())
     return {"restart_reasons": reasons, "stale_units": waiting.stale_units()}
 
 

@@ -11,12 +11,13 @@ import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.driver import apt, steps
 from kimi_prov.on_host.probe import nvidia_smi
-from kimi_prov.on_host.system import boot, units
+from kimi_prov.on_host.system import boot, kernels, units
 from kimi_prov.on_host.system.files import read_text
 from kimi_prov.on_host.system.machine import Machine
-from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.system.process import NOT_FOUND, run, within
 
 SECURITY, KERNEL, MICROCODE, DRIVER, OTHER = "security", "kernel", "microcode", "driver", "other"
 # What counts only once the machine has started again.
@@ -29,9 +30,10 @@ _MICROCODE = re.compile(r"(intel|amd64)-microcode")
 # Debian's archive has a label of its own, Ubuntu's a suite.
 _SECURITY = re.compile(r"^[^:]*security|/[\w.-]*-security$", re.IGNORECASE)
 _DEBIANS = re.compile(r"Debian (\S+)")
-_RELEASE = re.compile(r"/boot/vmlinuz-(\d\S*)")
 _MAPPED = re.compile(r"^\S+ r-xp .* (/\S+\.so\S*) \(deleted\)$", re.MULTILINE)
 _REBOOT = "/run/reboot-required"
+# Of all that `status` asks of apt and dpkg together: seconds are usual on a slow disk.
+_PATIENCE_S = 30.0
 _OURS = (unit_names.ALL_SERVE, unit_names.RANK, unit_names.PROXY, unit_names.WEB)
 
 
@@ -69,12 +71,17 @@ def _kind(name: str, version: str, origins: List[str]) -> str:
 
 
 def packages() -> Optional[List[Package]]:
-    """Return what waits by the lists that are there; None where apt is not the manager."""
+    """Return what waits by the lists that are there; None where apt is not the manager.
+
+    Raises HostError where apt does not say it: a broken package, or sources that it cannot read.
+    """
     held = run("apt-mark", "showhold")
-    if held.returncode != 0:
+    if held.returncode == NOT_FOUND:
         return None
+    if held.returncode != 0:
+        raise HostError(apt.reason(held.stderr))
     # A hold keeps a package from being named at all.
-    simulated = apt.query("apt-get", "dist-upgrade", "--simulate", "--ignore-hold")
+    simulated = apt.apt("apt-get", "dist-upgrade", "--simulate", "--ignore-hold")
     found = parse(simulated, held.stdout.split())
     rows = [row for row in found if row.installed and row.kind != DRIVER]
     return rows + _drivers(set(held.stdout.split()))
@@ -90,15 +97,14 @@ def _drivers(held: Set[str]) -> List[Package]:
         return []
     running = steps.main_version(have)
     name = next(n for n, v in sorted(have.items()) if apt.upstream(v) == running)
-    newest = max(apt.versions(name), key=lambda v: numbers(apt.upstream(v)), default=have[name])
-    if numbers(apt.upstream(newest)) <= numbers(running):
+    newest = max(apt.versions(name), key=_upstream, default=have[name])
+    if _upstream(newest) <= kernels.numbers(running):
         return []
     return [Package(name, have[name], newest, DRIVER, {*have} <= held)]
 
 
-def numbers(text: str) -> List[int]:
-    """Return the numbers in a version or a kernel's release, by which one is the newer."""
-    return [int(part) for part in re.findall(r"\d+", text)]
+def _upstream(version: str) -> List[int]:
+    return kernels.numbers(apt.upstream(version))
 
 
 class Effect(NamedTuple):
@@ -117,8 +123,8 @@ class Effect(NamedTuple):
 def reasons(seen: Effect) -> List[str]:
     """Say why the machine has to start again; empty where it has not."""
     found = []
-    newest = max(seen.kernels, key=numbers, default="")
-    if newest and numbers(newest) > numbers(seen.kernel):
+    newest = kernels.newest(seen.kernels)
+    if newest and kernels.numbers(newest) > kernels.numbers(seen.kernel):
         found.append(f"kernel {seen.kernel} runs, {newest} is installed")
     elif seen.build and seen.build_installed and seen.build != seen.build_installed:
         found.append(f"kernel {seen.build} runs, {seen.build_installed} is installed")
@@ -133,15 +139,14 @@ def reasons(seen: Effect) -> List[str]:
 
 def effect() -> Effect:
     """Look at what runs, and at what is installed."""
-    release, machine = os.uname(), Machine()
-    files = (_RELEASE.fullmatch(path) for path in machine.glob("/boot/vmlinuz-*"))
+    release = os.uname()
     have = apt.installed()
     built = _DEBIANS.search(release.version)
     family = steps.family(have)
     module = nvidia_smi.module(read_text("/proc/driver/nvidia/version"))["version"]
     return Effect(
         kernel=release.release,
-        kernels=[match[1] for match in files if match],
+        kernels=kernels.installed(),
         build=built[1] if built else "",
         build_installed=have.get(f"linux-image-{release.release}", ""),
         driver=module or "",
@@ -202,8 +207,17 @@ def lists_age_s() -> Optional[int]:
     return max(0, int(time.time() - max(times))) if len(times) > 1 else None
 
 
-def collect() -> Optional[Dict[str, Any]]:
-    """Return what `status` tells of it; None where apt is not the manager."""
+def collect(patience_s: float = _PATIENCE_S) -> Optional[Dict[str, Any]]:
+    """Return what `status` tells of it; None where apt is not the manager.
+
+    Raises HostError where apt does not say it, or not in `patience_s` seconds: a hanging one would
+    keep a machine's whole status back.
+    """
+    with within(patience_s, "apt"):
+        return _collect()
+
+
+def _collect() -> Optional[Dict[str, Any]]:
     found = packages()
     if found is None:
         return None

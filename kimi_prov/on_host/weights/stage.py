@@ -10,6 +10,9 @@ bytes on the disk are no longer the manifest's is fetched again, alone, and then
 from __future__ import annotations
 
 import argparse
+import errno
+import fcntl
+import mmap
 import os
 import shutil
 import threading
@@ -30,6 +33,8 @@ from kimi_prov.on_host.weights.manifest import Entry, Manifest, Record
 CONFIG = paths.STAGE
 # Small enough to stay in a core's cache between the read, the hash and the write.
 _CHUNK = 512 << 10
+# Past the page cache nothing reads ahead.
+_DIRECT_CHUNK = 4 << 20
 _MARGIN_BYTES = 1 << 20
 
 
@@ -66,10 +71,19 @@ class Config:
 class Staging:
     """One pass over files, by several threads: read, hash and, with a target, write."""
 
-    def __init__(self, source: str, target: Optional[str], progress: Progress) -> None:
+    def __init__(
+        self, source: str, target: Optional[str], progress: Progress, *, direct: bool = False
+    ) -> None:
+        """Take it from `source`; `direct`: from the disk itself, whatever the page cache holds.
+
+        Where the file system has no such reading, as a RAM disk, the files' pages that no process
+        has mapped are dropped first; `cached` has their paths.
+        """
         self._source = source
         self._target = target
         self._progress = progress
+        self._direct = direct
+        self.cached: List[str] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.records: Dict[str, Record] = {}
@@ -113,15 +127,16 @@ class Staging:
 
     def _pass(self, source: str, target: Optional[str], entry: Entry) -> tuple[bool, str]:
         hasher = entry.hasher()
-        buffer = memoryview(bytearray(_CHUNK))
+        # Of pages of its own: reading past the page cache demands a buffer that is aligned.
+        buffer = memoryview(mmap.mmap(-1, _DIRECT_CHUNK if self._direct else _CHUNK))
         done = 0
         output = -1
-        reading = os.open(source, os.O_RDONLY)
+        reading = self._open_direct(source) if self._direct else os.open(source, os.O_RDONLY)
         try:
             if target is not None:
                 output = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             while not self._stop.is_set():
-                count = os.readv(reading, [buffer])
+                count = self._read(reading, buffer, source)
                 if not count:
                     break
                 hasher.update(buffer[:count])
@@ -141,6 +156,33 @@ class Staging:
         if not matches:
             self._progress.add(-done)
         return matches, hasher.sha256()
+
+    def _open_direct(self, source: str) -> int:
+        try:
+            return os.open(source, os.O_RDONLY | os.O_DIRECT)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            descriptor = os.open(source, os.O_RDONLY)
+            self._through_cache(descriptor, source)
+            return descriptor
+
+    def _through_cache(self, descriptor: int, source: str) -> None:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        with self._lock:
+            self.cached.append(source)
+
+    def _read(self, descriptor: int, buffer: memoryview, source: str) -> int:
+        try:
+            return os.readv(descriptor, [buffer])
+        except OSError as error:
+            flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+            if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
+                raise
+            # Opened and still not read so, or only from places that the last read has left.
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+            self._through_cache(descriptor, source)
+            return os.readv(descriptor, [buffer])
 
 
 def _write_all(descriptor: int, view: memoryview) -> None:

@@ -43,6 +43,7 @@ FOUND = {
         "kimi_prov": "1.0",
     },
     "weights_read": False,
+    "weights_read_from": {},
     "drift": [ROW],
     "unseen": [{"what": "weights", "why": "no manifest", "fix": None}],
     "plan": PLAN,
@@ -67,6 +68,40 @@ def test_it_fits_its_schema_and_a_renamed_key_does_not(planned, why):
 
 def test_the_command_names_the_inventory_as_one_word():
     assert document()["hosts"]["a"]["drift"][0]["fix"] == "rm /x && kimi-prov apply 'inv dir'"
+
+
+GROUP = {"members": [{"host": "a"}, {"host": "b"}]}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "group", "applies", "removes"),
+    [
+        (["a"], None, "kimi-prov apply inv", "kimi-prov key inv --remove eve"),
+        (
+            ["a", "c"],
+            None,
+            "kimi-prov apply inv --limit a",
+            "kimi-prov key inv --limit a --remove eve",
+        ),
+        # A group is applied as a whole, and its keys are its head's.
+        (
+            ["a", "b", "c"],
+            GROUP,
+            "kimi-prov apply inv --limit a,b",
+            "kimi-prov key inv --limit a --remove eve",
+        ),
+    ],
+)
+def test_a_command_names_the_host_where_the_inventory_has_others(hosts, group, applies, removes):
+    rows = [
+        {**ROW, "fix": "rm /x && kimi-prov apply INVENTORY"},
+        {**ROW, "fix": "kimi-prov key INVENTORY --remove eve"},
+        {**ROW, "fix": "systemctl restart --no-block kimi-serve@0.service"},
+    ]
+    limit = drift.limits("a", hosts, group)
+    found = drift.document({**FOUND, "drift": rows}, PLAN, None, "inv", limit)
+    fixes = [row["fix"] for row in found["drift"]]
+    assert fixes == [f"rm /x && {applies}", removes, rows[2]["fix"]]
 
 
 def test_what_would_be_planned_is_apart_and_no_drift():

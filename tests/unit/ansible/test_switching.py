@@ -43,8 +43,10 @@ def test_the_same_plan_switches_nothing() -> None:
         ({"serves": False, "switch_open": True}, planned(), True),
         ({"serves": False}, planned(upgrade={**UPGRADE, "frees": ["/srv/x"]}), True),
         ({}, planned(paths={}, group={"rank": 0}), False),
+        # Its engine would be held back, and the next boot go back.
+        ({"switch_open": True}, planned(group={"rank": 1}), True),
     ],
-    ids=["other plan", "restart", "nothing serves", "cut", "in place", "group"],
+    ids=["other plan", "restart", "nothing serves", "cut", "in place", "group", "cut member"],
 )
 def test_what_switches(there: dict[str, Any], plan: dict[str, Any], needed: bool) -> None:
     assert switching.needed(plan, facts(planned(), **there)) is needed

@@ -196,6 +196,7 @@ def drift(machines, _folder):
     row |= dict.fromkeys(("since_from", "by", "fix"), HOSTILE) | {"id": "drift.file"}
     would = {"id": "x", "title": HOSTILE, "key": HOSTILE, "applied": HOSTILE, "planned": [HOSTILE]}
     document = {"ok": False, "complete": False, "weights_read": True, "detail": HOSTILE}
+    document["weights_read_from"] = {HOSTILE: "disk"}
     applied = {"at": HOSTILE, "kimi_prov": HOSTILE}
     document |= {"applied": applied | {"by": dict.fromkeys(("user", "control_host"), HOSTILE)}}
     document |= {"drift": [row], "unseen": [dict.fromkeys(("what", "why", "fix"), HOSTILE)]}

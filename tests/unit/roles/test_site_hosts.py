@@ -34,7 +34,7 @@ STUBS = {
     "plan/tasks/main": """
 - ansible.builtin.set_fact:
     kimi_plan:
-      driver: {action: "{{ action }}", repository: null}
+      driver: {action: "{{ action }}", restart: "{{ action != 'none' }}", repository: null}
       upgrade: {keep_versions: 2}
       web: null
       drift: {timer: false}
@@ -68,7 +68,9 @@ STUBS = {
     "update/tasks/look": """
 - ansible.builtin.fail: {msg: "{{ inventory_hostname }} may not restart"}
   when: not may
+- ansible.builtin.set_fact: {__update_found: {restart: "{{ kernel }}"}}
 """,
+    "update/tasks/restart": '- ansible.builtin.debug: {msg: "restarting {{ inventory_hostname }}"}',
     "update/tasks/prepare": '- ansible.builtin.debug: {msg: "draining {{ inventory_hostname }}"}',
     "update/tasks/main": '- ansible.builtin.debug: {msg: "updating {{ inventory_hostname }}"}',
     "update/tasks/prove": """
@@ -106,7 +108,7 @@ def run(folder: Path, *argv: str, playbook: str = "site", **hosts: dict[str, Any
             stub = roles / role.name / "tasks" / file.name
             stub.parent.mkdir(parents=True, exist_ok=True)
             stub.write_text(STUBS.get(f"{role.name}/tasks/{file.stem}", "[]"))
-    usual = {"action": "install", "may": True, "breaks": False}
+    usual = {"action": "install", "may": True, "breaks": False, "kernel": False}
     inventory = {
         "kimi": {
             "hosts": {name: usual | hosts.get(name, {}) for name in "abc"},
@@ -212,5 +214,17 @@ def test_a_driver_that_goes_back_ends_the_update_too(tmp_path: Path) -> None:
     done = update(tmp_path, b={"action": "install", "breaks": True})
     assert done.code != 0
     assert "b went back" in done.said
-    assert (done.hosts("updating"), done.hosts("undrained")) == (["a"], ["b"])
+    assert (done.hosts("updating"), done.hosts("undrained")) == (["a", "b"], ["b"])
+    assert (done.hosts("changing"), done.hosts("proven")) == (["b"], ["a"])
+    assert done.locks == []
+
+
+def test_a_kernel_and_a_driver_take_one_restart(tmp_path: Path) -> None:
+    """The driver's own is the one; it comes when the packages are there."""
+    done = update(tmp_path, a={"kernel": True}, b={"kernel": True, "action": "install"})
+    assert done.code == 0, done.said
+    assert done.hosts("restarting") == ["a"]
+    said = [line.partition('"msg": "')[2].rstrip('"}') for line in done.said.splitlines()]
+    steps = [text for text in said if text.endswith(" b")]
+    assert steps == ["draining b", "updating b", "changing b", "proven b"]
     assert done.locks == []

@@ -28,9 +28,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         except RemoteError as error:
             document = drift.unreached(error.line)
         else:
-            stand_ins = suite.stand_ins(found.get("plan") or {}, variables)
+            plan = found.get("plan") or {}
+            stand_ins = suite.stand_ins(plan, variables)
             planned = args.get("plan") or None
             why = args.get("unplanned") or None
-            document = drift.document(found, planned, why, args.get("inventory"))
+            hosts = (variables.get("groups") or {}).get("kimi") or ()
+            limit = drift.limits(variables["inventory_hostname"], hosts, plan.get("group"))
+            document = drift.document(found, planned, why, args.get("inventory"), limit)
             document["stand_ins"] = stand_ins
         return result | {"changed": False, "kimi_document": document}

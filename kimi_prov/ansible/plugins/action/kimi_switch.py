@@ -67,6 +67,7 @@ def _request(given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]
         "start_s": plan["timeouts"]["start_s"],
         "min_speed": plan["upgrade"]["min_speed"],
         "frees": plan["upgrade"]["frees"],
+        "together": bool(plan.get("group")),
     }
 
 

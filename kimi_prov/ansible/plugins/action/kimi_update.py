@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # What each step on the machine is told of the task's arguments.
-_TOLD = ("words", "timeout_s", "restarted", "defer_restart")
+_TOLD = (
+    "words", "timeout_s", "restarted", "defer_restart", "driver_follows", "driver_changed"
+)  # fmt: skip
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kimi_prov.on_host.drift import causes
+from kimi_prov.on_host.drift.difference import Account
 
 DATA = Path(__file__).parents[3] / "data" / "drift"
 
@@ -67,10 +68,83 @@ def test_options_and_what_they_hold_are_not_shown(logs):
 
 
 def test_an_account_names_the_tool_and_who_was_there(logs):
-    found = causes.of_account("kimi", logs)
+    found = causes.of_account(Account("kimi", fields=(("shell", "/bin/bash"),)), logs)
     assert found.since == at("02:29:11")
     assert found.by == "usermod, while root from 10.93.101.1 was logged in"
-    assert causes.of_account("kim", logs) == causes.Cause()
+
+
+# As shadow 4.13 and 4.17 write it.
+USERMOD = "change user 'kimi' shell from '/usr/sbin/nologin' to '/bin/bash'"
+ADDED = "add 'operator' to group 'kimi'"
+
+
+@pytest.mark.parametrize(
+    ("account", "messages", "told"),
+    [
+        # Another group's change names the account, and is not what changed it.
+        (
+            Account("kimi", fields=(("shell", "/bin/bash"),)),
+            [("usermod", USERMOD), ("usermod", "add 'kimi' to group 'docker'")],
+            1,
+        ),
+        (Account("kimi", joined=("operator",)), [("gpasswd", ADDED), ("usermod", USERMOD)], 1),
+        (
+            Account("kimi", joined=("operator",)),
+            [
+                ("gpasswd", "user operator added by root to group kimi"),
+                ("userdel", "delete user 'x'"),
+            ],
+            1,
+        ),
+        (
+            Account("kimi", joined=("operator",)),
+            [("gpasswd", "members of group kimi set by root to eve,operator")],
+            1,
+        ),
+        (Account("kimi", left=("op",)), [("usermod", "delete 'op' from group 'kimi'")], 1),
+        # What is there came otherwise than through a tool: another shell, another group, a file.
+        (Account("kimi", fields=(("shell", "/bin/zsh"),)), [("usermod", USERMOD)], 0),
+        (Account("kimi", fields=(("home", "/bin/bash"),)), [("usermod", USERMOD)], 0),
+        (Account("kimi", joined=("op",)), [("gpasswd", ADDED)], 0),
+        (Account("kim", joined=("operator",)), [("gpasswd", ADDED)], 0),
+        (
+            Account("kimi", joined=("operator",)),
+            [("gpasswd", ADDED.replace("kimi", "kimi-web"))],
+            0,
+        ),
+        (
+            Account("kimi", joined=("operator",)),
+            [("gpasswd", "user operator added by root to group kimi-web")],
+            0,
+        ),
+        (Account("kimi", gone=True), [("userdel", "delete user 'kimi'"), ("usermod", ADDED)], 1),
+        (
+            Account("kimi", fields=(("uid", "1500"), ("shell", "/bin/sh"))),
+            [
+                ("userdel", "delete user 'kimi'"),
+                (
+                    "useradd",
+                    "new user: name=kimi, UID=1500, GID=9, home=/x, shell=/bin/sh, from=none",
+                ),
+            ],
+            2,
+        ),
+        # The last that made it so.
+        (
+            Account("kimi", fields=(("shell", "/bin/bash"),)),
+            [
+                ("usermod", USERMOD),
+                ("usermod", USERMOD),
+                ("chsh", "changed user 'eve' shell to 'x'"),
+            ],
+            2,
+        ),
+    ],
+)
+def test_an_account_is_told_by_what_made_it_so_or_not_at_all(account, messages, told):
+    rows = tuple((at, tool, text) for at, (tool, text) in enumerate(messages, 1))
+    found = causes.of_account(account, causes.Logs(accounts=rows))
+    assert (found.since, found.by) == ((told, messages[told - 1][0]) if told else (None, None))
 
 
 def test_a_file_is_told_by_the_command_that_named_it(logs):

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -68,22 +69,27 @@ def test_logs_are_read_over_their_rotation(tmp_path, monkeypatch):
 
 @pytest.fixture
 def model(tmp_path):
-    (tmp_path / "a.safetensors").write_bytes(b"0" * 4096)
-    (tmp_path / "b.json").write_bytes(b"{}")
+    return model_in(tmp_path, b"0" * 4096)
+
+
+def model_in(folder, body):
+    """Write verified weights; return the part of a record that tells of them."""
+    (folder / "a.safetensors").write_bytes(body)
+    (folder / "b.json").write_bytes(b"{}")
     rows = {}
     entries = []
-    for entry in manifests.of_directory(str(tmp_path)):
+    for entry in manifests.of_directory(str(folder)):
         hasher = entry.hasher()
-        path = tmp_path / entry.path
+        path = folder / entry.path
         hasher.update(path.read_bytes())
         entries.append(manifests.Entry(entry.path, entry.size, hasher.sha256()))
         rows[entry.path] = manifests.Record.of(str(path), hasher.sha256())
     whole = manifests.Manifest(entries)
-    manifests.write_mark(str(tmp_path), whole, rows)
-    file = tmp_path / manifests.NAME
+    manifests.write_mark(str(folder), whole, rows)
+    file = folder / manifests.NAME
     file.write_text(json.dumps(whole.to_json()))
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return {"dir": str(tmp_path), "serve_dir": str(tmp_path), "manifest_sha256": digest}
+    return {"dir": str(folder), "serve_dir": str(folder), "manifest_sha256": digest}
 
 
 def of(applied, *, read=False):
@@ -105,6 +111,33 @@ def test_a_flipped_byte_is_found_by_reading_alone(model, tmp_path):
     os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert of(model) == []
     assert of(model, read=True) == [("a.safetensors", "other bytes")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a disk needs root")
+def test_the_disk_is_read_and_not_the_page_cache(tmp_path):
+    """The disk's bytes change under a file that was read before, as by a fault of its own."""
+    image, disk = tmp_path / "image", tmp_path / "disk"
+    image.write_bytes(b"")
+    os.truncate(image, 32 << 20)
+    disk.mkdir()
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    subprocess.run(["mount", "-o", "loop", image, disk], check=True)
+    try:
+        applied = model_in(disk, b"a byte that goes wrong" * 4096)
+        os.sync()
+        told: dict[str, str] = {}
+        assert list(weights.differences(applied, read=True, told=told)) == []
+        assert told == {str(disk): "disk"}
+        place = image.read_bytes().index(b"a byte that goes wrong" * 100)
+        with image.open("r+b") as stream:
+            stream.seek(place)
+            stream.write(b"A")
+        os.sync()
+        # Whoever reads the file itself is given what was read before.
+        assert (disk / "a.safetensors").read_bytes()[:1] == b"a"
+        assert of(applied, read=True) == [("a.safetensors", "other bytes")]
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 def test_what_stat_tells_needs_no_reading(model, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.__main__ import main
 from kimi_prov.on_host.driver import apt, steps
+from kimi_prov.on_host.system import kernels, machine
 from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
@@ -118,6 +120,62 @@ def test_a_kernel_whose_headers_are_not_to_be_had(
     assert "nothing was changed" in error.message
     assert "reboot" in str(error.fix)
     assert "install" not in calls.read_text()
+
+
+@pytest.fixture
+def two_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One runs, and a newer one waits for the next start; an older one is left over."""
+    release = os.uname()
+    runs = os.uname_result((*release[:2], "6.1.0-9-amd64", *release[3:]))
+    monkeypatch.setattr(os, "uname", lambda: runs)
+    there = ["6.1.0-10-amd64", "6.1.0-8-amd64", "6.1.0-9-amd64"]
+    monkeypatch.setattr(kernels, "installed", lambda: there)
+    monkeypatch.setattr(machine, "_PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+
+
+@pytest.mark.usefixtures("two_kernels")
+def test_the_kernel_of_the_next_start_gets_its_headers_too(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    calls = commands(
+        dpkg="", dpkg_query="", apt_get="",
+        apt_cache='case $2 in *-9-amd64) echo "$2 | 6.1.9 | http://mirror main";; esac',
+    )  # fmt: skip
+    error = refused("prepare", {"version": "580.159.04"}, monkeypatch, capsys)
+    assert "no linux-headers-6.1.0-10-amd64" in error.message
+    assert "install" not in calls.read_text()
+
+
+# What modinfo finds for the kernel of the next start.
+_MODINFO = """case "$2 $3" in
+    *-9-amd64*) echo 'version: 580.159.04' ;;
+    *-10-amd64*) [ -e {0}/built ] && cat {0}/built ;;
+esac
+"""
+
+
+@pytest.mark.usefixtures("two_kernels")
+@pytest.mark.parametrize(
+    ("dkms", "said"),
+    [
+        ("echo 'version: 580.159.04' > {0}/built", None),
+        ("exit 1", "was not built for kernel 6.1.0-10-amd64 (modinfo nvidia: none)"),
+        ("echo 'version: 570.1.1' > {0}/built", "(modinfo nvidia: 570.1.1)"),
+    ],
+    ids=["built then", "not built", "another version"],
+)
+def test_a_kernel_that_waits_for_its_start_has_the_module_or_there_is_none(
+    commands: Commands, tmp_path: Path, dkms: str, said: str | None
+) -> None:
+    calls = commands(modinfo=_MODINFO.format(tmp_path), dkms=dkms.format(tmp_path))
+    if said is None:
+        steps.require_modules("580.159.04")
+    else:
+        with pytest.raises(HostError, match=re.escape(said)) as raised:
+            steps.require_modules("580.159.04")
+        assert "linux-headers-6.1.0-10-amd64" in str(raised.value.fix)
+    asked = [line for line in calls.read_text().splitlines() if line.startswith("dkms")]
+    assert asked == ["dkms autoinstall -k 6.1.0-10-amd64"]
 
 
 def test_daemons_that_run_are_not_restarted(

@@ -140,7 +140,7 @@ def test_without_a_telling_line_the_last_one_is_shown():
     assert "journalctl" in smoke_test.advice("b")
 
 
-GROUP = {"name": "pair", "rank": 1, "members": [{"host": "a"}, {"host": "b"}]}
+GROUP = {"digest": "d", "name": "pair", "rank": 1, "members": [{"host": "a"}, {"host": "b"}]}
 OF_RANK = {"group": GROUP, "instances": [{"index": 0, "unit": "kimi-rank.service"}]}
 
 
@@ -172,7 +172,11 @@ def test_a_round_that_failed_with_all_hosts_there_is_told_with_its_reason(tmp_pa
     paths = supervised(tmp_path)
     assert smoke_test.round_failed(paths, OF_RANK) is None
     rounds = {"failed": 1, "why": "the engine on b ended with status 3"}
-    (paths.group_run / "rounds.json").write_text(json.dumps(rounds))
+    # Of the plan that was gone back from: it says nothing of the one in place.
+    (paths.group_run / "rounds.json").write_text(json.dumps({**rounds, "digest": "of another"}))
+    assert smoke_test.round_failed(paths, OF_RANK) is None
+    told = json.dumps({**rounds, "digest": GROUP["digest"]})
+    (paths.group_run / "rounds.json").write_text(told)
     error = smoke_test.round_failed(paths, OF_RANK)
     assert error is not None
     assert error.message == "group pair: the engine on b ended with status 3"

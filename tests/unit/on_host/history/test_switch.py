@@ -100,6 +100,21 @@ def test_a_switch_that_is_at_work_is_left_alone(machine: Applied) -> None:
     assert newest(machine)["result"] is None
 
 
+def test_a_machine_that_joins_others_with_an_open_switch_has_none_after(machine: Applied) -> None:
+    begin(machine)
+    assert open_switch.read(machine.places)
+    found = begin(machine, run="r2", together=True)
+    assert (found["opened"], found["interrupted"]["entry"]) == (False, 2)
+    assert open_switch.read(machine.places) == {}
+    assert entries.read(machine.places, 2)["result"] == entries.INTERRUPTED
+    # One that is at work is waited for.
+    begin(machine, run="r3")
+    machine.places.at("/switch").write_text("ActiveState=activating\n")
+    with pytest.raises(HostError, match="still under way") as raised:
+        begin(machine, run="r4", together=True)
+    assert "journalctl -fu kimi-switch" in str(raised.value.fix)
+
+
 def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     machine.put(layout.FIREWALL, "of the former plan", 0o640)
     wants = machine.places.units / "multi-user.target.wants"

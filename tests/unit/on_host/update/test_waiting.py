@@ -6,6 +6,7 @@ The lines are those of apt on Debian 12 and Ubuntu 22.04.
 from __future__ import annotations
 
 import ctypes.util
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.driver import apt
 from kimi_prov.on_host.update import steps, waiting
 from kimi_prov.on_host.update.waiting import Effect, Package
@@ -186,3 +188,36 @@ def test_a_package_that_cannot_be_installed_is_named_before_apts_own_line() -> N
     assert said.startswith("dpkg: error processing archive /var/cache/apt/liblab_3.0-1")
     assert "pre-installation script subprocess returned error exit status 1; Sub-process" in said
     assert "account" not in said
+
+
+def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None:
+    """Put programs before all others, by name."""
+    for name, script in scripts.items():
+        file = folder / name.replace("_", "-")
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+def test_an_apt_that_hangs_is_told_and_its_process_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = f"echo $$ >> {tmp_path}/pids; exec sleep 3600"
+    programs(tmp_path, monkeypatch, apt_mark="exit 0", apt_get=hangs)
+    with pytest.raises(HostError, match=r"^apt did not answer in 2 s$"):
+        waiting.collect(patience_s=2)
+    pids = (tmp_path / "pids").read_text().split()
+    assert pids
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_an_apt_that_fails_is_no_machine_without_updates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = "echo 'E: The list of sources could not be read.' >&2; exit 100"
+    programs(tmp_path, monkeypatch, apt_mark="exit 0", apt_get=fails)
+    with pytest.raises(HostError, match=r"The list of sources could not be read"):
+        waiting.collect()
+    programs(tmp_path, monkeypatch, apt_mark="echo 'E: no' >&2; exit 100")
+    with pytest.raises(HostError, match=r"^no$"):
+        waiting.collect()

@@ -7,15 +7,17 @@ import json
 import os
 import random
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kimi_prov.on_host.system.progress import Progress
 from kimi_prov.on_host.weights import fetch, stage
+from kimi_prov.on_host.weights import manifest as manifests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a RAM disk needs root")
 
@@ -211,3 +213,12 @@ def test_a_config_that_is_missing_says_what_writes_it(
 ) -> None:
     assert stage.main(["--config", str(tmp_path / "none.json")]) == 2
     assert "kimi-prov apply" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_past_the_page_cache_is_read_and_named() -> None:
+    body = Path("/proc/version").read_bytes()
+    entry = manifests.Entry("version", len(body), hashlib.sha256(body).hexdigest())
+    with Progress(None, "weights") as progress:
+        reading = stage.Staging("/proc", None, progress, direct=True)
+        reading.run([entry], 1)
+    assert (reading.wrong, reading.cached) == ([], ["/proc/version"])
