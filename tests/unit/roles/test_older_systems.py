@@ -74,6 +74,8 @@ STATEMENTS = {
 # Sample fetches, converters and the rest of expressions, all in that file of v2.4.0.
 WORDS = {
     *("src", "dst", "strcmp", "req.fhdr", "word", "sha2", "hex", "lower", "map_str", "str"),
+    # Of rules of keys.
+    *("field", "mul", "date", "sub"),
     *("req.hdr", "req.hdr_val", "concat", "bool", "status", "sc1_gpc0_rate", "url_dec"),
     "uuid",
     *("var", "nbsrv", "path", "path_sub", "path_beg", "method", "sc0_conn_cur", "ipmask"),
@@ -160,6 +162,8 @@ DIRECTIVES = {
     "IPAddressDeny": 235,
     "LockPersonality": 235,
     "RuntimeDirectoryPreserve": 235,
+    "StateDirectory": 235,
+    "StateDirectoryMode": 235,
     "LogRateLimitIntervalSec": 240,
     "WatchdogSignal": 240,
     "ProtectHostname": 242,
@@ -182,7 +186,7 @@ SENDS = ("contract/protection.py", "on_host/system/sandbox.py", "on_host/driver/
 
 def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
     defaults = yaml.safe_load((ROOT / "roles/proxy/defaults/main.yml").read_text())
-    names = ("key_map", "metrics_key_map", "machine_key", "proxy_socket", "tls_pem")
+    names = ("key_map", "key_rules", "metrics_key_map", "machine_key", "proxy_socket", "tls_pem")
     plan = {
         "paths": {name: f"/etc/kimi/{name}" for name in names},
         "proxy": {
