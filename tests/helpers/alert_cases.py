@@ -208,6 +208,12 @@ CASES: tuple[Case, ...] = (
         labels=_A1,
         says="a: instance 0 of the engine is down",
     ),
+    Case(
+        "KimiEngineDown",
+        "the machine was stopped on purpose",
+        _down((1, 10), (0, 200)) | {node("kimi_stopped"): phases((0, 10), (1, 200))},
+        silent=(11, 30, 100),
+    ),
     Case("KimiEngineDown", "a blip", _down((1, 10), (0, 1), (1, 200)), silent=(10.5, 12, 15)),
     Case(
         "KimiEngineDown",

@@ -44,9 +44,14 @@ def advice(line: str) -> str:
 
 
 def failed(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
-    """Name the first unit that failed or was restarted since `restarts` was taken, if any."""
+    """Name the first unit that failed or was restarted since `restarts` was taken, if any.
+
+    One whose next start is queued has not failed: what was stopped by force before that start is
+    `failed` while it waits for the weights.
+    """
     for name, unit in states.items():
-        if unit["load_state"] != "loaded" or unit["state"] == "failed":
+        ended = unit["state"] == "failed" and not unit.get("queued")
+        if unit["load_state"] != "loaded" or ended:
             return name
         if unit["restarts"] > restarts.get(name, unit["restarts"]):
             return name

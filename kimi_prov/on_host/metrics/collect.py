@@ -39,7 +39,9 @@ HELPS: Dict[str, str] = {
     "kimi_weights_bytes": "Bytes of the weights.",
     "kimi_ram_disk_planned": "1 where the weights are to be on a RAM disk.",
     "kimi_ram_disk_filled": "1 while they are there, verified.",
+    "kimi_certificate_begins_timestamp_seconds": "When the proxy's certificate begins.",
     "kimi_certificate_expires_timestamp_seconds": "When the proxy's certificate ends.",
+    "kimi_stopped": "1 while the machine does not serve on purpose: stopped, or asleep.",
     **instances.HELPS,
     "kimi_expected_decode_tokens_per_second": "Predicted speed of one request, as a range.",
     "kimi_measured_decode_tokens_per_second": "Speed of one request at the last probe.",
@@ -126,10 +128,12 @@ class Look:
         return [*found, Sample("kimi_ram_disk_filled", filled)]
 
     def certificate(self) -> List[Sample]:
-        """Tell when the certificate ends."""
+        """Tell from when until when the certificate is valid."""
         found = certificate.read(read_text(self.paths.tls_crt))
-        ends = found.not_after if found else None
-        return [Sample("kimi_certificate_expires_timestamp_seconds", ends)]
+        return [
+            Sample("kimi_certificate_begins_timestamp_seconds", found.not_before if found else None),
+            Sample("kimi_certificate_expires_timestamp_seconds", found.not_after if found else None),
+        ]
 
     def engines(self) -> List[Sample]:
         """Tell what of the engine runs."""
@@ -142,7 +146,7 @@ class Look:
             self.machine.read("/proc/sys/kernel/random/boot_id") or "",
         )
         self.kept["instances"] = keep
-        return found
+        return [*found, Sample("kimi_stopped", self.paths.stopped.exists())]
 
     def gpus(self) -> List[Sample]:
         """Tell what the GPUs do, where the plan has some."""

@@ -21,6 +21,7 @@ _FIELDS = (
     ("kimi_gpu_temperature_celsius", "temperature.gpu", 1),
     ("kimi_gpu_memory_temperature_celsius", "temperature.memory", 1),
     ("kimi_gpu_utilisation_ratio", "utilization.gpu", 0.01),
+    ("kimi_gpu_memory_busy_ratio", "utilization.memory", 0.01),
     ("kimi_gpu_ecc_uncorrected_total", "ecc.errors.uncorrected.aggregate.total", 1),
     ("kimi_gpu_ecc_corrected_total", "ecc.errors.corrected.aggregate.total", 1),
 )
@@ -58,6 +59,7 @@ HELPS: Dict[str, str] = {
     "kimi_gpu_temperature_celsius": "Temperature of a GPU.",
     "kimi_gpu_memory_temperature_celsius": "Temperature of a GPU's memory.",
     "kimi_gpu_utilisation_ratio": "Share of the last moments in which a GPU worked.",
+    "kimi_gpu_memory_busy_ratio": "Share of the last moments in which a GPU's memory was used.",
     "kimi_gpu_throttled": "1 while a GPU is slowed down for this reason.",
     "kimi_gpu_ecc_uncorrected_total": "Memory errors of a GPU that were not corrected.",
     "kimi_gpu_ecc_corrected_total": "Memory errors of a GPU that were corrected.",

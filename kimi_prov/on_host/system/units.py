@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SHOWN = (
     "LoadState", "ActiveState", "SubState", "Result", "MainPID", "NRestarts",
     "UnitFileState", "ActiveEnterTimestampMonotonic", "MemoryCurrent", "ExecMainStatus",
-    "ControlGroup", "NeedDaemonReload",
+    "ControlGroup", "NeedDaemonReload", "Job",
 )  # fmt: skip
 # Starting and stopping; a model that loads is not waited for here.
 CHANGE_TIMEOUT_S = 120.0
@@ -81,6 +81,8 @@ def _typed(pairs: dict[str, str]) -> dict[str, Any]:
         "memory_bytes": number("MemoryCurrent"),
         "active_since_monotonic_us": number("ActiveEnterTimestampMonotonic") or 0,
         "cgroup": pairs.get("ControlGroup", ""),
+        # systemd is about to start or stop it.
+        "queued": bool(number("Job")),
     }
 
 

@@ -13,7 +13,11 @@ from metric_names import all_asked, asked, expressions
 from ports import free_port
 from prometheus import program, shown
 
+from kimi_prov.contract.paths import Paths
 from kimi_prov.monitoring import RULES
+from kimi_prov.on_host.metrics import collect
+from kimi_prov.on_host.usage import exposition
+from kimi_prov.on_host.watchdog import record as watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,8 +76,10 @@ def test_sglang_has_every_name() -> None:
     assert lacking("sglang:", names((RECORDED / "sglang-kt-0.7.2.txt").read_text())) == {}
 
 
-def test_kimi_prov_writes_every_name() -> None:
-    assert lacking("kimi_", names((RECORDED / "kimi-prov.txt").read_text())) == {}
+def test_kimi_prov_writes_every_name(tmp_path: Path) -> None:
+    watched = watchdog.Record(Paths(str(tmp_path))).metrics({}, {})
+    there = {*collect.HELPS, *names(watched), *names(exposition.text([]))}
+    assert lacking("kimi_", there) == {}
 
 
 def test_the_proxy_has_every_name(haproxy: str) -> None:

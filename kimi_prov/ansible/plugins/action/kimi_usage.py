@@ -22,8 +22,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """Read what was counted into `kimi_document`."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        since = str(self._task.args.get("since") or FIRST)
-        until = str(self._task.args.get("until") or LAST)
+        since = str(self._task.args.get("first") or FIRST)
+        until = str(self._task.args.get("last") or LAST)
         try:
             document = run_sent(self, "usage", since, until)
         except RemoteError as error:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def unit(state="active", restarts=0, load="loaded"):
-    return {"load_state": load, "state": state, "restarts": restarts}
+def unit(state="active", restarts=0, load="loaded", queued=False):
+    return {"load_state": load, "state": state, "restarts": restarts, "queued": queued}
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,7 @@ def unit(state="active", restarts=0, load="loaded"):
     [
         ({"e": unit("activating")}, {}, ""),
         ({"e": unit("failed")}, {}, "e"),
+        ({"e": unit("failed", queued=True)}, {}, ""),
         ({"e": unit("activating", 1)}, {"e": 0}, "e"),
         ({"e": unit("activating", 4)}, {"e": 4}, ""),
         ({"e": unit(), "p": unit(load="not-found")}, {}, "p"),
