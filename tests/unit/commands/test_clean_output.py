@@ -352,6 +352,16 @@ def clean(machines, _folder):
     assert "1.0 KiB freed" in machines.run("clean", machines.inventory, "--yes").stdout
 
 
+def usage(machines, _folder):
+    row = {"day": HOSTILE, "key": HOSTILE, "last_at": 1, "refused": {HOSTILE: 1}}
+    row |= dict.fromkeys(("requests", "prompt_tokens", "completion_tokens"), 12345)
+    told = {"ok": False, "detail": HOSTILE, "uncounted": [0], "rows": [row]}
+    machines.answer("kimi_status", answered(told), FAILED)
+    machines.play("usage", {"kimi_status": {}})
+    for words in ((), ("--by", "day"), ("--by", "host"), ("--format", "csv")):
+        assert "12" in machines.run("usage", machines.inventory, *words).stdout
+
+
 def served(machines, action):
     """Have hosts answer what clients need, with hostile text wherever text may stand."""
     certificate = tls.public_part(tls.self_signed(["localhost"]))
@@ -838,6 +848,8 @@ CASES = {
     **{command: of_cluster(command) for command in OF_CLUSTER if command not in REACHING},
     "stop": power("stop"),
     "start": power("start"),
+    "restart": power("restart"),
+    "usage": usage,
     "probe": probe,
     "catalog": catalog,
     "contribute": contribute,
@@ -869,7 +881,7 @@ def test_hostile_text_comes_out_harmless(command, request, tmp_path, monkeypatch
     folder.mkdir()
     case = CASES[command]
     playing = {plan, apply, verify, status, drift, bench, logs, diagnose, key, connect, chat}
-    playing |= {destroy, history, rollback, clean, update}
+    playing |= {destroy, history, rollback, clean, update, usage}
     playing = case in playing or "web" in command or command in {"backup", "restore"}
     case(request.getfixturevalue("machines") if playing else None, folder)
 
