@@ -61,6 +61,8 @@ def still(shot: dict[str, object]) -> dict[str, object]:
         private += ("/srv/kimi/cache/", "/root/")
         # What happened to each: when, and what a cut apply had left.
         private += ("/var/lib/kimi/state/history/", "/var/lib/kimi/state/applied.json")
+        # What keys used, and when.
+        private += ("/var/lib/kimi/usage/",)
         # uv notes there when a wheel from a directory was made.
         if path.startswith(private) or "__pycache__" in path or ".dist-info/" in path:
             files.pop(path)
