@@ -53,10 +53,11 @@ image: $(STAMP) ## an engine's image for pods, by buildah (ENGINE=, BASE=, PYTHO
 
 .PHONY: deps deps-slow
 deps: $(STAMP) # what the lab and the real parts under test come from
-	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg age pebble chromium fonts-dejavu-core podman crun prometheus prometheus-node-exporter prometheus-alertmanager
+	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg age pebble chromium fonts-dejavu-core podman crun
 	@tests/unpacked-program prometheus usr/bin/promtool $(BIN)
 	@tests/unpacked-program prometheus usr/bin/prometheus $(BIN)
 	@tests/unpacked-program prometheus-alertmanager usr/bin/prometheus-alertmanager $(BIN)
+	@tests/unpacked-program prometheus-alertmanager usr/bin/amtool $(BIN)
 	@tests/unpacked-program prometheus-node-exporter usr/bin/prometheus-node-exporter $(BIN)
 deps-slow: deps
 	@tests/system-packages buildah qemu-system-x86 qemu-utils e2fsprogs fakeroot

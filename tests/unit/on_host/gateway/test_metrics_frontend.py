@@ -41,7 +41,7 @@ def ask(
 def watched(make_proxy: Any, tmp_path: Path) -> Iterator[tuple[Any, str]]:
     """A proxy that shows metrics of two engines and of the machine, and the key."""
     if shutil.which("prometheus-node-exporter") is None:
-        pytest.fail("run tests/system-packages prometheus-node-exporter")
+        pytest.fail("there is no prometheus-node-exporter: make deps")
     proxy = make_proxy(engines=2, metrics=True)
     folder = tmp_path / "metrics"
     folder.mkdir()
