@@ -38,6 +38,8 @@ def test_every_example_and_default_is_accepted_by_its_own_check(tmp_path: Path) 
         extra = {"kimi_model": "kimi-k2-lab"} if variable.name != "kimi_model" else {}
         if value == "acme":
             extra["kimi_tls_names"] = ["kimi.example.com"]
+        if variable.name == "kimi_idle_hook":
+            extra["kimi_idle_action"] = "hook"
         parse({variable.name: value, **extra}, host="h1")
 
 
@@ -45,7 +47,7 @@ def declared(variable: definitions.Variable) -> object:
     """The type of a variable's value, as its definition has it."""
     if variable.choices:
         return Literal[(*variable.choices, *(["auto"] if variable.auto else []))]
-    plain: dict[str, Any] = dict.fromkeys(("count", "port", "seconds", "minutes"), int)
+    plain: dict[str, Any] = dict.fromkeys(("count", "port", "seconds", "minutes", "interval"), int)
     plain |= {"flags": dict[str, Any], "labels": dict[str, str], "switch": bool, "share": float}
     kind = plain.get(variable.kind, str)
     if variable.default == []:
