@@ -115,11 +115,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     document = yaml.safe_load((inventory / "hosts.yml").read_text())
     document["all"]["children"]["kimi_monitor"] = {"hosts": {"watcher": {}}}
     (inventory / "hosts.yml").write_text(yaml.safe_dump(document))
-    (inventory / "url").write_text("http://127.0.0.1:9999/\n")
+    secrets = inventory / "secrets"
+    secrets.mkdir()
+    (secrets / "url").write_text("http://127.0.0.1:9999/\n")
     options = {
         "monitor_scrape_interval_s": 5,
         "monitor_retention_bytes": 100 << 20,
-        "monitor_alert_webhook_url_file": str(inventory / "url"),
+        "monitor_alert_webhook_url_file": str(inventory / "secrets" / "url"),
     }
     (inventory / "group_vars" / "kimi_monitor.yml").write_text(yaml.safe_dump(options))
     made.up()
