@@ -130,9 +130,10 @@ class Look:
     def certificate(self) -> List[Sample]:
         """Tell from when until when the certificate is valid."""
         found = certificate.read(read_text(self.paths.tls_crt))
+        begins, ends = (found.not_before, found.not_after) if found else (None, None)
         return [
-            Sample("kimi_certificate_begins_timestamp_seconds", found.not_before if found else None),
-            Sample("kimi_certificate_expires_timestamp_seconds", found.not_after if found else None),
+            Sample("kimi_certificate_begins_timestamp_seconds", begins),
+            Sample("kimi_certificate_expires_timestamp_seconds", ends),
         ]
 
     def engines(self) -> List[Sample]:
