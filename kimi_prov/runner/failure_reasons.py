@@ -90,6 +90,12 @@ _CONNECTION = (
         "{address} did not answer in time",
         "switch the machine on, let its firewall allow SSH, or correct ansible_host of {host}",
     ),
+    # Ansible gives ssh a thousandth of a second to say why before it tells of the pipe alone.
+    _reason(
+        r"Data could not be sent to remote host",
+        "{address} ended the SSH connection at its start, and ssh's reason was lost",
+        "try  ssh USER@{address}  : a wrong user or key looks so at times. Then run this again",
+    ),
     _reason(
         r"Connection (?:closed|reset)|kex_exchange_identification|Broken pipe",
         "{address} cut the SSH connection",

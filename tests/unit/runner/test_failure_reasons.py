@@ -24,6 +24,7 @@ def ended(status="failed", **result):
         ),
         ("WARNING: UNPROTECTED PRIVATE KEY FILE! Permission denied", "may be read by others"),
         ("kex_exchange_identification: Connection closed by remote host", "cut the SSH"),
+        ("Data could not be sent to remote host 'x': [Errno 32] Broken pipe", "reason was lost"),
         ("something nobody has seen before", "something nobody has seen before"),
     ],
 )
