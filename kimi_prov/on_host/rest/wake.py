@@ -204,7 +204,7 @@ class Waker:
         for task in (listener, left, over):
             task.cancel()
         await asyncio.gather(listener, left, over, return_exceptions=True)
-        if gone.is_set():
+        if gone.is_set() or reader.at_eof():
             return
         if not self.served.is_set():
             _answer(writer, *self._told())

@@ -39,6 +39,8 @@ class Engine(http.server.ThreadingHTTPServer):
     """Answers as an engine would, a stream piece by piece, and remembers what reached it."""
 
     daemon_threads = True
+    # As an engine's: with Python's 5 a connection more is tried again after seconds.
+    request_queue_size = 2048
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

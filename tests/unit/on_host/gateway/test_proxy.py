@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
-from waiting import until
+from waiting import HANGS_S, until
 
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import api, checks, haproxy, keys
@@ -142,6 +143,16 @@ def test_requests_go_to_the_idle_engine_and_a_drained_one_gets_none(make_proxy):
         "engine0": "DRAIN",
         "engine1": "UP",
     }
+
+
+def test_the_engine_does_not_go_on_for_a_client_that_has_gone(make_proxy):
+    proxy = make_proxy()
+    proxy.engines[0].pause_s = 2 * HANGS_S
+    impatient = replace(proxy.endpoint, timeout_s=1.0)
+    with pytest.raises(api.ApiError, match="timed out"):
+        api.chat(impatient, proxy.key(), BODY)
+    # HAProxy has hung up on it: an engine stops generating for that.
+    assert until(lambda: haproxy.servers(proxy.paths.socket)[0]["requests"] == 0)
 
 
 def test_health_needs_no_key_and_tells_up_from_down(make_proxy):
