@@ -97,7 +97,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         work[0] += 1
-        time.sleep(float(body.get("slow", 0)))
+        if "slow" in body:
+            (there / "at work").touch()
+            time.sleep(body["slow"])
         work[0] -= 1
         tokens[0] += 1
         self.answer(json.dumps({

@@ -17,7 +17,7 @@ import jsonschema
 import psutil
 import pytest
 from cluster_stand_in import MODULE, Cluster
-from waiting import until
+from waiting import HANGS_S, until
 
 from kimi_prov import schemas
 from kimi_prov.on_host.gateway import api, tls
@@ -101,7 +101,7 @@ def state(at: Cluster) -> str | None:
 def client(at: Cluster) -> api.Endpoint:
     found = at.endpoint()
     port = int(found["url"].split(":")[2].partition("/")[0])
-    return api.Endpoint("127.0.0.1", port, tls.fingerprint(found["certificate"]), 30)
+    return api.Endpoint("127.0.0.1", port, tls.fingerprint(found["certificate"]), HANGS_S)
 
 
 def mode(path: Path) -> int:
@@ -152,10 +152,10 @@ def test_before_the_walltime_ends_answers_end_and_a_successor_is_submitted(
         "import json, sys; from kimi_prov.on_host.gateway import api; a = json.loads(sys.argv[1]);"
         "print(api.chat(api.Endpoint(*a[:4]), None, a[4]).status)"
     )
-    asked = [where.host, where.port, where.fingerprint, 30, {**BODY, "slow": 2}]
+    asked = [where.host, where.port, where.fingerprint, HANGS_S, {**BODY, "slow": 2}]
     line = [sys.executable, "-c", code, json.dumps(asked)]
     slow = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
-    time.sleep(1)
+    assert until((at.there / "at work").exists)
     process.send_signal(signal.SIGUSR1)
     assert slow.communicate(timeout=60)[0].strip() == "200"
     log, _ = process.communicate(timeout=60)

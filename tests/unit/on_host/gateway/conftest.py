@@ -145,7 +145,9 @@ class Proxy:
 
     @property
     def endpoint(self) -> Endpoint:
-        return Endpoint("127.0.0.1", self.port, tls.fingerprint(self.paths.tls_pem.read_text()), 10)
+        return Endpoint(
+            "127.0.0.1", self.port, tls.fingerprint(self.paths.tls_pem.read_text()), HANGS_S
+        )
 
     def render(self) -> None:
         environment = jinja2.Environment(
@@ -189,7 +191,7 @@ class Proxy:
         stamp = self.config.with_name("stamp.cfg")
         stamp.write_text(f"global\n    description {STAMP}\n")
         files = ["-f", str(self.config), "-f", str(stamp)]
-        subprocess.run(["haproxy", "-c", "-q", *files], check=True, timeout=20)
+        subprocess.run(["haproxy", "-c", "-q", *files], check=True, timeout=HANGS_S)
         log = self.config.with_name("log").open("w")
         self.process = subprocess.Popen(["haproxy", "-W", "-db", *files], stdout=log, stderr=log)
         log.close()
@@ -199,7 +201,7 @@ class Proxy:
     def stop(self) -> None:
         if self.process:
             self.process.terminate()
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=HANGS_S)
 
     @property
     def log(self) -> str:

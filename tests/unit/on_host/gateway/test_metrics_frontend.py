@@ -10,7 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from waiting import until
+from waiting import HANGS_S, until
 
 from kimi_prov.on_host.gateway import metrics_key
 
@@ -28,7 +28,7 @@ def ask(
 ) -> tuple[int, str]:
     context = ssl._create_unverified_context()  # noqa: S323  (its fingerprint is another test's)
     connection = http.client.HTTPSConnection(
-        "127.0.0.1", port or proxy.metrics["port"], timeout=20, context=context
+        "127.0.0.1", port or proxy.metrics["port"], timeout=HANGS_S, context=context
     )
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with contextlib.closing(connection):

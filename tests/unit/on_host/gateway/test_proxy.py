@@ -174,7 +174,7 @@ def test_another_certificate_than_the_installed_one_is_not_trusted(make_proxy):
 
 def test_what_speaks_no_tls_gets_no_answer_in_clear(make_proxy):
     proxy = make_proxy()
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as plain:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=HANGS_S) as plain:
         plain.sendall(b"GET /health HTTP/1.0\r\n\r\n")
         assert b"ok" not in plain.recv(1000)
 

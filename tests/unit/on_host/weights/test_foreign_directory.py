@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import HANGS_S
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.weights import fetch
@@ -75,7 +76,7 @@ class Fetch:
         """In a process that is ended where it hangs."""
         self.write(source, **more)
         command = [sys.executable, "-c", PROGRAM, str(self._config)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S, check=False)
         return done.returncode, done.stdout + done.stderr
 
 
