@@ -45,6 +45,8 @@ SWITCH = "kimi-switch.service"
 REST = "kimi-rest.service"
 DRIVER = "kimi-driver.service"
 UPDATE = "kimi-update.service"
+UNDRAIN = "kimi-undrain.service"
+UNDRAIN_TIMER = "kimi-undrain.timer"
 INSTALL = "kimi-install.service"
 TUNE = "kimi-tune.service"
 BENCH = "kimi-bench.service"
@@ -91,6 +93,8 @@ OURS = (
     REST,
     DRIVER,
     UPDATE,
+    UNDRAIN,
+    UNDRAIN_TIMER,
     INSTALL,
     TUNE,
     BENCH,

@@ -111,13 +111,19 @@ def set_state(path: Path, index: int, state: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`proxy-state [drain|undrain N]`: take an engine out of the balance or back, and show all."""
+    """`proxy-state [drain|undrain [N]]`: take engines out of the balance or back, and show all.
+
+    Without a number: all of them.
+    """
     paths = Paths()
-    if argv and not (len(argv) == 2 and argv[0] in STATES and argv[1].isdigit()):
-        raise HostError("usage: proxy-state [drain|undrain N]")
+    state = STATES.get(argv[0]) if argv else None
+    if argv and not (state and len(argv) <= 2 and all(word.isdigit() for word in argv[1:])):
+        raise HostError("usage: proxy-state [drain|undrain [N]]")
     try:
-        if argv:
-            set_state(paths.socket, int(argv[1]), STATES[argv[0]])
+        if state:
+            rows = servers(paths.socket) if len(argv) == 1 else ()
+            for index in [int(word) for word in argv[1:]] or map(index_of, rows):
+                set_state(paths.socket, index, state)
         return answer({"ok": True, "servers": servers(paths.socket)})
     except OSError as error:
         raise HostError(

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 from kimi_prov.contract import groups, unit_names
+from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.driver import apt
@@ -174,11 +175,13 @@ def drain(request: Answer) -> Answer:
     """Send no more requests to the engines, and wait until those under way have ended.
 
     They get `timeout_s`; what is left then is ended by the restart. Without a proxy there is
-    nothing to drain: on a host that another serves for.
+    nothing to drain: on a host that another serves for. Where the run is gone, requests are sent
+    again after `hold_s`.
     """
     paths, started = Paths(), time.monotonic()
     if not paths.socket.exists():
         return {"changed": False, "seconds": 0.0, "left": 0}
+    _hold(float(request["timeout_s"]) + float(request["hold_s"]))
     left = draining.drain(paths, float(request["timeout_s"]))
     return {"changed": True, "seconds": round(time.monotonic() - started, 1), "left": left}
 
@@ -187,7 +190,25 @@ def undrain(request: Answer) -> Answer:
     """Send requests to the engines again."""
     del request
     draining.balance(Paths(), draining.READY)
+    _release()
     return {"changed": True}
+
+
+def _hold(seconds: float) -> None:
+    """Let the engines come back into the balance by themselves, where nobody says so till then."""
+    _release()
+    done = process.run(
+        *("systemd-run", "--quiet", f"--unit={unit_names.UNDRAIN}", f"--on-active={seconds}"),
+        "--description=Kimi: send requests again, for the update that sent no more has gone",
+        *(sys.executable, "-I", layout.ZIPAPP, "proxy-state", "undrain"),
+    )
+    if done.returncode != 0:
+        raise HostError(f"{unit_names.UNDRAIN} cannot be started: {done.stderr.strip()}")
+
+
+def _release() -> None:
+    """Nobody holds the engines out of the balance any more."""
+    process.run("systemctl", "stop", unit_names.UNDRAIN_TIMER)
 
 
 def install(request: Answer) -> Answer:
@@ -196,6 +217,8 @@ def install(request: Answer) -> Answer:
     Raises HostError where a kernel came that the driver has no module for; not with
     `driver_follows`: another driver is installed next, and is held against that kernel itself.
     """
+    # It may take as long again.
+    process.run("systemctl", "try-restart", unit_names.UNDRAIN_TIMER)
     before, auto = apt.installed(), process.run("apt-mark", "showauto").stdout.split()
     apt.in_unit(unit_names.UPDATE, *_OPTIONS, *_words(request))
     # Whom apt is told to install it takes for wanted by somebody, and never removes again.
