@@ -342,7 +342,7 @@ def judge(path: Path) -> None:
         json.dumps(found, allow_nan=False)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(changes=st.lists(st.tuples(st.sampled_from(PATHS), VALUES), min_size=1, max_size=3))
 def test_no_sheet_ends_in_a_traceback(tmp_path_factory, changes) -> None:
     document = yaml.safe_load(VENDOR_A)
@@ -353,7 +353,7 @@ def test_no_sheet_ends_in_a_traceback(tmp_path_factory, changes) -> None:
     judge(file)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     text=st.binary(max_size=200)
     | st.text(alphabet="{}[]:,-&*!|>%@`'\"#? \n\tab1.<", max_size=80).map(str.encode)
@@ -364,7 +364,7 @@ def test_no_bytes_end_in_a_traceback(tmp_path_factory, text: bytes) -> None:
     judge(file)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(at=st.integers(0, len(VENDOR_A)), size=st.integers(0, 40), new=st.text(max_size=8))
 def test_no_torn_sheet_ends_in_a_traceback(tmp_path_factory, at: int, size: int, new: str) -> None:
     file = tmp_path_factory.getbasetemp() / "torn.yml"
@@ -405,7 +405,7 @@ def finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(changes=st.lists(st.tuples(st.sampled_from(PATHS), VALUES), min_size=1, max_size=2))
 def test_our_validator_and_the_library_s_agree(changes) -> None:
     document = yaml.safe_load(VENDOR_A)

@@ -6,7 +6,7 @@ import copy
 import re
 
 from check_inputs import document, read
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from kimi_prov.report import check
@@ -36,7 +36,7 @@ def targets(draw):
     return found
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(some.lists(targets(), min_size=1, max_size=3))
 def test_every_form_of_any_document_is_whole(found: list[dict[str, object]]) -> None:
     report = check.document(found)
