@@ -108,10 +108,8 @@ def put_back(paths: Paths, entry: Mapping[str, Any]) -> None:
     if any(name.startswith(layout.UNITS + "/") for name in [*changed, *gone]):
         units.systemctl("daemon-reload")
     entries.converge_enabled(paths, entry)
+    _follow(entry, changed)
     plan = files.read_json(paths.plan)
-    for name, command in _KERNEL.items():
-        if name in changed:
-            run(*command)
     _refill(paths, plan, changed)
     if paths.at(f"{layout.UNITS}/{unit_names.FIREWALL}").exists():
         if layout.FIREWALL in changed:
@@ -122,6 +120,16 @@ def put_back(paths: Paths, entry: Mapping[str, Any]) -> None:
     if paths.at(f"{layout.UNITS}/{unit_names.PROXY}").exists():
         proxy.converge(paths)
     engines.start_planned(paths)
+
+
+def _follow(entry: Mapping[str, Any], changed: list[str]) -> None:
+    """Let the kernel and what runs beside the engine read what changed."""
+    for name in entries.BESIDE:
+        if name in entry["enabled"] and f"{layout.UNITS}/{name}" in changed:
+            run("systemctl", "restart", "--no-block", name)
+    for name, command in _KERNEL.items():
+        if name in changed:
+            run(*command)
 
 
 def _take_away(paths: Paths, path: Path, places: started.UnitPaths) -> None:

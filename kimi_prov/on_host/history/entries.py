@@ -31,8 +31,23 @@ APPLY, ROLLBACK, FOUND = "apply", "rollback", "found"
 DONE, FAILED, RETURNED, INTERRUPTED = "done", "failed", "returned", "interrupted"
 # The list itself is kept so long, without files: a few kilobytes each.
 MOST_ENTRIES = 500
+# They run beside the engine by what the plan says of it: its slowest step, its port, its program.
+BESIDE = (
+    unit_names.USAGE,
+    unit_names.WATCHDOG,
+    unit_names.IDLE_TIMER,
+    unit_names.WAKE_SOCKET,
+    unit_names.METRICS_TIMER,
+    unit_names.NODE_EXPORTER,
+    unit_names.DRIFT_TIMER,
+)
 # Units whose files go with a plan. The page and the certificate's are left as they are.
 _UNITS = (
+    *BESIDE,
+    unit_names.IDLE,
+    unit_names.WAKE,
+    unit_names.METRICS,
+    unit_names.DRIFT,
     unit_names.FETCH,
     unit_names.CONVERT,
     unit_names.STAGE,

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.history import applied, entries
+from kimi_prov.packaging.resources import root
 
 if TYPE_CHECKING:
     from conftest import Applied
@@ -118,3 +120,19 @@ def test_an_entry_of_another_form_is_none(machine: Applied) -> None:
     assert entries.read(machine.places, made["number"]) == {}
     file.write_text("[")
     assert entries.every(machine.places) == []
+
+
+# Other than a plan decides over them: the page and the certificate stay as they are, and what goes
+# back at a boot is of the program.
+STAY = {"kimi-web.service", "kimi-acme.service", "kimi-return.service"}
+
+
+def test_every_unit_that_is_written_from_a_plan_goes_back_with_it(machine: Applied) -> None:
+    templates = sorted((root() / "roles").glob("*/templates/*.j2"))
+    units = {path.stem for path in templates if "kimi_plan" in path.read_text()}
+    named = {name for name in units if unit_names.is_ours(name)} - STAY
+    assert "kimi-watchdog.service" in named
+    for name in named:
+        machine.put(f"{layout.UNITS}/{name}", "[Unit]")
+    kept = {path.name for path in entries.restored_files(machine.places)}
+    assert named <= kept

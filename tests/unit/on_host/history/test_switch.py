@@ -146,6 +146,28 @@ def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     assert end(machine, done=False, run="r2")["told"] == []
 
 
+def test_what_runs_beside_the_engine_goes_back_with_it(machine: Applied) -> None:
+    """The watchdog's patience is of the plan: another's would restart an engine that works."""
+    watchdog = f"{layout.UNITS}/kimi-watchdog.service"
+    wants = machine.places.units / "multi-user.target.wants"
+    wants.mkdir(parents=True)
+    (wants / "kimi-watchdog.service").symlink_to("../kimi-watchdog.service")
+    machine.put(watchdog, "quiet 40")
+    begin(machine)
+    former = entries.read(machine.places, 1)
+    decided = applied.digest(applied.observe(machine.places))
+    machine.version("2")
+    machine.put(watchdog, "quiet 5")
+    back.put_back(machine.places, former)
+    assert machine.places.at(watchdog).read_text() == "quiet 40"
+    assert "restart --no-block kimi-watchdog.service" in machine.told
+    assert applied.digest(applied.observe(machine.places)) == decided
+    # What is as it was is left alone.
+    machine.places.at("/told").unlink()
+    back.put_back(machine.places, former)
+    assert not [line for line in machine.told if "watchdog" in line]
+
+
 def test_the_next_run_says_what_a_boot_did(machine: Applied) -> None:
     begin(machine)
     machine.version("2")
