@@ -140,7 +140,7 @@ def restarts(plan: Mapping[str, Any], facts: Mapping[str, Any], findings: Findin
         findings.add(
             "upgrade.group",
             observed=f"{plan['group']['name']} serves one model over several hosts",
-            required="somebody who watches the change: they do not go back by themselves",
-            fix="where the new version does not serve, put the former settings into the inventory "
-            "and run `kimi-prov apply` again",
+            required="it serves what is applied: else all of them go back, each by itself",
+            fix="where it serves and verify or the speed is not as you want it: `kimi-prov "
+            "rollback` for all of its hosts",
         )

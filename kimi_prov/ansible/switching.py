@@ -28,12 +28,9 @@ def kept(plan: Mapping[str, Any]) -> str:
 def needed(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     """Whether an apply of the plan has something to switch from, and something to switch to.
 
-    An open switch is one that was cut: this apply takes it over, or ends it on a host that now
-    serves together with others.
+    An open switch is one that was cut: this apply takes it over.
     """
     kimi = facts.get("kimi") or {}
-    if plan.get("group"):
-        return bool(kimi.get("switch_open"))
     if kimi.get("switch_open") or plan["upgrade"]["frees"]:
         return True
     if not kimi.get("serving"):

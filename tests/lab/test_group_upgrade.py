@@ -1,4 +1,4 @@
-"""A group changes what it serves, where a member was cut before; a member has its updates.
+"""A group changes what it serves: all hosts go on, or all go back, also where one was cut before.
 
 Two hosts of one computer, vLLM's CPU build and a tiny model; clients ask through the head's port.
 """
@@ -20,12 +20,14 @@ from kimi_prov.contract import paths
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 NETWORK = "10.93.117"
+# Its parser takes the flag; the engine refuses it of weights that are not of that form.
+NO_START = {"kimi_engine_args": {"quantization": "awq"}}
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +65,54 @@ def history(group: Group) -> dict[str, Any]:
     return found
 
 
+def last(group: Group) -> list[tuple[str, str]]:
+    return [
+        (row["entries"][-1]["kind"], row["entries"][-1]["result"])
+        for row in history(group).values()
+    ]
+
+
 def concurrency(group: Group) -> list[int]:
     plans = [json.loads(host.ssh(f"cat {paths.PLAN}")) for host in group.members]
     return [plan["throughput"]["concurrency"] for plan in plans]
+
+
+def closed(group: Group) -> bool:
+    return all(host.ssh(f"ls {paths.SWITCH}", check=False) == "" for host in group.members)
+
+
+def test_what_does_not_start_is_gone_back_from_by_all(
+    pair: Group, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    before = [host.ssh(f"cat {paths.PLAN}") for host in pair.members]
+    with pair.asked() as answers:
+        done = command(pair, "apply", tmp_path, **NO_START)
+        assert until(lambda: pair.chat().status == SERVED, START_S), pair.told()
+    record_property("longest request", max(answer.took_s for answer in answers))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "went back by itself to entry" in done.stderr
+    assert last(pair) == [("apply", "returned")] * 2
+    assert [host.ssh(f"cat {paths.PLAN}") for host in pair.members] == before
+    assert closed(pair)
+
+
+def test_what_is_good_stays_and_can_be_rolled_back_by_all_hosts_together(
+    pair: Group, tmp_path: Path
+) -> None:
+    (was,) = set(concurrency(pair))
+    apply(pair, tmp_path, kimi_concurrency=was + 3)
+    assert concurrency(pair) == [was + 3] * 2
+    assert last(pair) == [("apply", "done")] * 2
+    alone = kimi_prov("rollback", pair.lab.inventory, "--limit", "head")
+    assert alone.returncode == 1, alone.stdout
+    assert "rank1 would not go back: left out by --limit" in alone.stderr
+    assert pair.chat().status == SERVED
+    assert closed(pair)
+    done = command(pair, "rollback")
+    assert done.returncode == 0, done.stdout + done.stderr + pair.told()
+    assert pair.chat().status == SERVED
+    assert concurrency(pair) == [was] * 2
+    assert last(pair) == [("rollback", "done")] * 2
 
 
 def test_a_member_with_an_open_switch_is_taken_over(pair: Group, tmp_path: Path) -> None:
@@ -81,7 +128,7 @@ def test_a_member_with_an_open_switch_is_taken_over(pair: Group, tmp_path: Path)
     rank.ssh(f"cat > {paths.SWITCH} <<'EOF'\n{json.dumps(opened)}\nEOF")
     apply(pair, tmp_path, kimi_concurrency=was + 1)
     assert concurrency(pair) == [was + 1] * 2
-    assert all(host.ssh(f"ls {paths.SWITCH}", check=False) == "" for host in pair.members)
+    assert closed(pair)
 
 
 def test_a_member_is_updated_with_its_head_drained_and_the_group_serves_again(

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 HEAD = 0
 
+# In what is said while hosts of a group do not start for a difference between them.
+NOT_EQUAL = "nothing starts until they are equal"
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -355,4 +358,4 @@ class Rank(_Supervisor):
 
 def _difference(keys: List[str], head: str) -> str:
     fix = "run `kimi-prov apply` for the whole group"
-    return f"{', '.join(keys)} not as on {head}; nothing starts until they are equal: {fix}"
+    return f"{', '.join(keys)} not as on {head}; {NOT_EQUAL}: {fix}"

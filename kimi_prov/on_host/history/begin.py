@@ -9,7 +9,7 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.sizes import human
-from kimi_prov.on_host.history import applied, entries, open_switch
+from kimi_prov.on_host.history import applied, entries, open_switch, together
 from kimi_prov.on_host.system import files, units
 
 if TYPE_CHECKING:
@@ -21,10 +21,9 @@ def begin(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
 
     `request`: `run` (id), `by`, `inventory`, `kimi_prov`, `min_speed`, `drain_s`, `start_s`,
     `frees`: directories that are removed first, with what serves (kimi_upgrade_in_place),
-    `together`: whether several hosts are to serve the model. Not opened where nothing serves: then
-    there is nothing to go back to. Nor for hosts together, which have no way back: one that was
-    left open would hold the engine back, and the next boot would go back. Returned are also
-    `interrupted`, the switch that this one takes over, and `cut`, how cut runs ended.
+    `group`: the hosts that are to serve together. Not opened where nothing serves, or other hosts
+    together: then there is nothing to go back to. Returned are also `interrupted`, the switch that
+    this one takes over, and `cut`, how cut runs ended.
     """
     found = _taken_over(paths, request)
     interrupted = found["interrupted"]
@@ -32,7 +31,9 @@ def begin(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     if frees and _serving(paths) & {*frees}:
         return {**_freed(paths, frees), **found}
     _remove(paths, frees)
-    former = None if request.get("together") else _former(paths, interrupted)
+    former = _former(paths, interrupted)
+    if former and together.hosts(entries.plan_of(paths, former)) != list(request["group"]):
+        former = None
     if former is None:
         open_switch.close(paths)
         return {"opened": False, **found}
@@ -77,7 +78,7 @@ def _former(paths: Paths, interrupted: Mapping[str, Any] | None) -> dict[str, An
         if entry and entries.restorable(paths, entry) is None:
             return entry
     plan = files.read_json(paths.plan)
-    if not plan or plan.get("group"):
+    if not plan:
         return None
     names = [unit_names.engine(row) for row in plan["instances"]]
     shown = units.show(*names)
@@ -171,11 +172,6 @@ def rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     plan = files.read_json(paths.plan)
     if not plan:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
-    if plan.get("group"):
-        raise HostError(
-            "several hosts serve this model together: they do not roll back by themselves yet",
-            "put the former settings into the inventory, and run `kimi-prov apply`",
-        )
     found = _taken_over(paths, request)
     interrupted = found["interrupted"]
     # Of a switch that was cut the files may be a mixture: what served before it is the way back.
@@ -183,10 +179,18 @@ def rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     whole = cut_from and entries.restorable(paths, cut_from) is None
     current = cut_from if whole else as_entry(paths)
     target = _target(paths, current, request.get("to"))
-    limit_s = entries.plan_of(paths, target)["timeouts"]["start_s"]
-    wanted = {**request, "start_s": limit_s}
+    then = entries.plan_of(paths, target)
+    hosts = together.hosts(then)
+    if hosts != together.hosts(plan):
+        raise HostError(
+            f"entry {target['number']} was served by {', '.join(hosts) or 'this machine alone'}: "
+            "other hosts than now",
+            "put the former settings into the inventory, and run `kimi-prov apply`",
+        )
+    wanted = {**request, "start_s": then["timeouts"]["start_s"]}
     opened = _open(paths, wanted, current, entries.ROLLBACK, restores=target["number"])
-    return {**opened, "restores": target["number"], **found}
+    group = {"hosts": hosts, "digest": then["group"]["digest"]} if hosts else None
+    return {**opened, "restores": target["number"], "group": group, **found}
 
 
 def _target(paths: Paths, current: Mapping[str, Any], number: int | None) -> dict[str, Any]:

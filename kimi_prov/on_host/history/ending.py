@@ -59,6 +59,13 @@ def _left_open(paths: Paths, state: Mapping[str, Any]) -> list[str]:
     if open_switch.under_way():
         follow = f"journalctl -fu {unit_names.SWITCH}"
         return [f"the switch goes on by itself on the machine:  {follow}"]
+    if state["phase"] == open_switch.WRITING and state["kind"] == entries.ROLLBACK:
+        # Nothing has changed yet.
+        entry = entries.read(paths, int(state["to"]))
+        why = "the rollback did not begin"
+        open_switch.end_entry(paths, entry, entries.INTERRUPTED, why=why)
+        open_switch.close(paths)
+        return []
     if state["phase"] != open_switch.WRITING:
         unit.start(paths)
         return ["the machine goes back to what served by itself:  journalctl -fu kimi-switch"]

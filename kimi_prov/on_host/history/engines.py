@@ -8,8 +8,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
+from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract import unit_names
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.engine import serve
@@ -24,6 +24,8 @@ Tell = Callable[[str], None]
 FILLS = (unit_names.STAGE, unit_names.WARM)
 _WEIGHTS = (unit_names.FETCH, unit_names.CONVERT, *FILLS)
 _STEP_S = 1.0
+# A rank is the last to give up: it must not go back where its head has just been answered.
+_RANK_LATER_S = 120.0
 _SIZE = re.compile(r"^Options=.*\bsize=(\d+)", re.MULTILINE)
 
 
@@ -72,9 +74,12 @@ def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
     `limit_s` counts from when the weights are in place: filling the RAM disk has its own limit.
     The engines come into the balance when they are ready: one that still stops takes no request.
     """
+    plan = files.read_json(paths.plan)
+    if not groups.serves(plan):
+        limit_s += _RANK_LATER_S
     until = time.monotonic() + limit_s
     restarts: dict[str, int] = {}
-    names = [unit_names.engine(row) for row in files.read_json(paths.plan)["instances"]]
+    names = [unit_names.engine(row) for row in plan["instances"]]
     while True:
         apply_lock.renew()
         if any(unit.get("state") == "activating" for unit in units.show(*_WEIGHTS).values()):
@@ -107,7 +112,12 @@ def _shrink_ram_disk(paths: Paths) -> None:
 
 
 def verify(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Run verify's checks through the port. Raises HostError naming those that fail."""
+    """Run verify's checks through the port. Raises HostError naming those that fail.
+
+    On a host that another serves for there is no port.
+    """
+    if not groups.serves(plan):
+        return []
     subject = checks.subject_of(
         dict(plan),
         "127.0.0.1",

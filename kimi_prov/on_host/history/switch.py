@@ -21,6 +21,7 @@ import time
 from functools import partial
 from typing import Any, Mapping
 
+from kimi_prov.contract import groups
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.errors import HostError
@@ -33,6 +34,7 @@ from kimi_prov.on_host.history import (
     entries,
     open_switch,
     speed,
+    together,
     unit,
 )
 from kimi_prov.on_host.system import files
@@ -57,16 +59,20 @@ def switch(paths: Paths, tell: engines.Tell) -> str:
         state = {**state, "phase": open_switch.SWITCHING}
         open_switch.write(paths, state)
         try:
-            return _forward(paths, state, tell)
+            ended, refused = _forward(paths, state, tell)
         # Whatever it was: nobody else would start what served.
         except Exception as error:  # noqa: BLE001
             return back.go_back(paths, state, back.told(error).message, tell)
+        if refused:
+            raise HostError(f"{ended}, but {refused}", together.STAYS)
+        return ended
     finally:
         # An engine that answers late is served: HAProxy's own checks keep out what does not.
         engines.balance(paths, "ready")
 
 
-def _forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> str:
+def _forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> tuple[str, str | None]:
+    """Return how it ended, and what verify refused of a group, which stays all the same."""
     former = entries.read(paths, int(state["from"]))
     old = entries.plan_of(paths, former)
     before = None
@@ -80,16 +86,20 @@ def _forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> str:
         tell("waiting for the requests under way")
         since = time.monotonic()
         engines.drain(paths, state["drain_s"])
+        if not groups.serves(old):
+            together.await_head(paths, state["drain_s"])
         tell("stopping the engine and starting the new one")
         if state["kind"] == entries.ROLLBACK:
             back.put_back(paths, entries.read(paths, int(state["restores"])))
         else:
             engines.start_planned(paths)
     plan = files.read_json(paths.plan)
-    engines.wait(paths, state["start_s"], tell)
+    engines.wait(paths, state["start_s"], together.Apart(paths, plan).watched(tell))
     away = None if since is None else round(time.monotonic() - since, 1)
-    after, rows = None, None
-    if restarts:
+    after, rows, refused = None, None, None
+    if restarts and plan.get("group"):
+        after, rows, refused = together.told(paths, plan, tell)
+    elif restarts:
         tell("verifying")
         rows = engines.verify(paths, plan)
         tell("measuring what serves now")
@@ -109,7 +119,7 @@ def _forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> str:
     told = f"{entries.text(ended)} serves"
     if restarts:
         told += f", {speed.compared(before, after)}; {duration(away or 0)} without service"
-    return told
+    return told, refused
 
 
 def _measured(

@@ -49,9 +49,10 @@ DEFINITIONS = (
     ),
     Definition(
         "upgrade.group",
-        title="Hosts that serve a model together do not go back by themselves",
+        title="Hosts that serve a model together go back where nothing serves, and only then",
         severities=("warning",),
-        source="a switch is of one machine; the engines of a group have to change together",
+        source="a switch is of one machine, and hosts with different plans do not start together: "
+        "each sees for itself that its group does not serve, and only its head what verify says",
         remedy="setting",
         concerns="deployment",
     ),

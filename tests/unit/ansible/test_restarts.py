@@ -116,6 +116,6 @@ def test_a_rank_is_compared_by_its_own_unit(tmp_path: Path) -> None:
     facts = {"kimi": installed.kimi(Machine(str(tmp_path)), states)}
     assert restarts(rank, facts) == []
     moved = {**rank, "group": {**rank["group"], "digest": "e" * 64}}
-    no_way_back, said = restarts(moved, facts)
+    way_back, said = restarts(moved, facts)
     assert "group: --digest" in said
-    assert "do not go back" in no_way_back
+    assert "go back where nothing serves" in way_back

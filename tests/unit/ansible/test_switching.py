@@ -11,6 +11,7 @@ from ansible.plugins.filter.core import to_nice_json
 from serve_inputs import PLAN
 
 from kimi_prov.ansible import switching
+from kimi_prov.ansible.plugins.action.kimi_switch import refused
 
 UPGRADE = {"frees": [], "min_speed": None, "keep_versions": 2, "in_place": False, "switches": False}
 
@@ -42,14 +43,36 @@ def test_the_same_plan_switches_nothing() -> None:
         ({"serves": False}, planned(paths={}), False),
         ({"serves": False, "switch_open": True}, planned(), True),
         ({"serves": False}, planned(upgrade={**UPGRADE, "frees": ["/srv/x"]}), True),
-        ({}, planned(paths={}, group={"rank": 0}), False),
-        # Its engine would be held back, and the next boot go back.
+        ({}, planned(paths={}, group={"rank": 0}), True),
+        # A member that was cut, as it was alone: its switch is taken over, or ended.
         ({"switch_open": True}, planned(group={"rank": 1}), True),
     ],
     ids=["other plan", "restart", "nothing serves", "cut", "in place", "group", "cut member"],
 )
 def test_what_switches(there: dict[str, Any], plan: dict[str, Any], needed: bool) -> None:
     assert switching.needed(plan, facts(planned(), **there)) is needed
+
+
+def opened(number: int, digest: str = "d") -> dict[str, Any]:
+    return {"restores": number, "group": {"hosts": ["a", "b"], "digest": digest}}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"a": opened(2), "b": opened(5)}, None),
+        ({"a": opened(2), "b": opened(5, "other")}, "a to entry 2, b to entry 5"),
+        ({"a": opened(2)}, "b would not go back: left out by --limit"),
+        ({"a": opened(2), "b": {"failed": True}}, "b would not go back"),
+        ({"a": {"restores": 1, "group": None}}, None),
+    ],
+    ids=["together", "other versions", "left out", "refused", "alone"],
+)
+def test_the_hosts_of_a_group_roll_back_together_or_not_at_all(
+    found: dict[str, Any], said: str | None
+) -> None:
+    why = refused(found, "a")
+    assert why is None if said is None else why is not None and said in why[0]
 
 
 def test_the_plan_is_kept_as_ansibles_own_filter_writes_it() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.plugins.action import ActionBase
 
@@ -10,6 +10,9 @@ from kimi_prov.ansible import switching
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.contract import clean_text, paths, unit_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SERVES = {
     "former": "what served before it still serves",
@@ -21,6 +24,9 @@ _SERVES = {
 
 class ActionModule(ActionBase):  # type: ignore[misc]
     """`state`: begin (before the first file changes), rollback, or start (the unit that switches).
+
+    Between the last two `together`, with `opened` of rollback by host: whether all hosts that serve
+    one model go back, and to the same.
 
     The code is sent: the machine may have a program of an older version.
     """
@@ -37,6 +43,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         state = str(given["state"])
         if self._task.check_mode:
             return result | {"opened": False, "started": False, "msg": "check mode: no switch"}
+        if state == "together":
+            why = refused(given["opened"], str((task_vars or {}).get("inventory_hostname")))
+            return result | (failure(*why) if why else {})
         try:
             if state == "start":
                 done = run_sent(self, "switch", "start")
@@ -53,6 +62,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             "changed": bool(freed),
             "changes": [f"{name} is removed" for name in freed],
             "entry": done.get("to"),
+            "restores": done.get("restores"),
+            "group": done.get("group"),
             "warnings": told,
         }
 
@@ -67,8 +78,32 @@ def _request(given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]
         "start_s": plan["timeouts"]["start_s"],
         "min_speed": plan["upgrade"]["min_speed"],
         "frees": plan["upgrade"]["frees"],
-        "together": bool(plan.get("group")),
+        "group": [row["host"] for row in (plan.get("group") or {}).get("members", ())],
     }
+
+
+def refused(opened: Mapping[str, Mapping[str, Any]], host: str) -> tuple[str, str] | None:
+    """Say why the hosts of a group do not go back together, and the fix; None where they do.
+
+    `opened`: what `rollback` returned, by host.
+    """
+    own = opened[host].get("group")
+    if not own:
+        return None
+    others = {name: (opened.get(name) or {}).get("group") for name in own["hosts"]}
+    away = [name for name, group in others.items() if not group]
+    if away:
+        why = f"{', '.join(away)} would not go back: left out by --limit, not reached, or refused"
+        fix = "run the command for all hosts of the group, when all of them answer"
+        return f"{why}; {host} serves together with it, and nothing was changed", fix
+    if any(group != own for group in others.values()):
+        rows = ", ".join(f"{name} to entry {opened[name]['restores']}" for name in own["hosts"])
+        why = f"they would go back to different versions ({rows}); nothing was changed"
+        return why, (
+            "see which entries there are of one time: `kimi-prov history INVENTORY`; else put the "
+            "former settings into the inventory and run `kimi-prov apply`"
+        )
+    return None
 
 
 def _cut(found: dict[str, Any]) -> str:

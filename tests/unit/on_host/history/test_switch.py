@@ -20,6 +20,7 @@ from kimi_prov.on_host.history import (
     open_switch,
     report,
     switch,
+    together,
     unit,
 )
 from kimi_prov.on_host.history import begin as beginning
@@ -37,6 +38,7 @@ RUN = {
     "kimi_prov": "1",
     "min_speed": None,
     "drain_s": 0,
+    "group": [],
 }
 
 
@@ -100,19 +102,90 @@ def test_a_switch_that_is_at_work_is_left_alone(machine: Applied) -> None:
     assert newest(machine)["result"] is None
 
 
-def test_a_machine_that_joins_others_with_an_open_switch_has_none_after(machine: Applied) -> None:
-    begin(machine)
-    assert open_switch.read(machine.places)
-    found = begin(machine, run="r2", together=True)
+def grouped(machine: Applied, *hosts: str, rank: int = 1) -> None:
+    """Let the plan in place be served by these hosts together."""
+    there = json.loads(machine.places.plan.read_text())
+    group = {"members": [{"host": host} for host in hosts], "rank": rank, "digest": "d"}
+    machine.put(layout.PLAN, json.dumps({**there, "group": group}), 0o640)
+
+
+def test_hosts_that_serve_together_have_a_way_back_and_other_hosts_together_none(
+    machine: Applied,
+) -> None:
+    grouped(machine, "a", "b")
+    assert begin(machine, group=["a", "b"])["opened"] is True
+    # The next run finds it open, for other hosts: it ends there, and holds no engine back.
+    found = begin(machine, run="r2", group=["a", "b", "c"])
     assert (found["opened"], found["interrupted"]["entry"]) == (False, 2)
     assert open_switch.read(machine.places) == {}
     assert entries.read(machine.places, 2)["result"] == entries.INTERRUPTED
-    # One that is at work is waited for.
-    begin(machine, run="r3")
-    machine.places.at("/switch").write_text("ActiveState=activating\n")
-    with pytest.raises(HostError, match="still under way") as raised:
-        begin(machine, run="r4", together=True)
-    assert "journalctl -fu kimi-switch" in str(raised.value.fix)
+
+
+def test_a_machine_that_joins_a_group_with_an_open_switch_serves_with_it(machine: Applied) -> None:
+    begin(machine)
+    assert open_switch.read(machine.places)
+    assert begin(machine, run="r2", group=["a", "b"])["opened"] is False
+    assert open_switch.read(machine.places) == {}
+
+
+def test_a_host_that_is_left_apart_goes_back_and_one_that_waits_does_not(
+    machine: Applied,
+) -> None:
+    grouped(machine, "a", "b")
+    run = machine.places.group_run
+    run.mkdir(parents=True)
+
+    def says(said: str, phase: str = "waiting") -> None:
+        state = {"phase": phase, "said": said, "pid": os.getpid()}
+        (run / "state.json").write_text(json.dumps(state))
+
+    seconds = iter(range(0, 10_000, 100))
+    plan = json.loads(machine.places.plan.read_text())
+    apart = together.Apart(machine.places, plan, lambda: next(seconds))
+    for _ in range(5):
+        says("waiting for a, the head")
+        apart.check()
+    says("a refuses this host: plan not as on a; nothing starts until they are equal: apply")
+    apart.check()
+    says("all hosts are here and equal", phase="starting")
+    apart.check()
+    says("a refuses this host: plan not as on a; nothing starts until they are equal: apply")
+    apart.check()
+    apart.check()
+    with pytest.raises(HostError, match="plan not as on a"):
+        apart.watched(lambda _: None)("loading")
+
+
+def test_a_group_that_serves_and_does_not_pass_verify_stays_and_it_is_told(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grouped(machine, "a", "b", rank=0)
+    begin(machine, group=["a", "b"])
+    machine.version("2")
+    grouped(machine, "a", "b", rank=0)
+    machine.runs("active", "1")
+
+    def refuses(*_: object) -> None:
+        raise HostError("it did not pass verify: tools")
+
+    monkeypatch.setattr(engines, "wait", lambda *_: None)
+    monkeypatch.setattr(engines, "verify", refuses)
+    monkeypatch.setattr(together.speed, "probe", lambda *_: None)
+    with pytest.raises(HostError, match=r"serves, .*but it did not pass verify: tools") as raised:
+        switch.switch(machine.places, lambda _: None)
+    assert "kimi-prov rollback INVENTORY" in str(raised.value.fix)
+    assert (newest(machine)["result"], machine.in_place) == (entries.DONE, "2")
+    assert open_switch.read(machine.places) == {}
+
+
+def test_a_rollback_to_what_other_hosts_served_is_refused(machine: Applied) -> None:
+    machine.entry()
+    machine.version("2")
+    grouped(machine, "a", "b")
+    machine.entry()
+    with pytest.raises(HostError, match="entry 1 was served by this machine alone"):
+        beginning.rollback(machine.places, RUN)
+    assert open_switch.read(machine.places) == {}
 
 
 def test_a_boot_puts_back_what_served(machine: Applied) -> None:
