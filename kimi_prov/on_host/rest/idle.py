@@ -127,12 +127,16 @@ def _news(before: Mapping[str, Any], found: Mapping[str, Any], after_s: float) -
     return f"nobody asks: asleep in {in_words(left)}" if crossed else ""
 
 
-def failed(paths: Paths, why: str) -> None:
-    """Keep that a rest failed: it is tried again some times, and then not before the next use."""
+def failed(paths: Paths, plan: Mapping[str, Any], why: str) -> None:
+    """Keep that a rest failed: it is tried again some times, and then not before the next use.
+
+    Between two tries is the time after which it rests, and some minutes at most.
+    """
     found = files.read_json(paths.idle)
+    pause_s = min(_BETWEEN_TRIES_S, float(plan["rest"]["idle"]["after_s"]))
     more = {
         "tries": int(found.get("tries") or 0) + 1,
-        "not_before_s": time.monotonic() + _BETWEEN_TRIES_S,
+        "not_before_s": time.monotonic() + pause_s,
         "failed": clean_text.line(why),
     }
     files.write_json(str(paths.idle), {**found, **more}, durable=False, mode=0o600)
