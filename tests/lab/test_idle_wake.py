@@ -21,6 +21,7 @@ import jsonschema
 import openai
 import pytest
 from machines import HANGS_S, kimi_prov
+from upgrades import settings_file
 from waiting import until
 
 from kimi_prov import schemas
@@ -31,6 +32,7 @@ from kimi_prov.on_host.gateway import api, tls
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from machines import Host
 
@@ -55,8 +57,8 @@ MANY = 20
 class Machine:
     """The served host, its door, and one client's key."""
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.host, self.folder = host, folder
         # Twice the same: after a run that was cut.
         self.command("key", "--remove", "sleeper")
         self.key = self.command("key", "--add", "sleeper").stdout.split()[-1]
@@ -73,7 +75,7 @@ class Machine:
     def applies(self, **settings: object) -> subprocess.CompletedProcess[str]:
         """Apply with these settings beside those that the tests share."""
         wished = {"kimi_idle_stop": f"{AFTER_S}s", **settings}
-        done = self.host.apply("-e", json.dumps(wished))
+        done = self.host.apply("-e", settings_file(self.folder, wished))
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -145,9 +147,9 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def machine(served_host: Host) -> Iterator[Machine]:
+def machine(served_host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """The served host, resting after some seconds; it is left as it was."""
-    made = Machine(served_host)
+    made = Machine(served_host, tmp_path_factory.mktemp("rest"))
     made.applies(kimi_wake="refuse")
     yield made
     made.command("key", "--remove", "sleeper")

@@ -66,9 +66,9 @@ def _all_of(plan: Mapping[str, Any], request: Mapping[str, Any]) -> None:
     missing = [row["host"] for row in group.get("members", ()) if row["host"] not in hosts]
     if missing:
         raise HostError(
-            f"{', '.join(missing)} serves together with this host and is left out: the hosts of "
-            f"group {group['name']} stop and start together",
-            "give no --limit, or one that has them all",
+            f"{', '.join(missing)} serves together with this host and is left out, or has failed "
+            f"before it: the hosts of group {group['name']} stop and start together",
+            "fix what it failed for; give no --limit, or one that has them all",
         )
 
 

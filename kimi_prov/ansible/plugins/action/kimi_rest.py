@@ -79,7 +79,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             "by": {"user": we["user"], "control_host": we["control_host"]},
             "drain_s": float(self._task.args.get("drain_s") or 0),
             "part": str(self._task.args.get("part") or "serving"),
-            "hosts": [str(name) for name in variables.get("ansible_play_hosts_all") or ()],
+            # Without those that have failed: hosts that serve together go on together.
+            "hosts": [str(name) for name in variables.get("ansible_play_hosts") or ()],
         }
 
     def _document(self, step: str, told: Mapping[str, Any]) -> dict[str, Any]:
