@@ -1407,9 +1407,18 @@ DRAIN = click.option(
 @APPLIED
 @LIMIT
 @DRAIN
+@FORMAT
+@OUTPUT
 @clustered
 @connected
-def stop(path: Path, target: Target, drain_s: int | None, **options: Any) -> ExitCode:  # noqa: ANN401
+def stop(
+    path: Path,
+    target: Target,
+    drain_s: int | None,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
     """End what is served, on purpose, over reboots too; `start` or `apply` starts it again.
 
     Answers under way may end first. Memory and GPUs are free then; weights, keys, page, history and
@@ -1419,15 +1428,24 @@ def stop(path: Path, target: Target, drain_s: int | None, **options: Any) -> Exi
     from kimi_prov.commands import power as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    return command.stop(path, PlaybookOptions(**options), target, drain_s)
+    chosen = PlaybookOptions(**options)
+    return command.stop(path, chosen, _output(form, output), target, drain_s)
 
 
 @cli.command()
 @APPLIED
 @LIMIT
+@FORMAT
+@OUTPUT
 @clustered
 @connected
-def start(path: Path, target: Target, **options: Any) -> ExitCode:  # noqa: ANN401
+def start(
+    path: Path,
+    target: Target,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
     """Start what was stopped or is asleep, and wait until it answers.
 
     It says how long that will take, by what the last starts on the machine took.
@@ -1435,20 +1453,29 @@ def start(path: Path, target: Target, **options: Any) -> ExitCode:  # noqa: ANN4
     from kimi_prov.commands import power as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    return command.start(path, PlaybookOptions(**options), target)
+    return command.start(path, PlaybookOptions(**options), _output(form, output), target)
 
 
 @cli.command()
 @INVENTORY
 @LIMIT
 @DRAIN
+@FORMAT
+@OUTPUT
 @connected
-def restart(inventory: Path, drain_s: int | None, **options: Any) -> ExitCode:  # noqa: ANN401
+def restart(
+    inventory: Path,
+    drain_s: int | None,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
     """Restart what is served: instance after instance, so that the others go on serving."""
     from kimi_prov.commands import power as command
     from kimi_prov.commands.playbook_run import PlaybookOptions
 
-    return command.restart(inventory, PlaybookOptions(**options), drain_s)
+    chosen = PlaybookOptions(**options)
+    return command.restart(inventory, chosen, _output(form, output), drain_s)
 
 
 @cli.group()

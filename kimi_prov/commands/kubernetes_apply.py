@@ -20,9 +20,10 @@ from kimi_prov.runner.outcome import HostFinding
 from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from kimi_prov.console.output import Output
     from kimi_prov.operate.kubernetes.answers import Object
     from kimi_prov.operate.kubernetes.diagnosis import Before
     from kimi_prov.operate.kubernetes.kubectl import Kubectl, Target
@@ -142,7 +143,7 @@ def _served(folder: Folder) -> str:
     return kubernetes_text.served(folder.urls, model, clean_text.word(folder.path))
 
 
-def start(path: Path, target: Target) -> ExitCode:
+def start(path: Path, target: Target, output: Output) -> ExitCode:
     """Scale a stopped model up again and wait until it answers."""
     folder = _read(path, target)
     _applied(folder)
@@ -152,11 +153,13 @@ def start(path: Path, target: Target) -> ExitCode:
         _scale(folder, folder.replicas or 1)
         follower.phase("engine", "start the engine")
         follower.wait(diagnosis.of_engine)
-    show(_served(folder))
+    known = {"was": None, "seconds": None, "held": None}
+    document = _document("start", folder, "it serves", known)
+    output.write(document, lambda: _served(folder))
     return ExitCode.OK
 
 
-def stop(path: Path, target: Target) -> ExitCode:
+def stop(path: Path, target: Target, output: Output) -> ExitCode:
     """Scale to zero and wait for the pods' end; the volume stays."""
     folder = Folder.read(path, target)
     _applied(folder)
@@ -165,10 +168,19 @@ def stop(path: Path, target: Target) -> ExitCode:
         _scale(folder, 0)
         follower.phase("engine", "let answers end, and the pods")
         follower.wait(_ended, ends="stopped")
-    target_name = clean_text.word(path)
-    say(f"{clean_text.line(folder.name)} is stopped; its volume stays")
-    say(f"next:  kimi-prov start {target_name}")
+    told = "stopped; its volume stays"
+    document = _document("stop", folder, told, {"requests_cut": None, "seconds": None})
+    output.write(document, lambda: f"{clean_text.line(folder.name)} is {told}")
+    say(f"next:  kimi-prov start {clean_text.word(path)}")
     return ExitCode.OK
+
+
+def _document(
+    command: str, folder: Folder, detail: str, known: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the document of a stop or start, as one of hosts: the folder is one that serves."""
+    row = {"ok": True, "detail": detail, **known}
+    return {"schema": f"kimi-prov/{command}/v1", "ok": True, "hosts": {folder.name: row}}
 
 
 def _ended(found: diagnosis.Snapshot, before: Before) -> diagnosis.Standing:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import kubernetes_apply, playbook_run, rendered
-from kimi_prov.console.output import show
+from kimi_prov.commands import carried, host_reports, kubernetes_apply, playbook_run, rendered
+from kimi_prov.console.output import say
 from kimi_prov.contract import clean_text
-from kimi_prov.errors import UserError
+from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.kubernetes.kubectl import Target
 from kimi_prov.runner import locks
 from kimi_prov.user_dirs import state_home
@@ -18,31 +17,35 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.errors import ExitCode
+    from kimi_prov.console.output import Output
 
 
-def stop(path: Path, options: PlaybookOptions, target: Target, drain_s: int | None) -> ExitCode:
+def stop(
+    path: Path, options: PlaybookOptions, output: Output, target: Target, drain_s: int | None
+) -> ExitCode:
     """Stop what serves; `drain_s`: seconds that answers under way have."""
     if rendered.is_kubernetes(path, "stop", target, options.given() | {"drain": drain_s}):
-        return kubernetes_apply.stop(path, target)
-    return _play("stop", path, options, _drain(drain_s))
+        output.check()
+        return kubernetes_apply.stop(path, target, output)
+    return _play("stop", path, options, output, _drain(drain_s))
 
 
-def start(path: Path, options: PlaybookOptions, target: Target) -> ExitCode:
+def start(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
     """Start what was stopped or sleeps, and wait until it answers."""
     if rendered.is_kubernetes(path, "start", target, options.given()):
-        return kubernetes_apply.start(path, target)
-    return _play("start", path, options, {})
+        output.check()
+        return kubernetes_apply.start(path, target, output)
+    return _play("start", path, options, output, {})
 
 
-def restart(path: Path, options: PlaybookOptions, drain_s: int | None) -> ExitCode:
+def restart(path: Path, options: PlaybookOptions, output: Output, drain_s: int | None) -> ExitCode:
     """Restart what serves, one instance after the other. Raises UserError for a folder."""
     if rendered.is_kubernetes(path, "restart", Target()):
         raise UserError(
             f"{path}: restart is for an inventory, and this was rendered for Kubernetes",
             fix=f"kimi-prov stop {clean_text.word(path)}, then kimi-prov start",
         )
-    return _play("restart", path, options, _drain(drain_s))
+    return _play("restart", path, options, output, _drain(drain_s))
 
 
 def _drain(seconds: int | None) -> dict[str, Any]:
@@ -50,15 +53,22 @@ def _drain(seconds: int | None) -> dict[str, Any]:
 
 
 def _play(
-    command: str, path: Path, options: PlaybookOptions, variables: Mapping[str, Any]
+    command: str,
+    path: Path,
+    options: PlaybookOptions,
+    output: Output,
+    variables: Mapping[str, Any],
 ) -> ExitCode:
+    output.check()
     inventory, request = playbook_run.prepare(command, command, path, options, variables)
     with locks.held(path, command, state_home()) as descriptor:
         finished = playbook_run.run(request, inventory, (descriptor,))
-    told = finished.outcome.documents
-    for host, found in told.items():
-        show(f"{clean_text.line(host)}: {clean_text.line(str(found['detail']))}\n")
-    if command == "stop" and told and not finished.outcome.failures:
-        show(f"next:  kimi-prov start {clean_text.word(path)}\n")
-    finished = replace(finished, outcome=replace(finished.outcome, documents={}))
-    return playbook_run.conclude(finished)
+    code = host_reports.publish(command, finished, output, _text, carried.unreached)
+    if command == "stop" and code is ExitCode.OK:
+        say(f"next:  kimi-prov start {clean_text.word(path)}")
+    return code
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    rows = document["hosts"].items()
+    return "\n".join(f"{clean_text.line(name)}: {found['detail']}" for name, found in rows)

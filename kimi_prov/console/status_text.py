@@ -77,6 +77,9 @@ def _rest(found: Mapping[str, Any] | None) -> list[str]:
     if last and not found["start"]:
         place = f", weights in the {last['held']}" if last["held"] != "unknown" else ""
         lines += entry("last start", f"{duration(last['seconds'])}{place}, at {last['at']}")
+    woken = [f"{duration(row['seconds'])} ({row['held']})" for row in found["first_answers"]]
+    if woken:
+        lines += entry("wakes in", f"{', '.join(woken)} from the first request to an answer")
     return lines
 
 
@@ -89,7 +92,8 @@ def _idle(found: Mapping[str, Any] | None) -> list[str]:
         told = f"{words[found['action']]} in {in_words(left)}, if nobody asks until then"
     else:
         told = f"after {in_words(found['after_seconds'])} without a request; {found['why_not']}"
-    return entry("rests", told)
+    failed = f"; the last time it failed: {found['failed']}" if found["failed"] else ""
+    return entry("rests", told + failed)
 
 
 def _rested(found: Mapping[str, Any]) -> list[str]:

@@ -47,6 +47,8 @@ SUPPORT = (
     unit_names.PROMETHEUS,
     unit_names.ALERTMANAGER,
     unit_names.WATCHDOG,
+    unit_names.IDLE_TIMER,
+    unit_names.WAKE_SOCKET,
 )
 
 
@@ -180,6 +182,7 @@ def collect(paths: Paths) -> dict[str, Any]:
     needed += [unit_names.USAGE] if serves and plan.get("usage") else []
     needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
     needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
+    needed += standing.watchers(plan)
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     placed = runtime.collect(paths)["instances"]
     port = _port(paths, plan) if serves else None

@@ -214,6 +214,15 @@ def _plan(
 
     shown = _model(model, checkpoint, choice, budget, served)
     power = prediction.power(host, catalogue)
+    predicted = speeds(settings.concurrency)
+    rest.engine_sleep(
+        host,
+        settings,
+        choice.engine.name,
+        (checkpoint.size_bytes, bound.total + (tmpfs.size_bytes if tmpfs.enabled else 0)),
+        (predicted["load_s"] or {}).get("expected"),
+        findings,
+    )
     digest = groups.digest(choice, shown, flags, served.names)
     together = groups.document(group, settings, digest)
     plan = {
@@ -235,7 +244,7 @@ def _plan(
         "hybrid": hybrid.document(choice, budget, place),
         "experts": expert_backend.document(choice.experts, place),
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
-        "throughput": speeds(settings.concurrency),
+        "throughput": predicted,
         "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
         "power": power,
         "ram_disk": {

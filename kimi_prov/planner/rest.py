@@ -4,18 +4,53 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import RamDisk
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
 # How often the machine looks whether somebody asks: four times in the time that it waits.
 _MOST_S, _LEAST_S = 30, 2
+
+
+def engine_sleep(
+    host: Host,
+    settings: Settings,
+    engine: str,
+    taken: tuple[int, int],
+    load_s: float | None,
+    findings: Findings,
+) -> None:
+    """Say what the engine's own sleep would gain, where the machine rests; it is not used.
+
+    At level 1 vLLM keeps its process, and copies the weights from the GPUs to host memory and back.
+    `taken`: bytes of the weights, and of host memory while it serves, a RAM disk with it.
+    """
+    rests = settings.idle_stop and settings.idle_action == "stop" and settings.wake != "off"
+    if not rests or engine != "vllm" or not host.gpu_bytes:
+        return
+    weights, held = taken
+    room = held + weights <= host.memory_bytes
+    copy_s = weights / (len(host.gpu_bytes) * host.gpu.pcie_gb_s * 1e9) if host.gpu else None
+    has = "which it has" if room else "which it has not"
+    beside = f"{human(weights)} of host memory beside {human(held)}"
+    gains = f"a wake would copy the weights in {duration(copy_s)} or more" if copy_s else ""
+    start = f"a start takes about {duration(load_s)} by the plan's estimate" if load_s else ""
+    told = "; ".join(part for part in (gains, start) if part and room)
+    findings.add(
+        "rest.engine_sleep",
+        observed=f"vLLM's sleep of level 1 needs {beside}, {has} of {human(host.memory_bytes)}"
+        f"{f'; {told}' if told else ''}",
+        required="answers that are the same after it, seen with this engine and these GPUs: nobody "
+        "has, so the engine is stopped and started",
+    )
 
 
 def document(

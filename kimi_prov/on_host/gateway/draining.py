@@ -27,12 +27,15 @@ def drain(
     limit_s: float,
     engines: Collection[int] | None = None,
     tell: Callable[[int], None] = lambda _: None,
+    *,
+    handed: bool = True,
 ) -> int:
     """Send no more requests to the engines, and wait until those under way have ended.
 
     They get `limit_s` seconds; returns how many are left then. `engines`: these instances alone.
-    `tell` is called with the number that is waited for, where it changes. Raises HostError where
-    the proxy does not answer.
+    `tell` is called with the number that is waited for, where it changes. `handed`: with what
+    kimi-wake hands on, whichever instance answers it. Raises HostError where the proxy does not
+    answer.
     """
     if not paths.socket.exists():
         return 0
@@ -40,7 +43,7 @@ def drain(
     balance(paths, DRAIN, engines)
     told = -1
     while True:
-        left = under_way(paths, engines)
+        left = under_way(paths, engines, handed=handed)
         if not left or time.monotonic() >= until:
             return left
         if left != told:
@@ -49,9 +52,16 @@ def drain(
         time.sleep(_PAUSE_S)
 
 
-def under_way(paths: Paths, engines: Collection[int] | None = None) -> int:
-    """Count the requests that engines are answering. Raises HostError where nobody knows."""
-    return sum(int(row["requests"]) for index, row in _engines(paths, engines))
+def under_way(paths: Paths, engines: Collection[int] | None = None, *, handed: bool = True) -> int:
+    """Count the requests that engines are answering. Raises HostError where nobody knows.
+
+    What came while the machine was asleep goes through kimi-wake to its end: it counts as well.
+    """
+    own = sum(int(row["requests"]) for index, row in _engines(paths, engines))
+    try:
+        return own + (haproxy.handed(paths.socket) if handed else 0)
+    except OSError as error:
+        raise _silent(error) from None
 
 
 def balance(paths: Paths, state: str, engines: Collection[int] | None = None) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-BACKEND = "engines"
+BACKEND, WAKE = "engines", "wake"
 STATES = {"drain": "drain", "undrain": "ready"}
 
 
@@ -81,6 +81,16 @@ def servers(path: Path) -> list[dict[str, str | int]]:
                 }
             )
     return found
+
+
+def handed(path: Path) -> int:
+    """Count the requests that are with kimi-wake: waiting for a start, or answered through it."""
+    for line in command(path, f"show stat {WAKE} 2 -1").splitlines():
+        row = line.split(",")
+        # Where nothing wakes the machine there is no such backend.
+        if row[:2] == [WAKE, "BACKEND"]:
+            return int(row[4] or 0)
+    return 0
 
 
 def description(path: Path) -> str:

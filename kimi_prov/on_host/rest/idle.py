@@ -8,15 +8,19 @@ the monotonic clock, so a clock that is set does nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import socket
 import subprocess
+import tempfile
 import time
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import IO, TYPE_CHECKING, Any, Callable, Mapping
 
 from kimi_prov.contract import clean_text, groups, unit_names
 from kimi_prov.contract.durations import in_words
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.on_host.gateway import draining, haproxy
 from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import apply_lock, files, units
@@ -33,6 +37,7 @@ _VERIFY_S = 120.0
 _TRIES = 3
 _BETWEEN_TRIES_S = 300.0
 _HOOK_LIMIT_S = 600.0
+_LAST_BYTES = 4096
 _AT_WORK = (
     unit_names.SWITCH,
     unit_names.REST,
@@ -127,12 +132,16 @@ def _news(before: Mapping[str, Any], found: Mapping[str, Any], after_s: float) -
     return f"nobody asks: asleep in {in_words(left)}" if crossed else ""
 
 
-def failed(paths: Paths, why: str) -> None:
-    """Keep that a rest failed: it is tried again some times, and then not before the next use."""
+def failed(paths: Paths, plan: Mapping[str, Any], why: str) -> None:
+    """Keep that a rest failed: it is tried again some times, and then not before the next use.
+
+    Between two tries is the time after which it rests, and some minutes at most.
+    """
     found = files.read_json(paths.idle)
+    pause_s = min(_BETWEEN_TRIES_S, float(plan["rest"]["idle"]["after_s"]))
     more = {
         "tries": int(found.get("tries") or 0) + 1,
-        "not_before_s": time.monotonic() + _BETWEEN_TRIES_S,
+        "not_before_s": time.monotonic() + pause_s,
         "failed": clean_text.line(why),
     }
     files.write_json(str(paths.idle), {**found, **more}, durable=False, mode=0o600)
@@ -148,22 +157,39 @@ def hook(plan: Mapping[str, Any], program: str, tell: Callable[[str], None]) -> 
         "model": plan["model"]["name"],
     }
     tell(f"running {program}")
-    try:
-        done = subprocess.run(
-            [program],
-            input=json.dumps(question).encode() + b"\n",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_HOOK_LIMIT_S,
-            check=False,
-            cwd="/",
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise HostError(f"{program}: {error}", "correct kimi_idle_hook, or the program") from None
-    if done.returncode != 0:
-        lines = done.stdout.decode(errors="replace").strip().splitlines()
-        said = clean_text.line(lines[-1])[:300] if lines else "it said nothing"
-        raise HostError(
-            f"{program} ended with {done.returncode}: {said}",
-            "run it by hand with the same standard input",
-        )
+    # Files, and no pipes: what it leaves running in the background is not waited for.
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+        given.write(json.dumps(question).encode() + b"\n")
+        given.seek(0)
+        try:
+            ended = _ended(program, given, said)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            fix = "correct kimi_idle_hook, or the program"
+            raise HostError(f"{program}: {plain(error)}", fix) from None
+        if ended != 0:
+            # Its last line is near the end.
+            said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
+            lines = said.read().decode(errors="replace").strip().splitlines()
+            last = clean_text.line(lines[-1])[:300] if lines else "it said nothing"
+            raise HostError(
+                f"{program} ended with {ended}: {last}",
+                "run it by hand with the same standard input",
+            )
+
+
+def _ended(program: str, given: IO[bytes], said: IO[bytes]) -> int:
+    """Run a program to its end; one that takes too long is ended with all that it started."""
+    with subprocess.Popen(
+        [program],
+        stdin=given,
+        stdout=said,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.wait(_HOOK_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise

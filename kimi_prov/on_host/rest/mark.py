@@ -35,6 +35,9 @@ def write(paths: Paths, mark: Mapping[str, Any]) -> None:
     """Set the mark and tell the proxy: from now on clients are refused with the reason."""
     files.make_directory(paths.state, 0o700)
     files.write_json(str(paths.stopped), mark, mode=0o600)
+    if mark["state"] == STOPPED:
+        # Whoever is waking it starts nothing from here on.
+        files.remove(str(paths.waking))
     publish(paths)
 
 
@@ -53,7 +56,8 @@ def make(state: str, why: str, **more: object) -> dict[str, Any]:
     """Return a mark of now: `state` is stopped or asleep, `why` says it in a few words."""
     now = time.time()
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-    return {"state": state, "since": since, "since_s": round(now), "why": why, **more}
+    steady = {"boot": rested.boot(), "since_boot_s": round(time.clock_gettime(rested.CLOCK))}
+    return {"state": state, "since": since, "since_s": round(now), "why": why, **steady, **more}
 
 
 def sentence(mark: Mapping[str, Any]) -> str:

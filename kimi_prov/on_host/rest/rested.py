@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping
 
 from kimi_prov.on_host.system import files
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/rests/v1"
 _KEPT = 200
+# It counts the time of a suspended machine too.
+CLOCK = time.CLOCK_BOOTTIME
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read(paths: Paths) -> dict[str, Any]:
@@ -26,9 +30,25 @@ def read(paths: Paths) -> dict[str, Any]:
     }
 
 
+def boot() -> str:
+    """Name this boot of the machine; empty where nobody knows."""
+    return files.read_text(_BOOT_ID).strip()
+
+
+def lasted(mark: Mapping[str, Any]) -> float:
+    """Say how many seconds a rest has lasted until now.
+
+    By the clock that counts from the boot, which nobody sets; over a boot by that of the day: a
+    rest that one has set back counts as none.
+    """
+    if mark.get("boot") and mark["boot"] == boot():
+        return max(0.0, time.clock_gettime(CLOCK) - float(mark["since_boot_s"]))
+    return max(0.0, time.time() - float(mark.get("since_s") or time.time()))
+
+
 def note(paths: Paths, mark: Mapping[str, Any]) -> None:
-    """Keep that a rest has ended now. One of a clock that was set back counts as none."""
-    seconds = max(0, round(time.time()) - int(mark.get("since_s") or time.time()))
+    """Keep that a rest has ended now."""
+    seconds = round(lasted(mark))
     found = read(paths)
     until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     row = {"state": mark.get("state"), "since": mark.get("since"), "until": until}
@@ -46,7 +66,7 @@ def document(paths: Paths, plan: Mapping[str, Any], mark: Mapping[str, Any]) -> 
     measured, so that is the most that was saved. Null where no power or price is known.
     """
     found = read(paths)
-    now = max(0.0, time.time() - float(mark["since_s"])) if mark else 0.0
+    now = lasted(mark) if mark else 0.0
     hours = (found["seconds"] + now) / 3600
     power = (plan.get("rest") or {}).get("power") or {}
     kwh = hours * power["idle_kw"] if power else None

@@ -66,9 +66,9 @@ def _all_of(plan: Mapping[str, Any], request: Mapping[str, Any]) -> None:
     missing = [row["host"] for row in group.get("members", ()) if row["host"] not in hosts]
     if missing:
         raise HostError(
-            f"{', '.join(missing)} serves together with this host and is left out: the hosts of "
-            f"group {group['name']} stop and start together",
-            "give no --limit, or one that has them all",
+            f"{', '.join(missing)} serves together with this host and is left out, or has failed "
+            f"before it: the hosts of group {group['name']} stop and start together",
+            "fix what it failed for; give no --limit, or one that has them all",
         )
 
 
@@ -131,7 +131,10 @@ def halt(paths: Paths, plan: Mapping[str, Any], limit_s: float, tell: Tell) -> d
     def waiting(left: int) -> None:
         tell(f"{_requests(left)} under way: waiting until they end, {duration(limit_s)} at most")
 
-    cut = draining.drain(paths, limit_s, tell=waiting) if groups.serves(plan) else 0
+    # Who asks a machine that falls asleep waits for the next start, and not for this stop.
+    handed = mark.read(paths).get("state") != mark.ASLEEP
+    serves = groups.serves(plan)
+    cut = draining.drain(paths, limit_s, tell=waiting, handed=handed) if serves else 0
     starts.note(paths, plan)
     tell("stopping the engine")
     names = engines(plan)
@@ -192,7 +195,7 @@ def _asleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell:
     try:
         return _RESTS[chosen["action"]](paths, plan, job, tell)
     except HostError as error:
-        idle.failed(paths, error.message)
+        idle.failed(paths, plan, error.message)
         raise
 
 
@@ -225,7 +228,7 @@ def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: T
     """Run the operator's program once answers have ended; where it fails, serve on."""
     mark.write(paths, _sleeping(plan))
     try:
-        draining.drain(paths, float(job["drain_s"]))
+        draining.drain(paths, float(job["drain_s"]), handed=False)
         idle.hook(plan, str(plan["rest"]["idle"]["hook"]), tell)
     except HostError:
         mark.clear(paths)
@@ -355,12 +358,18 @@ def _loading(tell: Tell, name: str, line: str) -> None:
     tell(f"{name} is loading: {line}")
 
 
-def await_units(names: Sequence[str], until: float, tell: Tell) -> None:
-    """Wait until units have started: until their engines answered. Raises HostError."""
+def await_units(
+    names: Sequence[str], until: float, tell: Tell, wanted: Callable[[], None] = lambda: None
+) -> None:
+    """Wait until units have started: until their engines answered. Raises HostError.
+
+    `wanted` raises where nobody wants that any more.
+    """
     before = {name: unit["restarts"] for name, unit in units.show(*names).items()}
     told = ""
     while True:
         apply_lock.renew()
+        wanted()
         shown = units.show(*names)
         if all(unit["state"] == "active" for unit in shown.values()):
             return

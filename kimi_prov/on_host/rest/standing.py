@@ -60,6 +60,7 @@ def document(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) ->
         "idle": _idle(paths, plan),
         "rested": rested.document(paths, plan, found),
         "last_start": {key: last[key] for key in keys} if last else None,
+        "first_answers": starts.first_answers(paths, plan),
     }
 
 
@@ -80,7 +81,15 @@ def _idle(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
         if left is not None and 0 <= ago < _STALE_S
         else None,
         "why_not": seen.get("why_not") if seen else "nobody has looked yet",
+        "failed": seen.get("failed"),
     }
+
+
+def watchers(plan: Mapping[str, Any]) -> list[str]:
+    """Name the units without which the machine would not rest, or not wake."""
+    rest = plan.get("rest") or {}
+    timer = [unit_names.IDLE_TIMER] if rest.get("idle") else []
+    return [*timer, *([unit_names.WAKE_SOCKET] if rest.get("wake", "off") != "off" else [])]
 
 
 def resting(paths: Paths, plan: Mapping[str, Any]) -> tuple[str, ...]:

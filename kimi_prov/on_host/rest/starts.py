@@ -113,6 +113,19 @@ def expected(paths: Paths, plan: Mapping[str, Any], held: str) -> dict[str, Any]
     return {"seconds": None, "basis": "no start was measured on this machine yet"}
 
 
+def first_answers(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Say how long the first request waited for an answer, of each place the weights were in.
+
+    Those are the last times that a request woke the machine with this model.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for row in every(paths):
+        if row.get("first_token_s") is not None and row["model"] == plan["model"]["name"]:
+            seconds = float(row["first_token_s"])
+            found[row["held"]] = {"held": row["held"], "seconds": seconds, "at": row["at"]}
+    return sorted(found.values(), key=lambda row: float(row["seconds"]))
+
+
 def _span(took: list[float]) -> str:
     return f"{duration(took[0])} to {duration(took[-1])}"
 

@@ -33,12 +33,17 @@ _SOCKET_FD = 3
 _STEP_S = 1.0
 # Without a request, and without a start under way.
 _LEAVES_S = 30.0
-# After a start that failed the next one is not tried at once: each takes its minutes.
-_AGAIN_S = 300.0
+# After a start that failed the next one is not tried at once: each takes its minutes. One that was
+# not begun, because somebody works on the machine, is.
+_AGAIN_S, _BUSY_S = 300.0, 5.0
 _CHUNK = 1 << 16
 # Of a request that waits; HAProxy keeps the rest.
 _HELD_BYTES = 1 << 20
 _RETRY_S = 60
+
+
+class BusyError(HostError):
+    """Somebody works on the machine: no start was begun."""
 
 
 class Waker:
@@ -51,7 +56,7 @@ class Waker:
         self.expected: dict[str, Any] = {"seconds": None, "basis": ""}
         self.line = "it begins"
         self.reason: str | None = None
-        self.failed_at = -math.inf
+        self.again_at = -math.inf
         self.served = asyncio.Event()
         self.over = asyncio.Event()
         self.waiting = 0
@@ -71,11 +76,18 @@ class Waker:
         if self.served.is_set() and mark.read(self.paths).get("state") == mark.ASLEEP:
             # It fell asleep again, while we were still here.
             self.served.clear()
-        if self.under_way or self.served.is_set() or self.last - self.failed_at < _AGAIN_S:
+        if self.under_way or self.served.is_set() or self.last < self.again_at:
             return
         self.began, self.reason = self.last, None
         self.over = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._start())
+
+    def stays(self) -> bool:
+        """Whether somebody waits or may come soon, or a start has failed that is remembered."""
+        now = time.monotonic()
+        if self.waiting or self.under_way or now - self.last < _LEAVES_S:
+            return True
+        return now < self.again_at and bool(mark.read(self.paths))
 
     async def _start(self) -> None:
         try:
@@ -84,7 +96,8 @@ class Waker:
         except Exception as error:  # noqa: BLE001  (whatever it was, those who wait are told)
             name = type(error).__name__
             self.reason = error.message if isinstance(error, HostError) else f"{name}: {error}"
-            self.failed_at = time.monotonic()
+            again_s = _BUSY_S if isinstance(error, BusyError) else _AGAIN_S
+            self.again_at = time.monotonic() + again_s
             print(f"the start failed: {self.reason}", flush=True)
         finally:
             self.over.set()
@@ -101,7 +114,7 @@ class Waker:
                 raise HostError(mark.sentence(found))
             return
         if holder := apply_lock.holder():
-            raise HostError(
+            raise BusyError(
                 f"{holder.get('user')} works on this machine: it is not woken meanwhile"
             )
         begun = starts.begin(self.paths, self.plan, "wake")
@@ -109,11 +122,14 @@ class Waker:
         print(f"somebody asks: starting; {self.expected['basis']}", flush=True)
         self.paths.waking.write_text("")
         try:
+            # Before the file, a stop did not know of us.
+            self._wanted()
             run.up(self.paths, self.plan)
             until = time.monotonic() + float(self.plan["timeouts"]["start_s"])
             run.await_fill(self.plan, self._say)
-            run.await_units(run.engines(self.plan), until, self._say)
+            run.await_units(run.engines(self.plan), until, self._say, self._wanted)
             run.await_balance(self.paths, None, until)
+            self._wanted()
         except HostError as error:
             self._sleep_again(error)
             raise
@@ -122,6 +138,12 @@ class Waker:
         mark.clear(self.paths)
         print(f"awake: the engine answers {taken:.1f} s after the first request", flush=True)
 
+    def _wanted(self) -> None:
+        """Raise HostError where the operator has stopped the machine meanwhile."""
+        found = mark.read(self.paths)
+        if found.get("state") == mark.STOPPED:
+            raise HostError(mark.sentence(found))
+
     def _say(self, line: str) -> None:
         self.line = line
 
@@ -129,8 +151,11 @@ class Waker:
         """Leave no engine that tries again and again, and keep why it did not start."""
         files.remove(str(self.paths.waking))
         files.remove(str(self.paths.begun))
-        call("systemctl", "stop", *run.engines(self.plan), timeout=900)
         found = mark.read(self.paths)
+        if found.get("state") == mark.STOPPED:
+            # The stop does the rest, and lets answers end.
+            return
+        call("systemctl", "stop", *run.engines(self.plan), timeout=900)
         if found:
             mark.write(self.paths, {**found, "failed": error.message})
 
@@ -163,7 +188,7 @@ class Waker:
     def _told(self) -> tuple[int, dict[str, Any]]:
         """Return the Retry-After in seconds and the body that says how far the start is."""
         if self.reason is not None and not self.under_way:
-            again = max(1, round(_AGAIN_S - (time.monotonic() - self.failed_at)))
+            again = max(1, math.ceil(self.again_at - time.monotonic()))
             return min(again, _RETRY_S), _error(
                 "model_start_failed",
                 f"The model was asleep and could not be started: {self.reason}. It is tried again "
@@ -252,7 +277,7 @@ async def serve(paths: Paths, plan: Mapping[str, Any], listening: socket.socket)
     waker = Waker(paths, plan)
     server = await asyncio.start_unix_server(waker.serve, sock=listening, backlog=4096)
     async with server:
-        while waker.waiting or waker.under_way or time.monotonic() - waker.last < _LEAVES_S:
+        while waker.stays():
             await asyncio.sleep(_STEP_S)
 
 

@@ -56,13 +56,15 @@ class Evidence:
     """Everything that rules may look at; what could not be gathered is empty.
 
     `serving`: all that should run does. `down`: the units that should run and do not, but for
-    those that start for the first time. `hangs`: what the watchdog kept, the newest first; of the
+    those that start for the first time. `rest`: since when and why the machine does not serve on
+    purpose, empty where it is to. `hangs`: what the watchdog kept, the newest first; of the
     last one `hang` says what came of it.
     """
 
     plan: Mapping[str, Any] = field(default_factory=dict)
     serving: bool = True
     down: tuple[str, ...] = ()
+    rest: Mapping[str, Any] = field(default_factory=dict)
     logs: Mapping[str, tuple[LogEntry, ...]] = field(default_factory=dict)
     kernel: tuple[LogEntry, ...] = ()
     metrics: tuple[Metrics, ...] = ()
@@ -124,12 +126,18 @@ def of(gathered: Mapping[str, Any]) -> Evidence:
             for name in _down(str(status.get("detail") or ""))
             if not _starts(_mapping(_mapping(gathered.get("units")).get(name)))
         ),
+        rest=_rest(status),
         logs=logs,
         kernel=progress.entries(_mapping(gathered.get("kernel")).get("entries")),
         metrics=tuple(_metrics(gathered.get("metrics"))),
         hangs=tuple(_bundles(gathered.get("hangs"))),
         hang=_mapping(_mapping(status.get("watchdog")).get("last_hang")),
     )
+
+
+def _rest(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = _mapping(status.get("rest"))
+    return {**found, "told": str(status.get("detail"))} if found.get("since") else {}
 
 
 def _down(detail: str) -> list[str]:

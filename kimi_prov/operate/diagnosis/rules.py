@@ -52,9 +52,11 @@ def recognised(evidence: Evidence) -> list[Finding]:
 
 def _severity(evidence: Evidence, hit: Hit) -> Severity:
     """Say what a line means now: over, survived, or what keeps the model from serving."""
-    if hit.over:
+    vain = evidence.rest.get("failed")
+    if hit.over or (evidence.rest and not vain):
+        # What rests on purpose is kept by nothing from serving.
         return "info"
-    return "warning" if evidence.serving else "blocker"
+    return "warning" if evidence.serving and not vain else "blocker"
 
 
 def _told(evidence: Evidence, hit: Hit | None, fix: str) -> Observation | None:
@@ -467,6 +469,23 @@ def _expected(evidence: Evidence) -> float:
     speeds = [one] if one else []
     speeds += [together / at_once] if together and at_once else []
     return min(speeds, default=0.0)
+
+
+@rule("diagnose.resting")
+def resting(evidence: Evidence) -> Observation | None:
+    """Tell of a machine that does not serve on purpose: no fault, but where it cannot be woken."""
+    if not evidence.rest:
+        return None
+    failed = evidence.rest.get("failed")
+    vain = f"; the last request that came could not wake it: {failed}" if failed else ""
+    return Observation(
+        observed=f"{evidence.rest['told'].partition(': kimi-prov')[0]}{vain}",
+        required="a machine that serves, or rests because its operator wants that",
+        fix="fix what the reason or the other findings name, then:  kimi-prov start INVENTORY"
+        if failed
+        else "nothing, where that is wanted; else:  kimi-prov start INVENTORY",
+        severity="warning" if failed else "info",
+    )
 
 
 @rule("diagnose.down")

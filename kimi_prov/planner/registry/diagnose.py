@@ -126,6 +126,13 @@ DEFINITIONS = (
         "software",
     ),
     _seen(
+        "diagnose.resting",
+        "The machine does not serve on purpose: it is stopped, or asleep",
+        "the mark that kimi-prov stop and kimi-idle leave (/var/lib/kimi/state/stopped.json)",
+        "process",
+        ("warning", "info"),
+    ),
+    _seen(
         "diagnose.sleep_weights",
         "The engine was woken from sleep of level 2 without its weights: it answers nonsense",
         "github.com/vllm-project/vllm/pull/54235, issues/29341",

@@ -6,6 +6,15 @@ from kimi_prov.planner.registry.definition import Definition
 
 DEFINITIONS = (
     Definition(
+        "rest.engine_sleep",
+        title="The engine's own sleep is not used: it is stopped, and started again",
+        severities=("info",),
+        source="vLLM's sleep mode of level 1, the weights' size, the GPUs' PCIe in the catalogue; "
+        "github.com/vllm-project/vllm/pull/54235: a sleep of level 2 answers nonsense afterwards",
+        remedy="none",
+        concerns="deployment",
+    ),
+    Definition(
         "rest.memory",
         title="The RAM disk stays filled while the machine is stopped or asleep",
         severities=("info",),

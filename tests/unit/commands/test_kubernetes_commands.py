@@ -644,11 +644,14 @@ def test_stop_keeps_the_volume_and_start_or_apply_starts_again(
     assert serving["kubernetes"]["plan_current"] is True
     (pod,) = serving["kubernetes"]["pods"]
     assert (pod["name"], pod["node"], pod["ready"]) == ("kimi-0", "n1", True)
-    assert "next:  kimi-prov start" in cluster.run("stop", folder).stderr
+    done = cluster.run("stop", folder, "--format", "json")
+    assert "next:  kimi-prov start" in done.stderr
+    jsonschema.validate(json.loads(done.stdout), schemas.load("stop"))
     assert cluster.api.all("pods") == []
     stopped = cluster.status(folder)
     assert (stopped["state"], stopped["ok"]) == ("stopped", True)
-    cluster.run("start", folder)
+    begun = cluster.run("start", folder, "--format", "json")
+    jsonschema.validate(json.loads(begun.stdout), schemas.load("start"))
     assert cluster.status(folder)["state"] == "serving"
     cluster.run("stop", folder)
     assert cluster.api.get("persistentvolumeclaims", "kimi-models")

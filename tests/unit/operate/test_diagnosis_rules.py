@@ -76,8 +76,8 @@ def test_a_recorded_trouble_is_recognised_and_no_other(folder: Path) -> None:
 
 def test_every_rule_has_a_recording() -> None:
     recorded = {f"diagnose.{folder.name}" for folder in FOLDERS}
-    # What is down is known of systemd, what hung of the watchdog.
-    assert set(RULES) == recorded | {"diagnose.down", "diagnose.hang"}
+    # What is down is known of systemd, what hung of the watchdog, what rests of its mark.
+    assert set(RULES) == recorded | {"diagnose.down", "diagnose.hang", "diagnose.resting"}
 
 
 HANG = {
@@ -178,6 +178,25 @@ def test_what_is_down_is_told_with_its_cause() -> None:
     assert row["observed"] == (
         f"{UNIT}, kimi-proxy.service; {UNIT} said: ValueError: no such thing"
     )
+
+
+def test_a_machine_that_rests_on_purpose_has_no_fault() -> None:
+    told = gathered(RECORDED / "gpu_memory", ok=True)
+    since = "2026-11-24T06:00:00Z"
+    told["status"] |= {
+        "detail": f"asleep since {since}: kimi-prov start INVENTORY",
+        "rest": {"since": since, "failed": None},
+    }
+    rows = {row["id"]: row for row in recognised(evidence.of(told))}
+    assert {row["severity"] for row in rows.values()} == {"info"}
+    assert rows["diagnose.resting"]["observed"] == f"asleep since {since}"
+    assert "kimi-prov start" in rows["diagnose.resting"]["fix"]
+    # What could not be woken has one.
+    told["status"]["rest"]["failed"] = f"{UNIT} failed: out of memory"
+    rows = {row["id"]: row for row in recognised(evidence.of(told))}
+    assert rows["diagnose.resting"]["severity"] == "warning"
+    assert "could not wake it: " + UNIT in rows["diagnose.resting"]["observed"]
+    assert rows["diagnose.gpu_memory"]["severity"] == "blocker"
 
 
 def test_an_engine_that_starts_is_not_down_unless_it_starts_again_and_again() -> None:

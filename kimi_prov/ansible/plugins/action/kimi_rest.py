@@ -79,14 +79,19 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             "by": {"user": we["user"], "control_host": we["control_host"]},
             "drain_s": float(self._task.args.get("drain_s") or 0),
             "part": str(self._task.args.get("part") or "serving"),
-            "hosts": [str(name) for name in variables.get("ansible_play_hosts_all") or ()],
+            # Without those that have failed: hosts that serve together go on together.
+            "hosts": [str(name) for name in variables.get("ansible_play_hosts") or ()],
         }
 
     def _document(self, step: str, told: Mapping[str, Any]) -> dict[str, Any]:
         if step == "outcome":
-            return {"kimi_document": {"ok": True, "detail": _ended(told)}}
+            known = {"requests_cut": told.get("cut"), "seconds": told.get("seconds")}
+            return {"kimi_document": {"ok": True, "detail": _ended(told), **known}}
         if step == "started":
-            return {"kimi_document": {"ok": True, "detail": self._answers(told)}}
+            start = told.get("start") or {}
+            was = (self._task.args.get("began") or {}).get("was")
+            known = {"was": was, "seconds": start.get("seconds"), "held": start.get("held")}
+            return {"kimi_document": {"ok": True, "detail": self._answers(told), **known}}
         return {}
 
     def _answers(self, told: Mapping[str, Any]) -> str:

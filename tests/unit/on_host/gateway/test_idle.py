@@ -139,7 +139,7 @@ def test_what_fails_is_told_and_tried_again_within_bounds(machine):
     machine.after(0)
     for _ in range(3):
         assert machine.after(AFTER_S)[0] == 0
-        idle.failed(machine.proxy.paths, "it said no")
+        idle.failed(machine.proxy.paths, PLAN, "it said no")
         if machine.after(10)[2] is None:
             assert machine.after(0)[0] > 0
     left, _, why = machine.after(AFTER_S)

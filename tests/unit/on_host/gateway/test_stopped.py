@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
+import pytest
 from waiting import HANGS_S, until
 
+from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.gateway import api, draining, haproxy
-from kimi_prov.on_host.rest import mark
+from kimi_prov.on_host.rest import mark, run
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
 SINCE = {"since": "2026-11-24T06:00:00Z", "since_s": 0}
@@ -91,3 +94,112 @@ def test_a_drain_lets_streams_end_and_counts_those_that_do_not(make_proxy):
     draining.balance(proxy.paths, draining.READY)
     assert draining.up(proxy.paths)
     assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+
+
+SYSTEMCTL = """#!/bin/sh
+if [ "$1" = show ]; then
+  for last; do case $last in *.service)
+    printf 'Id=%s\\nLoadState=loaded\\nActiveState=active\\n\\n' $last;;
+  esac; done
+else echo "$@" >> {root}/told; fi
+"""
+
+
+@pytest.fixture
+def systemctl(tmp_path, monkeypatch):
+    """The lines that systemctl was told; every unit is active."""
+    stub = tmp_path / "bin" / "systemctl"
+    stub.parent.mkdir()
+    stub.write_text(SYSTEMCTL.format(root=tmp_path))
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
+    told = tmp_path / "told"
+    return lambda: told.read_text().splitlines() if told.exists() else []
+
+
+def restart(proxy, tell):
+    count = len(proxy.engines)
+    plan = {
+        "engine": {"env_name": "vllm-1"},
+        "model": {"name": "m", "serve_dir": "/nowhere"},
+        "instances": [{"index": number} for number in range(count)],
+        "timeouts": {"start_s": HANGS_S},
+    }
+    proxy.paths.rest_job.parent.mkdir(parents=True, exist_ok=True)
+    job = {"job": run.RESTART, "drain_s": HANGS_S, "start_s": HANGS_S}
+    return run._restarted(proxy.paths, plan, job, tell)
+
+
+def test_instances_restart_one_after_the_other_and_the_others_go_on(make_proxy, systemctl):
+    proxy = make_proxy(engines=3)
+    assert until(lambda: draining.up(proxy.paths))
+    restarting, answered = [], []
+
+    def tell(line):
+        if not line.endswith(" restarts"):
+            return
+        restarting.append(line)
+        rows = haproxy.servers(proxy.paths.socket)
+        out = [row["name"] for row in rows if row["status"] != "UP"]
+        assert out == [f"engine{len(restarting) - 1}"]
+        # What clients ask meanwhile is answered by the others.
+        answered.extend(api.chat(proxy.endpoint, proxy.key(), BODY).status for _ in range(4))
+
+    told = restart(proxy, tell)
+    assert restarting == [f"kimi-serve@{number}.service restarts" for number in range(3)]
+    assert set(answered) == {200}
+    assert told.endswith("no request was cut")
+    assert [line for line in systemctl() if line.startswith("restart")] == [
+        f"restart --no-block kimi-serve@{number}.service" for number in range(3)
+    ]
+    assert draining.up(proxy.paths)
+
+
+def test_a_restart_waits_for_the_answers_of_each_instance(make_proxy, systemctl):
+    proxy = make_proxy(engines=2)
+    for engine in proxy.engines:
+        engine.hold_streams()
+    asked = {**BODY, "stream": True}
+    pieces = []
+    streams = [
+        threading.Thread(
+            target=lambda: pieces.append(list(api.stream(proxy.endpoint, proxy.key(), asked))),
+            daemon=True,
+        )
+        for _ in range(2)
+    ]
+    for stream in streams:
+        stream.start()
+    assert until(lambda: draining.under_way(proxy.paths) == 2)
+    told = []
+
+    def tell(line):
+        told.append(line)
+        if line.endswith("1 request under way"):
+            assert not [row for row in systemctl() if row.endswith(line.split(":")[0])]
+            proxy.engines[int(line.split("@")[1][0])].let(6)
+
+    assert restart(proxy, tell).endswith("no request was cut")
+    for stream in streams:
+        stream.join(HANGS_S)
+    assert [found[-1][1] for found in pieces] == [None, None]
+    assert [line for line in told if "restarts" in line or "under way" in line] == [
+        "kimi-serve@0.service: 1 request under way",
+        "kimi-serve@0.service restarts",
+        "kimi-serve@1.service: 1 request under way",
+        "kimi-serve@1.service restarts",
+    ]
+
+
+def test_an_instance_that_does_not_start_again_ends_the_restart(make_proxy, systemctl, tmp_path):
+    proxy = make_proxy(engines=2)
+    stub = tmp_path / "bin" / "systemctl"
+    text = stub.read_text()
+    stub.write_text(text.replace("ActiveState=active", "ActiveState=failed"))
+    with pytest.raises(HostError, match=r"kimi-serve@0\.service failed"):
+        restart(proxy, lambda _: None)
+    # The other one was left alone, and the first gets requests as soon as it answers.
+    assert [line for line in systemctl() if line.startswith("restart")] == [
+        "restart --no-block kimi-serve@0.service"
+    ]
+    assert until(lambda: draining.up(proxy.paths))

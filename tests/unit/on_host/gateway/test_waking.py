@@ -22,7 +22,7 @@ import openai
 import pytest
 from waiting import HANGS_S, until
 
-from kimi_prov.on_host.gateway import api, haproxy
+from kimi_prov.on_host.gateway import api, draining, haproxy
 from kimi_prov.on_host.rest import idle, mark, starts, wake
 from kimi_prov.on_host.system import machine_key
 
@@ -120,6 +120,8 @@ def sleeping(make_proxy, tmp_path, monkeypatch):
     threads: list[threading.Thread] = []
     yield build
     running.clear()
+    # A waker stays for some minutes after a start that failed.
+    monkeypatch.setattr(mark, "read", lambda _: {})
     # Whoever still waits for an engine is let go.
     (tmp_path / "up").touch()
     for thread in threads:
@@ -231,6 +233,74 @@ def test_a_start_that_fails_ends_those_who_wait_with_the_reason(sleeping, how):
     assert machine.starts == 1
     assert mark.read(machine.proxy.paths)["failed"]
     assert not machine.proxy.paths.waking.exists()
+
+
+def test_a_start_that_failed_is_remembered_after_those_who_waited_have_gone(sleeping):
+    machine = sleeping("refuse")
+    machine.chat()
+    assert until(lambda: machine.starts == 1)
+    (machine.root / "broken").touch()
+    assert until(lambda: machine.chat().json()["error"]["code"] == "model_start_failed")
+    # Longer than a waker stays without a request.
+    time.sleep(wake._LEAVES_S + 2)
+    assert machine.chat().json()["error"]["code"] == "model_start_failed"
+    assert machine.starts == 1
+
+
+def test_an_apply_that_is_over_leaves_no_start_that_failed(sleeping, monkeypatch):
+    machine = sleeping("refuse")
+    monkeypatch.setattr(wake, "_BUSY_S", 0.5)
+    monkeypatch.setattr(wake.apply_lock, "holder", lambda: {"user": "ann"})
+    machine.chat()
+    assert until(lambda: "ann works on this" in machine.chat().json()["error"]["message"])
+    assert machine.starts == 0
+    monkeypatch.setattr(wake.apply_lock, "holder", lambda: None)
+    assert until(lambda: machine.chat() and machine.starts == 1)
+
+
+def test_a_stop_while_it_wakes_stays_a_stop(sleeping):
+    machine = sleeping("hold")
+    paths = machine.proxy.paths
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(machine.chat)
+        assert until(lambda: machine.starts == 1)
+        assert paths.waking.exists()
+        mark.write(paths, mark.make(mark.STOPPED, "stopped by the operator"))
+        # The engine's unit has a condition on it: none starts from here on.
+        assert not paths.waking.exists()
+        reply = held.result(HANGS_S)
+    machine.comes_up()
+    assert reply.status == 503
+    assert "stopped on purpose by the operator" in reply.json()["error"]["message"]
+    assert mark.read(paths)["state"] == mark.STOPPED
+    # It is the stop that ends the engine, after its drain.
+    assert "stop kimi-serve@0.service" not in (machine.root / "told").read_text()
+
+
+def test_an_answer_that_was_held_is_use_and_a_stop_waits_for_it(sleeping):
+    machine = sleeping("hold")
+    proxy = machine.proxy
+    proxy.engines[0].hold_streams()
+    found: list[object] = []
+
+    def read() -> None:
+        asked = {**BODY, "stream": True}
+        found.extend(api.stream(proxy.endpoint, proxy.key_of_client, asked))
+
+    client = threading.Thread(target=read, daemon=True)
+    client.start()
+    assert until(lambda: machine.starts == 1)
+    # Who waits for the start of a machine that falls asleep does not keep it awake.
+    assert draining.drain(proxy.paths, 0, handed=False) == 0
+    draining.balance(proxy.paths, draining.READY)
+    machine.comes_up()
+    assert until(lambda: not mark.read(proxy.paths))
+    assert draining.under_way(proxy.paths) == 1
+    assert draining.drain(proxy.paths, 0) == 1
+    proxy.engines[0].let(6)
+    client.join(HANGS_S)
+    assert len(found) == 6
+    assert until(lambda: draining.under_way(proxy.paths) == 0)
 
 
 def test_use_is_what_clients_ask_and_nothing_else(make_proxy):

@@ -202,7 +202,7 @@ def test_what_all_rests_saved_is_told_with_the_one_of_now(machine: Machine) -> N
     for hours in (3, 7):
         run.stop(machine.places, ASKED)
         found = mark.read(machine.places)
-        past = {**found, "since_s": found["since_s"] - hours * 3600}
+        past = {**found, "since_boot_s": found["since_boot_s"] - hours * 3600}
         machine.places.stopped.write_text(json.dumps(past))
         if hours == 3:
             mark.clear(machine.places)
@@ -213,12 +213,29 @@ def test_what_all_rests_saved_is_told_with_the_one_of_now(machine: Machine) -> N
     assert (unknown["times"], unknown["kwh_at_most"], unknown["usd_at_most"]) == (1, None, None)
 
 
-def test_a_clock_that_was_set_back_saved_nothing(machine: Machine) -> None:
+@pytest.mark.parametrize("days", [-40, 40])
+def test_a_clock_that_was_set_adds_and_takes_nothing(machine: Machine, days: int) -> None:
     run.stop(machine.places, ASKED)
     found = mark.read(machine.places)
-    machine.places.stopped.write_text(json.dumps({**found, "since_s": found["since_s"] + 86_400}))
+    past = {
+        "since_s": found["since_s"] - days * 86_400,
+        "since_boot_s": found["since_boot_s"] - 3600,
+    }
+    machine.places.stopped.write_text(json.dumps({**found, **past}))
+    told = rested.document(machine.places, machine.plan, mark.read(machine.places))
+    assert round(told["hours"]) == 1
     mark.clear(machine.places)
-    assert rested.read(machine.places)["seconds"] == 0
+    assert round(rested.read(machine.places)["seconds"] / 3600) == 1
+
+
+@pytest.mark.parametrize(("days", "hours"), [(-40, 0), (2, 48)])
+def test_over_a_boot_it_is_the_clock_of_the_day(machine: Machine, days: int, hours: int) -> None:
+    run.stop(machine.places, ASKED)
+    found = {**mark.read(machine.places), "boot": "another", "since_boot_s": 0}
+    past = {**found, "since_s": found["since_s"] - days * 86_400}
+    machine.places.stopped.write_text(json.dumps(past))
+    mark.clear(machine.places)
+    assert round(rested.read(machine.places)["seconds"] / 3600) == hours
 
 
 def test_the_mark_is_where_others_look_for_it() -> None:

@@ -1,0 +1,192 @@
+"""In which order the playbooks of stop, start and restart go over hosts, by Ansible itself.
+
+The machines are stand-ins: each step writes down its host and what it was told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from kimi_prov.packaging import resources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Play = Callable[..., tuple[int, list[str]]]
+
+ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
+STEPS = ("kimi_lock", "kimi_rest", "kimi_follow", "kimi_ready")
+PLUGIN = """
+import json
+from pathlib import Path
+from ansible.plugins.action import ActionBase
+from kimi_prov.ansible.plugins.action.kimi_rest import ActionModule as ActionModule_of_product
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.rest.run import _all_of
+
+HERE = Path(__file__).parent
+
+class ActionModule(ActionBase):
+    TRANSFERS_FILES = False
+
+    def run(self, tmp=None, task_vars=None):
+        super().run(tmp, task_vars)
+        host, args = task_vars["inventory_hostname"], self._task.args
+        scene = json.loads((HERE / "scene.json").read_text())
+        name = Path(__file__).stem.removeprefix("kimi_")
+        keys = ("step", "state", "part", "phase")
+        words = [host, name, *(str(args[key]) for key in keys if key in args)]
+        with (HERE / "told").open("a") as log:
+            log.write(" ".join(words) + "\\n")
+        if " ".join(words) == scene["fails"]:
+            return {"failed": True, "msg": "it was not to be"}
+        answer = {"changed": False}
+        if args.get("step") in ("stop", "start", "restart") and scene["together"]:
+            members = [{"host": name} for name in "ab"]
+            try:
+                _all_of(
+                    {"group": {"name": "g", "members": members}},
+                    ActionModule_of_product._request(self, task_vars),
+                )
+            except HostError as error:
+                return {"failed": True, "msg": error.message}
+        if args.get("step") == "stop":
+            out = (args["part"] == "serving") == (host in scene["ranks"])
+            answer |= {"left_out": out, "started": not out, "unit": "u", "progress": "p"}
+        if args.get("step") == "restart":
+            together = scene["together"]
+            answer |= {"together": together, "started": not together, "timeout_s": 9}
+            answer |= {"unit": "u", "progress": "p"}
+        if args.get("step") == "start":
+            answer |= {"was": "stopped", "fills": [], "timeout_s": 9}
+        return answer
+"""
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """Run a playbook over hosts a and b; returns the exit code and what was done in its order."""
+    for name in STEPS:
+        (tmp_path / f"{name}.py").write_text(PLUGIN)
+
+    def run(name: str, *, together: bool, fails: str = "") -> tuple[int, list[str]]:
+        scene = {"together": together, "ranks": ["b"] if together else [], "fails": fails}
+        (tmp_path / "scene.json").write_text(json.dumps(scene))
+        hosts = {host: {"ansible_connection": "local", "ansible_become": False} for host in "ab"}
+        variables = {"kimi_hosts_per_model": 2 if together else 1}
+        config = tmp_path / "ansible.cfg"
+        config.write_text("")
+        inventory = tmp_path / "hosts.yml"
+        inventory.write_text(yaml.safe_dump({"kimi": {"hosts": hosts, "vars": variables}}))
+        done = subprocess.run(
+            [ANSIBLE_PLAYBOOK, "-i", str(inventory), str(resources.playbook(name))],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "ANSIBLE_CONFIG": str(config),
+                "ANSIBLE_ACTION_PLUGINS": str(tmp_path),
+                "ANSIBLE_LOCALHOST_WARNING": "False",
+            },
+        )
+        told = tmp_path / "told"
+        assert told.exists(), done.stdout + done.stderr
+        return done.returncode, in_turn(told.read_text().splitlines())
+
+    return run
+
+
+def in_turn(lines: list[str]) -> list[str]:
+    """The lines with those of one task in the hosts' order: they come at the same time."""
+    return [
+        line
+        for _, same in itertools.groupby(lines, key=lambda line: line.partition(" ")[2])
+        for line in sorted(same)
+    ]
+
+
+def of(lines: list[str], *words: str) -> list[str]:
+    """The lines with one of these words, in their order."""
+    return [line for line in lines if any(word in line for word in words)]
+
+
+def test_a_group_stops_where_clients_ask_first(play: Play) -> None:
+    code, told = play("stop", together=True)
+    assert code == 0
+    assert of(told, "rest stop", "follow") == [
+        "a rest stop serving",
+        "b rest stop serving",
+        "a follow stop",
+        "b rest stop rank",
+        "b follow stop",
+    ]
+    assert told[-2:] == ["a lock absent", "b lock absent"]
+
+
+def test_a_group_restarts_as_one(play: Play) -> None:
+    code, told = play("restart", together=True)
+    assert code == 0
+    order = of(told, "rest ", "follow", "ready")
+    stopped, started = order.index("b follow stop"), order.index("a rest start")
+    assert order[:2] == ["a rest restart", "b rest restart"]
+    assert order.index("a follow stop") < order.index("b rest stop rank") < stopped < started
+    assert order[started:] == [
+        "a rest start", "b rest start", "a ready", "b ready", "a rest started", "b rest started",
+    ]  # fmt: skip
+    # Nothing restarts by itself, and no outcome is told twice.
+    assert not of(told, "follow restart", "outcome")
+
+
+def test_a_group_whose_head_is_not_stopped_is_left_whole(play: Play) -> None:
+    code, told = play("stop", together=True, fails="a rest stop serving")
+    assert code != 0
+    # Asked, it refuses: the one that leads has failed.
+    assert told[-3:] == ["b rest stop rank", "a lock absent", "b lock absent"]
+
+
+def test_a_group_that_is_not_stopped_is_not_started(play: Play) -> None:
+    code, told = play("restart", together=True, fails="b rest stop rank")
+    assert code != 0
+    # The one that leads is stopped by then: alone it does not start.
+    assert of(told, "rest start", "ready") == ["a rest start"]
+    assert told[-2:] == ["a lock absent", "b lock absent"]
+
+
+def test_hosts_of_their_own_do_not_wait_for_one_another(play: Play) -> None:
+    code, told = play("stop", together=False, fails="a rest stop serving")
+    assert code != 0
+    assert "b follow stop" in told
+    assert "b rest outcome" in told
+    assert "a rest outcome" not in told
+
+
+def test_instances_of_a_host_are_the_machines_own_to_restart(play: Play) -> None:
+    code, told = play("restart", together=False)
+    assert code == 0
+    for host in "ab":
+        assert [line for line in told if line.startswith(host)] == [
+            f"{host} lock present",
+            f"{host} rest restart",
+            f"{host} follow restart",
+            f"{host} rest outcome",
+            f"{host} lock absent",
+        ]
+
+
+def test_a_start_waits_for_an_answer_and_notes_it(play: Play) -> None:
+    code, told = play("start", together=True)
+    assert code == 0
+    assert of(told, "rest", "ready") == [
+        "a rest start", "b rest start", "a ready", "b ready", "a rest started", "b rest started",
+    ]  # fmt: skip

@@ -1,0 +1,86 @@
+"""`kimi-prov stop`, `start` and `restart`: what is told of each host, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import jsonschema
+import pytest
+
+from kimi_prov import schemas
+from kimi_prov.ansible.plugins.action.kimi_rest import ActionModule
+
+START = {"at": "2026-11-24T06:00:00Z", "seconds": 61.5, "held": "RAM disk", "by": "start"}
+MARK = {"state": "stopped", "since": "2026-11-24T06:00:00Z"}
+# What the machine answers to a step, and what was begun before.
+STEPS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "stop": ("outcome", {"cut": 1, "seconds": 3.2, "mark": MARK}, {}),
+    "start": ("started", {"start": START}, {"was": "stopped"}),
+    "restart": ("outcome", {"cut": 0, "seconds": 130.0, "mark": None}, {}),
+    # Hosts of a group stop and start together.
+    "restart of a group": ("started", {"start": START}, {"was": "stopped"}),
+}
+TEXTS = {
+    "stop": "stopped in 3.2 s, 1 request cut",
+    "start": "it serves: the model answered after 1:02 (the weights were in the RAM disk)",
+    "restart": "restarted in 2:10, no request was cut",
+    "restart of a group": "it serves: the model answered after 1:02",
+}
+
+
+def document_of(name: str) -> dict[str, Any]:
+    """What the action makes of the machine's answer."""
+    step, told, began = STEPS[name]
+    module = ActionModule(
+        task=SimpleNamespace(args={"step": step, "began": began}, async_val=0, delegate_to=None),
+        connection=SimpleNamespace(transport="ssh", _shell=SimpleNamespace(tmpdir=None)),
+        play_context=SimpleNamespace(),
+        loader=None,
+        templar=None,
+        shared_loader_obj=None,
+    )
+    document: dict[str, Any] = module._document(step, told)["kimi_document"]
+    return document
+
+
+PLAY = """
+- hosts: kimi
+  gather_facts: false
+  tasks:
+    - ansible.builtin.fail:
+        msg: the engine was not stopped
+      when: inventory_hostname == 'bad'
+    - kimi_status:
+        kimi_document: {told}
+"""
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_each_host_is_told_as_a_document_and_as_text(installed, local, name):
+    command = name.split()[0]
+    document = document_of(name)
+    installed.playbook(command, PLAY.replace("{told}", json.dumps(document)))
+    done = installed.run(command, local("good", "bad"), "--format", "json")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    jsonschema.validate(found, schemas.load(command))
+    assert found["ok"] is False
+    assert found["hosts"]["good"] == document
+    assert found["hosts"]["bad"] == {"ok": False, "detail": "the engine was not stopped"}
+    text = installed.run(command, local("good"))
+    assert text.returncode == 0
+    assert f"good: {TEXTS[name]}" in text.stdout
+    # What comes next is no part of the report.
+    assert ("next:  kimi-prov start" in text.stderr) == (command == "stop")
+
+
+def test_a_report_goes_to_a_file(installed, local, tmp_path):
+    installed.playbook("stop", PLAY.replace("{told}", json.dumps(document_of("stop"))))
+    file = tmp_path / "told.json"
+    done = installed.run("stop", local("good"), "--format", "json", "--output", file)
+    assert (done.returncode, done.stdout) == (0, "")
+    jsonschema.validate(json.loads(file.read_text()), schemas.load("stop"))
+    refused = installed.run("stop", local("good"), "--output", tmp_path / "no" / "such")
+    assert refused.returncode == 2

@@ -1,0 +1,224 @@
+"""What a machine does when nobody asks: by the real proxy and the operator's real programs.
+
+systemctl is a stand-in that writes down what it is told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+
+import pytest
+from waiting import HANGS_S, until
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.gateway import api, draining, haproxy
+from kimi_prov.on_host.rest import idle, mark, run, standing
+from kimi_prov.on_host.system import files
+
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
+CLIENT = "sk-kimi-" + "c" * 43
+AFTER_S = 1800
+SYSTEMCTL = """#!/bin/sh
+if [ "$1" = show ]; then
+  for last; do case $last in
+  kimi-serve*) printf 'Id=%s\\nLoadState=loaded\\nActiveState=active\\n\\n' $last;;
+  *.service) printf 'Id=%s\\nActiveState=inactive\\n\\n' $last;;
+  esac; done
+else
+  echo "$@" >> {root}/told
+  [ "$1" != poweroff ] || [ ! -e {root}/stubborn ] || {{ echo "access denied" >&2; exit 1; }}
+fi
+"""
+
+
+class Machine:
+    """A served machine that nobody has asked for long enough, unless a test asks."""
+
+    def __init__(self, proxy, root, clock) -> None:
+        self.proxy, self.root, self.paths, self.clock = proxy, root, proxy.paths, clock
+        self.plan = {
+            "engine": {"env_name": "vllm-1"},
+            "model": {"name": "m", "serve_dir": str(root)},
+            "instances": [{"index": 0, "port": proxy.engines[0].port}],
+        }
+
+    def wishes(self, action, program=None):
+        chosen = {"after_s": AFTER_S, "action": action, "hook": program and str(program)}
+        self.plan["rest"] = {"memory": "free", "wake": "refuse", "idle": chosen}
+
+    @property
+    def told(self):
+        log = self.root / "told"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def looks(self):
+        found, _ = idle.look(self.paths, self.plan)
+        return found
+
+    def rests(self):
+        """Rest as kimi-rest.service does, by what kimi-idle.service saw last."""
+        seen = files.read_json(self.paths.idle)
+        job = {"job": run.SLEEP, "used": seen["used"], "drain_s": HANGS_S}
+        return run._asleep(self.paths, self.plan, job, lambda _: None)
+
+    def after(self, seconds):
+        self.clock[0] += seconds
+
+    def program(self, text):
+        path = self.root / "hook"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return path
+
+    def chat(self):
+        return api.chat(self.proxy.endpoint, CLIENT, BODY)
+
+
+@pytest.fixture
+def machine(make_proxy, tmp_path, monkeypatch):
+    stub = tmp_path / "bin" / "systemctl"
+    stub.parent.mkdir()
+    stub.write_text(SYSTEMCTL.format(root=tmp_path))
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(run.apply_lock, "holder", lambda: None)
+    clock = [0.0]
+    real = time.monotonic
+    monkeypatch.setattr(idle.time, "monotonic", lambda: real() + clock[0])
+    proxy = make_proxy(given={"client": CLIENT}, wake="refuse")
+    proxy.paths.idle.parent.mkdir(parents=True, exist_ok=True)
+    assert until(lambda: draining.up(proxy.paths))
+    return Machine(proxy, tmp_path, clock)
+
+
+def test_a_machine_is_switched_off_after_its_answers(machine):
+    machine.wishes("poweroff")
+    machine.looks()
+    machine.proxy.engines[0].hold_streams()
+    pieces = []
+    client = threading.Thread(
+        target=lambda: pieces.extend(
+            api.stream(machine.proxy.endpoint, CLIENT, {**BODY, "stream": True})
+        ),
+        daemon=True,
+    )
+    client.start()
+    assert until(lambda: draining.under_way(machine.paths) == 1)
+    machine.looks()
+    ended = []
+    job = {
+        "job": run.SLEEP,
+        "used": haproxy.variable(machine.paths.socket, idle.USED),
+        "drain_s": HANGS_S,
+    }
+    rest = threading.Thread(
+        target=lambda: ended.append(run._asleep(machine.paths, machine.plan, job, lambda _: None)),
+        daemon=True,
+    )
+    rest.start()
+    assert until(lambda: not draining.up(machine.paths))
+    assert "poweroff" not in machine.told
+    machine.proxy.engines[0].let(6)
+    client.join(HANGS_S)
+    rest.join(HANGS_S)
+    assert pieces[-1][1] is None
+    assert ended == ["switching the machine off: nobody asked"]
+    assert machine.told == ["poweroff"]
+    # It serves again after its next boot.
+    assert mark.read(machine.paths) == {}
+
+
+def test_a_machine_that_cannot_be_switched_off_serves_on_and_tells(machine):
+    machine.wishes("poweroff")
+    (machine.root / "stubborn").touch()
+    machine.looks()
+    machine.after(AFTER_S)
+    assert machine.looks()["asleep_in_s"] == 0
+    with pytest.raises(HostError, match="access denied"):
+        machine.rests()
+    assert until(lambda: machine.chat().status == 200)
+    assert "access denied" in standing.document(machine.paths, machine.plan, {})["idle"]["failed"]
+
+
+def test_a_hook_that_releases_the_machine_is_told_what_and_then_it_sleeps(machine):
+    asked = machine.root / "asked"
+    machine.wishes("hook", machine.program(f"cat > {asked}; echo released"))
+    machine.looks()
+    machine.after(AFTER_S)
+    machine.looks()
+    assert machine.rests().endswith("no request was cut")
+    found = json.loads(asked.read_text())
+    assert (found["schema"], found["event"], found["model"]) == (idle.HOOK_SCHEMA, "idle", "m")
+    assert found["idle_seconds"] == AFTER_S
+    assert mark.read(machine.paths)["state"] == mark.ASLEEP
+    assert "stop kimi-serve@0.service" in machine.told
+
+
+def test_a_hook_that_fails_is_tried_three_times_while_the_machine_serves(machine):
+    tries = machine.root / "tries"
+    machine.wishes("hook", machine.program(f"echo >> {tries}; echo the cloud said no; exit 7"))
+    machine.looks()
+    machine.after(AFTER_S)
+    for count in range(1, 4):
+        assert machine.looks()["asleep_in_s"] == 0
+        with pytest.raises(HostError, match="ended with 7: the cloud said no"):
+            machine.rests()
+        assert len(tries.read_text().splitlines()) == count
+        assert mark.read(machine.paths) == {}
+        assert not [line for line in machine.told if line.startswith("stop")]
+        told = standing.document(machine.paths, machine.plan, {})["idle"]
+        assert "the cloud said no" in told["failed"]
+        # Not at once, and not for ever: after the pause, three times in all.
+        found = machine.looks()
+        if count < 3:
+            assert 0 < found["asleep_in_s"] <= idle._BETWEEN_TRIES_S
+        machine.after(idle._BETWEEN_TRIES_S + 1)
+    assert machine.looks()["why_not"].startswith("hook failed 3 times: ")
+    assert machine.chat().status == 200
+    # Somebody has asked: it begins anew.
+    found = machine.looks()
+    assert (found["asleep_in_s"], found["why_not"]) == (AFTER_S, None)
+    assert standing.document(machine.paths, machine.plan, {})["idle"]["failed"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("sleep 1000 & sleep 1000", "timed out"), (None, "No such file"), ("exit 3", "said nothing")],
+)
+def test_a_hook_that_hangs_or_is_not_there_is_a_failure(machine, monkeypatch, text, said):
+    monkeypatch.setattr(idle, "_HOOK_LIMIT_S", 0.5)
+    program = machine.program(text) if text else machine.root / "gone"
+    machine.wishes("hook", program)
+    machine.looks()
+    machine.after(AFTER_S)
+    machine.looks()
+    with pytest.raises(HostError, match=said):
+        machine.rests()
+    assert until(lambda: machine.chat().status == 200)
+
+
+def test_what_a_hook_leaves_running_is_not_waited_for(machine):
+    left = machine.root / "left"
+    machine.wishes("hook", machine.program(f"sleep 600 & echo $! > {left}"))
+    machine.looks()
+    machine.after(AFTER_S)
+    machine.looks()
+    machine.rests()
+    assert mark.read(machine.paths)["state"] == mark.ASLEEP
+    os.kill(int(left.read_text()), 9)
+
+
+@pytest.mark.parametrize("action", ["stop", "poweroff", "hook"])
+def test_who_asks_at_the_last_moment_keeps_it_awake(machine, action):
+    machine.wishes(action, machine.program(f"touch {machine.root}/ran"))
+    machine.looks()
+    machine.after(AFTER_S)
+    assert machine.looks()["asleep_in_s"] == 0
+    assert machine.chat().status == 200
+    assert machine.rests() == "not asleep: somebody asked at the last moment"
+    assert machine.told == []
+    assert not (machine.root / "ran").exists()
+    assert machine.chat().status == 200

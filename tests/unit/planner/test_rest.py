@@ -1,0 +1,98 @@
+"""What the plan says of a machine that rests when nobody asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from plan_inputs import GIB, HUGE, found, gpu_facts, hybrid_facts, lab_facts, metal_facts, plan
+
+from kimi_prov.errors import UserError
+
+
+def test_without_a_wish_it_never_rests_and_nothing_is_said() -> None:
+    document = plan(gpu_facts(), **HUGE)
+    assert document["rest"]["idle"] is None
+    assert document["rest"]["wake"] == "off"
+    assert not [row for row in document["findings"] if row["id"].startswith("rest.")]
+
+
+@pytest.mark.parametrize(
+    ("text", "after_s", "look_s"), [("45s", 45, 11), ("90s", 90, 22), ("30m", 1800, 30)]
+)
+def test_it_looks_four_times_in_the_time_and_each_half_minute(
+    text: str, after_s: int, look_s: int
+) -> None:
+    idle = plan(idle_stop=text)["rest"]["idle"]
+    assert (idle["after_s"], idle["look_s"], idle["action"]) == (after_s, look_s, "stop")
+
+
+@pytest.mark.parametrize(
+    ("settings", "wake"),
+    [
+        ({}, "refuse"),
+        ({"wake": "hold"}, "hold"),
+        ({"wake": "off"}, "off"),
+        ({"idle_action": "hook", "idle_hook": "/bin/true"}, "refuse"),
+        # Nobody answers there who could be asked.
+        ({"idle_action": "poweroff", "wake": "hold"}, "off"),
+    ],
+)
+def test_only_a_machine_that_stays_on_is_woken(settings: dict[str, Any], wake: str) -> None:
+    assert plan(idle_stop="30m", **settings)["rest"]["wake"] == wake
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"idle_action": "hook"}, "kimi_idle_hook is not set"),
+        ({"idle_hook": "/bin/true"}, "it would not be run"),
+    ],
+)
+def test_wishes_that_contradict_each_other_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        plan(idle_stop="30m", **settings)
+
+
+def test_a_ram_disk_that_stays_has_its_cost_told() -> None:
+    keep = plan(lab_facts(), ram_disk="always", stopped_memory="keep")
+    (row,) = found(keep, "rest.memory")
+    assert "stay taken while the machine is stopped or asleep" in row["observed"]
+    assert not found(plan(lab_facts(), ram_disk="always"), "rest.memory")
+    assert not found(plan(lab_facts(), ram_disk="never", stopped_memory="keep"), "rest.memory")
+
+
+def test_the_plan_says_what_the_engines_own_sleep_would_gain() -> None:
+    (row,) = found(plan(gpu_facts(), idle_stop="30m", **HUGE), "rest.engine_sleep")
+    assert row["severity"] == "info"
+    # 595 GB over the PCIe of eight GPUs, 50 GB/s each.
+    assert "needs 554.3 GiB of host memory beside" in row["observed"]
+    assert "which it has of" in row["observed"]
+    assert "a wake would copy the weights in 1.5 s or more" in row["observed"]
+    assert "a start takes about" in row["observed"]
+    assert "so the engine is stopped and started" in row["required"]
+
+
+def test_where_memory_does_not_hold_the_weights_twice_nothing_would_be_gained() -> None:
+    facts = gpu_facts()
+    facts["memory"] |= metal_facts(gib=768)["memory"]
+    document = plan(facts, idle_stop="30m", **HUGE)
+    assert document["memory"]["host_ram_available_bytes"] < 768 * GIB
+    (row,) = found(document, "rest.engine_sleep")
+    assert "which it has not of" in row["observed"]
+    assert "would copy" not in row["observed"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings"),
+    [
+        (gpu_facts(), {**HUGE, "idle_action": "poweroff"}),
+        (gpu_facts(), {**HUGE, "wake": "off"}),
+        (hybrid_facts(), {**HUGE, "engine": "ktransformers"}),
+        (lab_facts(), {}),
+    ],
+)
+def test_it_says_nothing_of_a_sleep_that_could_not_be(
+    facts: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    assert not found(plan(facts, idle_stop="30m", **settings), "rest.engine_sleep")
