@@ -83,6 +83,9 @@ def monitored_lab(
     secrets.mkdir()
     (secrets / "url").write_text("http://127.0.0.1:9999/\n")
     options = {
+        "monitor_listen": "0.0.0.0",
+        # The host that serves, and not the control machine.
+        "monitor_networks": [f"{network}.11/32"],
         "monitor_scrape_interval_s": 5,
         "monitor_retention_bytes": 100 << 20,
         "monitor_alert_webhook_url_file": str(secrets / "url"),

@@ -9,6 +9,8 @@ the run; most of a recovery is the start of the engine.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import jsonschema
 import openai
 import pytest
 import yaml
@@ -26,6 +29,7 @@ from monitored import NODE, WATCHER, monitored_lab, prometheus, receiving
 from upgrades import disks
 from waiting import until
 
+from kimi_prov import schemas
 from kimi_prov.contract import paths
 from kimi_prov.lab import inventory as lab_inventory
 from kimi_prov.lab.state import LabState, state_home
@@ -204,6 +208,40 @@ def _see_the_disk(lab: Lab) -> None:
     seen = state.shared(DATA)
     seen.parent.mkdir(parents=True)
     seen.symlink_to(state.host(NODE).folder)
+
+
+# Whether a connection is taken; the filter drops what comes from others.
+REACHED = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5).close()
+    print("reached")
+except OSError:
+    print("closed")
+"""
+
+
+def test_a_host_that_watches_tells_what_it_sees_and_lets_in_whom_it_may(day: Day) -> None:
+    done = kimi_prov("status", day.lab.inventory, "--format", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schemas.load("status"))
+    found = document["hosts"][WATCHER]["monitor"]
+    assert (found["prometheus"], found["alertmanager"]) == ("active", "active")
+    assert (found["targets"], found["answers"]) == (3, True)
+    assert 0 < found["series_bytes"] < found["series_limit_bytes"] == 100 << 20
+    assert "targets" in kimi_prov("status", day.lab.inventory).stdout
+    for port in (9090, 9093):
+        asked = f"python3 -c '{REACHED}' {day.watcher.address} {port}"
+        assert day.host.ssh(asked).strip() == "reached"
+        assert day.watcher.ssh(asked).strip() == "reached"
+        told = subprocess.run(
+            [sys.executable, "-c", REACHED, day.watcher.address, str(port)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert told.stdout.strip() == "closed"
 
 
 def test_an_engine_that_is_killed_is_told_and_serves_again(

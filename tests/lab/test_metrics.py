@@ -139,7 +139,7 @@ def test_all_targets_are_up_and_the_disk_is_bounded(watcher: Host) -> None:
     assert until(lambda: targets(watcher) == wanted, 60), targets(watcher)
     flags = prometheus(watcher, "/api/v1/status/flags")
     assert flags["storage.tsdb.retention.size"] == "100MiB"
-    assert flags["web.listen-address"] == "127.0.0.1:9090"
+    assert flags["web.listen-address"] == "0.0.0.0:9090"
     names = [
         rule["name"]
         for row in prometheus(watcher, "/api/v1/rules")["groups"]
