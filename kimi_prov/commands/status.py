@@ -70,6 +70,8 @@ def bill_of_materials(
     catalogue = loader.load()
     machines, unknown = [], []
     for host, found in finished.outcome.documents.items():
+        if "monitor" in found:
+            continue  # it has no engine: its programs are the distribution's
         why = _not_known(found, catalogue)
         if why:
             unknown.append(f"{host}: {why}")

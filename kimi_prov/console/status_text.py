@@ -19,7 +19,9 @@ def text(document: Mapping[str, Any]) -> str:
     lines: list[str] = []
     for name, host in document["hosts"].items():
         lines += head(name, host["detail"])
-        if host.get("provisioned"):
+        if "monitor" in host:
+            lines += _monitor(host["monitor"])
+        elif host.get("provisioned"):
             lines += _served(host) + activity_text.lines(host)
             lines += _page(host) + _units(host) + _space(host)
         lines += [*stand_ins(host), ""]
@@ -249,14 +251,31 @@ def _metrics(found: Mapping[str, Any] | None) -> list[str]:
     who = ", ".join(found["allowed_networks"]) or "this machine alone"
     written = f"written {found['written_at']}" if found["written_at"] else "nothing written yet"
     lines = entry("metrics", f"port {found['port']} {state}, for {who}; {written}")
-    if watching := found["monitor"]:
-        down = f", {watching['targets_down']} down" if watching["targets_down"] else ""
-        lines += entry(
-            "monitor",
-            f"Prometheus {watching['prometheus']} on {watching['listen']} port {watching['port']}, "
-            f"{watching['targets']} targets{down}; Alertmanager {watching['alertmanager']}",
-        )
-    return lines
+    return lines + _monitor(found["monitor"])
+
+
+def _monitor(found: Mapping[str, Any] | None) -> list[str]:
+    """Tell what a host that watches sees, and what it takes of the disk."""
+    if not found:
+        return []
+    lines = entry(
+        "monitor",
+        f"Prometheus {found['prometheus']} on {found['listen']} port {found['port']}, "
+        f"Alertmanager {found['alertmanager']}",
+    )
+    if not found["answers"]:
+        return lines
+    down = f", {found['targets_down']} DOWN" if found["targets_down"] else ""
+    lines += entry("  targets", f"{found['targets']}{down}")
+    for row in found["down"]:
+        instance = f" {row['engine']}" if row["engine"] else ""
+        lines += entry("  down", f"{row['host']}: {row['job']}{instance}")
+    lines += entry("  alerts", f"{found['alerts_firing'] or 'none'} firing")
+    for row in found["alerts"]:
+        lines += entry(f"  {row['severity']}", f"{row['summary']} ({row['name']}, {row['since']})")
+    limit = found["series_limit_bytes"]
+    most = f" of at most {human(limit)}" if limit else ""
+    return lines + entry("  series", f"{human(found['series_bytes'])}{most}")
 
 
 def _drift(found: Mapping[str, Any] | None) -> list[str]:

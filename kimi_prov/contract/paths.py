@@ -143,6 +143,8 @@ NODE_EXPORTER_STATE = f"{STATE}/node-exporter.json"
 # Of a host that watches: its settings and keys; its series, and what was there before.
 MONITOR_ETC = "/etc/kimi-monitor"
 MONITOR_HOME = "/var/lib/kimi-monitor"
+MONITOR_FIREWALL = f"{MONITOR_ETC}/firewall.nft"
+MONITOR_FIREWALL_DROP_IN = f"{UNITS}/nftables.service.d/kimi-monitor.conf"
 # What the watchdog saw and did, its metrics, and what it kept of engines that hung.
 WATCHDOG_STATE = f"{STATE}/watchdog.json"
 WATCHDOG_METRICS = f"{METRICS}/watchdog.prom"
@@ -193,6 +195,8 @@ ENV_COMPLETE = ".complete"
 MODEL_VERIFIED = ".kimi-verified"
 # The table of the firewall, as nft names it.
 FIREWALL_TABLE = ("inet", "kimi")
+# That of a host that watches: a host may do both.
+MONITOR_TABLE = ("inet", "kimi_monitor")
 
 
 # Files of the roles whose content, owner and mode are facts: a role writes only what differs.
@@ -230,6 +234,7 @@ MANAGED = (
 # and no other. Units are apart.
 AMONG_OTHERS = (
     FIREWALL_DROP_IN,
+    MONITOR_FIREWALL_DROP_IN,
     FABRIC_DROP_IN,
     TMPFILES,
     TUNING_TMPFILES,
@@ -347,6 +352,8 @@ class Paths:
     metrics_state = _At(METRICS_STATE)
     monitor_etc = _At(MONITOR_ETC)
     monitor_home = _At(MONITOR_HOME)
+    monitor_firewall = _At(MONITOR_FIREWALL)
+    monitor_firewall_drop_in = _At(MONITOR_FIREWALL_DROP_IN)
     tls_pem = _At(TLS_PEM)
     tls_crt = _At(TLS_CERTIFICATE)
     acme_settings = _At(ACME_SETTINGS)

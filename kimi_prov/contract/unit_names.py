@@ -31,6 +31,7 @@ NODE_EXPORTER = "kimi-node-exporter.service"
 # Of a host that watches others, or itself.
 PROMETHEUS = "kimi-prometheus.service"
 ALERTMANAGER = "kimi-alertmanager.service"
+MONITOR_FIREWALL = "kimi-monitor-firewall.service"
 # Sees that an engine hangs, keeps why, and restarts it.
 WATCHDOG = "kimi-watchdog.service"
 # Counts how long nobody has asked; wakes the machine when somebody does.
@@ -83,6 +84,7 @@ OURS = (
     NODE_EXPORTER,
     PROMETHEUS,
     ALERTMANAGER,
+    MONITOR_FIREWALL,
     WATCHDOG,
     IDLE,
     IDLE_TIMER,
@@ -121,6 +123,7 @@ LASTING = (
     NODE_EXPORTER,
     PROMETHEUS,
     ALERTMANAGER,
+    MONITOR_FIREWALL,
     WATCHDOG,
     IDLE_TIMER,
     WAKE_SOCKET,

@@ -36,7 +36,8 @@ def _rate(metric: str, more: str = "") -> str:
     return f"sum by (<by>) (rate({metric}{{<sel>{more}}}[<w>]))"
 
 
-def _quantile(share: str, metric: str) -> str:
+def quantile(share: str, metric: str) -> str:
+    """Return the expression of a share of a histogram, `metric` with its engine's prefix."""
     return f"histogram_quantile({share}, sum by (<by>, le) (rate({metric}_bucket{{<sel>}}[<w>])))"
 
 
@@ -44,8 +45,8 @@ def _latency(name: str, metric: str) -> tuple[Signal, ...]:
     return tuple(
         Signal(
             f"{name}_{label}_seconds",
-            _quantile(share, f"vllm:{metric}"),
-            _quantile(share, f"sglang:{metric}"),
+            quantile(share, f"vllm:{metric}"),
+            quantile(share, f"sglang:{metric}"),
         )
         for share, label in (("0.5", "median"), ("0.99", "p99"))
     )
@@ -53,7 +54,7 @@ def _latency(name: str, metric: str) -> tuple[Signal, ...]:
 
 # What holds files; a RAM disk is as large as what lies in it.
 FILE_SYSTEMS = 'fstype!~"tmpfs|ramfs|devtmpfs|overlay|squashfs|iso9660|autofs|nsfs|fuse.*"'
-_BETWEEN = "inter_token_latency_seconds"
+FIRST_TOKEN, BETWEEN_TOKENS = "time_to_first_token_seconds", "inter_token_latency_seconds"
 SIGNALS: tuple[Signal, ...] = (
     Signal("requests_running", _sum("vllm:num_requests_running"), _sum("sglang:num_running_reqs")),
     Signal("requests_waiting", _sum("vllm:num_requests_waiting"), _sum("sglang:num_queue_reqs")),
@@ -74,13 +75,13 @@ SIGNALS: tuple[Signal, ...] = (
         f"{_rate('vllm:iteration_tokens_total_count')} + {_rate('vllm:generation_tokens_total')}",
         _rate("sglang:realtime_tokens_total"),
     ),
-    *_latency("first_token", "time_to_first_token_seconds"),
-    *_latency("between_tokens", _BETWEEN),
+    *_latency("first_token", FIRST_TOKEN),
+    *_latency("between_tokens", BETWEEN_TOKENS),
     # Of one request.
     Signal(
         "request_tokens_per_second",
-        f"{_rate(f'vllm:{_BETWEEN}_count')} / {_rate(f'vllm:{_BETWEEN}_sum')}",
-        f"{_rate(f'sglang:{_BETWEEN}_count')} / {_rate(f'sglang:{_BETWEEN}_sum')}",
+        f"{_rate(f'vllm:{BETWEEN_TOKENS}_count')} / {_rate(f'vllm:{BETWEEN_TOKENS}_sum')}",
+        f"{_rate(f'sglang:{BETWEEN_TOKENS}_count')} / {_rate(f'sglang:{BETWEEN_TOKENS}_sum')}",
     ),
     Signal(
         "cache_used_ratio",
@@ -103,12 +104,13 @@ BY_NAME = {signal.name: signal for signal in SIGNALS}
 
 
 def fill(expression: str, *, by: str, sel: str, window: str) -> str:
-    """Return an expression with its words filled in; `sel` may be empty.
+    """Return an expression with its words filled in; `sel` may be empty, and `by` for all in one.
 
     `<gpu>` becomes the labels that tell GPUs apart: those of one host alone, where engines are.
     """
     gpu = "host, gpu" if "engine" in by else "host"
-    filled = expression.replace("<by>", by).replace("<gpu>", gpu).replace("<w>", window)
+    filled = expression if by else expression.replace("<by>, ", "").replace(" by (<by>) ", "")
+    filled = filled.replace("<by>", by).replace("<gpu>", gpu).replace("<w>", window)
     return filled.replace("{<sel>}", f"{{{sel}}}" if sel else "").replace(
         "<sel>,", f"{sel}," if sel else ""
     )

@@ -122,7 +122,8 @@ class Undo:
             for name in (*loaded, *linked, *[path.name for path in files])
             if unit_names.is_ours(name) and name not in foreign
         } - {unit_names.SERVE_TEMPLATE}
-        for name in sorted(names, key=lambda unit: (unit == unit_names.FIREWALL, unit)):
+        last = (unit_names.FIREWALL, unit_names.MONITOR_FIREWALL)
+        for name in sorted(names, key=lambda unit: (unit in last, unit)):
             self.act(self.removed, "unit " + name, partial(_end_unit, name))
         for path in files:
             self._remove(path)
@@ -143,12 +144,10 @@ class Undo:
         for rule in firewall.remove_all(self.paths, check=self.check):
             where = rule.get("from") or "{}: {}".format(rule.get("zone"), rule.get("rule"))
             self.removed.append("{} rule for {}".format(rule["manager"], where))
-        if run("nft", "list", "table", *layout.FIREWALL_TABLE).returncode == 0:
-            self.act(
-                self.removed,
-                "nftables table " + " ".join(layout.FIREWALL_TABLE),
-                lambda: run("nft", "delete", "table", *layout.FIREWALL_TABLE),
-            )
+        for table in (layout.FIREWALL_TABLE, layout.MONITOR_TABLE):
+            if run("nft", "list", "table", *table).returncode == 0:
+                delete = partial(run, "nft", "delete", "table", *table)
+                self.act(self.removed, "nftables table " + " ".join(table), delete)
 
     def files(self) -> None:
         """Files of ours among the distribution's, and its own that were replaced."""

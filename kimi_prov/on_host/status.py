@@ -16,7 +16,7 @@ from kimi_prov.on_host.engine import runtime
 from kimi_prov.on_host.gateway import certificate, haproxy, keys, tls
 from kimi_prov.on_host.group import record
 from kimi_prov.on_host.history import applied, open_switch
-from kimi_prov.on_host.monitor import ensure as monitor
+from kimi_prov.on_host.monitor import standing as monitor
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.rest import mark, standing
 from kimi_prov.on_host.system import boot, units
@@ -167,7 +167,11 @@ def collect(paths: Paths) -> dict[str, Any]:
     """Return the status document of this host; `ok` when everything that should run does."""
     plan = read_json(paths.plan)
     if not plan:
-        return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
+        return monitor.document(paths) or {
+            "ok": False,
+            "provisioned": False,
+            "detail": f"not provisioned: no {layout.PLAN}",
+        }
     sample = Sample(plan)
     model = plan["model"]
     serving = [unit_names.engine(item) for item in plan["instances"]]

@@ -107,6 +107,7 @@ def _machine(host: str, low: float, concurrency: int) -> dict[str, str]:
         node("kimi_instance_last_start_seconds", **one): flat(400),
         node("kimi_instance_start_limit_seconds", **one): flat(3600),
         node("kimi_instance_starts_total", **one): flat(3),
+        node("kimi_instance_restarts_total", **one): flat(2),
         node("kimi_expected_decode_tokens_per_second", host, bound="low"): flat(low),
         node("kimi_measured_decode_tokens_per_second", host): flat(low * 1.3),
         node("kimi_expected_concurrency", host): flat(concurrency),
@@ -278,6 +279,28 @@ CASES: tuple[Case, ...] = (
             node("kimi_instance_starting_seconds", **ONE): f"0+30x37 {flat(0)}",
         },
         silent=(18.5, 19, 22),
+    ),
+    Case(
+        "KimiEngineEnded",
+        "it is killed, loads for 10 minutes and serves; what systemd restarted before is no matter",
+        NO_ENGINE
+        | {
+            node("kimi_instance_restarts_total", **ONE): phases((2, 10), (3, 200)),
+            node("kimi_instance_active", **ONE): phases((1, 10), (0, 10), (1, 200)),
+            node("kimi_instance_starting", **ONE): phases((0, 10), (1, 10), (0, 200)),
+        },
+        fires=(10.5, 15, 24),
+        silent=(9, 26),
+        labels=_A1,
+        says="a: instance 0 of the engine ended by itself and was started again",
+    ),
+    Case(
+        "KimiEngineEnded",
+        "somebody restarts it",
+        {node("kimi_instance_starts_total", **ONE): phases((3, 10), (4, 200))},
+        silent=(9, 11, 20),
+        labels=_A1,
+        says="",
     ),
     Case(
         "KimiRestartLoop",

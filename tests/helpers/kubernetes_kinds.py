@@ -31,12 +31,6 @@ def _kinds() -> dict[str, Any]:
     return found
 
 
-def metrics() -> dict[str, str]:
-    """Return the engine's metrics and their types."""
-    found: dict[str, str] = yaml.safe_load((_DATA / "vllm-metrics.yaml").read_text())
-    return found
-
-
 def objects(folder: Path) -> list[dict[str, Any]]:
     """Return all objects of a rendered folder."""
     files = sorted(folder.glob("*.yaml"))

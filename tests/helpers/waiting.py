@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 HANGS_S = 120.0
 
 
-def until(condition: Callable[[], object], hangs_s: float = HANGS_S) -> bool:
-    """Wait until a condition holds; False when it never did."""
+def until(condition: Callable[[], object], hangs_s: float = HANGS_S, every_s: float = 0.05) -> bool:
+    """Wait until a condition holds; False when it never did.
+
+    `every_s`: seconds between two looks, where a look takes much itself.
+    """
     end = time.monotonic() + hangs_s
     while not (met := bool(condition())) and time.monotonic() < end:
-        time.sleep(0.05)
+        time.sleep(every_s)
     return met

@@ -69,6 +69,13 @@ def newest_run(inventory: Path, command: str = "apply") -> Path:
     return max(told, key=lambda path: path.stat().st_mtime)
 
 
+SIGNAL = """
+for pid in $(cat /sys/fs/cgroup$(systemctl show -P ControlGroup %(unit)s)/cgroup.procs); do
+  case "$(cat /proc/$pid/comm)" in %(name)s*) kill -%(signal)s $pid ;; esac
+done
+"""
+
+
 @dataclass
 class Host:
     """One machine of a lab."""
@@ -83,6 +90,10 @@ class Host:
         if check and done.returncode:
             raise AssertionError(f"{self.name}: {command}\nrc {done.returncode}\n{done.stderr}")
         return done.stdout
+
+    def signal(self, unit: str, name: str, signal: str) -> None:
+        """Send a signal to those processes of a unit whose name begins so."""
+        self.ssh(SIGNAL % {"unit": unit, "name": name, "signal": signal})
 
     def door(self) -> tuple[str, str]:
         """A key of the opened port and the fingerprint of its certificate."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import ssl
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx2
-import jsonschema
 import openai
 import pytest
-from machines import HANGS_S, kimi_prov
-
-from kimi_prov import schemas
+from key_clients import Client, command, used
+from machines import HANGS_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,57 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
-QUESTION = [{"role": "user", "content": "hi there"}]
 NAMES = ("lab-a", "lab-b")
-
-
-class Client:
-    """A client of one key, by OpenAI's SDK, that adds up what it is told."""
-
-    def __init__(self, host: Host, key: str) -> None:
-        trusted = ssl.create_default_context(cadata=host.ssh("cat /etc/kimi/proxy/tls.crt"))
-        # The certificate has the name by which the machine knows itself; the address is ours.
-        trusted.check_hostname = False
-        self.http = httpx2.Client(verify=trusted, timeout=300)
-        self.key = key
-        self.url = f"https://{host.address}:8000/v1"
-        self.told = [0, 0, 0]
-
-    def sdk(self, **options: Any) -> openai.OpenAI:
-        return openai.OpenAI(base_url=self.url, api_key=self.key, http_client=self.http, **options)
-
-    def add(self, usage: Any) -> None:
-        if usage is not None:
-            self.told = [
-                self.told[0] + 1,
-                self.told[1] + usage.prompt_tokens,
-                self.told[2] + usage.completion_tokens,
-            ]
-
-    def plain(self, tokens: int = 3, **options: Any) -> None:
-        answer = self.sdk(**options).chat.completions.create(**self._wish(tokens))
-        self.add(answer.usage)
-
-    def stream(self, tokens: int = 3) -> None:
-        pieces = self.sdk(max_retries=0).chat.completions.create(
-            **self._wish(tokens), stream=True, stream_options={"include_usage": True}
-        )
-        for piece in pieces:
-            self.add(piece.usage)
-
-    def _wish(self, tokens: int) -> dict[str, Any]:
-        return {
-            "model": "kimi-k2-lab",
-            "messages": QUESTION,
-            "max_tokens": tokens,
-            "extra_body": {"ignore_eos": True},
-        }
-
-    def raw(self, **headers: str) -> httpx2.Response:
-        """Ask once, with further headers."""
-        wish = {"model": "kimi-k2-lab", "messages": QUESTION, "max_tokens": 1}
-        bearer = {"Authorization": f"Bearer {self.key}"}
-        return self.http.post(f"{self.url}/chat/completions", json=wish, headers=bearer | headers)
 
 
 def wait_until(true: Callable[[], bool]) -> None:
@@ -81,20 +28,6 @@ def wait_until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < end
         time.sleep(0.2)
-
-
-def command(host: Host, *words: str) -> str:
-    done = kimi_prov(words[0], host.inventory, "--limit", host.name, *words[1:])
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def used(host: Host, *words: str) -> dict[str, list[int]]:
-    """What the machine counted by key, as the command tells it."""
-    document = json.loads(command(host, "usage", "--format", "json", *words))
-    jsonschema.validate(document, schemas.load("usage"))
-    numbers = ("requests", "prompt_tokens", "completion_tokens")
-    return {row["key"]: [row[name] for name in numbers] for row in document["rows"]}
 
 
 @pytest.fixture
@@ -175,7 +108,7 @@ def test_what_was_counted_stays_whatever_ends_the_counter_the_proxy_or_the_engin
 
     # The counter is killed while an answer comes, and once more between two.
     pieces = client.sdk(max_retries=0).chat.completions.create(
-        **client._wish(40), stream=True, stream_options={"include_usage": True}
+        **client.wish(40), stream=True, stream_options={"include_usage": True}
     )
     for number, piece in enumerate(pieces):
         if number == 2:
@@ -202,7 +135,7 @@ def test_what_was_counted_stays_whatever_ends_the_counter_the_proxy_or_the_engin
     # A client that leaves has used what was sent; an engine that is killed, what it told before.
     command(host, "key", "--set", NAMES[0], "--tokens-per-day", "0")
     with client.sdk(max_retries=0).chat.completions.create(
-        **client._wish(2000), stream=True
+        **client.wish(2000), stream=True
     ) as left:
         for number, _ in enumerate(left):
             if number == 5:
@@ -214,7 +147,7 @@ def test_what_was_counted_stays_whatever_ends_the_counter_the_proxy_or_the_engin
 
     def read_until_it_breaks() -> None:
         sdk = client.sdk(max_retries=0)
-        for piece in sdk.chat.completions.create(**client._wish(2000), stream=True):
+        for piece in sdk.chat.completions.create(**client.wish(2000), stream=True):
             got.append(piece)
             if len(got) == 100:
                 host.ssh(f"kill -KILL {main_pid(host, 'kimi-serve@0')}")

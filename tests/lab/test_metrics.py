@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import yaml
-from machines import Host, Lab, kimi_prov, make_lab, newest_run
+from machines import Host, Lab, kimi_prov, newest_run
+from monitored import monitored_lab, prometheus, receiving, targets
 from waiting import until
 
 if TYPE_CHECKING:
@@ -40,18 +40,6 @@ NAMES = {
     "kimi_updates_waiting",
     "kimi_metrics_written_timestamp_seconds",
 }
-# Posted to by Alertmanager on the host itself: each body is a line of a file.
-RECEIVER = """
-import http.server
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        with open("/tmp/alerts", "ab") as file:
-            file.write(body + b"\\n")
-        self.send_response(200)
-        self.end_headers()
-http.server.HTTPServer(("127.0.0.1", 9999), Handler).serve_forever()
-"""
 ASK = """
 import http.client, ssl, sys
 address, path, key, method = sys.argv[1:5]
@@ -87,45 +75,10 @@ def own(host: Host) -> dict[str, float]:
     return {row.rpartition(" ")[0]: float(row.rpartition(" ")[2]) for row in rows}
 
 
-def prometheus(host: Host, path: str) -> Any:
-    """What the watching host's Prometheus answers."""
-    code = (
-        "import urllib.request as u; "
-        f"print(u.urlopen('http://127.0.0.1:9090{path}', timeout=20).read().decode())"
-    )
-    return json.loads(host.ssh(f'python3 -c "{code}"'))["data"]
-
-
-def targets(host: Host) -> dict[str, str]:
-    """Health of each target by its job."""
-    found = prometheus(host, "/api/v1/targets")["activeTargets"]
-    return {row["labels"]["job"]: row["health"] for row in found}
-
-
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A host that serves and shows metrics, one that watches, and one that may do neither."""
-    inventory = tmp_path_factory.mktemp("watched") / "inv"
-    made = make_lab(
-        inventory,
-        NETWORK,
-        nodes=["node1"],
-        outsiders=["client", "watcher"],
-        kimi_metrics=True,
-        kimi_metrics_networks=[f"{NETWORK}.13/32"],
-    )
-    document = yaml.safe_load((inventory / "hosts.yml").read_text())
-    document["all"]["children"]["kimi_monitor"] = {"hosts": {"watcher": {}}}
-    (inventory / "hosts.yml").write_text(yaml.safe_dump(document))
-    secrets = inventory / "secrets"
-    secrets.mkdir()
-    (secrets / "url").write_text("http://127.0.0.1:9999/\n")
-    options = {
-        "monitor_scrape_interval_s": 5,
-        "monitor_retention_bytes": 100 << 20,
-        "monitor_alert_webhook_url_file": str(inventory / "secrets" / "url"),
-    }
-    (inventory / "group_vars" / "kimi_monitor.yml").write_text(yaml.safe_dump(options))
+    made = monitored_lab(tmp_path_factory.mktemp("watched") / "inv", NETWORK, ["client"])
     made.up()
     try:
         done = kimi_prov("apply", made.inventory)
@@ -186,7 +139,7 @@ def test_all_targets_are_up_and_the_disk_is_bounded(watcher: Host) -> None:
     assert until(lambda: targets(watcher) == wanted, 60), targets(watcher)
     flags = prometheus(watcher, "/api/v1/status/flags")
     assert flags["storage.tsdb.retention.size"] == "100MiB"
-    assert flags["web.listen-address"] == "127.0.0.1:9090"
+    assert flags["web.listen-address"] == "0.0.0.0:9090"
     names = [
         rule["name"]
         for row in prometheus(watcher, "/api/v1/rules")["groups"]
@@ -200,19 +153,13 @@ def test_all_targets_are_up_and_the_disk_is_bounded(watcher: Host) -> None:
 
 
 def test_an_alert_reaches_the_receiver(watcher: Host) -> None:
-    watcher.ssh(
-        f"cat > /tmp/receiver.py <<'EOF'\n{RECEIVER}\nEOF\n"
-        "systemd-run --unit=receiver python3 /tmp/receiver.py"
-    )
-    try:
+    with receiving(watcher) as hook:
         watcher.ssh(
             "amtool --alertmanager.url=http://127.0.0.1:9093 alert add Tried host=node1 "
             "severity=warning"
         )
         # Alertmanager gathers alerts of one kind for half a minute.
-        assert until(lambda: "Tried" in watcher.ssh("cat /tmp/alerts 2>/dev/null || true"), 120)
-    finally:
-        watcher.ssh("systemctl stop receiver; rm -f /tmp/receiver.py /tmp/alerts")
+        assert until(lambda: "Tried" in [row["name"] for row in hook.told()], 120)
 
 
 def test_a_second_apply_changes_nothing(lab: Lab) -> None:

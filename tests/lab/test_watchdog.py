@@ -44,11 +44,6 @@ LIMITS = {
     "watchdog_every_s": 2,
     "watchdog_restarts_per_hour": RESTARTS,
 }
-SIGNAL = """
-for pid in $(cat /sys/fs/cgroup$(systemctl show -P ControlGroup %(unit)s)/cgroup.procs); do
-  case "$(cat /proc/$pid/comm)" in %(name)s*) kill -%(signal)s $pid ;; esac
-done
-"""
 # Half of its time the worker stands still, in pieces too short for anybody to see.
 SLOWED = """
 end=$(( $(date +%%s) + %(seconds)d ))
@@ -67,7 +62,7 @@ class Served:
     key: str
 
     def signal(self, name: str, signal: str) -> None:
-        self.host.ssh(SIGNAL % {"unit": UNIT, "name": name, "signal": signal})
+        self.host.signal(UNIT, name, signal)
 
     def chat(self, words: int = 1, timeout_s: float = 20.0) -> bool:
         endpoint = api.Endpoint(

@@ -21,7 +21,7 @@ from kimi_prov.on_host.gateway import certificate
 from kimi_prov.on_host.group import record
 from kimi_prov.on_host.metrics import gpus, instances
 from kimi_prov.on_host.metrics.exposition import Sample, render
-from kimi_prov.on_host.probe import clock, nvidia_smi
+from kimi_prov.on_host.probe import clock, gpu_now, nvidia_smi
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.files import (
     make_directory,
@@ -154,7 +154,8 @@ class Look:
         if not self.plan["metrics"]["gpus"]:
             return []
         planned = {gpu for row in self.plan["instances"] for gpu in row.get("gpus") or ()}
-        return gpus.collect(len(planned), _ask)
+        cards, _ = gpu_now.read(_ASK_S)
+        return gpus.collect(len(planned), cards or [], _ask)
 
     def driver(self) -> List[Sample]:
         """Tell whether the driver that runs is the one that is installed."""

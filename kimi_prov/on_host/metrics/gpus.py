@@ -1,47 +1,31 @@
-"""What NVIDIA's tools and the kernel say of the GPUs, as metrics.
-
-One query of nvidia-smi for all cards, which took 30 ms of a processor with one H100.
-"""
+"""What NVIDIA's tools and the kernel say of the GPUs, as metrics."""
 
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence
 
-from kimi_prov.contract.numbers import decimal
 from kimi_prov.on_host.metrics.exposition import Sample
+from kimi_prov.on_host.probe.gpu_now import THROTTLES, GpuNow
 
-# The metric, the field of nvidia-smi, and what its number is worth in the metric's unit.
-_FIELDS = (
-    ("kimi_gpu_power_watts", "power.draw", 1),
-    ("kimi_gpu_power_limit_watts", "enforced.power.limit", 1),
-    ("kimi_gpu_memory_used_bytes", "memory.used", 1 << 20),
-    ("kimi_gpu_memory_total_bytes", "memory.total", 1 << 20),
-    ("kimi_gpu_sm_clock_hertz", "clocks.sm", 1_000_000),
-    ("kimi_gpu_temperature_celsius", "temperature.gpu", 1),
-    ("kimi_gpu_memory_temperature_celsius", "temperature.memory", 1),
-    ("kimi_gpu_utilisation_ratio", "utilization.gpu", 0.01),
-    ("kimi_gpu_memory_busy_ratio", "utilization.memory", 0.01),
-    ("kimi_gpu_ecc_uncorrected_total", "ecc.errors.uncorrected.aggregate.total", 1),
-    ("kimi_gpu_ecc_corrected_total", "ecc.errors.corrected.aggregate.total", 1),
-)
-# Its first name since driver 535 is the other; both are taken by the drivers that are pinned.
-_REASONS = "clocks_throttle_reasons.active"
-COLUMNS = ("index", *(field for _, field, _ in _FIELDS), _REASONS)
-QUERY = ("nvidia-smi", f"--query-gpu={','.join(COLUMNS)}", "--format=csv,noheader,nounits")
+# The metric, and what of a card it shows.
+_FIELDS = {
+    "kimi_gpu_power_watts": "power_w",
+    "kimi_gpu_power_limit_watts": "power_enforced_w",
+    "kimi_gpu_memory_used_bytes": "memory_used_bytes",
+    "kimi_gpu_memory_total_bytes": "memory_total_bytes",
+    "kimi_gpu_temperature_celsius": "temperature_c",
+    "kimi_gpu_memory_temperature_celsius": "memory_temperature_c",
+    "kimi_gpu_utilisation_ratio": "busy_share",
+    "kimi_gpu_memory_busy_ratio": "memory_busy_share",
+    "kimi_gpu_ecc_uncorrected_total": "ecc_uncorrected",
+    "kimi_gpu_ecc_corrected_total": "ecc_corrected",
+}
 LINK_ERRORS = ("nvidia-smi", "nvlink", "-e")
 # Lines of the kernel since the boot that tell of an error of a GPU.
 KERNEL = (
     "journalctl", "--dmesg", "--boot", "--no-pager", "--output=cat", "--grep=NVRM: Xid",
 )  # fmt: skip
-# Bits of NVML (nvml.h, nvmlClocksEventReason*): what slows a card down that has work.
-_THROTTLED = {
-    "sw_power_cap": 0x4,
-    "hw_slowdown": 0x8,
-    "sw_thermal_slowdown": 0x20,
-    "hw_thermal_slowdown": 0x40,
-    "hw_power_brake_slowdown": 0x80,
-}
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d{1,4}),")
 _GPU = re.compile(r"^GPU (\d+):")
 _LINK = re.compile(r"^\s+Link \d+: .*\bErrors?: (\d+)\s*$")
@@ -68,14 +52,13 @@ HELPS: Dict[str, str] = {
 }
 
 
-def collect(planned: int, ask: Ask) -> List[Sample]:
+def collect(planned: int, cards: Sequence[GpuNow], ask: Ask) -> List[Sample]:
     """Return all metrics of the GPUs; `planned`: how many the plan uses."""
-    found = cards(ask(QUERY) or "")
-    errors = link_errors(ask(LINK_ERRORS) or "") if len(found) > 1 else {}
+    errors = link_errors(ask(LINK_ERRORS) or "") if len(cards) > 1 else {}
     return [
         Sample("kimi_gpus_planned", planned),
-        Sample("kimi_gpus_seen", len(found)),
-        *(sample for index, row in found.items() for sample in _card(index, row)),
+        Sample("kimi_gpus_seen", len(cards)),
+        *(sample for card in cards for sample in _card(card)),
         *(
             Sample("kimi_gpu_nvlink_errors_total", count, {"gpu": index})
             for index, count in errors.items()
@@ -87,27 +70,16 @@ def collect(planned: int, ask: Ask) -> List[Sample]:
     ]
 
 
-def cards(text: str) -> Dict[str, Mapping[str, str]]:
-    """Read the answer to QUERY: each card's fields, by its index."""
-    rows = ([cell.strip() for cell in line.split(",")] for line in text.splitlines())
-    found = [dict(zip(COLUMNS, row)) for row in rows if len(row) == len(COLUMNS)]
-    return {row["index"]: row for row in found if row["index"].isdigit()}
-
-
-def _card(index: str, row: Mapping[str, str]) -> List[Sample]:
-    label = {"gpu": index}
-    found = []
-    for name, field, worth in _FIELDS:
-        number = decimal(row[field])
-        value = None if number is None else round(number * worth, 3)
-        found.append(Sample(name, value, label))
-    try:
-        bits = int(row[_REASONS], 16)
-    except ValueError:
+def _card(card: GpuNow) -> List[Sample]:
+    label = {"gpu": str(card.index)}
+    clock = None if card.clock_mhz is None else card.clock_mhz * 1_000_000
+    found = [Sample(name, getattr(card, field), label) for name, field in _FIELDS.items()]
+    found.append(Sample("kimi_gpu_sm_clock_hertz", clock, label))
+    if card.throttled is None:
         return found
     return found + [
-        Sample("kimi_gpu_throttled", bool(bits & bit), {**label, "reason": reason})
-        for reason, bit in _THROTTLED.items()
+        Sample("kimi_gpu_throttled", reason in card.throttled, {**label, "reason": reason})
+        for reason in THROTTLES
     ]
 
 

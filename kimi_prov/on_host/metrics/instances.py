@@ -22,6 +22,7 @@ HELPS: Dict[str, str] = {
     "kimi_instance_last_start_seconds": "How long the last start that ended well took.",
     "kimi_instance_start_limit_seconds": "How long a start may take.",
     "kimi_instance_starts_total": "Starts of the engine, since metrics are written.",
+    "kimi_instance_restarts_total": "Those of them that systemd made because the engine ended.",
 }
 Kept = Dict[str, Any]
 
@@ -57,6 +58,7 @@ def collect(
             Sample("kimi_instance_last_start_seconds", after["last_start_s"], label),
             Sample("kimi_instance_start_limit_seconds", limit, label),
             Sample("kimi_instance_starts_total", after["starts"], label),
+            Sample("kimi_instance_restarts_total", after["own_restarts"], label),
         ]
     return samples, keep
 
@@ -64,16 +66,21 @@ def collect(
 def _after(before: Kept, row: Mapping[str, str], boot: str) -> Kept:
     """Count a start where the unit's run is another than at the last look."""
     invocation, restarts = row.get("InvocationID", ""), _number(row, "NRestarts")
-    starts = int(before.get("starts") or 0)
+    starts, own, seen = (
+        int(before.get(name) or 0) for name in ("starts", "own_restarts", "restarts")
+    )
+    # systemd counts anew after a boot, and with each start that somebody asked for.
+    asked = before.get("boot") != boot or restarts < seen
+    more = restarts if asked else restarts - seen
     if invocation and invocation != before.get("invocation"):
-        same = before.get("boot") == boot
-        # Those in between were made by systemd itself, which counts them.
-        starts += max(1, restarts - int(before.get("restarts") or 0) if same else 1)
+        starts += max(1, more + asked) if before else 1
     return {
         "boot": boot,
         "invocation": invocation or before.get("invocation", ""),
         "restarts": restarts,
         "starts": starts,
+        # What was before the first look is of nobody's concern.
+        "own_restarts": own + more if before else 0,
         "last_start_s": _start_s(row) or before.get("last_start_s"),
     }
 

@@ -5,16 +5,50 @@ Both read YAML, of which JSON is a part.
 
 from __future__ import annotations
 
+import hashlib
+import ipaddress
 import json
 from typing import Any, Dict, List, Mapping, Optional
 
-from kimi_prov.contract.paths import MONITOR_ETC
+from kimi_prov.contract.paths import MONITOR_ETC, MONITOR_FIREWALL, MONITOR_TABLE
 
 HOSTS = f"{MONITOR_ETC}/hosts"
 RULES = f"{MONITOR_ETC}/rules"
 CONSOLES = f"{MONITOR_ETC}/consoles"
 _HEAD = "# Written by kimi-prov (role monitor); changes here are overwritten.\n"
 _RECEIVER = "site"
+_SET = """
+    set ipv{version} {{
+        type ipv{version}_addr
+        flags interval
+        auto-merge{elements}
+    }}
+"""
+# Declared, deleted, made again: one transaction, and the old table need not be there.
+_TABLE = """\
+table {table}
+delete table {table}
+table {table} {{{sets}
+    chain input {{
+        type filter hook input priority filter - 10; policy accept;
+        tcp dport {{ {ports} }} jump guard
+    }}
+
+    chain guard {{
+        iif lo accept
+        ip saddr @ipv4 accept
+        ip6 saddr @ipv6 accept
+        counter drop comment "{mark}"
+    }}
+}}
+"""
+# nftables.service empties the whole rule set when it starts, reloads and stops.
+FIREWALL_DROP_IN = f"""{_HEAD}\
+[Service]
+ExecStartPost=-/usr/sbin/nft -f {MONITOR_FIREWALL}
+ExecReload=-/usr/sbin/nft -f {MONITOR_FIREWALL}
+ExecStopPost=-/usr/sbin/nft -f {MONITOR_FIREWALL}
+"""
 
 
 def _text(document: Mapping[str, Any]) -> str:
@@ -66,6 +100,31 @@ def _paths(engines: List[int]) -> List[Dict[str, str]]:
 def bracketed(address: str) -> str:
     """Return an address as it stands before a port."""
     return f"[{address}]" if ":" in address else address
+
+
+def firewall(settings: Mapping[str, Any]) -> str:
+    """Return the packet filter of both ports: the machine itself and `networks` reach them.
+
+    Both ask for no password. The last rule says by a hash which list is loaded.
+    """
+    nets = [ipaddress.ip_network(text, strict=False) for text in settings["networks"]]
+    table = " ".join(MONITOR_TABLE)
+    sets = "".join(
+        _SET.format(version=version, elements=_elements(nets, version)) for version in (4, 6)
+    )
+    ports = f"{settings['port']}, {settings['alertmanager_port']}"
+    mark = hashlib.sha256((sets + ports).encode()).hexdigest()[:16]
+    return _HEAD + _TABLE.format(table=table, sets=sets, ports=ports, mark=f"kimi-prov {mark}")
+
+
+def _elements(nets: List[Any], version: int) -> str:
+    found = [str(net) for net in nets if net.version == version]
+    return f"\n        elements = {{ {', '.join(found)} }}" if found else ""
+
+
+def mark(text: str) -> str:
+    """Return by what a loaded packet filter tells that it is this one."""
+    return text.rpartition('comment "')[2].partition('"')[0]
 
 
 def alertmanager(receivers: Mapping[str, Any]) -> str:

@@ -12,15 +12,20 @@ import pwd
 import shutil
 import sys
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.contract.errors import HostError, plain
-from kimi_prov.contract.paths import MONITOR_ETC, MONITOR_HOME, MONITOR_USER, Paths
+from kimi_prov.contract.paths import (
+    MONITOR_ETC,
+    MONITOR_HOME,
+    MONITOR_TABLE,
+    MONITOR_USER,
+    Paths,
+)
 from kimi_prov.on_host.monitor import config
+from kimi_prov.on_host.monitor.standing import get
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
@@ -41,6 +46,7 @@ PARTS = (
     ("prometheus", unit_names.SITE_PROMETHEUS, unit_names.PROMETHEUS),
     ("prometheus-alertmanager", unit_names.SITE_ALERTMANAGER, unit_names.ALERTMANAGER),
 )
+NFTABLES = "nftables"
 BEFORE = "before.json"
 _RELOADED = {
     unit_names.PROMETHEUS: "prometheus_config_last_reload_success_timestamp_seconds",
@@ -48,8 +54,6 @@ _RELOADED = {
 }
 _SHOWN = ("ActiveState", "ActiveEnterTimestampMonotonic")
 _READY_S = 120.0
-_ANSWER_S = 10.0
-_MOST_BYTES = 16 << 20
 
 
 def installed(package: str) -> bool:
@@ -61,7 +65,8 @@ def installed(package: str) -> bool:
 def note(paths: Paths, *, check: bool = False) -> Dict[str, Any]:
     """Keep what was there before; return which packages are `missing`, and whether the user is."""
     record = paths.monitor_home / BEFORE
-    missing = [package for package, _, _ in PARTS if not installed(package)]
+    wanted = [*(package for package, _, _ in PARTS), NFTABLES]
+    missing = [package for package in wanted if not installed(package)]
     user = not _is_user(MONITOR_USER)
     new = not record.exists()
     if new and not check:
@@ -110,6 +115,7 @@ def ensure(paths: Paths, wanted: Mapping[str, Any], *, check: bool = False) -> D
     for name, text in wanted["units"].items():
         work.unit(name, text)
     work.distribution()
+    work.firewall(wanted["settings"])
     work.run(wanted["settings"])
     return {"changed": bool(work.did), "did": work.did, "unknown": unknown}
 
@@ -217,6 +223,27 @@ class _Work:
             if not self.check:
                 write_atomic(path, text, 0o644)
 
+    def firewall(self, settings: Mapping[str, Any]) -> None:
+        """Have the packet filter in place and loaded, also after the rule set was emptied."""
+        text, name = config.firewall(settings), unit_names.MONITOR_FIREWALL
+        self.file(self.paths.monitor_firewall, text, check=("nft", "--check", "--file"))
+        drop_in = self.paths.monitor_firewall_drop_in
+        if read_text(drop_in) != config.FIREWALL_DROP_IN:
+            self.did.append(str(drop_in))
+            if not self.check:
+                drop_in.parent.mkdir(mode=0o755, exist_ok=True)
+                write_atomic(drop_in, config.FIREWALL_DROP_IN, 0o644)
+                units.systemctl("daemon-reload")
+        if units.converge(name, check=self.check):
+            self.did.append(f"enable {name}")
+        active = units.show(name).get(name, {}).get("state") == "active"
+        if active and config.mark(text) in run("nft", "list", "table", *MONITOR_TABLE).stdout:
+            return
+        verb = "reload" if active else "start"
+        self.did.append(f"{verb} {name}")
+        if not self.check:
+            units.control(verb, name)
+
     def distribution(self) -> None:
         """Keep the distribution's units off that came with the packages; the site's stay."""
         ours = read_json(self.paths.monitor_home / BEFORE).get("services_ours") or []
@@ -258,7 +285,7 @@ class _Work:
 
     def _wait(self, name: str, url: str) -> None:
         until = time.monotonic() + _READY_S
-        while not (_get(f"{url}/-/ready") and self.newest <= _reloaded(name, url)):
+        while not (get(f"{url}/-/ready") and self.newest <= _reloaded(name, url)):
             if time.monotonic() > until:
                 line = units.cause(units.journal(name, 40))
                 raise HostError(
@@ -282,55 +309,12 @@ def _checked(command: tuple[str, ...], new: Path, path: Path) -> None:
         )
 
 
-def _get(url: str) -> str:
-    """Return what a page on this machine says; empty where it does not answer."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(url, timeout=_ANSWER_S) as reply:
-            return str(reply.read(_MOST_BYTES).decode(errors="replace"))
-    except (OSError, ValueError):
-        return ""
-
-
 def _reloaded(name: str, url: str) -> float:
     """Return when it last took its configuration over, in seconds since 1970; 0 if unknown."""
-    for line in _get(f"{url}/metrics").splitlines():
+    for line in get(f"{url}/metrics").splitlines():
         if line.startswith(_RELOADED[name] + " "):
             return float(line.rpartition(" ")[2])
     return 0.0
-
-
-def targets(listen: str, port: int) -> Optional[List[Dict[str, str]]]:
-    """Return each target of Prometheus and its health; None where it does not answer."""
-    try:
-        found = json.loads(_get(f"http://{config.bracketed(listen)}:{port}/api/v1/targets"))
-        return [
-            {
-                "host": clean_text.line(row["labels"].get("host", "")),
-                "job": clean_text.line(row["labels"].get("job", "")),
-                "health": clean_text.line(row["health"]),
-            }
-            for row in found["data"]["activeTargets"]
-        ]
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return None
-
-
-def shown(paths: Paths) -> Optional[Dict[str, Any]]:
-    """Return what `status` tells of a machine that watches; None where none does."""
-    settings = read_json(paths.monitor_etc / "settings.json")
-    if not settings:
-        return None
-    states = units.show(unit_names.PROMETHEUS, unit_names.ALERTMANAGER)
-    found = targets(settings["listen"], settings["port"]) or []
-    return {
-        "prometheus": states.get(unit_names.PROMETHEUS, {}).get("state"),
-        "alertmanager": states.get(unit_names.ALERTMANAGER, {}).get("state"),
-        "listen": settings["listen"],
-        "port": settings["port"],
-        "targets": len(found),
-        "targets_down": sum(row["health"] != "up" for row in found),
-    }
 
 
 def remove_all(paths: Paths, *, check: bool = False) -> Dict[str, Any]:
@@ -339,7 +323,8 @@ def remove_all(paths: Paths, *, check: bool = False) -> Dict[str, Any]:
     The record is last: a run that is killed in between is completed by the next.
     """
     record = read_json(paths.monitor_home / BEFORE)
-    files = [paths.units / ours for _, _, ours in PARTS]
+    names = [*(ours for _, _, ours in PARTS), unit_names.MONITOR_FIREWALL]
+    files = [paths.units / name for name in names]
     there = [path for path in files if path.exists()]
     if not record and not there:
         return {"changed": False}
@@ -347,6 +332,7 @@ def remove_all(paths: Paths, *, check: bool = False) -> Dict[str, Any]:
         for path in there:
             units.systemctl("disable", "--now", path.name)
             remove(str(path))
+        remove(str(paths.monitor_firewall_drop_in))
         units.systemctl("daemon-reload")
         if _is_user(MONITOR_USER) and not record.get("user_existed"):
             run("userdel", MONITOR_USER)

@@ -6,93 +6,60 @@ import hashlib
 import json
 from typing import Any
 
+from kimi_prov.monitoring import series
+from kimi_prov.render.kubernetes import measured
+
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _PER_ROW, _WIDTH, _HEIGHT = 2, 12, 8
+# Filled in with the labels of the objects.
+_JOB = "<job>"
+_SHARES = (("0.5", "half"), ("0.95", "19 of 20"))
+
+
+def _all(name: str) -> str:
+    return measured.signal(name, _JOB, by="")
+
+
+def _latency(metric: str, share: str) -> str:
+    return measured.latency(share, metric, _JOB, by="")
+
+
 _PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     (
         "Requests",
         "short",
-        (
-            ("sum(vllm:num_requests_running{job})", "running"),
-            ("sum(vllm:num_requests_waiting{job})", "waiting"),
-        ),
+        ((_all("requests_running"), "running"), (_all("requests_waiting"), "waiting")),
     ),
     (
         "Tokens a second",
         "short",
         (
-            ("sum(rate(vllm:generation_tokens_total{job}[5m]))", "answers"),
-            ("sum(rate(vllm:prompt_tokens_total{job}[5m]))", "prompts"),
+            (_all("answer_tokens_per_second"), "answers"),
+            (_all("prompt_tokens_per_second"), "prompts"),
         ),
     ),
     (
         "Time to the first token",
         "s",
-        tuple(
-            (
-                (
-                    f"histogram_quantile({share}, "
-                    "sum by (le) (rate(vllm:time_to_first_token_seconds_bucket{job}[5m])))"
-                ),
-                label,
-            )
-            for share, label in (("0.5", "half"), ("0.95", "19 of 20"))
-        ),
+        tuple((_latency(series.FIRST_TOKEN, share), label) for share, label in _SHARES),
     ),
     (
         "Time between tokens",
         "s",
-        tuple(
-            (
-                (
-                    f"histogram_quantile({share}, "
-                    "sum by (le) (rate(vllm:inter_token_latency_seconds_bucket{job}[5m])))"
-                ),
-                label,
-            )
-            for share, label in (("0.5", "half"), ("0.95", "19 of 20"))
-        ),
+        tuple((_latency(series.BETWEEN_TOKENS, share), label) for share, label in _SHARES),
     ),
-    (
-        "Time in the queue",
-        "s",
-        (
-            (
-                (
-                    "histogram_quantile(0.95, "
-                    "sum by (le) (rate(vllm:request_queue_time_seconds_bucket{job}[5m])))"
-                ),
-                "19 of 20",
-            ),
-        ),
-    ),
-    (
-        "Cache in use",
-        "percentunit",
-        (("max(vllm:kv_cache_usage_perc{job})", "of the cache of conversations"),),
-    ),
-    (
-        "Prompts that the cache had",
-        "percentunit",
-        (
-            (
-                (
-                    "sum(rate(vllm:prefix_cache_hits_total{job}[5m])) / "
-                    "sum(rate(vllm:prefix_cache_queries_total{job}[5m]))"
-                ),
-                "of their tokens",
-            ),
-        ),
-    ),
+    ("Time in the queue", "s", ((_latency("request_queue_time_seconds", "0.95"), "19 of 20"),)),
+    ("Cache in use", "percentunit", ((_all("cache_used_ratio"), "of the cache of conversations"),)),
+    ("Prompts that the cache had", "percentunit", ((_all("prefix_hit_ratio"), "of their tokens"),)),
     (
         "Requests by their end",
         "short",
-        (("sum by (finished_reason) (increase(vllm:request_success_total{job}[5m]))", ""),),
+        (("sum by (finished_reason) (increase(vllm:request_success_total{<job>}[5m]))", ""),),
     ),
     (
         "Answers that were broken off for want of cache",
         "short",
-        (("sum(increase(vllm:num_preemptions_total{job}[5m]))", "preemptions"),),
+        ((f"{_all('preemptions_per_second')} * 300", "preemptions"),),
     ),
 )
 
@@ -110,7 +77,7 @@ def document(name: str, namespace: str | None) -> str:
 
     Without a namespace whoever looks at it chooses one.
     """
-    job = f"{{{selector(name, namespace or '$namespace')}}}"
+    job = selector(name, namespace or "$namespace")
     whose = f"{namespace}/{name}" if namespace else name
     variables = [{"name": "datasource", "type": "datasource", "query": "prometheus"}]
     if not namespace:
@@ -158,7 +125,7 @@ def _panel(number: int, job: str) -> dict[str, Any]:
             {
                 "refId": chr(ord("A") + at),
                 "datasource": _SOURCE,
-                "expr": expression.replace("{job}", job),
+                "expr": expression.replace(_JOB, job),
                 **({"legendFormat": label} if label else {}),
             }
             for at, (expression, label) in enumerate(rows)

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 from kimi_prov.contract import clean_text, paths
 from kimi_prov.contract import pod as contract
 from kimi_prov.errors import UserError
+from kimi_prov.monitoring import series
 from kimi_prov.render import frame, planned, templates
 from kimi_prov.render.frame import File
-from kimi_prov.render.kubernetes import access, dashboard
+from kimi_prov.render.kubernetes import access, dashboard, measured
 from kimi_prov.render.kubernetes import pod as pods
 
 if TYPE_CHECKING:
@@ -181,6 +182,9 @@ def _values(
         "drains": "--shutdown-timeout" in plan["instances"][0]["argv"],
         "concurrency": plan["throughput"]["concurrency"],
         "slow_first_token_s": _slow(plan),
+        "signal": measured.signal,
+        "latency": measured.latency,
+        "first_token": series.FIRST_TOKEN,
         "job": dashboard.selector(settings.kubernetes_name, namespace),
         "dashboard": dashboard.document(settings.kubernetes_name, namespace),
         "schedules": _schedules(settings),

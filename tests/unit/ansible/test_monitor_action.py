@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kimi_prov.ansible.plugins.action.kimi_monitor import receivers, watched
+from kimi_prov.ansible.plugins.action.kimi_monitor import networks, receivers, watched
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,3 +57,9 @@ def test_a_host_reads_itself_on_the_loopback_and_keeps_whom_it_did_not_reach() -
     assert found["same"]["address"] == "127.0.0.1"
     assert found["far"]["address"] == "10.0.0.1"
     assert found["away"] is None
+
+
+def test_what_is_no_network_is_refused_by_name() -> None:
+    assert networks(["10.0.9.5", "fd00::/64"]) == ["10.0.9.5", "fd00::/64"]
+    with pytest.raises(UserError, match=r"monitor_networks: 10\.0\.9 is no network"):
+        networks(["10.0.9"])

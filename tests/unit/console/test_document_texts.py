@@ -62,11 +62,52 @@ STATUS = {
     "ok": False,
     "hosts": {"node1": SERVING, "node2": ABSENT},
 }
+MONITOR = {
+    "prometheus": "active",
+    "alertmanager": "active",
+    "answers": True,
+    "listen": "127.0.0.1",
+    "port": 9090,
+    "targets": 4,
+    "targets_down": 1,
+    "down": [{"host": "node1", "job": "kimi-engine", "engine": "0"}],
+    "alerts_firing": 1,
+    "alerts": [
+        {
+            "name": "KimiEngineEnded",
+            "host": "node1",
+            "severity": "critical",
+            "summary": "node1: instance 0 of the engine ended by itself and was started again",
+            "since": "2026-11-24T03:00:00Z",
+        }
+    ],
+    "series_bytes": 3 << 30,
+    "series_limit_bytes": 10 << 30,
+}
+WATCHER = {
+    "schema": "kimi-prov/status/v1",
+    "ok": True,
+    "hosts": {
+        "watcher": {
+            "ok": True,
+            "provisioned": True,
+            "detail": "watches 4 targets, 1 alerts fire",
+            "stand_ins": [],
+            "monitor": MONITOR,
+        }
+    },
+}
 
 
 @pytest.mark.parametrize(
     ("name", "document"),
-    [("verify", VERIFY), ("status", STATUS), ("status", RANK), ("status", WATCHED)],
+    [
+        ("verify", VERIFY),
+        ("status", STATUS),
+        ("status", RANK),
+        ("status", WATCHED),
+        ("status", WATCHER),
+    ],
 )
 def test_documents_fit_their_schema_and_a_renamed_key_does_not(name, document):
     schema = schemas.load(name)
@@ -78,7 +119,7 @@ def test_documents_fit_their_schema_and_a_renamed_key_does_not(name, document):
 
 
 @pytest.mark.parametrize(
-    "text", [verify_text.text(VERIFY), *map(status_text.text, (STATUS, RANK, WATCHED))]
+    "text", [verify_text.text(VERIFY), *map(status_text.text, (STATUS, RANK, WATCHED, WATCHER))]
 )
 def test_text_keeps_to_eighty_columns(text):
     assert max(map(len, text.splitlines())) <= 80
@@ -150,3 +191,14 @@ def test_status_tells_what_the_timer_found_and_who_tells_more():
     assert "looked at 2026-11-24T03:00:00Z" in words
     assert "kimi-prov drift tells what" in words
     assert "drift" not in status_text.text(STATUS)
+
+
+def test_status_of_a_host_that_watches_tells_what_is_down_what_fires_and_what_it_takes():
+    words = " ".join(status_text.text(WATCHER).split())
+    assert "Prometheus active on 127.0.0.1 port 9090, Alertmanager active" in words
+    assert "targets 4, 1 DOWN down node1: kimi-engine 0" in words
+    assert "alerts 1 firing critical node1: instance 0 of the engine ended by itself" in words
+    assert "series 3.0 GiB of at most 10.0 GiB" in words
+    silent = {**MONITOR, "answers": False, "prometheus": "failed"}
+    document = {"hosts": {"watcher": {**WATCHER["hosts"]["watcher"], "monitor": silent}}}
+    assert "targets" not in status_text.text(document).partition("Prometheus failed")[2]

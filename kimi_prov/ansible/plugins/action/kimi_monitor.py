@@ -6,6 +6,7 @@ that are watched, of which this run has read what it reached.
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import run_sent
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import monitoring
 
@@ -35,6 +37,19 @@ def secret(path: str, option: str) -> str:
     if not text or "\n" in text:
         raise UserError(f"{option}: {path} does not hold one line", fix="write it in one line")
     return text
+
+
+def networks(given: list[str]) -> list[str]:
+    """Return who may reach both ports. Raises UserError for what is no network."""
+    for text in given:
+        try:
+            ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            raise UserError(
+                f"monitor_networks: {clean_text.line(text)} is no network",
+                fix="write addresses or networks, as 10.0.9.0/24",
+            ) from None
+    return list(given)
 
 
 def receivers(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +133,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         doors = {name: (known[name].get("__metrics_door") or {}).get("door") for name in names}
         own = str(variables["inventory_hostname"])
         return {
-            "settings": dict(args["settings"]),
+            "settings": {
+                **args["settings"],
+                "networks": networks(args["settings"]["networks"]),
+            },
             "receivers": receivers(args["receivers"]),
             "rules": monitoring.texts("rules", ".yml"),
             "consoles": monitoring.texts("consoles", ".html", ".lib", ".css", ".js"),

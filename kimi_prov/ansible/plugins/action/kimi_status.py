@@ -11,6 +11,7 @@ from ansible.utils.display import Display
 
 from kimi_prov.acceptance import suite
 from kimi_prov.ansible.remote import RemoteError, target, waiting_out
+from kimi_prov.ansible.send import run_sent
 from kimi_prov.runner import progress
 
 # How long a machine that is watched may be away.
@@ -26,13 +27,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Read the status of the machine into `kimi_document`; `every`: report it so often."""
+        """Read the status of the machine into `kimi_document`; `every`: report it so often.
+
+        `only_watches`: a host that has no code of ours, so it is sent.
+        """
         result: dict[str, Any] = super().run(tmp, task_vars)
         every_s = float(self._task.args.get("every") or 0)
         if every_s:
             self._watch(str((task_vars or {}).get("inventory_hostname", "")), every_s)
         try:
-            document = target(self, "status")
+            ask = run_sent if self._task.args.get("only_watches") else target
+            document = ask(self, "status")
         except RemoteError as error:
             document = {"ok": False, "provisioned": False, "detail": error.line}
         said = document.pop("stand_in", None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from gpu_answers import gpu_answer
 
 from kimi_prov.on_host.activity import gpus, sample
-from kimi_prov.on_host.probe import nvidia_smi
+from kimi_prov.on_host.probe import gpu_now
 
 VLLM = 'vllm:generation_tokens_total{{model_name="k"}} {out}\nvllm:prompt_tokens_total {prompt}\n'
 SGLANG = (
@@ -32,18 +31,17 @@ def test_sglang_counts_at_the_end_of_a_request_and_tells_its_speed_meanwhile() -
     assert sample.rates(first, first, 1.0) == {"decode_tok_s": 11.5, "prefill_tok_s": 0.0}
 
 
-RECORDED = Path(__file__).resolve().parents[3] / "data" / "recordings" / "h100-x1-idle"
 # In the form of the recorded one; the figures of both are made up.
 TWO = (
-    "0, NVIDIA H200, 97, 61, 131072, 143771, 612.34, 700.00, 61, 72, 1755, 1980, 0, "
+    "0, NVIDIA H200, 97, 61, 131072, 143771, 612.34, 700.00, 700.00, 61, 72, 1755, 1980, 0, 3, 4, "
     "0x0000000000000004\n"
-    "1, NVIDIA H200, 0, 0, 0, 143771, 76.91, 700.00, 34, [N/A], 345, 1980, [N/A], "
+    "1, NVIDIA H200, 0, 0, 0, 143771, 76.91, 700.00, 650.00, 34, [N/A], 345, 1980, [N/A], 0, 0, "
     "0x0000000000000001\n"
 )
 
 
 def test_gpus_by_the_query() -> None:
-    first, second = gpus.parse(TWO)
+    first, second = map(gpus.row, gpu_now.parse(TWO))
     assert first["busy_share"] == pytest.approx(0.97)
     assert first["memory_used_bytes"] == 131072 << 20
     assert first["power_w"] == pytest.approx(612.34)
@@ -52,25 +50,17 @@ def test_gpus_by_the_query() -> None:
     assert second["throttled"] == []
     assert second["memory_temperature_c"] is None
     assert second["ecc_uncorrected"] is None
+    # What the owner set, and errors since the driver was loaded: metrics show the other two.
+    assert (second["power_limit_w"], first["ecc_uncorrected"]) == (700.0, 0)
 
 
 def test_a_real_gpu_that_has_nothing_to_do() -> None:
-    """An H100 with driver 580.159.04; the recording has more columns than are asked for."""
-    (row,) = nvidia_smi.table((RECORDED / "query.csv").read_text())
-    # The driver's other names of the same two columns, and the units that `nounits` leaves out.
-    row |= {"clocks.sm": row["clocks.current.sm"]}
-    asked = [row[name].split(" ")[0] for name in (*gpus.COLUMNS, "clocks_event_reasons.active")]
-    asked[gpus.COLUMNS.index("name")] = row["name"]
-    (found,) = gpus.parse(", ".join(asked))
+    found = gpus.row(*gpu_now.parse(gpu_answer()))
     assert found["name"] == "NVIDIA H100 80GB HBM3"
     assert found["busy_share"] == 0.0
     assert found["memory_total_bytes"] == 81559 << 20
-    assert found["power_w"] == pytest.approx(72.58)
-    assert (found["temperature_c"], found["memory_temperature_c"]) == (33.0, 37.0)
+    assert found["power_w"] == pytest.approx(70.04)
+    assert (found["temperature_c"], found["memory_temperature_c"]) == (35.0, 37.0)
     assert (found["clock_mhz"], found["clock_max_mhz"]) == (345.0, 1980.0)
     assert found["ecc_uncorrected"] == 0
     assert found["throttled"] == []
-
-
-def test_what_is_no_row_is_left_out() -> None:
-    assert gpus.parse("No devices were found\n") == []

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gpu_answers import gpu_answer
+
 from kimi_prov.on_host.metrics import gpus
 from kimi_prov.on_host.metrics.exposition import render
+from kimi_prov.on_host.probe import gpu_now
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "data" / "recordings"
 XID = (RECORDINGS / "diagnose" / "gpu_lost" / "kernel.log").read_text()
 
 
-def answer(**other: str) -> str:
-    """What the recorded card answers to our query; `other` are fields of another moment."""
-    head, row = (RECORDINGS / "gpu-metrics" / "h100-x1.csv").read_text().splitlines()
-    said = dict(zip(head.split(","), (cell.strip() for cell in row.split(",")), strict=True))
-    said |= {name.replace("__", "."): value for name, value in other.items()}
-    return ", ".join(said[column] for column in gpus.COLUMNS)
-
-
-def shown(planned: int, query: str | None, links: str | None = None, kernel: str = "") -> list[str]:
-    told = {gpus.QUERY: query, gpus.LINK_ERRORS: links, gpus.KERNEL: kernel}
-    samples = gpus.collect(planned, lambda argv: told[tuple(argv)])
+def shown(planned: int, query: str, links: str | None = None, kernel: str = "") -> list[str]:
+    told = {gpus.LINK_ERRORS: links, gpus.KERNEL: kernel}
+    samples = gpus.collect(planned, gpu_now.parse(query), lambda argv: told[tuple(argv)])
     return [row for row in render(samples, gpus.HELPS).splitlines() if not row.startswith("#")]
 
 
 def test_the_recorded_card_is_shown_in_the_units_of_the_names() -> None:
-    rows = shown(1, answer())
+    rows = shown(1, gpu_answer())
     assert "kimi_gpus_seen 1" in rows
     assert 'kimi_gpu_power_watts{gpu="0"} 70.04' in rows
     assert f'kimi_gpu_memory_total_bytes{{gpu="0"}} {81559 << 20}' in rows
@@ -36,9 +31,9 @@ def test_the_recorded_card_is_shown_in_the_units_of_the_names() -> None:
 
 
 def test_an_idle_card_is_not_throttled_and_a_hot_one_is() -> None:
-    assert not [row for row in shown(1, answer()) if "throttled" in row and row.endswith(" 1")]
+    assert not [row for row in shown(1, gpu_answer()) if "throttled" in row and row.endswith(" 1")]
     # 0x48: slowed down by hardware, for heat (nvml.h).
-    hot = answer(clocks_throttle_reasons__active="0x0000000000000048")
+    hot = gpu_answer(clocks_event_reasons__active="0x0000000000000048")
     told = [row for row in shown(1, hot) if "throttled" in row and row.endswith(" 1")]
     assert told == [
         'kimi_gpu_throttled{gpu="0",reason="hw_slowdown"} 1',
@@ -47,21 +42,21 @@ def test_an_idle_card_is_not_throttled_and_a_hot_one_is() -> None:
 
 
 def test_what_a_card_does_not_tell_is_left_out() -> None:
-    rows = shown(1, answer(temperature__memory="[N/A]", clocks_throttle_reasons__active="[N/A]"))
+    rows = shown(1, gpu_answer(temperature__memory="[N/A]", clocks_event_reasons__active="[N/A]"))
     assert not [row for row in rows if "memory_temperature" in row or "throttled" in row]
     assert 'kimi_gpu_power_watts{gpu="0"} 70.04' in rows
 
 
 def test_a_card_that_is_gone_shows_in_the_count() -> None:
     lost = "Unable to determine the device handle for GPU0000:44:00.0: Unknown Error"
-    rows = shown(2, f"{answer()}\n{lost}", kernel=XID)
+    rows = shown(2, f"{gpu_answer()}\n{lost}", kernel=XID)
     assert {"kimi_gpus_planned 2", "kimi_gpus_seen 1"} <= set(rows)
     assert 'kimi_gpu_xid_errors_total{code="79"} 1' in rows
-    assert "kimi_gpus_seen 0" in shown(2, None)
+    assert "kimi_gpus_seen 0" in shown(2, "")
 
 
 def test_errors_of_all_links_of_a_card_are_summed() -> None:
-    query = f"{answer()}\n{answer(index='1')}"
+    query = f"{gpu_answer()}\n{gpu_answer(index='1')}"
     links = (
         "GPU 0: NVIDIA H200 (UUID: GPU-0)\n\t Link 0: Replay Errors: 1\n\t Link 0: CRC Errors: 2\n"
         "\t Link 1: Recovery Errors: 4\nGPU 1: NVIDIA H200 (UUID: GPU-1)\n\t Link 0: CRC Errors: 0"
@@ -74,9 +69,8 @@ def test_errors_of_all_links_of_a_card_are_summed() -> None:
 def test_one_card_has_no_links_to_ask_for() -> None:
     asked: list[tuple[str, ...]] = []
 
-    def ask(argv: object) -> str | None:
+    def ask(argv: object) -> None:
         asked.append(tuple(argv))  # type: ignore[arg-type]
-        return answer() if asked[-1] == gpus.QUERY else None
 
-    gpus.collect(1, ask)
+    gpus.collect(1, gpu_now.parse(gpu_answer()), ask)
     assert gpus.LINK_ERRORS not in asked

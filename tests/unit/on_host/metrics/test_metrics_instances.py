@@ -54,15 +54,26 @@ def test_a_start_that_ended_well_keeps_its_seconds_over_a_stop() -> None:
 def test_restarts_between_two_looks_are_counted_all() -> None:
     _, kept = looked({}, row("active", "r1", began=1, up=2, restarts=1), now=3)
     seen, kept = looked(kept, row("active", "r5", began=50, up=52, restarts=4), now=60)
-    assert seen["starts_total"] == 4
+    assert (seen["starts_total"], seen["restarts_total"]) == (4, 3)
     seen, _ = looked(kept, row("active", "r5", began=50, up=52, restarts=4), now=90)
-    assert seen["starts_total"] == 4
+    assert (seen["starts_total"], seen["restarts_total"]) == (4, 3)
 
 
 def test_systemd_counts_anew_after_a_boot_and_metrics_do_not() -> None:
     _, kept = looked({}, row("active", "r1", began=1, up=2, restarts=7), now=3)
     seen, _ = looked(kept, row("active", "r2", began=1, up=2, restarts=0), now=3, boot="b2")
-    assert seen["starts_total"] == 2
+    assert (seen["starts_total"], seen["restarts_total"]) == (2, 0)
+
+
+def test_a_start_that_somebody_asked_for_is_no_restart() -> None:
+    _, kept = looked({}, row("active", "r1", began=1, up=2, restarts=2), now=3)
+    seen, kept = looked(kept, row("active", "r2", began=10, up=12, restarts=0), now=20)
+    assert (seen["starts_total"], seen["restarts_total"]) == (2, 0)
+    # One that was asked for and then ended, between two looks.
+    seen, kept = looked(kept, row("activating", "r4", began=30, restarts=1), now=31)
+    assert seen["restarts_total"] == 1
+    seen, _ = looked(kept, row("active", "r6", began=40, up=41, restarts=0), now=50)
+    assert seen["restarts_total"] == 1
 
 
 def test_the_last_start_of_a_unit_that_is_stopping_is_not_guessed() -> None:

@@ -18,8 +18,12 @@ SETTINGS = {
     "port": 9090,
     "alertmanager_port": 9093,
     "scrape_interval_s": 15,
+    "networks": ["10.0.9.5/32", "10.0.8.0/24", "fd00::/64"],
 }
 HOST = {"name": "h1", "address": "10.0.0.1", "port": 9443, "server_name": "h1", "engines": [0, 1]}
+# Where an ordinary user does not look.
+NFT = "/usr/sbin/nft"
+LIST = f"{NFT} list table inet kimi_monitor"
 MAIL = {
     "to": "ops@example.com",
     "from": "kimi@example.com",
@@ -99,3 +103,35 @@ def test_alertmanager_takes_it(tmp_path: Path, receivers: dict[str, Any]) -> Non
 def test_amtool_would_refuse_what_is_none(tmp_path: Path) -> None:
     text = config.alertmanager({"webhook_url": "no url", "email": None})
     assert "unsupported scheme" in accepts(tmp_path, text, "amtool", "check-config")
+
+
+@pytest.mark.parametrize("networks", [SETTINGS["networks"], [], ["0.0.0.0/0"]])
+def test_the_packet_filter_lets_the_listed_networks_reach_both_ports(
+    tmp_path: Path, networks: list[str]
+) -> None:
+    text = config.firewall({**SETTINGS, "networks": networks})
+    file = tmp_path / "firewall.nft"
+    file.write_text(text)
+    # In a network of its own, whose rules are nobody's.
+    loaded = subprocess.run(
+        ["unshare", "--net", "--map-root-user", "sh", "-c", f"{NFT} -f {file} && {LIST}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    assert "tcp dport { 9090, 9093 } jump guard" in loaded.stdout
+    for net in networks:
+        assert net.removesuffix("/32") in loaded.stdout
+    assert config.mark(text) in loaded.stdout
+
+
+def test_another_list_has_another_mark() -> None:
+    marks = {
+        config.mark(config.firewall(SETTINGS)),
+        config.mark(config.firewall({**SETTINGS, "networks": []})),
+        config.mark(config.firewall({**SETTINGS, "port": 9091})),
+    }
+    assert len(marks) == 3
+    assert all(mark.startswith("kimi-prov ") for mark in marks)

@@ -1,0 +1,129 @@
+"""What `status` tells of a host that watches: what it sees, what it tells, what it takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+from kimi_prov.contract import clean_text, unit_names
+from kimi_prov.on_host.monitor import config
+from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system.files import read_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.contract.paths import Paths
+
+_ANSWER_S = 10.0
+_MOST_BYTES = 16 << 20
+# Rows of a list; how many there are is told beside it.
+_MOST = 50
+_FAULTS = (ValueError, LookupError, TypeError, AttributeError)
+
+
+def get(url: str) -> str:
+    """Return what a page on this machine says; empty where it does not answer."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=_ANSWER_S) as reply:
+            return str(reply.read(_MOST_BYTES).decode(errors="replace"))
+    except (OSError, ValueError):
+        return ""
+
+
+def targets(text: str) -> Optional[List[Dict[str, str]]]:
+    """Read /api/v1/targets: what each target is and its health; None where it is no answer."""
+    try:
+        return [
+            {
+                **_labels(row["labels"], "host", "job", "engine"),
+                "health": clean_text.line(row["health"]),
+            }
+            for row in json.loads(text)["data"]["activeTargets"]
+        ]
+    except _FAULTS:
+        return None
+
+
+def alerts(text: str) -> Optional[List[Dict[str, str]]]:
+    """Read /api/v1/alerts: those that fire, the oldest first; None where it is no answer."""
+    try:
+        found = [
+            {
+                "name": clean_text.line(row["labels"]["alertname"]),
+                **_labels(row["labels"], "host", "severity"),
+                "summary": clean_text.line(row["annotations"].get("summary", "")),
+                "since": clean_text.line(row["activeAt"])[:19] + "Z",
+            }
+            for row in json.loads(text)["data"]["alerts"]
+            if row["state"] == "firing"
+        ]
+    except _FAULTS:
+        return None
+    return sorted(found, key=lambda row: (row["since"], row["name"], row["host"]))
+
+
+def _labels(labels: Dict[str, Any], *names: str) -> Dict[str, str]:
+    return {name: clean_text.line(labels.get(name, "")) for name in names}
+
+
+def shown(paths: Paths) -> Optional[Dict[str, Any]]:
+    """Return what `status` tells of a machine that watches; None where none does."""
+    settings = read_json(paths.monitor_etc / "settings.json")
+    if not settings:
+        return None
+    url = f"http://{config.bracketed(settings['listen'])}:{settings['port']}/api/v1"
+    states = units.show(unit_names.PROMETHEUS, unit_names.ALERTMANAGER)
+    seen, firing = targets(get(f"{url}/targets")), alerts(get(f"{url}/alerts"))
+    down = [row for row in seen or [] if row["health"] != "up"]
+    return {
+        "prometheus": states.get(unit_names.PROMETHEUS, {}).get("state"),
+        "alertmanager": states.get(unit_names.ALERTMANAGER, {}).get("state"),
+        "answers": seen is not None and firing is not None,
+        "listen": settings["listen"],
+        "port": settings["port"],
+        "targets": len(seen or []),
+        "targets_down": len(down),
+        "down": [{key: row[key] for key in ("host", "job", "engine")} for row in down[:_MOST]],
+        "alerts_firing": len(firing or []),
+        "alerts": (firing or [])[:_MOST],
+        "series_bytes": size(paths.monitor_home / "prometheus"),
+        # An earlier version kept it in the unit alone.
+        "series_limit_bytes": settings.get("retention_bytes"),
+    }
+
+
+def document(paths: Paths) -> Optional[Dict[str, Any]]:
+    """Return the status of a machine that watches and does not serve; None where it does not."""
+    found = shown(paths)
+    if found is None:
+        return None
+    parts = ("prometheus", "alertmanager")
+    away = [name for name in parts if found[name] != "active"]
+    detail = f"watches {found['targets']} targets, {found['alerts_firing']} alerts fire"
+    if away:
+        detail = "not active: " + ", ".join(away)
+    elif not found["answers"]:
+        detail = "Prometheus does not answer"
+    return {
+        "ok": found["answers"] and not away,
+        "provisioned": True,
+        "detail": detail,
+        "monitor": found,
+    }
+
+
+def size(folder: Path) -> int:
+    """Bytes of disk that a folder takes; what goes meanwhile is not counted."""
+    found = 0
+    for top, _, names in os.walk(str(folder)):
+        for name in names:
+            try:
+                found += os.lstat(os.path.join(top, name)).st_blocks * 512
+            except OSError:
+                continue
+    return found

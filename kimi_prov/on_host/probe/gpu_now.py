@@ -1,0 +1,134 @@
+"""What GPUs are at now: the one query of nvidia-smi for it, and its reader.
+
+One query for all cards, which took 30 ms of a processor with one H100.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Tuple
+
+from kimi_prov.contract.numbers import decimal, whole
+from kimi_prov.on_host.probe import nvidia_smi
+from kimi_prov.on_host.system.process import NOT_FOUND, run
+
+_MIB = 1 << 20
+# What of a card is asked for, but for why it is slowed down.
+COLUMNS = (
+    "index",
+    "name",
+    "utilization.gpu",
+    "utilization.memory",
+    "memory.used",
+    "memory.total",
+    "power.draw",
+    "power.limit",
+    "enforced.power.limit",
+    "temperature.gpu",
+    "temperature.memory",
+    "clocks.sm",
+    "clocks.max.sm",
+    "ecc.errors.uncorrected.volatile.total",
+    "ecc.errors.uncorrected.aggregate.total",
+    "ecc.errors.corrected.aggregate.total",
+)
+# Named so since driver 535; before it the second.
+REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+_NO_SUCH_FIELD = "is not a valid field"
+# Bits of NVML (nvml.h, nvmlClocksEventReason*) that make a card slower than it could be; the others
+# are of its owner's choice, or that it has nothing to do.
+THROTTLES = {
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+}
+
+
+@dataclass(frozen=True)
+class GpuNow:
+    """One card; what it does not tell is None. Shares are of 1, errors since the card was made."""
+
+    index: int
+    name: str
+    busy_share: Optional[float]
+    memory_busy_share: Optional[float]
+    memory_used_bytes: Optional[int]
+    memory_total_bytes: Optional[int]
+    power_w: Optional[float]
+    # What its owner set, and what holds: a board or a power supply may lower it.
+    power_limit_w: Optional[float]
+    power_enforced_w: Optional[float]
+    temperature_c: Optional[float]
+    memory_temperature_c: Optional[float]
+    clock_mhz: Optional[float]
+    clock_max_mhz: Optional[float]
+    # Since the driver was loaded.
+    ecc_uncorrected_now: Optional[int]
+    ecc_uncorrected: Optional[int]
+    ecc_corrected: Optional[int]
+    # Names of THROTTLES.
+    throttled: Optional[Tuple[str, ...]]
+
+
+def read(timeout_s: float) -> Tuple[Optional[List[GpuNow]], str]:
+    """Return each card, None with the reason where they are not told; [] without nvidia-smi."""
+    problem = ""
+    for reasons in REASONS:
+        question = f"--query-gpu={','.join((*COLUMNS, reasons))}"
+        done = run("nvidia-smi", question, "--format=csv,noheader,nounits", timeout=timeout_s)
+        if done.returncode == NOT_FOUND:
+            return [], ""
+        if done.returncode == 0:
+            return parse(done.stdout), ""
+        told = (done.stderr or done.stdout).strip().splitlines()
+        problem = f"nvidia-smi: {told[0] if told else done.returncode}"
+        if _NO_SUCH_FIELD not in problem:
+            break
+    return None, problem
+
+
+def parse(text: str) -> List[GpuNow]:
+    """Read the rows of the query; a line that is none, as of a card that is lost, is left out."""
+    return [_card(row) for row in nvidia_smi.table(text, [*COLUMNS, REASONS[0]])]
+
+
+def _card(row: Dict[str, str]) -> GpuNow:
+    return GpuNow(
+        index=int(row["index"]),
+        name=row["name"],
+        busy_share=_share(row["utilization.gpu"]),
+        memory_busy_share=_share(row["utilization.memory"]),
+        memory_used_bytes=_bytes(row["memory.used"]),
+        memory_total_bytes=_bytes(row["memory.total"]),
+        power_w=decimal(row["power.draw"]),
+        power_limit_w=decimal(row["power.limit"]),
+        power_enforced_w=decimal(row["enforced.power.limit"]),
+        temperature_c=decimal(row["temperature.gpu"]),
+        memory_temperature_c=decimal(row["temperature.memory"]),
+        clock_mhz=decimal(row["clocks.sm"]),
+        clock_max_mhz=decimal(row["clocks.max.sm"]),
+        ecc_uncorrected_now=whole(row["ecc.errors.uncorrected.volatile.total"]),
+        ecc_uncorrected=whole(row["ecc.errors.uncorrected.aggregate.total"]),
+        ecc_corrected=whole(row["ecc.errors.corrected.aggregate.total"]),
+        throttled=_throttled(row[REASONS[0]]),
+    )
+
+
+def _share(text: str) -> Optional[float]:
+    value = decimal(text)
+    return None if value is None else value / 100
+
+
+def _bytes(text: str) -> Optional[int]:
+    value = decimal(text)
+    return None if value is None else int(value * _MIB)
+
+
+def _throttled(text: str) -> Optional[Tuple[str, ...]]:
+    try:
+        bits = int(text, 16)
+    except ValueError:
+        return None
+    return tuple(name for name, bit in THROTTLES.items() if bits & bit)
