@@ -7,7 +7,6 @@ up when a test says so.
 from __future__ import annotations
 
 import asyncio
-import csv
 import json
 import os
 import socket
@@ -64,12 +63,6 @@ class Asleep:
 
     def comes_up(self) -> None:
         (self.root / "up").touch()
-
-    @property
-    def waiting(self) -> int:
-        """How many requests HAProxy has handed to the waker and not got back."""
-        told = haproxy.command(self.proxy.paths.socket, "show stat wake 2 -1")
-        return int(next(csv.DictReader(told.splitlines()))["scur"])
 
     def chat(self, key: str | None = None) -> api.Reply:
         return api.chat(self.proxy.endpoint, key or self.proxy.key_of_client, BODY)
@@ -208,7 +201,7 @@ def test_a_client_that_gives_up_is_not_waited_for(sleeping):
     )
     with pytest.raises(api.ApiError):
         api.chat(impatient, machine.proxy.key_of_client, BODY)
-    assert until(lambda: machine.waiting == 0)
+    assert until(lambda: haproxy.handed(machine.proxy.paths.socket) == 0)
     machine.comes_up()
     assert until(lambda: not mark.read(machine.proxy.paths))
     assert machine.chat().status == 200
