@@ -99,10 +99,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             # Neither passed nor broken: nothing was asked.
             raise RemoteError(f"the model is {seen['rests']}: it was not asked", START)
         proofs = _proofs(plan, variables)
+        chosen = _selection(self._task.args.get("selection") or {})
         if plan.get("group") and plan["group"]["rank"]:
-            return suite.rank_document(
-                plan, seen, network.of_rank(plan, proofs), suite.stand_ins(plan, variables)
-            )
+            row = network.of_rank(plan, proofs)
+            row = row if chosen.takes(row["name"]) else _left_out(row)
+            return suite.rank_document(plan, seen, row, suite.stand_ins(plan, variables))
         host = str(variables.get("ansible_host") or variables.get("inventory_hostname"))
         local = self._connection.transport == "local"
         port = plan["proxy"]["port"]
@@ -116,7 +117,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         key = shell(self, f"cat {paths.VERIFY_KEY}", secret=True).strip() if from_here else ""
         address = "127.0.0.1" if local and from_here else host
         subject = checks.subject_of(plan, address, fingerprint(seen["certificate"]), key)
-        chosen = _selection(self._task.args.get("selection") or {})
         exam = Exam(
             subject,
             promise.of_plan(plan),
