@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
-from kimi_prov.on_host.gateway import haproxy
+from kimi_prov.on_host.gateway import draining, haproxy
 from kimi_prov.on_host.rest import rested
 from kimi_prov.on_host.system import files
 
@@ -42,13 +42,19 @@ def write(paths: Paths, mark: Mapping[str, Any]) -> None:
 
 
 def clear(paths: Paths) -> dict[str, Any]:
-    """Take the mark away; returns what it was. The proxy sends requests to the engines again."""
+    """Take the mark away; returns what it was. The proxy sends requests to the engines again.
+
+    The stop had put them out of the balance, and so they would stay.
+    """
     was = read(paths)
     if was:
         rested.note(paths, was)
     for path in (paths.stopped, paths.waking):
         files.remove(str(path))
     publish(paths)
+    if was:
+        with contextlib.suppress(OSError, HostError):
+            draining.balance(paths, draining.READY)
     return was
 
 
