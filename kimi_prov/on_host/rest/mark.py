@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STOPPED, ASLEEP = "stopped", "asleep"
+# Of a machine that switched itself off: a row of its history, and no mark.
+OFF = "off"
 # OpenAI's clients wait no longer than a minute for a Retry-After.
 RETRY_S = 60
 _CODES = {STOPPED: "model_stopped", ASLEEP: "model_asleep"}

@@ -26,7 +26,7 @@ from kimi_prov.contract.durations import duration, in_words
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import draining, haproxy, smoke_test
-from kimi_prov.on_host.rest import idle, mark, standing, starts
+from kimi_prov.on_host.rest import idle, mark, rested, standing, starts
 from kimi_prov.on_host.system import apply_lock, files, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.process import run
@@ -180,6 +180,7 @@ def look(paths: Paths) -> str:
     plan = plan_of(paths)
     if not plan["rest"].get("idle"):
         return ""
+    rested.came_back(paths)
     found, news = idle.look(paths, plan)
     if found["asleep_in_s"] != 0:
         return news
@@ -217,8 +218,10 @@ def _poweroff(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tel
     try:
         draining.drain(paths, float(job["drain_s"]))
         tell("switching the machine off")
+        rested.switched_off(paths, mark.make(mark.OFF, "nobody asked"))
         units.systemctl("poweroff")
     except HostError:
+        rested.switched_off(paths, None)
         draining.balance(paths, draining.READY)
         raise
     return "switching the machine off: nobody asked"
