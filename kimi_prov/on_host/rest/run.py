@@ -92,6 +92,8 @@ def stop(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"left_out": True, "started": False}
     was = mark.read(paths)
     if was.get("state") != mark.STOPPED:
+        if was:
+            rested.note(paths, was)
         made = mark.make(mark.STOPPED, "stopped by the operator", by=request.get("by"))
         mark.write(paths, made)
     else:

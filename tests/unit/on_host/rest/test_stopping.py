@@ -213,6 +213,14 @@ def test_what_all_rests_saved_is_told_with_the_one_of_now(machine: Machine) -> N
     assert (unknown["times"], unknown["kwh_at_most"], unknown["usd_at_most"]) == (1, None, None)
 
 
+def test_the_hours_asleep_before_a_stop_are_kept(machine: Machine) -> None:
+    asleep = mark.make(mark.ASLEEP, "nobody asked")
+    mark.write(machine.places, {**asleep, "since_boot_s": asleep["since_boot_s"] - 5 * 3600})
+    assert run.stop(machine.places, ASKED)["was"] == "asleep"
+    told = rested.document(machine.places, machine.plan, mark.read(machine.places))
+    assert (told["times"], round(told["hours"])) == (2, 5)
+
+
 @pytest.mark.parametrize("days", [-40, 40])
 def test_a_clock_that_was_set_adds_and_takes_nothing(machine: Machine, days: int) -> None:
     run.stop(machine.places, ASKED)
