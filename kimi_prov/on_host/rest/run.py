@@ -39,6 +39,8 @@ Tell = Callable[[str], None]
 STOP, RESTART, SLEEP = "stop", "restart", "sleep"
 FREE, KEEP = "free", "keep"
 _STEP_S = 1.0
+# Between a start and the wait for it.
+_BEGUN_S = 5.0
 # Of answers that begin at the last moment.
 _SLEEP_DRAIN_S = 300.0
 # Beyond what a unit allows its processes before it kills them.
@@ -371,7 +373,7 @@ def await_units(
     `wanted` raises where nobody wants that any more.
     """
     before = {name: unit["restarts"] for name, unit in units.show(*names).items()}
-    told = ""
+    told, since_s = "", time.time() - _BEGUN_S
     while True:
         apply_lock.renew()
         wanted()
@@ -380,7 +382,9 @@ def await_units(
             return
         broken = smoke_test.failed(shown, before)
         if broken:
-            line = units.cause(units.journal(broken, 200))
+            # What an earlier start said is no cause of this one's end.
+            lines = units.journal(broken, 200, since_s) or units.journal(broken, 200)
+            line = units.cause(lines)
             raise HostError(
                 f"{broken} failed: {line}",
                 f"{smoke_test.advice(line)} (log: journalctl -u {broken})",

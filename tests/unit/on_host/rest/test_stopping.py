@@ -173,6 +173,20 @@ def test_a_stopped_machine_is_not_restarted(machine: Machine) -> None:
         run.restart(machine.places, ASKED)
 
 
+def test_a_start_that_fails_is_told_by_its_own_lines(machine: Machine) -> None:
+    journal = machine.root / "bin" / "journalctl"
+    journal.write_text(
+        "#!/bin/sh\n"
+        "case \"$*\" in *--since=@*) ;; *) exec echo 'ValueError: of a start before';; esac\n"
+        "echo 'OSError: no such luck'\necho 'ended with 7'\n"
+    )
+    journal.chmod(0o755)
+    said = machine.root / "said"
+    said.write_text(said.read_text().replace("=active", "=failed"))
+    with pytest.raises(HostError, match=f"{UNIT} failed: OSError: no such luck"):
+        run.await_units([UNIT], 0, lambda _: None)
+
+
 def test_what_an_earlier_version_applied_is_applied_again_first(machine: Machine) -> None:
     del machine.plan["rest"]
     machine.apply()
