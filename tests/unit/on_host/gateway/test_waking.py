@@ -17,14 +17,14 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import openai
 import pytest
 from waiting import HANGS_S, until
 
-from kimi_prov.on_host.gateway import api, draining, haproxy
+from kimi_prov.on_host.gateway import api, draining, haproxy, metrics_key
 from kimi_prov.on_host.rest import idle, mark, starts, wake
 from kimi_prov.on_host.system import machine_key
 
@@ -370,7 +370,7 @@ def test_an_answer_that_was_held_is_use_and_a_stop_waits_for_it(sleeping):
 
 def test_use_is_what_clients_ask_and_nothing_else(make_proxy):
     client = "sk-kimi-" + "c" * 43
-    proxy = make_proxy(given={"client": client}, wake="refuse")
+    proxy = make_proxy(given={"client": client}, wake="refuse", metrics=True)
 
     def used() -> tuple[str, str]:
         names = (idle.USED, idle.OWN)
@@ -379,6 +379,10 @@ def test_use_is_what_clients_ask_and_nothing_else(make_proxy):
     assert used() == ("", "")
     api.chat(proxy.endpoint, "sk-kimi-" + "x" * 43, BODY)
     api.call(proxy.endpoint, "GET", "/health", None)
+    watched = replace(proxy.endpoint, port=proxy.metrics["port"])
+    key = metrics_key.read(proxy.paths)
+    assert api.call(watched, "GET", "/metrics/proxy", key).status == 200
+    api.call(watched, "GET", "/metrics/engine/0", key)
     assert used() == ("", "")
     api.chat(proxy.endpoint, proxy.key(), BODY)
     of_client, of_verify = used()
