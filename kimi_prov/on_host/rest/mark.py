@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
-from kimi_prov.on_host.gateway import haproxy
+from kimi_prov.on_host.gateway import draining, haproxy
 from kimi_prov.on_host.rest import rested
 from kimi_prov.on_host.system import files
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STOPPED, ASLEEP = "stopped", "asleep"
+# Of a machine that switched itself off: a row of its history, and no mark.
+OFF = "off"
 # OpenAI's clients wait no longer than a minute for a Retry-After.
 RETRY_S = 60
 _CODES = {STOPPED: "model_stopped", ASLEEP: "model_asleep"}
@@ -42,13 +44,19 @@ def write(paths: Paths, mark: Mapping[str, Any]) -> None:
 
 
 def clear(paths: Paths) -> dict[str, Any]:
-    """Take the mark away; returns what it was. The proxy sends requests to the engines again."""
+    """Take the mark away; returns what it was. The proxy sends requests to the engines again.
+
+    The stop had put them out of the balance, and so they would stay.
+    """
     was = read(paths)
     if was:
         rested.note(paths, was)
     for path in (paths.stopped, paths.waking):
         files.remove(str(path))
     publish(paths)
+    if was:
+        with contextlib.suppress(OSError, HostError):
+            draining.balance(paths, draining.READY)
     return was
 
 

@@ -19,7 +19,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read(paths: Paths) -> dict[str, Any]:
-    """Return the history: `rests`, the last of them, and `seconds` and `times` of all."""
+    """Return the history: `rests`, the last of them, and `seconds` and `times` of all.
+
+    `off`: since when the machine is switched off because nobody asked, until it has booted.
+    """
     found = files.read_json(paths.rests)
     rows = found.get("rests")
     return {
@@ -27,6 +30,7 @@ def read(paths: Paths) -> dict[str, Any]:
         "times": int(found.get("times") or 0),
         "seconds": float(found.get("seconds") or 0),
         "rests": rows if isinstance(rows, list) else [],
+        "off": found.get("off"),
     }
 
 
@@ -48,9 +52,29 @@ def lasted(mark: Mapping[str, Any]) -> float:
 
 def note(paths: Paths, mark: Mapping[str, Any]) -> None:
     """Keep that a rest has ended now."""
-    seconds = round(lasted(mark))
+    _keep(paths, mark, round(lasted(mark)), time.time())
+
+
+def switched_off(paths: Paths, mark: Mapping[str, Any] | None) -> None:
+    """Keep since when the machine is off; None where it could not be switched off."""
+    files.make_directory(paths.state, 0o700)
+    files.write_json(str(paths.rests), {**read(paths), "off": mark}, mode=0o600)
+
+
+def came_back(paths: Paths) -> None:
+    """Keep that a machine was off until its boot, where the boot is another since then."""
+    mark = read(paths)["off"]
+    if not mark or mark.get("boot") == boot():
+        return
+    booted = time.time() - time.clock_gettime(CLOCK)
+    seconds = max(0, round(booted - float(mark["since_s"])))
+    switched_off(paths, None)
+    _keep(paths, mark, seconds, booted)
+
+
+def _keep(paths: Paths, mark: Mapping[str, Any], seconds: int, until_s: float) -> None:
     found = read(paths)
-    until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until_s))
     row = {"state": mark.get("state"), "since": mark.get("since"), "until": until}
     found["times"] += 1
     found["seconds"] += seconds

@@ -26,7 +26,7 @@ from kimi_prov.contract.durations import duration, in_words
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import draining, haproxy, smoke_test
-from kimi_prov.on_host.rest import idle, mark, standing, starts
+from kimi_prov.on_host.rest import idle, mark, rested, standing, starts
 from kimi_prov.on_host.system import apply_lock, files, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.process import run
@@ -39,6 +39,8 @@ Tell = Callable[[str], None]
 STOP, RESTART, SLEEP = "stop", "restart", "sleep"
 FREE, KEEP = "free", "keep"
 _STEP_S = 1.0
+# Between a start and the wait for it.
+_BEGUN_S = 5.0
 # Of answers that begin at the last moment.
 _SLEEP_DRAIN_S = 300.0
 # Beyond what a unit allows its processes before it kills them.
@@ -92,6 +94,8 @@ def stop(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"left_out": True, "started": False}
     was = mark.read(paths)
     if was.get("state") != mark.STOPPED:
+        if was:
+            rested.note(paths, was)
         made = mark.make(mark.STOPPED, "stopped by the operator", by=request.get("by"))
         mark.write(paths, made)
     else:
@@ -180,6 +184,7 @@ def look(paths: Paths) -> str:
     plan = plan_of(paths)
     if not plan["rest"].get("idle"):
         return ""
+    rested.came_back(paths)
     found, news = idle.look(paths, plan)
     if found["asleep_in_s"] != 0:
         return news
@@ -217,8 +222,10 @@ def _poweroff(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tel
     try:
         draining.drain(paths, float(job["drain_s"]))
         tell("switching the machine off")
+        rested.switched_off(paths, mark.make(mark.OFF, "nobody asked"))
         units.systemctl("poweroff")
     except HostError:
+        rested.switched_off(paths, None)
         draining.balance(paths, draining.READY)
         raise
     return "switching the machine off: nobody asked"
@@ -366,7 +373,7 @@ def await_units(
     `wanted` raises where nobody wants that any more.
     """
     before = {name: unit["restarts"] for name, unit in units.show(*names).items()}
-    told = ""
+    told, since_s = "", time.time() - _BEGUN_S
     while True:
         apply_lock.renew()
         wanted()
@@ -375,7 +382,9 @@ def await_units(
             return
         broken = smoke_test.failed(shown, before)
         if broken:
-            line = units.cause(units.journal(broken, 200))
+            # What an earlier start said is no cause of this one's end.
+            lines = units.journal(broken, 200, since_s) or units.journal(broken, 200)
+            line = units.cause(lines)
             raise HostError(
                 f"{broken} failed: {line}",
                 f"{smoke_test.advice(line)} (log: journalctl -u {broken})",

@@ -115,13 +115,15 @@ def systemctl(verb: str, *arguments: str) -> None:
         raise HostError(f"systemctl {words}: {done.stderr.strip()}")
 
 
-def journal(unit: str, lines: int = 60) -> list[str]:
+def journal(unit: str, lines: int = 60, since_s: float | None = None) -> list[str]:
     """Return the last lines of a unit's journal, plain text, oldest first.
 
-    Without those that tell which threads were killed: of an engine on GPUs these are hundreds.
+    `since_s`: those from this second of the clock of the day on. Without those that tell which
+    threads were killed: of an engine on GPUs these are hundreds.
     """
     read = f"--lines={lines + MOST_THREADS}"
-    done = run("journalctl", "--no-pager", "--output=cat", read, "--unit=" + unit)
+    since = [] if since_s is None else [f"--since=@{since_s:.0f}"]
+    done = run("journalctl", "--no-pager", "--output=cat", read, *since, "--unit=" + unit)
     if done.returncode != 0:
         return []
     clean = (line.strip() for line in clean_text.block(done.stdout).splitlines())

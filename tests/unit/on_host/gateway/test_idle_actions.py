@@ -15,7 +15,7 @@ from waiting import HANGS_S, until
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.gateway import api, draining, haproxy
-from kimi_prov.on_host.rest import idle, mark, run, standing
+from kimi_prov.on_host.rest import idle, mark, rested, run, standing
 from kimi_prov.on_host.system import files
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
@@ -127,8 +127,19 @@ def test_a_machine_is_switched_off_after_its_answers(machine):
     assert pieces[-1][1] is None
     assert ended == ["switching the machine off: nobody asked"]
     assert machine.told == ["poweroff"]
-    # It serves again after its next boot.
+    # It serves again after its next boot, and what it was off until then is kept.
     assert mark.read(machine.paths) == {}
+    off = rested.read(machine.paths)
+    rested.came_back(machine.paths)
+    assert rested.read(machine.paths) == off
+    booted_s = time.time() - time.clock_gettime(rested.CLOCK)
+    before = {**off["off"], "boot": "another", "since_s": booted_s - 2 * 3600}
+    machine.paths.rests.write_text(json.dumps({**off, "off": before}))
+    for _ in range(2):
+        rested.came_back(machine.paths)
+        found = rested.read(machine.paths)
+        assert (found["times"], round(found["seconds"] / 3600), found["off"]) == (1, 2, None)
+    assert found["rests"][0]["state"] == "off"
 
 
 def test_a_machine_that_cannot_be_switched_off_serves_on_and_tells(machine):
@@ -140,6 +151,7 @@ def test_a_machine_that_cannot_be_switched_off_serves_on_and_tells(machine):
     with pytest.raises(HostError, match="access denied"):
         machine.rests()
     assert until(lambda: machine.chat().status == 200)
+    assert rested.read(machine.paths)["off"] is None
     assert "access denied" in standing.document(machine.paths, machine.plan, {})["idle"]["failed"]
 
 

@@ -9,8 +9,10 @@ import pytest
 from waiting import HANGS_S, until
 
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.gateway import api, draining, haproxy
 from kimi_prov.on_host.rest import mark, run
+from kimi_prov.on_host.system import started
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
 SINCE = {"since": "2026-11-24T06:00:00Z", "since_s": 0}
@@ -35,6 +37,19 @@ def test_a_stopped_machine_says_why_to_who_has_a_key_and_serves_again(make_proxy
     assert mark.clear(proxy.paths)["state"] == "stopped"
     assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
     assert haproxy.loaded_map(proxy.paths.socket, str(proxy.paths.rest_map)) == {}
+
+
+def test_an_apply_that_ends_the_stop_puts_the_engines_into_the_balance_again(make_proxy):
+    proxy = make_proxy()
+    stop(proxy)
+    assert draining.drain(proxy.paths, 0) == 0
+    serve.wake(started.UnitPaths(str(proxy.paths.root)))
+    assert until(lambda: draining.up(proxy.paths))
+    assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    # Where nothing was stopped the balance is left as it is.
+    draining.balance(proxy.paths, draining.DRAIN)
+    serve.wake(started.UnitPaths(str(proxy.paths.root)))
+    assert not draining.up(proxy.paths)
 
 
 def test_a_proxy_that_starts_anew_still_says_it(make_proxy):

@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import openai
 import pytest
 from waiting import HANGS_S, until
 
-from kimi_prov.on_host.gateway import api, draining, haproxy
+from kimi_prov.on_host.gateway import api, draining, haproxy, metrics_key
 from kimi_prov.on_host.rest import idle, mark, starts, wake
 from kimi_prov.on_host.system import machine_key
 
@@ -72,9 +74,9 @@ class Asleep:
 def sleeping(make_proxy, tmp_path, monkeypatch):
     """Builds a machine that is asleep; `how` is what the inventory wishes of a request."""
 
-    def build(how: str) -> Asleep:
+    def build(how: str, **options: int) -> Asleep:
         client = "sk-kimi-" + "c" * 43
-        proxy = make_proxy(given={"client": client}, wake=how)
+        proxy = make_proxy(given={"client": client}, wake=how, **options)
         proxy.key_of_client = client
         paths = proxy.paths
         stub = tmp_path / "bin" / "systemctl"
@@ -93,7 +95,8 @@ def sleeping(make_proxy, tmp_path, monkeypatch):
         paths.waking.parent.mkdir(parents=True, exist_ok=True)
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(paths.wake_socket))
-        listening.listen(1024)
+        # As kimi-wake.socket.
+        listening.listen(4096)
         mark.write(paths, mark.make(mark.ASLEEP, "nobody asked for 60 s", wake=how))
 
         def serve() -> None:
@@ -192,6 +195,68 @@ def test_hold_keeps_many_requests_and_starts_once_for_all(sleeping, stream):
     ]
     own = machine_key.read(machine.proxy.paths.machine_key)
     assert set(sent) == {f"Bearer {own}"}
+
+
+async def asked(machine: Asleep, trust: ssl.SSLContext, begun: list[int], number: int) -> str:
+    """Ask by a connection of its own, each second one for a stream; returns the status."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", machine.proxy.port, ssl=trust)
+    body = json.dumps({**BODY, "stream": bool(number % 2)})
+    head = (
+        "POST /v1/chat/completions HTTP/1.1",
+        "Host: kimi",
+        "Connection: close",
+        f"Authorization: Bearer {machine.proxy.key_of_client}",
+        f"Content-Length: {len(body)}",
+    )
+    writer.write("\r\n".join((*head, "", body)).encode())
+    await writer.drain()
+    begun.append(number)
+    try:
+        answer = (await reader.read()).decode()
+    except ConnectionError:
+        return "closed"
+    finally:
+        writer.close()
+    status = answer.split(" ", 2)[1] if answer else "closed"
+    whole = "[DONE]" in answer if number % 2 else "hello" in answer
+    return status if whole or status != "200" else "cut"
+
+
+@pytest.fixture
+def many_files():
+    """A thousand clients, what waits for them and an engine, all in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16_384), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize(("of_a_source", "answered"), [(0, 1000), (512, 512)])
+def test_a_thousand_at_once_are_held_and_start_it_once(sleeping, of_a_source, answered):
+    machine = sleeping("hold", proxy_max_connections_per_source=of_a_source)
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+
+    async def all_of_them() -> list[str]:
+        begun: list[int] = []
+        tasks = []
+        for number in range(1000):
+            tasks.append(asyncio.create_task(asked(machine, trust, begun, number)))
+            # Some at a time: the proxy does not wait long for who connects and says nothing.
+            while len(tasks) - len(begun) - sum(task.done() for task in tasks) > 20:
+                await asyncio.sleep(0.01)
+        loop = asyncio.get_running_loop()
+        assert await loop.run_in_executor(None, until, lambda: machine.waiting == answered)
+        machine.comes_up()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        return [one if isinstance(one, str) else "closed" for one in found]
+
+    found = asyncio.run(all_of_them())
+    # More than one source may have are not taken; they learn of it by a connection that closes.
+    wanted = {"200": answered} | ({"closed": 1000 - answered} if answered < 1000 else {})
+    assert Counter(found) == wanted
+    assert machine.starts == 1
 
 
 def test_a_client_that_gives_up_is_not_waited_for(sleeping):
@@ -298,7 +363,7 @@ def test_an_answer_that_was_held_is_use_and_a_stop_waits_for_it(sleeping):
 
 def test_use_is_what_clients_ask_and_nothing_else(make_proxy):
     client = "sk-kimi-" + "c" * 43
-    proxy = make_proxy(given={"client": client}, wake="refuse")
+    proxy = make_proxy(given={"client": client}, wake="refuse", metrics=True)
 
     def used() -> tuple[str, str]:
         names = (idle.USED, idle.OWN)
@@ -307,6 +372,10 @@ def test_use_is_what_clients_ask_and_nothing_else(make_proxy):
     assert used() == ("", "")
     api.chat(proxy.endpoint, "sk-kimi-" + "x" * 43, BODY)
     api.call(proxy.endpoint, "GET", "/health", None)
+    watched = replace(proxy.endpoint, port=proxy.metrics["port"])
+    key = metrics_key.read(proxy.paths)
+    assert api.call(watched, "GET", "/metrics/proxy", key).status == 200
+    api.call(watched, "GET", "/metrics/engine/0", key)
     assert used() == ("", "")
     api.chat(proxy.endpoint, proxy.key(), BODY)
     of_client, of_verify = used()

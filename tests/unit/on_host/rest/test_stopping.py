@@ -173,6 +173,20 @@ def test_a_stopped_machine_is_not_restarted(machine: Machine) -> None:
         run.restart(machine.places, ASKED)
 
 
+def test_a_start_that_fails_is_told_by_its_own_lines(machine: Machine) -> None:
+    journal = machine.root / "bin" / "journalctl"
+    journal.write_text(
+        "#!/bin/sh\n"
+        "case \"$*\" in *--since=@*) ;; *) exec echo 'ValueError: of a start before';; esac\n"
+        "echo 'OSError: no such luck'\necho 'ended with 7'\n"
+    )
+    journal.chmod(0o755)
+    said = machine.root / "said"
+    said.write_text(said.read_text().replace("=active", "=failed"))
+    with pytest.raises(HostError, match=f"{UNIT} failed: OSError: no such luck"):
+        run.await_units([UNIT], 0, lambda _: None)
+
+
 def test_what_an_earlier_version_applied_is_applied_again_first(machine: Machine) -> None:
     del machine.plan["rest"]
     machine.apply()
@@ -211,6 +225,14 @@ def test_what_all_rests_saved_is_told_with_the_one_of_now(machine: Machine) -> N
     assert (round(told["kwh_at_most"]), round(told["usd_at_most"])) == (20, 3)
     unknown = rested.document(machine.places, machine.plan, {})
     assert (unknown["times"], unknown["kwh_at_most"], unknown["usd_at_most"]) == (1, None, None)
+
+
+def test_the_hours_asleep_before_a_stop_are_kept(machine: Machine) -> None:
+    asleep = mark.make(mark.ASLEEP, "nobody asked")
+    mark.write(machine.places, {**asleep, "since_boot_s": asleep["since_boot_s"] - 5 * 3600})
+    assert run.stop(machine.places, ASKED)["was"] == "asleep"
+    told = rested.document(machine.places, machine.plan, mark.read(machine.places))
+    assert (told["times"], round(told["hours"])) == (2, 5)
 
 
 @pytest.mark.parametrize("days", [-40, 40])

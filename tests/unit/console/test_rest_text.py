@@ -1,0 +1,78 @@
+"""What `status` says of a machine that rests, as text: also that it is what the schema has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+
+from kimi_prov import schemas
+from kimi_prov.console import status_text
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.rest import mark, rested, standing
+from kimi_prov.on_host.system import files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POWER = {"idle_kw": 2.0, "usd_per_kwh": 0.15}
+IDLE = {"after_s": 1800, "action": "stop", "hook": None}
+PLAN: dict[str, Any] = {
+    "model": {"name": "m", "serve_dir": "/nowhere"},
+    "instances": [{"index": 0}],
+    "rest": {"memory": "free", "idle": IDLE, "wake": "refuse", "power": POWER},
+}
+START = {"model": "m", "at": "2026-11-24T06:00:00Z", "by": "wake", "seconds": 60.0}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Paths:
+    made = Paths(tmp_path)
+    made.idle.parent.mkdir(parents=True)
+    return made
+
+
+def told(places: Paths) -> str:
+    """The text, made of a document that the schema has."""
+    document = standing.document(places, PLAN, mark.read(places))
+    host = schemas.load("status")["properties"]["hosts"]["additionalProperties"]
+    rest = next(row["properties"]["rest"] for row in host["oneOf"] if "rest" in row["properties"])
+    jsonschema.validate(document, rest)
+    return " ".join(" ".join(status_text._rest(document)).split())
+
+
+def test_what_all_rests_saved_is_told(places: Paths) -> None:
+    made = mark.make(mark.ASLEEP, "nobody asked")
+    for hours in (3, 7):
+        rested.note(places, {**made, "since_boot_s": made["since_boot_s"] - hours * 3600})
+    assert "rested 2 times, 10 h: at most 20 kWh and $3.00 saved" in told(places)
+    mark.write(places, {**made, "since_boot_s": made["since_boot_s"] - 10 * 3600})
+    assert "rested 3 times, 20 h: at most 40 kWh and $6.00 saved" in told(places)
+
+
+def test_when_it_will_rest_and_why_it_did_not_are_told(places: Paths) -> None:
+    assert "after 30 min without a request; nobody has looked yet" in told(places)
+    now = files.read_json(places.idle) | {"looked_s": rested.time.monotonic()}
+    files.write_json(str(places.idle), {**now, "asleep_in_s": 720, "why_not": None})
+    assert "asleep in 12 min, if nobody asks until then" in told(places)
+    files.write_json(str(places.idle), {**now, "asleep_in_s": 60, "failed": "the cloud said no"})
+    assert "; the last time it failed: the cloud said no" in told(places)
+
+
+def test_the_first_answers_are_told_by_where_the_weights_were(places: Paths) -> None:
+    rows = [
+        {**START, "id": "a", "held": "disk", "first_token_s": 200.0},
+        {**START, "id": "b", "held": "RAM disk", "first_token_s": 50.0},
+        {**START, "id": "c", "held": "disk", "first_token_s": 130.0},
+        {**START, "id": "d", "held": "page cache", "by": "start"},
+        {**START, "id": "e", "held": "page cache", "model": "other", "first_token_s": 1.0},
+    ]
+    files.make_directory(places.state, 0o700)
+    files.write_json(str(places.starts), {"starts": rows})
+    assert "50.0 s (RAM disk), 2:10 (disk) from the first request to an answer" in told(places)
+
+
+def test_a_request_that_could_not_wake_it_is_told(places: Paths) -> None:
+    mark.write(places, mark.make(mark.ASLEEP, "nobody asked", failed="kimi-serve@0 failed: oom"))
+    assert "woken in vain: kimi-serve@0 failed: oom" in told(places)
