@@ -107,7 +107,7 @@ WATCHER = {
         "watcher": {
             "ok": True,
             "provisioned": True,
-            "detail": "watches 4 targets, 1 alerts fire",
+            "detail": "watches 4 targets; alerts firing: 1",
             "stand_ins": [],
             "monitor": MONITOR,
         }
