@@ -161,6 +161,12 @@ def test_status_text_warns_of_what_is_not_as_it_should_be():
     assert "node2 not provisioned" in text
 
 
+def test_status_tells_of_a_disk_without_room():
+    text = " ".join(status_text.text(STATUS).split())
+    assert "disk /srv/kimi: 2.0 TiB of 4.0 TiB free disk" in text
+    assert "disk /etc/kimi: 0 B of 12.0 GiB free, FULL" in text
+
+
 def test_status_names_nobody_where_there_is_no_certificate():
     absent = {**SERVING["port"]["certificate"], "names": [], "state": "absent", "detail": "none"}
     host = {**SERVING, "port": {**SERVING["port"], "certificate": absent}}
