@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.console import activity_text
 from kimi_prov.console.host_lines import entry, head, pending, stand_ins
 from kimi_prov.contract.durations import duration, in_words
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import human, nearly_full
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -197,6 +197,10 @@ def _space(host: Mapping[str, Any]) -> list[str]:
     available, total = memory["host_available_bytes"], memory["host_total_bytes"]
     free = f"{human(available)} of {human(total)} available"
     lines = [*entry("RAM disk", f"{disk}: {ram['reason']}"), *entry("memory", free)]
+    for row in host.get("disks") or ():
+        full = ", FULL" if nearly_full(row["free_bytes"], row["size_bytes"]) else ""
+        told = f"{human(row['free_bytes'])} of {human(row['size_bytes'])} free{full}"
+        lines += entry("disk", f"{row['path']}: {told}")
     for engine in memory["engines"]:
         lines += entry(f"  engine {engine['index']}", f"{human(engine['resident_bytes'])} resident")
     for placed in host["placement"]:

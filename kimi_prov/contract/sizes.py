@@ -23,3 +23,12 @@ def human(size: float | None) -> str:
 def files(count: int) -> str:
     """Write a number of files with the right word."""
     return "1 file" if count == 1 else f"{count} files"
+
+
+# Less than both is left: the alert KimiDiskFull has the same bounds.
+FULL_SHARE, FULL_BYTES = 0.05, 20_000_000_000
+
+
+def nearly_full(free: int, size: int) -> bool:
+    """Whether a file system has so little room that logs, downloads and starts may fail."""
+    return free < FULL_SHARE * size and free < FULL_BYTES

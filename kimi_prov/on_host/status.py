@@ -33,6 +33,7 @@ _REFUSED = {
     "expired": "; the certificate has ended",
     "early": "; the certificate is not valid yet",
 }
+_PLACES = (layout.ROOT, layout.MODELS, layout.ENGINES, layout.HOME, layout.ETC, "/var/log")
 SUPPORT = (
     unit_names.FETCH,
     unit_names.RAM_MOUNT,
@@ -59,6 +60,26 @@ def disk_use(path: Path) -> dict[str, int] | None:
     info = os.statvfs(str(path))
     total = info.f_blocks * info.f_frsize
     return {"size_bytes": total, "used_bytes": total - info.f_bfree * info.f_frsize}
+
+
+def disks(paths: Paths) -> list[dict[str, Any]]:
+    """Size and room of each file system that holds something of ours, or what journald writes."""
+    found: dict[int, dict[str, Any]] = {}
+    for name in _PLACES:
+        try:
+            path = os.path.realpath(str(paths.at(name)))
+            info, device = os.statvfs(path), os.stat(path).st_dev
+        except OSError:
+            continue
+        found.setdefault(
+            device,
+            {
+                "path": name,
+                "size_bytes": info.f_blocks * info.f_frsize,
+                "free_bytes": info.f_bavail * info.f_frsize,
+            },
+        )
+    return list(found.values())
 
 
 def _versions(plan: dict[str, Any]) -> dict[str, Any]:
@@ -229,6 +250,7 @@ def collect(paths: Paths) -> dict[str, Any]:
             "mounted": disk_use(Path(layout.RAM)),
             "reason": plan["ram_disk"]["reason"],
         },
+        "disks": disks(paths),
         "port": port,
         "web": _web(paths, web, states) if web else None,
         "memory": _memory(placed),

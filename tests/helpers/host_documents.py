@@ -31,6 +31,10 @@ SERVING = {
         "context": 4096,
         "weights_verified": True,
     },
+    "disks": [
+        {"path": "/srv/kimi", "size_bytes": 4 << 40, "free_bytes": 2 << 40},
+        {"path": "/etc/kimi", "size_bytes": 12 << 30, "free_bytes": 0},
+    ],
     "ram_disk": {
         "planned": True,
         "mounted": {"size_bytes": 80_000_000, "used_bytes": 12_000_000},

@@ -40,7 +40,8 @@ class Hook:
         text = self.host.ssh("cat /tmp/alerts 2>/dev/null || true")
         return [
             {**row, "name": row["labels"]["alertname"]}
-            for line in text.splitlines()
+            # Alertmanager ends its body with a line's end.
+            for line in filter(None, text.splitlines())
             for row in json.loads(line)["alerts"]
         ]
 

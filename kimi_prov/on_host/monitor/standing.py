@@ -104,7 +104,7 @@ def document(paths: Paths) -> Optional[Dict[str, Any]]:
         return None
     parts = ("prometheus", "alertmanager")
     away = [name for name in parts if found[name] != "active"]
-    detail = f"watches {found['targets']} targets, {found['alerts_firing']} alerts fire"
+    detail = f"watches {found['targets']} targets; alerts firing: {found['alerts_firing']}"
     if away:
         detail = "not active: " + ", ".join(away)
     elif not found["answers"]:

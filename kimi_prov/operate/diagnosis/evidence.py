@@ -35,6 +35,15 @@ class Metrics:
 
 
 @dataclass(frozen=True)
+class Disk:
+    """A file system, by a folder of ours there; bytes."""
+
+    path: str
+    size: int
+    free: int
+
+
+@dataclass(frozen=True)
 class Hit:
     """The last line that a rule looked for, how many there were, and whether it is over."""
 
@@ -58,7 +67,7 @@ class Evidence:
     `serving`: all that should run does. `down`: the units that should run and do not, but for
     those that start for the first time. `rest`: since when and why the machine does not serve on
     purpose, empty where it is to. `hangs`: what the watchdog kept, the newest first; of the
-    last one `hang` says what came of it.
+    last one `hang` says what came of it. `disks`: file systems that hold something of ours.
     """
 
     plan: Mapping[str, Any] = field(default_factory=dict)
@@ -70,6 +79,7 @@ class Evidence:
     metrics: tuple[Metrics, ...] = ()
     hangs: tuple[Mapping[str, Any], ...] = ()
     hang: Mapping[str, Any] = field(default_factory=dict)
+    disks: tuple[Disk, ...] = ()
 
     def planned(self, *path: str) -> Any:  # noqa: ANN401  (what a machine's plan holds there)
         """Return what stands in the plan under these keys, None where one of them is not there."""
@@ -132,12 +142,21 @@ def of(gathered: Mapping[str, Any]) -> Evidence:
         metrics=tuple(_metrics(gathered.get("metrics"))),
         hangs=tuple(_bundles(gathered.get("hangs"))),
         hang=_mapping(_mapping(status.get("watchdog")).get("last_hang")),
+        disks=tuple(_disks(status.get("disks"))),
     )
 
 
 def _rest(status: Mapping[str, Any]) -> Mapping[str, Any]:
     found = _mapping(status.get("rest"))
     return {**found, "told": str(status.get("detail"))} if found.get("since") else {}
+
+
+def _disks(rows: object) -> Iterator[Disk]:
+    for row in rows if isinstance(rows, list) else ():
+        given = _mapping(row)
+        size, free = given.get("size_bytes"), given.get("free_bytes")
+        if isinstance(size, int) and isinstance(free, int):
+            yield Disk(str(given.get("path")), size, free)
 
 
 def _down(detail: str) -> list[str]:

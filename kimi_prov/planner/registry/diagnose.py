@@ -34,6 +34,13 @@ DEFINITIONS = (
         "process",
     ),
     _seen(
+        "diagnose.disk_full",
+        "A file system of the machine has hardly any room",
+        "statvfs; the bounds of the alert KimiDiskFull",
+        "depends",
+        ("warning", "blocker"),
+    ),
+    _seen(
         "diagnose.down",
         "A unit that the model needs does not run",
         "systemd, and the last line of the unit's journal that names an error",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -9,6 +10,7 @@ from host_documents import SERVING
 from kimi_prov import schemas
 from kimi_prov.acceptance import suite
 from kimi_prov.console import status_text, verify_text
+from kimi_prov.on_host.engine import runtime
 
 CHECKS = [
     {"name": "chat", "status": "ok", "detail": "16 tokens: hello", "seconds": 0.1},
@@ -84,6 +86,20 @@ MONITOR = {
     "series_bytes": 3 << 30,
     "series_limit_bytes": 10 << 30,
 }
+METRICS = {
+    "port": 9443,
+    "allowed_networks": ["10.0.9.5/32"],
+    "listening": runtime.listening([9443], Path("/none"))["9443"],
+    "node_exporter": "active",
+    "timer": "active",
+    "written_at": "2026-11-24T03:00:00Z",
+    "monitor": MONITOR,
+}
+MEASURED = {
+    "schema": "kimi-prov/status/v1",
+    "ok": True,
+    "hosts": {"node1": {**SERVING, "metrics": METRICS}},
+}
 WATCHER = {
     "schema": "kimi-prov/status/v1",
     "ok": True,
@@ -91,7 +107,7 @@ WATCHER = {
         "watcher": {
             "ok": True,
             "provisioned": True,
-            "detail": "watches 4 targets, 1 alerts fire",
+            "detail": "watches 4 targets; alerts firing: 1",
             "stand_ins": [],
             "monitor": MONITOR,
         }
@@ -107,6 +123,7 @@ WATCHER = {
         ("status", RANK),
         ("status", WATCHED),
         ("status", WATCHER),
+        ("status", MEASURED),
     ],
 )
 def test_documents_fit_their_schema_and_a_renamed_key_does_not(name, document):
@@ -119,7 +136,8 @@ def test_documents_fit_their_schema_and_a_renamed_key_does_not(name, document):
 
 
 @pytest.mark.parametrize(
-    "text", [verify_text.text(VERIFY), *map(status_text.text, (STATUS, RANK, WATCHED, WATCHER))]
+    "text",
+    [verify_text.text(VERIFY), *map(status_text.text, (STATUS, RANK, WATCHED, WATCHER, MEASURED))],
 )
 def test_text_keeps_to_eighty_columns(text):
     assert max(map(len, text.splitlines())) <= 80
@@ -141,6 +159,12 @@ def test_status_text_warns_of_what_is_not_as_it_should_be():
     assert "restarted 2 times" in text
     assert "policy bind:0; 57 threads; 953.7 MiB in huge pages" in text
     assert "node2 not provisioned" in text
+
+
+def test_status_tells_of_a_disk_without_room():
+    text = " ".join(status_text.text(STATUS).split())
+    assert "disk /srv/kimi: 2.0 TiB of 4.0 TiB free disk" in text
+    assert "disk /etc/kimi: 0 B of 12.0 GiB free, FULL" in text
 
 
 def test_status_names_nobody_where_there_is_no_certificate():

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from kimi_prov import schemas
-from kimi_prov.contract import unit_names
+from kimi_prov.contract import sizes, unit_names
+from kimi_prov.monitoring import alerts
 from kimi_prov.operate.diagnosis import evidence
 from kimi_prov.operate.diagnosis.rules import RULES, recognised
 from kimi_prov.planner.registry import DEFINITIONS
@@ -76,8 +77,40 @@ def test_a_recorded_trouble_is_recognised_and_no_other(folder: Path) -> None:
 
 def test_every_rule_has_a_recording() -> None:
     recorded = {f"diagnose.{folder.name}" for folder in FOLDERS}
-    # What is down is known of systemd, what hung of the watchdog, what rests of its mark.
-    assert set(RULES) == recorded | {"diagnose.down", "diagnose.hang", "diagnose.resting"}
+    # What is down is known of systemd, what hung of the watchdog, what rests of its mark, what is
+    # full of the kernel.
+    of_machine = ("down", "hang", "resting", "disk_full")
+    assert set(RULES) == recorded | {f"diagnose.{name}" for name in of_machine}
+
+
+@pytest.mark.parametrize(
+    ("ok", "free", "size", "severity"),
+    [
+        (True, 0, 12 << 30, "warning"),
+        (False, 0, 12 << 30, "blocker"),
+        (True, 1 << 30, 12 << 30, None),
+        # Room for days.
+        (True, 100 << 30, 4 << 40, None),
+    ],
+)
+def test_a_disk_without_room_is_told(ok: bool, free: int, size: int, severity: str | None) -> None:
+    told = gathered(ok=ok)
+    told["status"]["disks"] = [
+        {"path": "/srv/kimi", "size_bytes": 4 << 40, "free_bytes": 2 << 40},
+        {"path": "/var/lib/kimi", "size_bytes": size, "free_bytes": free},
+    ]
+    rows = {row["id"]: row for row in recognised(evidence.of(told))}
+    if severity is None:
+        assert "diagnose.disk_full" not in rows
+    else:
+        assert rows["diagnose.disk_full"]["severity"] == severity
+        assert rows["diagnose.disk_full"]["observed"].startswith("/var/lib/kimi: 0 B of ")
+
+
+def test_the_alert_on_disks_has_the_same_bounds() -> None:
+    (alert,) = (row for row in alerts.load() if row.name == "KimiDiskFull")
+    assert f"< {sizes.FULL_SHARE} * max" in alert.expression
+    assert float(alert.expression.rpartition("< ")[2]) == sizes.FULL_BYTES
 
 
 HANG = {
