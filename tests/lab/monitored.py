@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 NODE, WATCHER = "node1", "watcher"
 # Posted to by Alertmanager on the host itself: each body is a line of a file.
 RECEIVER = """
-import http.server
+import http.server, json, time
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        with open("/tmp/alerts", "ab") as file:
-            file.write(body + b"\\n")
+        with open("/tmp/alerts", "a") as file:
+            file.write(json.dumps([time.time(), json.loads(body)]) + "\\n")
         self.send_response(200)
         self.end_headers()
 http.server.HTTPServer(("127.0.0.1", 9999), Handler).serve_forever()
@@ -36,13 +36,12 @@ class Hook:
     host: Host
 
     def told(self) -> list[dict[str, Any]]:
-        """Each alert as often as it was delivered: its name, status, labels and annotations."""
+        """Each alert as often as it was delivered: when, its name, status, labels, annotations."""
         text = self.host.ssh("cat /tmp/alerts 2>/dev/null || true")
         return [
-            {**row, "name": row["labels"]["alertname"]}
-            # Alertmanager ends its body with a line's end.
-            for line in filter(None, text.splitlines())
-            for row in json.loads(line)["alerts"]
+            {**row, "at": at, "name": row["labels"]["alertname"]}
+            for at, told in map(json.loads, text.splitlines())
+            for row in told["alerts"]
         ]
 
 
