@@ -150,7 +150,6 @@ class Machine:
 def machine(served_host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """The served host, resting after some seconds; it is left as it was."""
     made = Machine(served_host, tmp_path_factory.mktemp("rest"))
-    made.applies(kimi_wake="refuse")
     yield made
     made.command("key", "--remove", "sleeper")
     done = served_host.apply()
@@ -171,6 +170,7 @@ def looks_during(machine: Machine, body: dict[str, Any]) -> list[dict[str, Any]]
 
 
 def test_what_is_use_keeps_it_awake_and_is_counted_anew(machine: Machine) -> None:
+    machine.applies(kimi_wake="refuse")
     with machine.asked_by(machine.chat):
         found = machine.status()["rest"]["idle"]
         assert 0 < found["asleep_in_seconds"] <= AFTER_S, found
@@ -306,6 +306,32 @@ def test_a_start_that_fails_tells_those_who_wait(machine: Machine) -> None:
     assert machine.chat().status == 200
 
 
+def test_a_hook_that_fails_is_told_and_tried_again(machine: Machine) -> None:
+    hook, folder = "/usr/local/sbin/release-machine", "/run/released"
+    lines = (
+        "#!/bin/sh",
+        f"mkdir -p {folder}; n=$(ls {folder} | wc -l); cat > {folder}/$n",
+        '[ "$n" -ge 2 ] || { echo the cloud said no; exit 7; }',
+    )
+    machine.host.ssh(f"cat > {hook} <<'END'\n" + "\n".join(lines) + f"\nEND\nchmod 755 {hook}")
+    try:
+        machine.applies(kimi_wake="hold", kimi_idle_action="hook", kimi_idle_hook=hook)
+        assert until(lambda: machine.host.ssh(f"ls {folder}", check=False).split(), HANGS_S)
+        assert until(lambda: machine.read(paths.IDLE).get("failed"))
+        found = machine.status()
+        # It goes on serving; the machine itself may ask, for that is no use.
+        assert found["state"] == "serving"
+        assert "ended with 7: the cloud said no" in found["rest"]["idle"]["failed"]
+        assert machine.chat(machine.own_key).status == 200
+        machine.falls_asleep()
+        assert machine.host.ssh(f"ls {folder}").split() == ["0", "1", "2"]
+        asked = machine.read(f"{folder}/2")
+        assert (asked["schema"], asked["event"]) == ("kimi-prov/idle-hook/v1", "idle")
+        assert asked["idle_seconds"] == AFTER_S
+    finally:
+        machine.host.ssh(f"rm -rf {hook} {folder}")
+
+
 def power_is_cut(machine: Machine) -> None:
     inventory, name = machine.host.inventory, machine.host.name
     lab_command.power(inventory, name, on=False, hard=True)
@@ -329,6 +355,29 @@ def test_power_cuts_leave_it_asleep_and_the_next_request_wakes_it(machine: Machi
     assert machine.unit(UNIT) == "inactive"
     assert machine.chat().status == 200
     machine.woken()
+
+
+def test_a_machine_that_is_switched_off_serves_after_its_next_boot(machine: Machine) -> None:
+    inventory, name = machine.host.inventory, machine.host.name
+
+    def state() -> str:
+        return next(host.state for host in lab_command.list_hosts(inventory) if host.name == name)
+
+    machine.applies(kimi_idle_action="poweroff")
+    assert until(lambda: state() != "up", HANGS_S)
+    lab_command.power(inventory, name, on=True)
+
+    def serves() -> bool:
+        try:
+            return machine.chat().status == 200
+        except api.ApiError:
+            return False
+
+    assert until(serves, HANGS_S)
+    # While somebody asks it stays on: the next apply finds it.
+    with machine.asked_by(machine.chat):
+        assert machine.status()["state"] == "serving"
+        machine.applies(kimi_wake="hold")
 
 
 def test_a_clock_that_jumps_does_nothing(machine: Machine) -> None:
@@ -392,53 +441,3 @@ def test_the_seconds_to_an_answer_by_where_the_weights_were(
     wakes("disk")
     told = {row["held"] for row in machine.status()["rest"]["first_answers"]}
     assert told >= {"RAM disk", "page cache", "disk"}
-
-
-def test_a_hook_that_fails_is_told_and_tried_again(machine: Machine) -> None:
-    hook, folder = "/usr/local/sbin/release-machine", "/run/released"
-    lines = (
-        "#!/bin/sh",
-        f"mkdir -p {folder}; n=$(ls {folder} | wc -l); cat > {folder}/$n",
-        '[ "$n" -ge 2 ] || { echo the cloud said no; exit 7; }',
-    )
-    machine.host.ssh(f"cat > {hook} <<'END'\n" + "\n".join(lines) + f"\nEND\nchmod 755 {hook}")
-    try:
-        machine.applies(kimi_wake="hold", kimi_idle_action="hook", kimi_idle_hook=hook)
-        assert until(lambda: machine.host.ssh(f"ls {folder}", check=False).split(), HANGS_S)
-        assert until(lambda: machine.read(paths.IDLE).get("failed"))
-        found = machine.status()
-        # It goes on serving; the machine itself may ask, for that is no use.
-        assert found["state"] == "serving"
-        assert "ended with 7: the cloud said no" in found["rest"]["idle"]["failed"]
-        assert machine.chat(machine.own_key).status == 200
-        machine.falls_asleep()
-        assert machine.host.ssh(f"ls {folder}").split() == ["0", "1", "2"]
-        asked = machine.read(f"{folder}/2")
-        assert (asked["schema"], asked["event"]) == ("kimi-prov/idle-hook/v1", "idle")
-        assert asked["idle_seconds"] == AFTER_S
-        assert machine.chat().status == 200
-    finally:
-        machine.host.ssh(f"rm -rf {hook} {folder}")
-
-
-def test_a_machine_that_is_switched_off_serves_after_its_next_boot(machine: Machine) -> None:
-    inventory, name = machine.host.inventory, machine.host.name
-
-    def state() -> str:
-        return next(host.state for host in lab_command.list_hosts(inventory) if host.name == name)
-
-    machine.applies(kimi_idle_action="poweroff")
-    assert until(lambda: state() != "up", HANGS_S)
-    lab_command.power(inventory, name, on=True)
-
-    def serves() -> bool:
-        try:
-            return machine.chat().status == 200
-        except api.ApiError:
-            return False
-
-    assert until(serves, HANGS_S)
-    # While somebody asks it stays on: the next apply finds it.
-    with machine.asked_by(machine.chat):
-        assert machine.status()["state"] == "serving"
-        machine.applies(kimi_wake="hold")

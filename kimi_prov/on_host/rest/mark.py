@@ -43,13 +43,13 @@ def write(paths: Paths, mark: Mapping[str, Any]) -> None:
     publish(paths)
 
 
-def clear(paths: Paths) -> dict[str, Any]:
+def clear(paths: Paths, *, rest: bool = True) -> dict[str, Any]:
     """Take the mark away; returns what it was. The proxy sends requests to the engines again.
 
-    The stop had put them out of the balance, and so they would stay.
+    The stop had put them out of the balance, and so they would stay. `rest`: what was, was one.
     """
     was = read(paths)
-    if was:
+    if was and rest:
         rested.note(paths, was)
     for path in (paths.stopped, paths.waking):
         files.remove(str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping
@@ -15,6 +16,7 @@ SCHEMA = "kimi-prov/rests/v1"
 _KEPT = 200
 # It counts the time of a suspended machine too.
 CLOCK = time.CLOCK_BOOTTIME
+_FIRST = Path("/proc/1/stat")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -66,10 +68,17 @@ def came_back(paths: Paths) -> None:
     mark = read(paths)["off"]
     if not mark or mark.get("boot") == boot():
         return
-    booted = time.time() - time.clock_gettime(CLOCK)
-    seconds = max(0, round(booted - float(mark["since_s"])))
+    began = max(booted(), float(mark["since_s"]))
+    seconds = round(began - float(mark["since_s"]))
     switched_off(paths, None)
-    _keep(paths, mark, seconds, booted)
+    _keep(paths, mark, seconds, began)
+
+
+def booted() -> float:
+    """Return when the first process began, by the clock of the day: in a container its own."""
+    # Its name may hold blanks and brackets.
+    began = int(files.read_text(_FIRST).rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - (time.clock_gettime(CLOCK) - began)
 
 
 def _keep(paths: Paths, mark: Mapping[str, Any], seconds: int, until_s: float) -> None:

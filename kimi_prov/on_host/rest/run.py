@@ -238,7 +238,7 @@ def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: T
         draining.drain(paths, float(job["drain_s"]), handed=False)
         idle.hook(plan, str(plan["rest"]["idle"]["hook"]), tell)
     except HostError:
-        mark.clear(paths)
+        mark.clear(paths, rest=False)
         draining.balance(paths, draining.READY)
         raise
     return _stopped(paths, plan, job, tell)

@@ -132,8 +132,7 @@ def test_a_machine_is_switched_off_after_its_answers(machine):
     off = rested.read(machine.paths)
     rested.came_back(machine.paths)
     assert rested.read(machine.paths) == off
-    booted_s = time.time() - time.clock_gettime(rested.CLOCK)
-    before = {**off["off"], "boot": "another", "since_s": booted_s - 2 * 3600}
+    before = {**off["off"], "boot": "another", "since_s": rested.booted() - 2 * 3600}
     machine.paths.rests.write_text(json.dumps({**off, "off": before}))
     for _ in range(2):
         rested.came_back(machine.paths)
@@ -179,6 +178,7 @@ def test_a_hook_that_fails_is_tried_three_times_while_the_machine_serves(machine
         with pytest.raises(HostError, match="ended with 7: the cloud said no"):
             machine.rests()
         assert len(tries.read_text().splitlines()) == count
+        assert rested.read(machine.paths)["times"] == 0
         assert mark.read(machine.paths) == {}
         assert not [line for line in machine.told if line.startswith("stop")]
         told = standing.document(machine.paths, machine.plan, {})["idle"]
