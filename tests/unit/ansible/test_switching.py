@@ -11,7 +11,7 @@ from ansible.plugins.filter.core import to_nice_json
 from serve_inputs import PLAN
 
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.plugins.action.kimi_switch import refused
+from kimi_prov.ansible.plugins.action.kimi_switch import refused, told
 
 UPGRADE = {"frees": [], "min_speed": None, "keep_versions": 2, "in_place": False, "switches": False}
 
@@ -73,6 +73,12 @@ def test_the_hosts_of_a_group_roll_back_together_or_not_at_all(
 ) -> None:
     why = refused(found, "a")
     assert why is None if said is None else why is not None and said in why[0]
+
+
+def test_an_apply_says_what_it_removed_before_the_new_version_came() -> None:
+    assert told({"opened": True}) == []
+    (line,) = told({"opened": False, "freed": ["/srv/kimi/models/a/r", "/srv/kimi/engines/b"]})
+    assert "/srv/kimi/models/a/r, /srv/kimi/engines/b: removed first, with no way back" in line
 
 
 def test_the_plan_is_kept_as_ansibles_own_filter_writes_it() -> None:

@@ -54,8 +54,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             done = run_sent(self, "switch", state, stdin=_request(given, task_vars or {}))
         except RemoteError as error:
             return result | failure(error)
-        told = [_cut(done["interrupted"])] if done.get("interrupted") else []
-        told += [clean_text.block(line) for line in done.get("cut") or ()]
         freed = [str(name) for name in done.get("freed") or ()]
         return result | {
             "opened": done["opened"],
@@ -64,7 +62,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             "entry": done.get("to"),
             "restores": done.get("restores"),
             "group": done.get("group"),
-            "warnings": told,
+            "warnings": told(done),
         }
 
 
@@ -80,6 +78,20 @@ def _request(given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]
         "frees": plan["upgrade"]["frees"],
         "group": [row["host"] for row in (plan.get("group") or {}).get("members", ())],
     }
+
+
+def told(done: Mapping[str, Any]) -> list[str]:
+    """Say what a person has to know of how a switch begins; `done`: the machine's answer."""
+    freed = ", ".join(str(name) for name in done.get("freed") or ())
+    return [
+        *([_cut(done["interrupted"])] if done.get("interrupted") else []),
+        *(clean_text.block(line) for line in done.get("cut") or ()),
+        *(
+            [f"no room beside {freed}: removed first, with no way back (upgrade.in_place)"]
+            if freed
+            else []
+        ),
+    ]
 
 
 def refused(opened: Mapping[str, Mapping[str, Any]], host: str) -> tuple[str, str] | None:
