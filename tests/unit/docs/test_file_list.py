@@ -9,7 +9,8 @@ from kimi_prov.contract import paths, unit_names
 LISTED = rows(managed=True)
 # Transient units have no file of theirs.
 TRANSIENT = {
-    *(unit_names.DRIVER, unit_names.INSTALL, unit_names.TUNE, unit_names.BENCH, unit_names.SANDBOX)
+    *(unit_names.DRIVER, unit_names.INSTALL, unit_names.TUNE, unit_names.BENCH, unit_names.SANDBOX),
+    *(unit_names.UNDRAIN, unit_names.UNDRAIN_TIMER),
 }
 # Not ours, or no longer written.
 ELSEWHERE = {paths.UNITS, paths.ENV}
