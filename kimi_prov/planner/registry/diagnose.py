@@ -38,7 +38,7 @@ DEFINITIONS = (
         "A file system of the machine has hardly any room",
         "statvfs; the bounds of the alert KimiDiskFull",
         "depends",
-        ("warning", "blocker"),
+        ("blocker", "warning"),
     ),
     _seen(
         "diagnose.down",
