@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,12 +62,13 @@ def kimi_prov(*args: str | Path, **options: object) -> subprocess.CompletedProce
 def newest_run(inventory: Path, command: str = "apply") -> Path:
     """The run folder of the last such command of an inventory; others may run at the same time."""
     state = Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state"))
-    told = [
-        file.parent
-        for file in (state / "kimi-prov" / "runs").glob(f"*-{command}-*/result.json")
-        if json.loads(file.read_text())["inventory"] == str(inventory)
-    ]
-    return max(told, key=lambda path: path.stat().st_mtime)
+    told: dict[Path, float] = {}
+    for file in (state / "kimi-prov" / "runs").glob(f"*-{command}-*/result.json"):
+        # The oldest of all inventories are removed as others come.
+        with suppress(FileNotFoundError):
+            if json.loads(file.read_text())["inventory"] == str(inventory):
+                told[file.parent] = file.parent.stat().st_mtime
+    return max(told, key=lambda path: told[path])
 
 
 SIGNAL = """

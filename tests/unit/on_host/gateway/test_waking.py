@@ -66,6 +66,11 @@ class Asleep:
     def comes_up(self) -> None:
         (self.root / "up").touch()
 
+    @property
+    def waiting(self) -> int:
+        """How many requests HAProxy has handed to the waker and not got back."""
+        return haproxy.handed(self.proxy.paths.socket)
+
     def chat(self, key: str | None = None) -> api.Reply:
         return api.chat(self.proxy.endpoint, key or self.proxy.key_of_client, BODY)
 
@@ -266,7 +271,7 @@ def test_a_client_that_gives_up_is_not_waited_for(sleeping):
     )
     with pytest.raises(api.ApiError):
         api.chat(impatient, machine.proxy.key_of_client, BODY)
-    assert until(lambda: haproxy.handed(machine.proxy.paths.socket) == 0)
+    assert until(lambda: machine.waiting == 0)
     machine.comes_up()
     assert until(lambda: not mark.read(machine.proxy.paths))
     assert machine.chat().status == 200
