@@ -21,6 +21,11 @@ def head(plan: Mapping[str, Any]) -> str:
     return str(plan["group"]["members"][0]["host"])
 
 
+def hosts(plan: Mapping[str, Any]) -> list[str]:
+    """Name the hosts that serve a plan together; none where it is one alone."""
+    return [str(row["host"]) for row in (plan.get("group") or {}).get("members", ())]
+
+
 def elsewhere(plan: Mapping[str, Any], what: str) -> HostError:
     """Return the refusal of what only the head of a group can do."""
     group, host = plan["group"], head(plan)

@@ -21,12 +21,12 @@ from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.rest import mark, standing
 from kimi_prov.on_host.system import boot, units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system.files import disk_bytes, read_json, read_text
 from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.update import waiting
 from kimi_prov.on_host.watchdog import bundles
 from kimi_prov.on_host.watchdog import record as watched
-from kimi_prov.on_host.web import backup, page
+from kimi_prov.on_host.web import backup
 
 # Of a certificate, when clients take none like it.
 _REFUSED = {
@@ -156,7 +156,7 @@ def _web(paths: Paths, web: dict[str, Any], states: dict[str, dict[str, Any]]) -
         "signup": web["signup"],
         "answers": backup.answers(web["backend_port"]),
         "data": web["data"],
-        "data_bytes": page.data_bytes(paths.at(web["data"])),
+        "data_bytes": disk_bytes(paths.at(web["data"])),
         "memory_bytes": states.get(unit_names.WEB, {}).get("memory_bytes"),
         "admin_not_shown_yet": paths.web_admin_new.exists(),
     }

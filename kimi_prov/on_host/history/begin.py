@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Mapping
 
+from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.sizes import human
-from kimi_prov.on_host.history import applied, entries, open_switch, together
+from kimi_prov.on_host.history import applied, entries, open_switch
 from kimi_prov.on_host.system import files, units
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def begin(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
         return {**_freed(paths, frees), **found}
     _remove(paths, frees)
     former = _former(paths, interrupted)
-    if former and together.hosts(entries.plan_of(paths, former)) != list(request["group"]):
+    if former and groups.hosts(entries.plan_of(paths, former)) != list(request["group"]):
         former = None
     if former is None:
         open_switch.close(paths)
@@ -180,8 +180,8 @@ def rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     current = cut_from if whole else as_entry(paths)
     target = _target(paths, current, request.get("to"))
     then = entries.plan_of(paths, target)
-    hosts = together.hosts(then)
-    if hosts != together.hosts(plan):
+    hosts = groups.hosts(then)
+    if hosts != groups.hosts(plan):
         raise HostError(
             f"entry {target['number']} was served by {', '.join(hosts) or 'this machine alone'}: "
             "other hosts than now",

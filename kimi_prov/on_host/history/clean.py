@@ -5,7 +5,6 @@ A version that can be put back is the plan in place, or an entry of the history 
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING, Any, Iterable
 
@@ -14,7 +13,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.history import entries, open_switch
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system.files import disk_bytes, read_json, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,18 +98,7 @@ def _pythons(environments: Iterable[Path]) -> set[str]:
 
 
 def _row(paths: Paths, kind: str, path: Path, of: str) -> dict[str, Any]:
-    return {"kind": kind, "path": _name(paths, path), "bytes": _bytes(path), "of": of}
-
-
-def _bytes(path: Path) -> int:
-    total = 0
-    for folder, _, names in os.walk(str(path)):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
-            except OSError:
-                continue
-    return total
+    return {"kind": kind, "path": _name(paths, path), "bytes": disk_bytes(path), "of": of}
 
 
 def _name(paths: Paths, path: Path) -> str:

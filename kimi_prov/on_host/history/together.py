@@ -33,11 +33,6 @@ _HEAD_S = 300.0
 _APART_S = 180.0
 
 
-def hosts(plan: Mapping[str, Any]) -> list[str]:
-    """Return the hosts that serve a plan together; none where it is one alone."""
-    return [str(row["host"]) for row in (plan.get("group") or {}).get("members", ())]
-
-
 def await_head(paths: Paths, drain_s: float) -> None:
     """Let the head end the requests under way: a rank that stops first would cut them."""
     until = time.monotonic() + drain_s + _HEAD_S

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
@@ -11,11 +10,9 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.on_host.monitor import config
 from kimi_prov.on_host.system import units
-from kimi_prov.on_host.system.files import read_json
+from kimi_prov.on_host.system.files import disk_bytes, read_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kimi_prov.contract.paths import Paths
 
 _ANSWER_S = 10.0
@@ -91,7 +88,7 @@ def shown(paths: Paths) -> Optional[Dict[str, Any]]:
         "down": [{key: row[key] for key in ("host", "job", "engine")} for row in down[:_MOST]],
         "alerts_firing": len(firing or []),
         "alerts": (firing or [])[:_MOST],
-        "series_bytes": size(paths.monitor_home / "prometheus"),
+        "series_bytes": disk_bytes(paths.monitor_home / "prometheus"),
         # An earlier version kept it in the unit alone.
         "series_limit_bytes": settings.get("retention_bytes"),
     }
@@ -115,15 +112,3 @@ def document(paths: Paths) -> Optional[Dict[str, Any]]:
         "detail": detail,
         "monitor": found,
     }
-
-
-def size(folder: Path) -> int:
-    """Bytes of disk that a folder takes; what goes meanwhile is not counted."""
-    found = 0
-    for top, _, names in os.walk(str(folder)):
-        for name in names:
-            try:
-                found += os.lstat(os.path.join(top, name)).st_blocks * 512
-            except OSError:
-                continue
-    return found

@@ -14,6 +14,7 @@ from kimi_prov.contract.unit_form import form
 from kimi_prov.on_host.probe import accounts
 from kimi_prov.on_host.system import started
 from kimi_prov.on_host.system import units as systemd
+from kimi_prov.on_host.system.files import disk_bytes
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
@@ -171,21 +172,10 @@ def _kept_envs(machine: Machine) -> List[str]:
 def _models(machine: Machine) -> List[Dict[str, Any]]:
     """Bytes that each model takes on the disk, unfinished downloads included."""
     return [
-        {"dir": path, "disk_bytes": _disk_bytes(machine.path(path))}
+        {"dir": path, "disk_bytes": disk_bytes(machine.path(path))}
         for path in machine.glob(f"{paths.MODELS}/*/*")
         if os.path.isdir(machine.path(path))
     ]
-
-
-def _disk_bytes(path: str) -> int:
-    total = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
-            except OSError:
-                continue
-    return total
 
 
 def _link(machine: Machine, path: str) -> Optional[str]:

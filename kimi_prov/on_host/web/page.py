@@ -16,7 +16,7 @@ import re
 import secrets
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError, plain
@@ -34,9 +34,6 @@ from kimi_prov.on_host.system.files import (
 )
 from kimi_prov.on_host.web import backup
 from kimi_prov.on_host.web.store import DATABASE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _ADMIN = "admin@kimi.local"
 
@@ -300,16 +297,6 @@ class Page:
         if not check:
             remove(str(self.paths.web_before))
         return sorted(path.name for path in unused)
-
-
-def data_bytes(data: Path) -> int:
-    """Return what the page's data take on the disk; no link is followed."""
-    total = 0
-    for folder, _, names in os.walk(str(data)):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
-    return total
 
 
 def stamp(unit: str, text: str, env_name: str) -> str:

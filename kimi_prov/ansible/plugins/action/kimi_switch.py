@@ -9,7 +9,7 @@ from ansible.plugins.action import ActionBase
 from kimi_prov.ansible import switching
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import run_sent
-from kimi_prov.contract import clean_text, paths, unit_names
+from kimi_prov.contract import clean_text, groups, paths, unit_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +76,7 @@ def _request(given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]
         "start_s": plan["timeouts"]["start_s"],
         "min_speed": plan["upgrade"]["min_speed"],
         "frees": plan["upgrade"]["frees"],
-        "group": [row["host"] for row in (plan.get("group") or {}).get("members", ())],
+        "group": groups.hosts(plan),
     }
 
 
